@@ -1,0 +1,32 @@
+# Everything runs in one virtual environment, made on first use from constraints.txt.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+
+.PHONY: demo test check bench clean
+
+demo: $(READY)  ## train the digits with two workers
+	$(BIN)/holdfast train digits
+
+test: $(READY) check  ## lint, types, layers, and all tests
+	$(BIN)/pytest -m slow
+
+check: $(READY)  ## what CI and pre-commit run first: format, lint, types, layers, fast tests
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-cache
+	$(BIN)/pytest -m "not slow"
+
+bench: $(READY)  ## measure, and print medians and spreads
+	$(BIN)/holdfast bench wake
+
+clean:
+	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis
+
+$(READY): pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	touch $@

@@ -1,0 +1,56 @@
+"""holdfast trains PyTorch models on machines that fail and differ, as if they had not.
+
+`import holdfast` is light: torch is imported when something that needs it is asked for.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from holdfast.data.dataset import Dataset
+    from holdfast.engines.train import Result, train
+    from holdfast.errors import (
+        CheckpointError,
+        HoldfastError,
+        JobError,
+        NonFiniteError,
+        WorkerFailed,
+    )
+    from holdfast.job.spec import Job
+    from holdfast.worker.session import Session, Shard
+
+_HOMES = {
+    "CheckpointError": "holdfast.errors",
+    "Dataset": "holdfast.data.dataset",
+    "HoldfastError": "holdfast.errors",
+    "Job": "holdfast.job.spec",
+    "JobError": "holdfast.errors",
+    "NonFiniteError": "holdfast.errors",
+    "Result": "holdfast.engines.train",
+    "Session": "holdfast.worker.session",
+    "Shard": "holdfast.worker.session",
+    "WorkerFailed": "holdfast.errors",
+    "train": "holdfast.engines.train",
+}
+
+__all__ = [
+    "CheckpointError",
+    "Dataset",
+    "HoldfastError",
+    "Job",
+    "JobError",
+    "NonFiniteError",
+    "Result",
+    "Session",
+    "Shard",
+    "WorkerFailed",
+    "train",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'holdfast' has no attribute {name!r}")
+    return getattr(import_module(_HOMES[name]), name)

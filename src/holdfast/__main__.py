@@ -1,0 +1,6 @@
+"""`python -m holdfast`."""
+
+from holdfast.cli.app import main
+
+if __name__ == "__main__":
+    main()

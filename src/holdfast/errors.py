@@ -1,0 +1,61 @@
+"""Every exception that holdfast raises.
+
+    HoldfastError
+    ├── JobError            the job, task or data is wrong: the user can mend it
+    │   └── NonFiniteError  a gradient came out as NaN or infinity
+    ├── CheckpointError     a checkpoint is missing, damaged or cannot be written
+    ├── ProtocolError       another process said something that it must not say
+    ├── WorkerFailed        a worker died or raised; it names the rank that is to blame
+    └── Aborted             this process was told to leave a wait; never the cause of anything
+
+A message says what happened, where (file, key, rank) and what to do next.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+
+class HoldfastError(Exception):
+    """The root: catch it to catch everything that holdfast raises."""
+
+
+class JobError(HoldfastError):
+    """The job, its task or its data cannot be run as it stands."""
+
+
+class NonFiniteError(JobError):
+    """The reduced gradient of a step holds a NaN or an infinity."""
+
+
+class CheckpointError(HoldfastError):
+    """A checkpoint is missing, damaged, or could not be made durable."""
+
+
+class ProtocolError(HoldfastError):
+    """A peer process broke the protocol that it shares with this one."""
+
+
+class WorkerFailed(HoldfastError):
+    """A worker died or raised.
+
+    Attributes:
+        rank: The worker to blame; its victims are not named.
+        traceback: The worker's own traceback, or None where it died without one.
+    """
+
+    def __init__(self, message: str, *, rank: int, traceback: str | None) -> None:
+        super().__init__(message)
+        self.rank = rank
+        self.traceback = traceback
+
+
+class Aborted(HoldfastError):
+    """The abort word was set while this process worked or waited."""
+
+
+BY_NAME: Final = {
+    error.__name__: error
+    for error in (HoldfastError, JobError, NonFiniteError, CheckpointError, ProtocolError)
+}
+"""The errors that a worker's report can stand for, by name."""
