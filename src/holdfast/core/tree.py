@@ -1,0 +1,120 @@
+"""The fixed binary tree over shard ids in which a step's gradient is summed.
+
+Floating-point addition is not associative, so *which* sums are formed decides the bits of the
+result. Here they are formed along one tree that depends on the number of shards alone. Nodes are
+numbered as in a heap: the root is 1, the children of `i` are `2i` and `2i + 1`, and shard `k` is
+the leaf `span + k`, where `span` is the next power of two:
+
+    shards 0..3:            1
+                        ┌───┴───┐
+                        2       3
+                      ┌─┴─┐   ┌─┴─┐
+                      4   5   6   7      leaf 4 is shard 0
+
+A worker adds siblings as soon as it holds both, as a binary counter carries, so the partial sums
+left on it are the fewest nodes that cover its shards. `reduction` then finds how the partial
+sums of all workers combine into the root. Whoever computed a shard, the same pairs are added.
+
+A shard without samples weighs nothing: it is EMPTY, and its sibling stands for both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+ROOT: Final = 1
+ABSENT: Final = -1
+"""In a table: this worker has no partial sum for the node."""
+EMPTY: Final = -2
+"""In a table: the node is accounted for and weighs nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Partial:
+    """A partial sum that lies ready: slot `slot` of worker `rank`."""
+
+    rank: int
+    slot: int
+
+
+@dataclass(frozen=True, slots=True)
+class Add:
+    """The sum of two terms, left operand first."""
+
+    left: Term
+    right: Term
+
+
+Term = Partial | Add
+
+
+def span(num_shards: int) -> int:
+    """The smallest power of two that is not below `num_shards`: the tree's leaf count."""
+    return 1 << (num_shards - 1).bit_length()
+
+
+def num_nodes(num_shards: int) -> int:
+    """The length of a table with one entry a node (entry 0 is unused)."""
+    return 2 * span(num_shards)
+
+
+def leaf(shard: int, num_shards: int) -> int:
+    """The node of one shard."""
+    return span(num_shards) + shard
+
+
+def max_partials(num_shards: int) -> int:
+    """The most partial sums that one worker holds at a time, the one in the making included.
+
+    A contiguous range of leaves is covered by at most two nodes a level.
+    """
+    return 2 * max(1, span(num_shards).bit_length() - 1) + 1
+
+
+def carry(table: list[int], node: int, slot: int, merge: Callable[[int, int], None]) -> None:
+    """Enter a finished node into a worker's table and add siblings while both are there.
+
+    Args:
+        table: Slot, ABSENT or EMPTY by node; changed in place.
+        node: The node just finished.
+        slot: Where its sum lies, or EMPTY.
+        merge: `merge(left, right)` adds slot `right` into slot `left` and frees `right`.
+    """
+    assert table[node] == ABSENT, f"node {node} was finished twice"
+    table[node] = slot
+    while node != ROOT and table[node ^ 1] != ABSENT:
+        left, right = table[node & ~1], table[node | 1]
+        if EMPTY not in (left, right):
+            merge(left, right)
+        table[node & ~1] = table[node | 1] = ABSENT
+        node >>= 1
+        table[node] = right if left == EMPTY else left
+
+
+def reduction(tables: Sequence[Sequence[int]], num_shards: int) -> Term | None:
+    """How the partial sums of all workers combine into the root.
+
+    Args:
+        tables: For each rank its table: slot, ABSENT or EMPTY by node.
+        num_shards: Shards in the tree.
+
+    Returns:
+        The root's term; None where every shard is empty.
+    """
+    first_leaf, num_leaves = span(num_shards), num_shards
+
+    def term(node: int) -> Term | None:
+        for rank, table in enumerate(tables):
+            if table[node] != ABSENT:
+                return None if table[node] == EMPTY else Partial(rank, table[node])
+        if node >= first_leaf:
+            assert node >= first_leaf + num_leaves, f"shard {node - first_leaf} is nobody's"
+            return None
+        left, right = term(2 * node), term(2 * node + 1)
+        if left is None or right is None:
+            return right if left is None else left
+        return Add(left, right)
+
+    return term(ROOT)

@@ -1,0 +1,98 @@
+"""Order: which samples a step uses, and which of them each shard holds.
+
+The cursor of a run is one number, the steps it has committed. Everything else follows from it:
+the epoch, the samples of the step, the slice of each shard. So a restored run cannot be out of
+place, and who computes a shard has no say in what is in it.
+
+A short last batch is neither padded nor dropped; its step is weighted by its size.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from functools import cached_property
+
+from holdfast.data.permutation import Indices, Permutation
+
+
+@dataclass(frozen=True, kw_only=True)
+class Order:
+    """The walk of one run through one data set.
+
+    Attributes:
+        num_samples: Samples in the data set, at least 1.
+        batch_size: Samples of a full step, over all workers.
+        num_shards: Shards that a step is cut into.
+        epochs: Passes through the data set.
+        seed: The job's seed.
+        fingerprint: Names the data set; another data set is walked in another order.
+    """
+
+    num_samples: int
+    batch_size: int
+    num_shards: int
+    epochs: int
+    seed: int
+    fingerprint: str
+
+    @property
+    def steps_per_epoch(self) -> int:
+        return -(-self.num_samples // self.batch_size)
+
+    @property
+    def total_steps(self) -> int:
+        return self.steps_per_epoch * self.epochs
+
+    def epoch_of(self, step: int) -> int:
+        """The epoch that `step` belongs to, from 0."""
+        return step // self.steps_per_epoch
+
+    def ends_epoch(self, step: int) -> bool:
+        """Whether `step` is the last of its epoch."""
+        return (step + 1) % self.steps_per_epoch == 0
+
+    def batch_size_of(self, step: int) -> int:
+        """Samples of `step`: the batch size, or what is left at the end of an epoch."""
+        start = step % self.steps_per_epoch * self.batch_size
+        return min(self.batch_size, self.num_samples - start)
+
+    def indices(self, step: int, shards: range) -> Indices:
+        """The samples of neighbouring shards, int64[n]."""
+        start = step % self.steps_per_epoch * self.batch_size
+        bounds = shard_bounds(self.batch_size_of(step), self.batch_size, self.num_shards)
+        lo, hi = bounds[shards.start], bounds[shards.stop]
+        return self._permutation(self.epoch_of(step)).take(start + lo, start + hi)
+
+    def _permutation(self, epoch: int) -> Permutation:
+        if epoch not in self._permutations:
+            self._permutations.clear()
+            key = f"{self.fingerprint}\0{self.seed}\0{epoch}".encode()
+            digest = hashlib.blake2b(key, digest_size=32).digest()
+            self._permutations[epoch] = Permutation(self.num_samples, digest)
+        return self._permutations[epoch]
+
+    @cached_property
+    def _permutations(self) -> dict[int, Permutation]:
+        return {}
+
+
+def shard_bounds(num_samples: int, batch_size: int, num_shards: int) -> tuple[int, ...]:
+    """Where a step's samples are cut into shards: shard k is `[bounds[k], bounds[k + 1])`.
+
+    The cuts are those of a full batch, so a short one fills the first shards. If its last shard
+    would hold a single sample where a full one holds more (and batch normalisation could make
+    nothing of it), that sample joins the shard before it. Shards past the end are empty.
+
+    Args:
+        num_samples: Samples of this step, at least 1 and at most `batch_size`.
+        batch_size: Samples of a full step.
+        num_shards: Shards of a step.
+    """
+    full = [k * batch_size // num_shards for k in range(num_shards + 1)]
+    bounds = [min(cut, num_samples) for cut in full]
+    last = max(k for k in range(num_shards) if bounds[k] < num_samples)
+    alone = num_samples - bounds[last] == 1 and full[last + 1] - full[last] > 1
+    if alone and last > 0:
+        bounds[last] = num_samples
+    return tuple(bounds)
