@@ -1,0 +1,39 @@
+"""Sleep until a word of shared memory changes (futex(2)), with a limit on every sleep."""
+
+from __future__ import annotations
+
+import ctypes
+import platform
+from typing import Final
+
+_SYSCALL: Final = {"x86_64": 202, "aarch64": 98}
+_WAIT: Final = 0
+_WAKE: Final = 1
+_EVERYONE: Final = 2**31 - 1
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+class _Timespec(ctypes.Structure):
+    _fields_ = (("seconds", ctypes.c_long), ("nanoseconds", ctypes.c_long))
+
+
+def wait(address: int, seen: int, timeout_s: float) -> None:
+    """Sleep while the 32-bit word at `address` equals `seen`, `timeout_s` seconds at most.
+
+    Returns on a wake, a timeout, a signal or if the word differs already: the caller looks again.
+    """
+    limit = _Timespec(int(timeout_s), int(timeout_s % 1 * 1e9))
+    _futex(address, _WAIT, seen & 0xFFFFFFFF, ctypes.byref(limit))
+
+
+def wake(address: int) -> None:
+    """Wake every process that sleeps on the word at `address`."""
+    _futex(address, _WAKE, _EVERYONE, None)
+
+
+def _futex(address: int, operation: int, value: int, limit: object) -> None:
+    number = _SYSCALL[platform.machine()]
+    _libc.syscall(
+        number, ctypes.c_void_p(address), operation, ctypes.c_uint32(value), limit, None, 0
+    )

@@ -1,0 +1,80 @@
+"""Layout: where each tensor lies in a flat stretch of memory. Pure; knows no torch.
+
+The same layout serves the replica that is trained, the gradients that are reduced, and the
+checkpoint, so bytes move between them without being rearranged.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import math
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Final
+
+ALIGNMENT: Final = 64
+"""Bytes that every tensor's start is a multiple of: a cache line, and the widest vector. Kernels
+may choose their code path by alignment, so it must not differ from run to run."""
+
+ITEM_BYTES: Final = {
+    "F64": 8, "F32": 4, "F16": 2, "BF16": 2,
+    "I64": 8, "I32": 4, "I16": 2, "I8": 1, "U8": 1, "BOOL": 1,
+}  # fmt: skip
+"""Bytes an element takes, by safetensors' name of its dtype."""
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """A tensor before it has a place."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+
+    @property
+    def size_bytes(self) -> int:
+        return ITEM_BYTES[self.dtype] * math.prod(self.shape)
+
+
+@dataclass(frozen=True, slots=True)
+class Entry(Field):
+    """A tensor in its place, `offset` bytes from the start."""
+
+    offset: int
+
+    @property
+    def end(self) -> int:
+        return self.offset + self.size_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Entries in the order in which they lie; `size_bytes` is a multiple of the alignment."""
+
+    entries: tuple[Entry, ...]
+    size_bytes: int
+
+    @classmethod
+    def pack(cls, fields: Iterable[Field]) -> Layout:
+        """Place `fields` one behind the other, each aligned."""
+        entries, end = [], 0
+        for field in fields:
+            entries.append(Entry(field.name, field.dtype, field.shape, end))
+            end += _aligned(field.size_bytes)
+        return cls(tuple(entries), end)
+
+    def runs(self) -> Iterator[tuple[str, int, int]]:
+        """The stretches of equal dtype, as `(dtype, start, end)` in bytes, padding included."""
+        for dtype, group in itertools.groupby(self.entries, key=lambda entry: entry.dtype):
+            members = list(group)
+            yield dtype, members[0].offset, members[-1].offset + _aligned(members[-1].size_bytes)
+
+    @property
+    def digest(self) -> int:
+        """63 bits that tell two layouts apart."""
+        return int.from_bytes(hashlib.sha256(repr(self.entries).encode()).digest()[:8]) >> 1
+
+
+def _aligned(size_bytes: int) -> int:
+    return -(-size_bytes // ALIGNMENT) * ALIGNMENT

@@ -1,0 +1,165 @@
+"""Arena: one anonymous memory file that all processes of a host share.
+
+It opens with words that processes talk through, each written by one process only, so that none
+needs an atomic operation: the abort and stop words by the agent, and a line a worker by that
+worker. Behind them lie sections for tensors, laid out once the model is known. The file is a
+memfd: it has no name, and is gone when the last process that holds it is.
+
+    | job words | line of rank 0 | line of rank 1 | … | section | section | …
+
+The file is sparse, so what is never written costs nothing.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import enum
+import mmap
+import os
+import struct
+from typing import Final, Self
+
+from holdfast.arena import futex
+from holdfast.errors import Aborted
+
+WORD: Final = 8
+"""Bytes in a word (int64)."""
+LINE: Final = 16
+"""Words in a line: two cache lines, so that no two workers write to the same one."""
+PAGE: Final = 4096
+
+_MAGIC: Final = 0x686F6C64666173  # "holdfas"
+
+
+class JobWord(enum.IntEnum):
+    """Words about the whole job, written by the agent."""
+
+    MAGIC = 0
+    WORLD_SIZE = 1
+    ABORT = 2
+    STOP = 3
+
+
+class Word(enum.IntEnum):
+    """Words of one worker's line, written by that worker."""
+
+    ARRIVALS = 0  # barriers reached so far; the word that others sleep on
+    TAG_EVEN = 1  # what it brought to the newest even barrier, and to the newest odd one:
+    TAG_ODD = 2  # two of each, because a peer may still be reading the last
+    VALUE_EVEN = 3
+    VALUE_ODD = 4
+    PHASE = 5
+    COMMITTED = 6  # steps committed
+    TOTAL_STEPS = 7
+    EPOCH = 8
+    LOSS = 9  # bits of a float64
+
+
+class Phase(enum.IntEnum):
+    """What a worker is doing, for those who watch it."""
+
+    STARTING = 0
+    DATA = 1
+    COMPUTE = 2
+    REDUCE = 3
+    UPDATE = 4
+    EVALUATE = 5
+    CHECKPOINT = 6
+    LEFT = 7
+
+
+class Arena:
+    """A mapping of the shared memory in this process."""
+
+    def __init__(self, fd: int) -> None:
+        self.fd = fd
+        self._map = mmap.mmap(fd, _header_bytes(_read_word(fd, JobWord.WORLD_SIZE)))
+        self._words = memoryview(self._map).cast("q")
+        self._address = ctypes.addressof(ctypes.c_char.from_buffer(self._map))
+        assert self._words[JobWord.MAGIC] == _MAGIC, f"fd {fd} is not an arena"
+
+    @classmethod
+    def create(cls, world_size: int) -> Self:
+        """A new arena with lines for `world_size` workers and no sections."""
+        fd = os.memfd_create("holdfast-arena", os.MFD_CLOEXEC)
+        os.ftruncate(fd, _header_bytes(world_size))
+        os.pwrite(fd, struct.pack("2q", _MAGIC, world_size), 0)
+        return cls(fd)
+
+    @property
+    def world_size(self) -> int:
+        return self._words[JobWord.WORLD_SIZE]
+
+    def __getitem__(self, at: tuple[int, Word]) -> int:
+        rank, word = at
+        return self._words[LINE * (rank + 1) + word]
+
+    def __setitem__(self, at: tuple[int, Word], value: int) -> None:
+        rank, word = at
+        self._words[LINE * (rank + 1) + word] = value
+
+    def loss(self, rank: int) -> float:
+        """The loss of the newest step that `rank` committed."""
+        return float(struct.unpack("d", struct.pack("q", self[rank, Word.LOSS]))[0])
+
+    def publish_loss(self, rank: int, loss: float) -> None:
+        self[rank, Word.LOSS] = struct.unpack("q", struct.pack("d", loss))[0]
+
+    @property
+    def stop_requested(self) -> bool:
+        return self._words[JobWord.STOP] != 0
+
+    def request_stop(self) -> None:
+        """Ask the workers to end after the step that they are in."""
+        self._words[JobWord.STOP] = 1
+
+    @property
+    def aborted(self) -> bool:
+        return self._words[JobWord.ABORT] != 0
+
+    def abort(self) -> None:
+        """Set the abort word and wake every worker out of its wait."""
+        self._words[JobWord.ABORT] = 1
+        for rank in range(self.world_size):
+            futex.wake(self._address_of(rank))
+
+    def check_abort(self) -> None:
+        """Raises: Aborted: the abort word is set."""
+        if self._words[JobWord.ABORT]:
+            raise Aborted("the run was aborted")
+
+    def arrive(self, rank: int) -> int:
+        """Count one more barrier reached by `rank` and wake who waits for it; returns the count."""
+        count = self[rank, Word.ARRIVALS] + 1
+        self[rank, Word.ARRIVALS] = count
+        futex.wake(self._address_of(rank))
+        return count
+
+    def sleep_until_arrival(self, rank: int, seen: int, timeout_s: float) -> None:
+        """Sleep while `rank` has reached just `seen` barriers, `timeout_s` at most."""
+        futex.wait(self._address_of(rank), seen, timeout_s)
+
+    def close(self) -> None:
+        """Let go of the file; mappings that others made stay."""
+        os.close(self.fd)
+
+    def _address_of(self, rank: int) -> int:
+        # The low half of the arrivals word: both supported processors are little-endian.
+        return self._address + WORD * (LINE * (rank + 1) + Word.ARRIVALS)
+
+    def map_sections(self, size_bytes: int) -> mmap.mmap:
+        """Grow the file to hold sections of `size_bytes` and map them.
+
+        Every worker asks for the same size, in any order. The mapping begins on a page.
+        """
+        start = -(-_header_bytes(self.world_size) // PAGE) * PAGE
+        os.ftruncate(self.fd, max(start + size_bytes, os.fstat(self.fd).st_size))
+        return mmap.mmap(self.fd, size_bytes, offset=start)
+
+
+def _header_bytes(world_size: int) -> int:
+    return WORD * LINE * (world_size + 1)
+
+
+def _read_word(fd: int, word: JobWord) -> int:
+    return int(struct.unpack("q", os.pread(fd, WORD, WORD * word))[0])

@@ -1,0 +1,70 @@
+"""Views of flat memory as torch tensors."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+import torch
+
+from holdfast.arena.layout import Entry, Field, Layout
+from holdfast.errors import JobError
+
+DTYPES: Final = {
+    "F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16,
+    "I64": torch.int64, "I32": torch.int32, "I16": torch.int16, "I8": torch.int8,
+    "U8": torch.uint8, "BOOL": torch.bool,
+}  # fmt: skip
+_NAMES: Final = {dtype: name for name, dtype in DTYPES.items()}
+
+
+def field_of(name: str, tensor: torch.Tensor) -> Field:
+    """The field that holds `tensor`.
+
+    Raises:
+        JobError: Its dtype cannot be laid out.
+    """
+    if tensor.dtype not in _NAMES:
+        known = ", ".join(sorted(str(dtype) for dtype in _NAMES))
+        raise JobError(f"{name} is of dtype {tensor.dtype}; holdfast can hold {known}")
+    return Field(name, _NAMES[tensor.dtype], tuple(tensor.shape))
+
+
+def view(flat: torch.Tensor, entry: Entry) -> torch.Tensor:
+    """The tensor of `entry` inside `flat`, uint8[layout.size_bytes].
+
+    Autograd counts its changes apart from those of the rest of `flat`: otherwise a change to one
+    buffer would look to it like a change to all.
+    """
+    part = flat[entry.offset : entry.end].view(DTYPES[entry.dtype]).view(entry.shape)
+    return part.data
+
+
+def views(flat: torch.Tensor, layout: Layout) -> dict[str, torch.Tensor]:
+    """Every tensor of `layout` inside `flat`, by name."""
+    return {entry.name: view(flat, entry) for entry in layout.entries}
+
+
+def pack_by_dtype(fields: Iterable[Field]) -> Layout:
+    """A layout in which fields of one dtype are neighbours, so that runs are long."""
+    return Layout.pack(sorted(fields, key=lambda field: field.dtype))
+
+
+def write_names(memory: torch.Tensor, names: Sequence[str]) -> None:
+    """Write `names` into `memory`, uint8[n].
+
+    Raises:
+        JobError: They are too long.
+    """
+    text = json.dumps(names).encode()
+    if len(text) > len(memory):
+        raise JobError(f"the names {', '.join(names)} are too long; shorten them")
+    memory.zero_()
+    memory[: len(text)] = torch.frombuffer(bytearray(text), dtype=torch.uint8)
+
+
+def read_names(memory: torch.Tensor) -> list[str]:
+    """The names that `write_names` wrote into `memory`."""
+    names: list[str] = json.loads(memory.numpy().tobytes().rstrip(b"\0"))
+    return names

@@ -1,0 +1,102 @@
+"""Slot: room for one partial sum, that is, for all that a set of shards says about a step.
+
+A partial sum holds, for its shards together,
+
+    sums    weight x gradient, weight x floating-point buffer      (added along the tree)
+    stats   weight, weight x loss, weight x logged values          (added along the tree)
+    used    which parameters had a gradient, which buffers changed (either did)
+    kept    integer buffers, names of the logged values            (those of the first shard)
+
+All of it lies in one flat layout, so a partial sum is a stretch of bytes that any worker of the
+host can read. The division by the whole weight comes last, at the root of the tree.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+import torch
+
+from holdfast.arena.layout import Field, Layout
+from holdfast.arena.tensors import DTYPES, field_of, pack_by_dtype, view
+from holdfast.errors import JobError
+
+WEIGHT: Final = 0
+LOSS: Final = 1
+LOGGED: Final = 2
+NUM_STATS: Final = 16
+"""Length of `stats`: the weight, the loss, and up to 14 logged values."""
+NAMES_BYTES: Final = 1024
+"""Room for the names of the logged values."""
+
+
+class SlotLayout:
+    """Where things lie in every slot of a run.
+
+    Args:
+        parameters: The trained parameters by name: those that get a gradient.
+        buffers: The model's buffers by name.
+
+    Attributes:
+        runs: Stretches of `sums` as `(dtype, start, end, is_gradient)`, bytes.
+    """
+
+    def __init__(
+        self, parameters: Mapping[str, torch.Tensor], buffers: Mapping[str, torch.Tensor]
+    ) -> None:
+        averaged = {name: b for name, b in buffers.items() if b.is_floating_point()}
+        self.kept_names = tuple(name for name in buffers if name not in averaged)
+        self.parameter_names, self.buffer_names = tuple(parameters), tuple(averaged)
+        gradients = pack_by_dtype(field_of(f"gradient.{n}", p) for n, p in parameters.items())
+        averages = pack_by_dtype(field_of(f"buffer.{n}", b) for n, b in averaged.items())
+        self.layout = Layout.pack(
+            [
+                *gradients.entries,
+                *averages.entries,
+                *(field_of(f"kept.{name}", buffers[name]) for name in self.kept_names),
+                Field("used", "U8", (len(parameters) + len(averaged),)),
+                Field("stats", "F64", (NUM_STATS,)),
+                Field("names", "U8", (NAMES_BYTES,)),
+            ]
+        )
+        shift = gradients.size_bytes
+        self.runs = [(*run, True) for run in gradients.runs()] + [
+            (dtype, start + shift, end + shift, False) for dtype, start, end in averages.runs()
+        ]
+
+
+class Slot:
+    """Views of one slot's memory, uint8[layout.size_bytes].
+
+    Attributes:
+        gradients: One view a trained parameter, in the order of `parameter_names`.
+        buffers: One view a floating-point buffer, in the order of `buffer_names`.
+        kept: One view an integer buffer, in the order of `kept_names`.
+        sums: Flat views, one a run.
+    """
+
+    def __init__(self, memory: torch.Tensor, layout: SlotLayout) -> None:
+        at = {entry.name: view(memory, entry) for entry in layout.layout.entries}
+        self.gradients = [at[f"gradient.{name}"] for name in layout.parameter_names]
+        self.buffers = [at[f"buffer.{name}"] for name in layout.buffer_names]
+        self.kept = [at[f"kept.{name}"] for name in layout.kept_names]
+        self.used, self.stats, self.names = at["used"], at["stats"], at["names"]
+        self.sums = [memory[start:end].view(DTYPES[dtype]) for dtype, start, end, _ in layout.runs]
+
+    def add(self, other: Slot) -> None:
+        """Add the sum of the sibling to the right; `self` comes first in every addition."""
+        for mine, others in zip(self.sums, other.sums, strict=True):
+            mine.add_(others)
+        self.stats.add_(other.stats)
+        self.used.logical_or_(other.used)
+        check_names(self, other)
+
+
+def check_names(left: Slot, right: Slot) -> None:
+    """Raises: JobError: The two shards have logged different things."""
+    if not torch.equal(left.names, right.names):
+        raise JobError(
+            "two shards of one step have logged different names: "
+            "every shard of a step must log the same values"
+        )

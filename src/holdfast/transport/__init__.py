@@ -1,0 +1,1 @@
+"""How workers meet and how bytes pass between them, in ways that can be interrupted."""

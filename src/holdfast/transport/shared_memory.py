@@ -1,0 +1,112 @@
+"""The workers of one host, meeting in the arena.
+
+A barrier is one counter a worker: each raises its own and waits for the others'. It is a waiter's
+own duty to look at the abort word, so nobody is ever stuck: a sleep lasts `NAP_S` at most.
+
+A worker comes to a barrier with a tag, which says what it is for, and a value for the others to
+see. The two are kept for the newest two barriers: a worker that is through one may reach the next
+while a slower one still reads, but cannot get further before that one has followed.
+"""
+
+from __future__ import annotations
+
+import enum
+import time
+from typing import Final
+
+from holdfast.arena.memory import Arena, Phase, Word
+from holdfast.errors import HoldfastError, JobError
+
+SPINS: Final = 200
+"""Looks before sleeping: a few tens of microseconds, about what a sleep and a wake cost."""
+
+NAP_S: Final = 0.005
+"""The longest sleep between two looks at the abort word, seconds."""
+
+
+class Meeting(enum.IntEnum):
+    """What a barrier is for."""
+
+    ATTACH = 1
+    RESTORE = 2
+    PARTIALS = 3
+    ROOT = 4
+    CLIP = 5
+    EVALUATION = 6
+    EVALUATED = 7
+    CHECKPOINT = 8
+    END = 9
+
+
+_DOING: Final = {
+    Meeting.ATTACH: "attaching its model",
+    Meeting.RESTORE: "restoring a checkpoint",
+    Meeting.PARTIALS: "summing the gradient of step {step}",
+    Meeting.ROOT: "summing the gradient of step {step}",
+    Meeting.CLIP: "clipping the gradient of step {step}",
+    Meeting.EVALUATION: "evaluating after step {step}",
+    Meeting.EVALUATED: "evaluating after step {step}",
+    Meeting.CHECKPOINT: "writing the checkpoint of step {step}",
+    Meeting.END: "at the end of its function",
+}
+
+
+class SharedMemoryGroup:
+    """One worker's place among the workers of its host.
+
+    Args:
+        arena: Where they meet.
+        rank: This worker.
+        timeout_s: How long to wait for the others, seconds.
+    """
+
+    def __init__(self, arena: Arena, rank: int, timeout_s: float) -> None:
+        self.arena, self.rank, self.timeout_s = arena, rank, timeout_s
+        self.world_size = arena.world_size
+
+    def barrier(self, meeting: Meeting, step: int, value: int = 0) -> tuple[int, ...]:
+        """Wait until every worker is here; returns the value that each brought, by rank.
+
+        Raises:
+            Aborted: The abort word was set, noticed within `NAP_S`.
+            JobError: Another worker came for something else.
+            HoldfastError: The others did not come in time.
+        """
+        arena, rank = self.arena, self.rank
+        odd = (arena[rank, Word.ARRIVALS] + 1) & 1
+        tag = meeting << 48 | step
+        arena[rank, Word(Word.TAG_EVEN + odd)] = tag
+        arena[rank, Word(Word.VALUE_EVEN + odd)] = value
+        count = arena.arrive(rank)
+        for peer in range(self.world_size):
+            self._await(peer, count)
+        tags = [arena[peer, Word(Word.TAG_EVEN + odd)] for peer in range(self.world_size)]
+        if any(other != tag for other in tags):
+            self._parted(tags)
+        return tuple(arena[peer, Word(Word.VALUE_EVEN + odd)] for peer in range(self.world_size))
+
+    def _await(self, peer: int, count: int) -> None:
+        arena = self.arena
+        for _ in range(SPINS):
+            if arena[peer, Word.ARRIVALS] >= count:
+                return
+        deadline = time.monotonic() + self.timeout_s
+        while (seen := arena[peer, Word.ARRIVALS]) < count:
+            arena.check_abort()
+            if time.monotonic() > deadline:
+                phase = Phase(arena[peer, Word.PHASE]).name.lower()
+                raise HoldfastError(
+                    f"rank {self.rank} waited {self.timeout_s:.0f} s for rank {peer}, "
+                    f"which is in phase '{phase}'; raise timeout_s if a step may take that long"
+                )
+            arena.sleep_until_arrival(peer, seen, NAP_S)
+
+    def _parted(self, tags: list[int]) -> None:
+        places = "; ".join(
+            f"rank {peer} is {_DOING[Meeting(tag >> 48)].format(step=tag & (1 << 48) - 1)}"
+            for peer, tag in enumerate(tags)
+        )
+        raise JobError(
+            f"the workers have parted: {places}. Every worker must run the same loop: "
+            "leave it, evaluate or save on a condition that is the same for all"
+        )

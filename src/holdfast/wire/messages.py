@@ -1,0 +1,120 @@
+"""The messages between an agent, its fork server and its workers, all on one host.
+
+    agent ── Fork ──▶ fork server ── (forks) ──▶ worker
+          ◀─ Ready, Forked, Exited ─┘
+    agent ◀─ PartWritten, PartFailed, Refused, Finished, Failed ── worker
+          ── CheckpointDone ─────────────────────────────────────▶
+
+They are pydantic models: what a process reads is checked before it acts on it.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
+
+
+class Message(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Fork(Message):
+    """Fork a worker with `config`. Comes with the descriptors for it: the arena, its socket to
+    the agent, its log.
+    """
+
+    kind: Literal["fork"] = "fork"
+    rank: int
+    config: str
+
+
+class Ready(Message):
+    """The fork server has imported everything."""
+
+    kind: Literal["ready"] = "ready"
+
+
+class Forked(Message):
+    """A process was forked. Comes with its pidfd."""
+
+    kind: Literal["forked"] = "forked"
+    rank: int
+    pid: int
+
+
+class Exited(Message):
+    """A forked process has ended."""
+
+    kind: Literal["exited"] = "exited"
+    rank: int
+    status: int
+    """Its exit status; the negative number of the signal that killed it."""
+
+
+class PartWritten(Message):
+    """A worker's part of a checkpoint is on the disk."""
+
+    kind: Literal["part-written"] = "part-written"
+    rank: int
+    step: int
+    file: str
+    size_bytes: int
+    first_chunk: int
+    digests: tuple[str, ...]
+    header: dict[str, Any] | None
+    """What the manifest says beside the parts; from rank 0 alone."""
+
+
+class PartFailed(Message):
+    """A worker could not write its part."""
+
+    kind: Literal["part-failed"] = "part-failed"
+    rank: int
+    step: int
+    reason: str
+
+
+class CheckpointDone(Message):
+    """The checkpoint of `step` is committed, or why it is not."""
+
+    kind: Literal["checkpoint-done"] = "checkpoint-done"
+    step: int
+    error: str | None
+
+
+class Refused(Message):
+    """A checkpoint failed its verification on some worker and was passed over by all."""
+
+    kind: Literal["refused"] = "refused"
+    rank: int
+    directory: str
+    reason: str
+
+
+class Finished(Message):
+    """A worker's function has returned and its state is durable."""
+
+    kind: Literal["finished"] = "finished"
+    rank: int
+    result: dict[str, Any]
+
+
+class Failed(Message):
+    """A worker's function has raised."""
+
+    kind: Literal["failed"] = "failed"
+    rank: int
+    error: str
+    """The name of the exception's class."""
+    message: str
+    traceback: str
+
+
+AnyMessage = Annotated[
+    Fork | Ready | Forked | Exited | PartWritten | PartFailed | CheckpointDone | Refused
+    | Finished | Failed,
+    Field(discriminator="kind"),
+]  # fmt: skip
+
+ADAPTER: TypeAdapter[AnyMessage] = TypeAdapter(AnyMessage)
