@@ -1,0 +1,136 @@
+"""The fork server: a process that has imported torch and does nothing but fork workers.
+
+A fork of it takes milliseconds where a cold start takes seconds. It is single-threaded and stays
+so, for only such a process can be forked safely: it counts its own threads, and where importing
+the user's task has started any, it starts over and leaves that import to the workers.
+
+Every process here asks the kernel to kill it when its parent dies, so none outlives the agent.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import ctypes
+import importlib
+import os
+import selectors
+import signal
+import socket
+import sys
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final, NoReturn
+
+from holdfast.errors import JobError, ProtocolError
+from holdfast.tasks import reference
+from holdfast.wire.channel import Channel
+from holdfast.wire.messages import Exited, Fork, Forked, Ready
+
+_PR_SET_PDEATHSIG: Final = 1
+_CRASHED: Final = 70
+
+
+def main() -> None:
+    """Serve until the agent closes its end."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--socket", type=int, required=True)
+    parser.add_argument("--parent", type=int, required=True)
+    parser.add_argument("--entry", required=True)
+    parser.add_argument("--task")
+    options = parser.parse_args()
+    die_with_parent(options.parent)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    entry = importlib.import_module(options.entry)
+    entry.warm_up()
+    if options.task:
+        # A task that cannot be imported is reported by the workers, which try again.
+        with contextlib.suppress(JobError):
+            reference.load(options.task)
+        if _num_threads() > 1:
+            _start_over_without_task()
+    assert _num_threads() == 1, "something started a thread; forking would not be safe"
+    _Server(Channel(socket.socket(fileno=options.socket)), entry.main).run()
+
+
+def die_with_parent(parent: int) -> None:
+    """Have the kernel kill this process when the process `parent` dies; see prctl(2)."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:  # it died before we asked
+        os._exit(_CRASHED)
+
+
+class _Server:
+    def __init__(self, channel: Channel, entry: Callable[[str, int, int], int]) -> None:
+        self._channel, self._entry = channel, entry
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(channel, selectors.EVENT_READ, None)
+
+    def run(self) -> None:
+        self._channel.send(Ready())
+        while not self._channel.at_end:
+            for key, _ in self._selector.select():
+                if key.data is None:
+                    for message in self._channel.poll(0):
+                        self._handle(message)
+                else:
+                    self._reap(key.fd, *key.data)
+
+    def _handle(self, message: Any) -> None:
+        if not isinstance(message, Fork):
+            raise ProtocolError(f"the fork server cannot handle {message.kind!r}")
+        fds = self._channel.take_fds(3)
+        sys.stdout.flush()
+        sys.stderr.flush()
+        server = os.getpid()
+        pid = os.fork()
+        if pid == 0:
+            self._become_worker(message, server, *fds)
+        for fd in fds:
+            os.close(fd)
+        pidfd = os.pidfd_open(pid)
+        self._selector.register(pidfd, selectors.EVENT_READ, (message.rank, pid))
+        self._channel.send(Forked(rank=message.rank, pid=pid), [pidfd])
+
+    def _become_worker(
+        self, orders: Fork, server: int, arena_fd: int, socket_fd: int, log_fd: int
+    ) -> NoReturn:
+        status = _CRASHED
+        try:
+            die_with_parent(server)
+            for key in list(self._selector.get_map().values()):
+                os.close(key.fd)
+            self._selector.close()
+            os.dup2(log_fd, 1)
+            os.dup2(log_fd, 2)
+            os.close(log_fd)
+            status = self._entry(orders.config, arena_fd, socket_fd)
+        except BaseException:  # noqa: BLE001  # the end of this process: nobody above reports it
+            traceback.print_exc()
+        finally:
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(status)
+
+    def _reap(self, pidfd: int, rank: int, pid: int) -> None:
+        self._selector.unregister(pidfd)
+        os.close(pidfd)
+        _, status = os.waitpid(pid, 0)
+        self._channel.send(Exited(rank=rank, status=os.waitstatus_to_exitcode(status)))
+
+
+def _num_threads() -> int:
+    return len(list(Path("/proc/self/task").iterdir()))
+
+
+def _start_over_without_task() -> NoReturn:
+    at = sys.argv.index("--task")
+    arguments = sys.argv[1:at] + sys.argv[at + 2 :]
+    os.execv(  # noqa: S606  # ourselves, without a shell
+        sys.executable, [sys.executable, "-m", "holdfast.agent.fork_server", *arguments]
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,261 @@
+"""Supervisor: starts the workers of one run, watches them to the end, and leaves nothing behind.
+
+    fork all ─▶ watch ─▶ all finished ─────────────────────────▶ result
+                  │ a worker dies or raises ─▶ abort the rest ─▶ WorkerFailed, naming the culprit
+                  │ stop requested ─▶ workers save and finish ─▶ result, stopped
+                  └ no end in time ─▶ abort ─▶ kill
+
+It holds no training state: that is in the arena and in the workers.
+"""
+
+from __future__ import annotations
+
+import os
+import selectors
+import signal
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from holdfast import errors
+from holdfast.agent.barrier import CheckpointBarrier
+from holdfast.agent.forks import ForkServer
+from holdfast.arena.memory import Arena
+from holdfast.errors import HoldfastError, ProtocolError, WorkerFailed
+from holdfast.observe.events import EventLog
+from holdfast.wire.channel import Channel, pair
+from holdfast.wire.messages import (
+    AnyMessage,
+    CheckpointDone,
+    Exited,
+    Failed,
+    Finished,
+    PartFailed,
+    PartWritten,
+    Refused,
+)
+
+TICK_S: Final = 0.1
+STOP_TIMEOUT_S: Final = 120.0
+"""How long workers may take to end their step and save when asked to stop."""
+ABORT_TIMEOUT_S: Final = 5.0
+"""How long workers may take to leave once the abort word is set, before they are killed."""
+
+
+@dataclass(slots=True, kw_only=True)
+class _Worker:
+    rank: int
+    pid: int
+    pidfd: int
+    channel: Channel
+    status: int | None = None
+    failure: Failed | None = None
+    result: dict[str, Any] | None = None
+
+
+@dataclass(slots=True, kw_only=True)
+class Controls:
+    """How others speak to a running supervisor.
+
+    Attributes:
+        stop: Ends the run after the step in hand, with a checkpoint.
+        abort: Ends the run at once.
+        watch: Called about ten times a second with the arena.
+    """
+
+    stop: bool = False
+    abort: bool = False
+    watch: Callable[[Arena], None] | None = None
+
+
+class Supervisor:
+    """Runs the workers of one host.
+
+    Args:
+        forks: A running fork server.
+        arena: The host's shared memory.
+        barrier: Commits checkpoints.
+        events: The run's log of events.
+        logs: The directory of the workers' own logs.
+        controls: How to stop it.
+    """
+
+    def __init__(
+        self,
+        forks: ForkServer,
+        arena: Arena,
+        barrier: CheckpointBarrier,
+        events: EventLog,
+        logs: Path,
+        controls: Controls,
+    ) -> None:
+        self._forks, self._arena, self._barrier = forks, arena, barrier
+        self._events, self._logs, self._controls = events, logs, controls
+        self._workers: dict[int, _Worker] = {}
+        self._selector = selectors.DefaultSelector()
+        self._culprit: _Worker | None = None
+        self._refused: list[Refused] = []
+        self._stop_deadline: float | None = None
+        self._abort_deadline: float | None = None
+
+    def run(self, launches: Sequence[str]) -> dict[str, Any]:
+        """Run one worker for each of `launches`; returns what rank 0 reports at the end.
+
+        Raises:
+            WorkerFailed: A worker died or its code raised.
+            HoldfastError: A worker ended with one of holdfast's own errors.
+        """
+        try:
+            self._selector.register(self._forks.channel, selectors.EVENT_READ, None)
+            for rank, launch in enumerate(launches):
+                self._start(rank, launch)
+            while any(worker.status is None for worker in self._workers.values()):
+                for key, _ in self._selector.select(TICK_S):
+                    self._receive(key.data)
+                if self._controls.watch is not None:
+                    self._controls.watch(self._arena)
+                self._check_controls()
+            if self._culprit is not None:
+                raise self._blame(self._culprit)
+            if self._controls.abort:
+                raise HoldfastError("the run was aborted; resume it from its last checkpoint")
+            result = self._workers[0].result
+            assert result is not None, "rank 0 ended well but reported nothing"
+            return result
+        finally:
+            self._clean_up()
+
+    @property
+    def refused(self) -> list[Refused]:
+        """Checkpoints that workers have found damaged."""
+        return self._refused
+
+    def _start(self, rank: int, launch: str) -> None:
+        near, far = pair()
+        log = os.open(
+            self._logs / f"rank-{rank}.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644
+        )
+        try:
+            fds = (self._arena.fd, far.fileno(), log)
+            pid, pidfd = self._forks.fork(rank, launch, fds)
+        finally:
+            os.close(log)
+            far.close()
+        worker = _Worker(rank=rank, pid=pid, pidfd=pidfd, channel=near)
+        self._workers[rank] = worker
+        self._selector.register(near, selectors.EVENT_READ, worker)
+        self._events.write("worker-started", rank=rank, pid=pid)
+
+    def _receive(self, worker: _Worker | None) -> None:
+        if worker is None:
+            for message in self._forks.messages():
+                self._on_fork_server(message)
+            if self._forks.channel.at_end:
+                raise HoldfastError("the fork server died; see fork-server.log in the run's logs")
+            return
+        for message in worker.channel.poll(0):
+            self._on_worker(worker, message)
+        if worker.channel.at_end:
+            self._selector.unregister(worker.channel)
+
+    def _on_worker(self, worker: _Worker, message: AnyMessage) -> None:
+        match message:
+            case PartWritten() | PartFailed():
+                self._on_part(message)
+            case Finished():
+                worker.result = message.result
+            case Failed():
+                worker.failure = message
+                self._accuse(worker)
+            case Refused():
+                self._refused.append(message)
+                self._events.write(
+                    "checkpoint-refused",
+                    rank=message.rank,
+                    directory=message.directory,
+                    reason=message.reason,
+                )
+            case _:
+                raise ProtocolError(f"rank {worker.rank} sent {message.kind!r}")
+
+    def _on_part(self, part: PartWritten | PartFailed) -> None:
+        verdict = self._barrier.arrive(part)
+        if verdict is None:
+            return
+        if verdict.error is None:
+            self._events.write("checkpoint", step=verdict.step, directory=str(verdict.directory))
+        else:
+            self._events.write("checkpoint-failed", step=verdict.step, reason=verdict.error)
+        for worker in self._workers.values():
+            if worker.status is None:
+                worker.channel.send(CheckpointDone(step=verdict.step, error=verdict.error))
+
+    def _on_fork_server(self, message: AnyMessage) -> None:
+        if not isinstance(message, Exited):
+            raise ProtocolError(f"the fork server sent {message.kind!r}")
+        worker = self._workers[message.rank]
+        for late in worker.channel.poll(0):  # its last words may still lie in the socket
+            self._on_worker(worker, late)
+        worker.status = message.status
+        self._events.write("worker-exited", rank=worker.rank, status=worker.status)
+        if worker.result is None:
+            self._accuse(worker)
+
+    def _accuse(self, worker: _Worker) -> None:
+        """Whoever fails before the abort is to blame; whoever leaves after it is a victim."""
+        if self._culprit is None and not self._arena.aborted:
+            self._culprit = worker
+            self._abort()
+
+    def _abort(self) -> None:
+        self._arena.abort()
+        self._abort_deadline = time.monotonic() + ABORT_TIMEOUT_S
+
+    def _check_controls(self) -> None:
+        now = time.monotonic()
+        if self._controls.stop and self._stop_deadline is None:
+            self._arena.request_stop()
+            self._stop_deadline = now + STOP_TIMEOUT_S
+            self._events.write("stop-requested")
+        late = self._stop_deadline is not None and now > self._stop_deadline
+        if (self._controls.abort or late) and self._abort_deadline is None:
+            self._controls.abort = True
+            self._abort()
+        if self._abort_deadline is not None and now > self._abort_deadline:
+            self._kill()
+
+    def _kill(self) -> None:
+        for worker in self._workers.values():
+            if worker.status is None:
+                try:
+                    signal.pidfd_send_signal(worker.pidfd, signal.SIGKILL)
+                except ProcessLookupError:
+                    continue
+
+    def _clean_up(self) -> None:
+        self._kill()
+        for worker in self._workers.values():
+            worker.channel.close()
+            os.close(worker.pidfd)
+        self._selector.close()
+
+    def _blame(self, worker: _Worker) -> HoldfastError:
+        failure = worker.failure
+        if failure is not None:
+            own = errors.BY_NAME.get(failure.error)
+            if own is not None:
+                return own(failure.message)
+            return WorkerFailed(
+                f"rank {worker.rank} raised {failure.error}: {failure.message}",
+                rank=worker.rank,
+                traceback=failure.traceback,
+            )
+        status = worker.status or 0
+        how = f"was killed by {signal.Signals(-status).name}" if status < 0 else f"exited {status}"
+        return WorkerFailed(
+            f"rank {worker.rank} {how}; resume the run from its last checkpoint",
+            rank=worker.rank,
+            traceback=None,
+        )

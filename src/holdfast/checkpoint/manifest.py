@@ -1,0 +1,236 @@
+"""The manifest: the record that makes a directory of files a checkpoint.
+
+A checkpoint is written into `step-N.<attempt>.tmp/`, each worker its part. When all parts are on
+the disk, the manifest is written, the directory is renamed to `step-N/`, and every file and
+directory is synced on the way. So a crash leaves either the whole checkpoint or something that is
+not called one. Nothing is ever overwritten.
+
+    runs/digits/checkpoints/
+      step-00000200/
+        part-0-of-2.safetensors
+        part-1-of-2.safetensors
+        manifest.json
+      latest                      a hint for people; nothing reads it
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final, Self
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from holdfast.arena.layout import Entry, Layout
+from holdfast.checkpoint import parts
+from holdfast.errors import CheckpointError
+
+FORMAT: Final = 1
+MANIFEST: Final = "manifest.json"
+_COMMITTED: Final = re.compile(r"step-(\d{8,})")
+_TEMPORARY: Final = re.compile(r"step-\d{8,}\.[0-9a-f]+\.tmp|latest\.[0-9a-f]+\.tmp")
+
+
+class _Record(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Tensor(_Record):
+    """Where a tensor lies in the state."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    offset: int
+
+
+class Part(_Record):
+    """A file of the checkpoint."""
+
+    file: str
+    size_bytes: int
+    first_chunk: int
+    digests: tuple[str, ...]
+
+
+class Header(_Record):
+    """What a checkpoint holds, apart from its files; rank 0 knows it all.
+
+    Attributes:
+        step: Steps committed; the cursor of the run.
+        generation: The membership that wrote it.
+        lineage: The job's keys that decide the weights.
+        tensors: The layout of the state, `size_bytes` long.
+        absent: Tensors that had no value yet.
+        state: What the user's code keeps, `session.state`.
+        metrics: The newest loss and evaluation.
+        versions: Of holdfast, torch and Python.
+    """
+
+    format: int = FORMAT
+    step: int
+    generation: int
+    lineage: dict[str, Any]
+    tensors: tuple[Tensor, ...]
+    size_bytes: int
+    absent: tuple[str, ...]
+    state: dict[str, Any]
+    metrics: dict[str, float]
+    versions: dict[str, str]
+
+
+class Manifest(Header):
+    """The whole record.
+
+    Attributes:
+        root: Digest over all chunks: equal for equal states, whoever wrote them.
+        parts: The files, in the order of their chunks.
+        sha256: Digest of all the rest.
+    """
+
+    root: str
+    parts: tuple[Part, ...]
+    sha256: str = ""
+
+    @property
+    def layout(self) -> Layout:
+        entries = (Entry(t.name, t.dtype, t.shape, t.offset) for t in self.tensors)
+        return Layout(tuple(entries), self.size_bytes)
+
+    def sealed(self) -> Self:
+        """The same manifest with its own digest in it."""
+        return self.model_copy(update={"sha256": self._digest()})
+
+    def check(self, directory: Path) -> None:
+        """Compare the manifest with itself and with the sizes of its files.
+
+        Raises:
+            CheckpointError: It has been altered, is for another place, or a file is not whole.
+        """
+        if self.format != FORMAT:
+            raise CheckpointError(f"{directory} has format {self.format}; this is format {FORMAT}")
+        if self.sha256 != self._digest():
+            raise CheckpointError(f"{directory / MANIFEST} does not match its own digest")
+        if directory.name != directory_name(self.step):
+            raise CheckpointError(f"{directory} holds the checkpoint of step {self.step}")
+        chunks = [digest for part in self.parts for digest in part.digests]
+        if len(chunks) != parts.num_chunks(self.size_bytes) or parts.root(chunks) != self.root:
+            raise CheckpointError(f"{directory} does not hold all chunks of its state")
+        for part in self.parts:
+            path = directory / part.file
+            size = path.stat().st_size if path.is_file() else None
+            if size != part.size_bytes:
+                raise CheckpointError(f"{path} has {size} bytes, not {part.size_bytes}")
+
+    def _digest(self) -> str:
+        plain = self.model_dump(mode="json", exclude={"sha256"})
+        text = json.dumps(plain, sort_keys=True, separators=(",", ":"))
+        return hashlib.sha256(text.encode()).hexdigest()
+
+
+def directory_name(step: int) -> str:
+    return f"step-{step:08d}"
+
+
+def temporary_name(step: int, attempt: str) -> str:
+    """Where the parts go until the checkpoint is committed; `attempt` is hexadecimal."""
+    return f"{directory_name(step)}.{attempt}.tmp"
+
+
+def read(directory: Path) -> Manifest:
+    """The manifest of a committed checkpoint, checked as far as can be without reading its parts.
+
+    Raises:
+        CheckpointError: It is missing, unreadable or does not hold together.
+    """
+    try:
+        manifest = Manifest.model_validate_json((directory / MANIFEST).read_bytes())
+    except OSError as error:
+        raise CheckpointError(f"{directory / MANIFEST}: {error.strerror}") from None
+    except ValidationError as error:
+        raise CheckpointError(
+            f"{directory / MANIFEST} is damaged: {error.error_count()} faults"
+        ) from None
+    manifest.check(directory)
+    return manifest
+
+
+def committed(root: Path) -> list[Path]:
+    """The directories that claim to be checkpoints, newest first."""
+    if not root.is_dir():
+        return []
+    found = [path for path in root.iterdir() if _COMMITTED.fullmatch(path.name)]
+    return sorted(found, key=lambda path: int(path.name.removeprefix("step-")), reverse=True)
+
+
+def commit(root: Path, manifest: Manifest, attempt: str) -> Path:
+    """Make the parts that lie ready a checkpoint; returns its directory.
+
+    Raises:
+        OSError: The disk is full or gone; the temporary directory is left for `sweep`.
+    """
+    temporary, final = root / temporary_name(manifest.step, attempt), _final(root, manifest.step)
+    _write_synced(temporary / MANIFEST, manifest.sealed().model_dump_json(indent=1))
+    sync_directory(temporary)
+    temporary.rename(final)
+    sync_directory(root)
+    hint = root / f"latest.{attempt}.tmp"
+    _write_synced(hint, final.name + "\n")
+    hint.replace(root / "latest")
+    return final
+
+
+def sweep(root: Path) -> None:
+    """Remove what an interrupted run left half written."""
+    if root.is_dir():
+        for path in list(_temporary(root)):
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+
+def prune(root: Path, keep: int) -> None:
+    """Remove all but the newest `keep` checkpoints.
+
+    A directory loses its name before its files, so a crash never leaves half a checkpoint.
+    """
+    for path in committed(root)[keep:]:
+        doomed = path.with_name(path.name + ".0.tmp")
+        path.rename(doomed)
+        shutil.rmtree(doomed)
+
+
+def set_aside(directory: Path) -> Path:
+    """Take a refused checkpoint out of the way, without deleting it; returns its new place."""
+    for number in range(1, 1000):
+        aside = directory.with_name(f"{directory.name}.refused-{number}")
+        if not aside.exists():
+            directory.rename(aside)
+            return aside
+    raise CheckpointError(f"{directory}: a thousand refused copies lie beside it; remove some")
+
+
+def sync_directory(path: Path) -> None:
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def _final(root: Path, step: int) -> Path:
+    return root / directory_name(step)
+
+
+def _temporary(root: Path) -> Iterator[Path]:
+    return (path for path in root.iterdir() if _TEMPORARY.fullmatch(path.name))
+
+
+def _write_synced(path: Path, text: str) -> None:
+    with path.open("x", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())

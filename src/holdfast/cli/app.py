@@ -1,0 +1,44 @@
+"""The `holdfast` command."""
+
+from __future__ import annotations
+
+import sys
+
+import typer
+
+from holdfast.cli import train
+from holdfast.errors import HoldfastError, JobError, WorkerFailed
+
+USAGE_STATUS = 2
+"""The exit status where the job, not the run, is at fault."""
+
+app = typer.Typer(
+    help="Train PyTorch models on machines that fail and differ, and get the same weights.",
+    no_args_is_help=True,
+    add_completion=True,
+    pretty_exceptions_enable=False,
+)
+app.command("train")(train.train)
+
+
+@app.callback()
+def _root() -> None:
+    """Makes `train` a command of its own while it is the only one."""
+
+
+def main() -> None:
+    """Run the command line; every known error is one line on standard error."""
+    if not sys.platform.startswith("linux"):
+        sys.exit("holdfast: needs Linux (memfd, pidfd and fork)")
+    try:
+        app()
+    except WorkerFailed as error:
+        print(error.traceback or "", end="", file=sys.stderr)
+        _end(error, 1)
+    except HoldfastError as error:
+        _end(error, USAGE_STATUS if isinstance(error, JobError) else 1)
+
+
+def _end(error: HoldfastError, status: int) -> None:
+    print(f"holdfast: {error}", file=sys.stderr)
+    sys.exit(status)

@@ -1,0 +1,53 @@
+"""`holdfast train`: run a job on this machine."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from holdfast.engines import train as engine
+from holdfast.job import load
+from holdfast.observe.terminal import closing_table
+
+STOPPED_STATUS = 130
+"""The exit status of a run that a signal has stopped, its state saved."""
+
+
+def train(
+    job: Annotated[str, typer.Argument(help="A built-in job (digits, …) or a .yaml file.")],
+    overrides: Annotated[
+        list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Keys of the job to set.")
+    ] = None,
+    workers: Annotated[int | None, typer.Option(help="Workers; the same as workers=N.")] = None,
+    run: Annotated[
+        Path | None, typer.Option(help="The run's directory [default: a new one below runs/].")
+    ] = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on with --run, or with the newest run of the job.")
+    ] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Check the job, print it whole, and do nothing.")
+    ] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="End standard output with the result as one object.")
+    ] = False,
+) -> None:
+    """Train a job; what it leaves lies in its run directory."""
+    extra = [f"workers={workers}"] if workers is not None else []
+    chosen = load.load(job, [*(overrides or []), *extra])
+    if dry_run:
+        text = json.dumps(chosen.model_dump(mode="json")) if as_json else load.dump(chosen)
+        print(text.rstrip("\n"))
+        return
+    result = engine.run_job(chosen, run_dir=run, resume=resume)
+    if as_json:
+        print(json.dumps(result.as_dict()))
+    else:
+        title = f"{chosen.name}: {result.status} with {chosen.workers} workers"
+        Console().print(closing_table(title, result.as_dict()))
+    if result.status == "stopped":
+        raise typer.Exit(STOPPED_STATUS)

@@ -1,0 +1,1 @@
+"""Where agents are placed. Here: on this machine."""

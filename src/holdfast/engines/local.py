@@ -1,0 +1,118 @@
+"""The local engine: a run on this machine, of which nothing is left but its directory."""
+
+from __future__ import annotations
+
+import secrets
+import signal
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import Any
+
+from holdfast.agent.barrier import CheckpointBarrier
+from holdfast.agent.forks import ForkServer
+from holdfast.agent.supervisor import Controls, Supervisor
+from holdfast.arena.memory import Arena
+from holdfast.checkpoint import manifest
+from holdfast.core.plan import Plan
+from holdfast.errors import HoldfastError
+from holdfast.job.spec import Job
+from holdfast.observe.events import EventLog
+from holdfast.observe.run_dir import RunDirectory
+from holdfast.worker.launch import Launch
+
+WORKER = "holdfast.worker.main"
+
+
+def run(
+    job: Job, directory: RunDirectory, controls: Controls, forks: ForkServer | None = None
+) -> dict[str, Any]:
+    """Run `job` in `directory`, from its newest good checkpoint if it has any.
+
+    Args:
+        job: What to do.
+        directory: The run's directory, held by this process.
+        controls: How to stop it; SIGINT and SIGTERM stop it too, and a second one aborts it.
+        forks: A fork server to use; by default one is started for this run.
+
+    Returns:
+        What rank 0 reports: steps, loss, evaluation, throughput, hash of the weights.
+
+    Raises:
+        JobError: The job cannot be run.
+        WorkerFailed: A worker died or raised.
+        HoldfastError: Anything else that ended the run.
+    """
+    check_plan(job)
+    attempt = secrets.token_hex(4)
+    manifest.sweep(directory.checkpoints)
+    restore = manifest.committed(directory.checkpoints)
+    events = EventLog(directory.path / "events.jsonl")
+    events.write("run-started", attempt=attempt, workers=job.workers, restore=bool(restore))
+    arena = Arena.create(job.workers)
+    barrier = CheckpointBarrier(directory.checkpoints, attempt, job.workers, job.checkpoint.keep)
+    launches = [
+        Launch(
+            job=job,
+            rank=rank,
+            generation=1,
+            run_dir=str(directory.path.resolve()),
+            attempt=attempt,
+            restore=tuple(str(path.resolve()) for path in restore),
+        ).model_dump_json()
+        for rank in range(job.workers)
+    ]
+    try:
+        with _stop_on_signals(controls), _fork_server(job, directory, forks) as server:
+            supervisor = Supervisor(server, arena, barrier, events, directory.logs, controls)
+            result = supervisor.run(launches)
+    except HoldfastError as error:
+        events.write("run-failed", error=type(error).__name__, message=str(error))
+        raise
+    finally:
+        arena.close()
+    events.write("run-ended", status=result["status"], steps=result.get("steps"))
+    events.close()
+    return result
+
+
+def check_plan(job: Job) -> None:
+    """Raises: JobError: The workers of `job` cannot share its shards."""
+    if job.shares is None:
+        Plan.even(job.shards, job.workers)
+    else:
+        Plan.of_shares(job.shares, job.shards, job.workers)
+
+
+@contextmanager
+def _fork_server(
+    job: Job, directory: RunDirectory, forks: ForkServer | None
+) -> Iterator[ForkServer]:
+    if forks is not None:
+        yield forks
+        return
+    task = job.task if job.is_own_task else None
+    with ForkServer(WORKER, task, directory.logs / "fork-server.log") as server:
+        yield server
+
+
+@contextmanager
+def _stop_on_signals(controls: Controls) -> Iterator[None]:
+    """Have SIGINT and SIGTERM stop the run, and abort it when they come again."""
+    if threading.current_thread() is not threading.main_thread():
+        yield  # only the main thread may set handlers
+        return
+
+    def stop(_number: int, _frame: FrameType | None) -> None:
+        controls.abort = controls.stop
+        controls.stop = True
+        print("stopping after this step; once more to abort", file=sys.stderr)
+
+    before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -1,0 +1,124 @@
+"""`holdfast.train`: run a job from Python. The command is this call."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from holdfast.agent.supervisor import Controls
+from holdfast.engines import local
+from holdfast.errors import JobError
+from holdfast.job import load
+from holdfast.job.spec import Job
+from holdfast.observe import curve
+from holdfast.observe.run_dir import RunDirectory
+from holdfast.observe.terminal import RunView
+from holdfast.tasks import reference
+
+RUNS: Final = Path("runs")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Result:
+    """How a run ended.
+
+    Attributes:
+        status: `finished`, or `stopped` by a signal; a stopped run can be resumed.
+        steps: Steps committed, over all of the run's lives.
+        loss: Mean loss of the last step; None if there was none.
+        metrics: The last evaluation.
+        samples_per_s: Samples a second in this life, start-up excluded.
+        weights_sha256: SHA-256 over all parameters and buffers in name order.
+        run_dir: Where everything lies.
+    """
+
+    status: str
+    steps: int
+    loss: float | None
+    metrics: dict[str, float] = field(default_factory=dict)
+    samples_per_s: float | None
+    weights_sha256: str | None
+    run_dir: Path
+
+    def as_dict(self) -> dict[str, Any]:
+        """The result as plain data, metrics beside the rest."""
+        return {
+            "status": self.status,
+            "steps": self.steps,
+            "loss": self.loss,
+            **self.metrics,
+            "samples_per_s": self.samples_per_s,
+            "weights_sha256": self.weights_sha256,
+            "run_dir": str(self.run_dir),
+        }
+
+
+def train(
+    task: str | Callable[..., Any],
+    job: Mapping[str, Any] | Job | None = None,
+    *,
+    run_dir: str | Path | None = None,
+    resume: bool = False,
+) -> Result:
+    """Train and wait for the end.
+
+    Args:
+        task: A function that takes the session, a task class, or the name of a built-in job or
+            of a YAML file. A function or class must be importable: at the top level of a file.
+        job: Keys of the job, over those of a named job; or a whole `Job`.
+        run_dir: The run's directory; by default a new one below `runs/`.
+        resume: Go on with the run in `run_dir`, or with the newest run of this job.
+
+    Raises:
+        JobError: The job cannot be run as it stands.
+        WorkerFailed: A worker died or its code raised.
+    """
+    return run_job(_job(task, job), run_dir=run_dir, resume=resume)
+
+
+def run_job(job: Job, *, run_dir: str | Path | None, resume: bool) -> Result:
+    """Run a whole `Job`; see `train`."""
+    local.check_plan(job)
+    with RunDirectory(_path(job, run_dir, resume), job, resume=resume) as directory:
+        view = RunView(job.epochs)
+        try:
+            found = local.run(job, directory, Controls(watch=view.watch))
+        finally:
+            view.close()
+        path = directory.path
+        result = _result(found, path)
+        (path / "result.json").write_text(json.dumps(result.as_dict(), indent=1) + "\n")
+        if result.steps:
+            curve.draw(path / "metrics.jsonl", path / "loss.png")
+    return result
+
+
+def _path(job: Job, run_dir: str | Path | None, resume: bool) -> Path:
+    if run_dir is not None:
+        return Path(run_dir)
+    if resume:
+        return RunDirectory.newest(RUNS, job)
+    return RUNS / f"{job.name}-{time.strftime('%Y%m%d-%H%M%S')}"
+
+
+def _job(task: str | Callable[..., Any], job: Mapping[str, Any] | Job | None) -> Job:
+    if isinstance(task, str):
+        if isinstance(job, Job):
+            raise JobError("give a job's name or a Job, not both")
+        return load.load(task, [f"{key}={json.dumps(value)}" for key, value in (job or {}).items()])
+    values = job.model_dump() if isinstance(job, Job) else dict(job or {})
+    values = {"name": task.__name__, **values, "task": reference.of(task)}
+    return load.check(values, where=task.__qualname__)
+
+
+def _result(found: dict[str, Any], path: Path) -> Result:
+    known = ("status", "steps", "loss", "samples_per_s", "weights_sha256")
+    return Result(
+        **{key: found.get(key) for key in known} | {"steps": found.get("steps") or 0},
+        metrics={key: value for key, value in found.items() if key not in known},
+        run_dir=path,
+    )

@@ -1,0 +1,19 @@
+"""The built-in models."""
+
+from __future__ import annotations
+
+from torch import nn
+
+from holdfast.job.spec import Cnn, Mlp
+from holdfast.models.cnn import SmallCnn
+from holdfast.models.mlp import MultilayerPerceptron
+
+
+def build(spec: Mlp | Cnn, *, shape: tuple[int, int, int], classes: int) -> nn.Module:
+    """The model of a job, for images of `(channels, height, width)`."""
+    match spec:
+        case Mlp():
+            inputs = shape[0] * shape[1] * shape[2]
+            return MultilayerPerceptron(inputs, spec.hidden, classes, spec.dropout)
+        case Cnn():
+            return SmallCnn(shape[0], spec.width, classes, spec.dropout)

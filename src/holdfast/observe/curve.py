@@ -1,0 +1,33 @@
+"""The loss curve of a run as a picture."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+
+def draw(metrics: Path, picture: Path) -> None:
+    """Draw the losses in `metrics` (`metrics.jsonl`), and the accuracy if there is one."""
+    import matplotlib  # only the end of a run pays for the import
+
+    matplotlib.use("agg")
+    from matplotlib.figure import Figure
+
+    lines = [json.loads(line) for line in metrics.read_text(encoding="utf-8").splitlines()]
+    steps = [(line["step"], line["loss"]) for line in lines if "loss" in line]
+    accuracy = [
+        (line["step"], line["evaluation"]["accuracy"])
+        for line in lines
+        if "accuracy" in line.get("evaluation", {})
+    ]
+    figure = Figure(figsize=(7, 4), layout="constrained")
+    axes = figure.subplots()
+    axes.plot(*zip(*steps, strict=True), linewidth=1, label="training loss")
+    axes.set(xlabel="step", ylabel="loss", yscale="log")
+    axes.grid(visible=True, alpha=0.3)
+    if accuracy:
+        right = axes.twinx()
+        right.plot(*zip(*accuracy, strict=True), color="tab:orange", label="test accuracy")
+        right.set(ylabel="accuracy", ylim=(0, 1.02))
+    figure.legend(loc="outside upper center", ncols=2)
+    figure.savefig(picture, dpi=120)

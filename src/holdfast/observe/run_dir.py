@@ -1,0 +1,96 @@
+"""The directory of a run: the one place where everything that it leaves behind lies.
+
+runs/digits-20260102-150405/
+  job.yaml            what was asked for
+  events.jsonl        what happened
+  metrics.jsonl       a line a step
+  loss.png            the loss curve
+  result.json         how it ended
+  logs/rank-0.log …   what each worker printed
+  checkpoints/        see checkpoint.manifest
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from pathlib import Path
+from typing import Self
+
+from holdfast.errors import JobError
+from holdfast.job import load
+from holdfast.job.spec import Job
+
+
+class RunDirectory:
+    """A run's directory, held by one process at a time.
+
+    Args:
+        path: Where it is.
+        job: The job that it belongs to.
+        resume: Whether it must be there already.
+
+    Raises:
+        JobError: It is another job's, is in use, cannot be made, or is not there to resume.
+    """
+
+    def __init__(self, path: Path, job: Job, *, resume: bool) -> None:
+        self.path = path
+        self.checkpoints, self.logs = path / "checkpoints", path / "logs"
+        spec = path / "job.yaml"
+        if resume:
+            self._check_same_job(spec, job)
+        elif spec.exists():
+            raise JobError(
+                f"{path} holds a run already; add --resume to go on with it, "
+                "or name another directory with --run"
+            )
+        try:
+            self.logs.mkdir(parents=True, exist_ok=True)
+            self.checkpoints.mkdir(exist_ok=True)
+            self._lock = os.open(path / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        except OSError as error:
+            raise JobError(
+                f"run directory {path}: {error.strerror}; name another with --run"
+            ) from None
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(self._lock)
+            raise JobError(f"{path} is in use by another process; wait for it or stop it") from None
+        spec.write_text(load.dump(job), encoding="utf-8")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        os.close(self._lock)
+
+    @staticmethod
+    def newest(runs: Path, job: Job) -> Path:
+        """The newest run of `job` below `runs`.
+
+        Raises:
+            JobError: There is none.
+        """
+        found = sorted(runs.glob(f"{job.name}-*/job.yaml"), key=lambda path: path.stat().st_mtime)
+        if not found:
+            raise JobError(
+                f"no run of {job.name} below {runs}/ to resume; leave out --resume to start one, "
+                "or name its directory with --run"
+            )
+        return found[-1].parent
+
+    @staticmethod
+    def _check_same_job(spec: Path, job: Job) -> None:
+        if not spec.exists():
+            raise JobError(f"{spec.parent} holds no run to resume; leave out --resume to start one")
+        before, now = load.load(str(spec)).lineage(), job.lineage()
+        changed = [key for key in now if now[key] != before.get(key)]
+        if changed:
+            key = changed[0]
+            raise JobError(
+                f"{spec.parent} is a run with {key}={before.get(key)}, not {now[key]}: "
+                "its weights would not be those of either job. Resume with the same value, "
+                "or start a new run"
+            )

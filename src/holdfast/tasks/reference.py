@@ -1,0 +1,74 @@
+"""From `package.module:name` or `path/to/file.py:name` to the user's code."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any, Final
+
+from holdfast.errors import JobError
+
+_FILE_MODULE: Final = "__holdfast_task__"
+"""The name of a task's file as a module: not `__main__`, so its main guard stays shut."""
+
+
+def load(reference: str) -> Callable[..., Any]:
+    """The class or function that `reference` names.
+
+    Raises:
+        JobError: The module cannot be imported, or has no such thing in it.
+    """
+    place, _, name = reference.rpartition(":")
+    try:
+        module = (
+            _from_file(Path(place)) if place.endswith(".py") else importlib.import_module(place)
+        )
+    except JobError:
+        raise
+    except Exception as error:  # whatever the user's module does when it is imported
+        raise JobError(
+            f"task {reference}: importing {place} failed with {type(error).__name__}: {error}"
+        ) from error
+    found: Any = module
+    for part in name.split("."):
+        found = getattr(found, part, None)
+    if not callable(found):
+        raise JobError(f"task {reference}: {place} has no class or function {name}")
+    return found  # type: ignore[no-any-return]  # just checked
+
+
+def _from_file(path: Path) -> ModuleType:
+    known = sys.modules.get(_FILE_MODULE)
+    if known is not None and known.__file__ == str(path):
+        return known
+    found = importlib.util.spec_from_file_location(_FILE_MODULE, path)
+    if found is None or found.loader is None or not path.is_file():
+        raise JobError(f"task file {path} does not exist")
+    module = importlib.util.module_from_spec(found)
+    sys.modules[_FILE_MODULE] = module
+    sys.path.insert(0, str(path.parent))
+    try:
+        found.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[_FILE_MODULE]
+        raise
+    return module
+
+
+def of(function: Callable[..., Any]) -> str:
+    """The reference by which other processes find `function`.
+
+    Raises:
+        JobError: It has no place from which it could be imported.
+    """
+    module, name = function.__module__, function.__qualname__
+    file = getattr(sys.modules.get(module), "__file__", None)
+    if "<" in name or (module == "__main__" and file is None):
+        raise JobError(
+            f"{name} cannot be found by other processes: define it at the top level of a file"
+        )
+    return f"{Path(str(file)).resolve()}:{name}" if module == "__main__" else f"{module}:{name}"

@@ -1,0 +1,40 @@
+"""What a task is. A task class is called with the job and answers these questions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, Protocol
+
+import torch
+from torch import nn
+from torch.optim import Optimizer
+
+Batch = tuple[Any, ...]
+
+
+class Task(Protocol):
+    """Model, loss and data of a training job."""
+
+    def model(self) -> nn.Module:
+        """A new model; its initial weights come from torch's global generator."""
+        ...
+
+    def optimizer(self, parameters: Iterable[nn.Parameter]) -> Optimizer:
+        """A new optimizer over the model's parameters."""
+        ...
+
+    def training_data(self) -> object:
+        """The data set to learn from: a `Dataset`, or any map-style PyTorch data set."""
+        ...
+
+    def test_data(self) -> object | None:
+        """The data set to measure on, or None."""
+        ...
+
+    def loss(self, model: nn.Module, batch: Batch) -> torch.Tensor:
+        """The mean loss over the samples of `batch`, a scalar."""
+        ...
+
+    def measure(self, model: nn.Module, batch: Batch) -> dict[str, float]:
+        """Means over the samples of `batch`, such as the accuracy."""
+        ...

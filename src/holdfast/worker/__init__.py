@@ -1,0 +1,1 @@
+"""The training process: the session that user code sees, and the step behind it."""

@@ -1,0 +1,127 @@
+"""Evaluation, spread over the workers and yet the same to the last bit for any number of them.
+
+The data set is cut into as many stretches as a step has shards, and each is measured in batches of
+the job's size. Weighted sums are written down a row a stretch and added in row order by everyone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import torch
+from torch import nn
+
+from holdfast.arena.memory import Phase, Word
+from holdfast.arena.tensors import read_names, write_names
+from holdfast.core.seeds import seed_for
+from holdfast.data.dataset import Batch, Dataset, generator_for
+from holdfast.errors import JobError
+from holdfast.transport.shared_memory import Meeting, SharedMemoryGroup
+
+Measure = Callable[[nn.Module, Batch], dict[str, float]]
+
+COLUMNS: Final = 16
+"""Of a row: the samples measured, and up to 15 sums."""
+
+
+@dataclass(frozen=True, slots=True)
+class EvaluationTable:
+    """Shared memory for the sums of an evaluation.
+
+    Attributes:
+        rows: float64[num_shards, COLUMNS], each written by the worker that measures it.
+        names: uint8[n], the names of the sums; whoever measures writes the same.
+    """
+
+    rows: torch.Tensor
+    names: torch.Tensor
+
+
+def evaluate(
+    group: SharedMemoryGroup,
+    table: EvaluationTable,
+    shards: range,
+    *,
+    model: nn.Module,
+    dataset: Dataset,
+    measure: Measure,
+    batch_size: int,
+    step: int,
+) -> dict[str, float]:
+    """The means over `dataset` of what `measure` gives for batches, on all workers.
+
+    Args:
+        group: The workers.
+        table: Where the sums are written down, shared.
+        shards: The stretches that this worker measures.
+        model: Put into evaluation mode meanwhile.
+        dataset: What to measure on.
+        measure: Means over one batch, by name; the same names for every batch.
+        batch_size: Samples measured at a time.
+        step: Steps committed so far.
+
+    Raises:
+        Aborted: The abort word was set.
+        JobError: `measure` gave different names, or too many.
+    """
+    group.arena[group.rank, Word.PHASE] = Phase.EVALUATE
+    rows, names = table.rows, list[str]()
+    was_training = model.training
+    model.eval()
+    try:
+        with torch.no_grad():
+            for shard in shards:
+                lo = len(dataset) * shard // len(rows)
+                hi = len(dataset) * (shard + 1) // len(rows)
+                names = _measure(rows[shard], lo, hi, model, dataset, measure, batch_size, names)
+    finally:
+        model.train(was_training)
+    if names:
+        write_names(table.names, names)
+    seen = group.barrier(Meeting.EVALUATION, step, seed_for(*names) if names else 0)
+    if len({digest for digest in seen if digest}) > 1:
+        raise JobError("the evaluation must give the same names for every batch")
+    means = (_sum(rows)[1:] / rows[:, 0].sum()).tolist()
+    result = dict(zip(read_names(table.names), means, strict=False))
+    group.barrier(Meeting.EVALUATED, step)
+    return result
+
+
+def _measure(
+    row: torch.Tensor,
+    lo: int,
+    hi: int,
+    model: nn.Module,
+    dataset: Dataset,
+    measure: Measure,
+    batch_size: int,
+    names: list[str],
+) -> list[str]:
+    """Write the weighted sums over the samples `lo..hi-1` into `row`; returns their names."""
+    row.zero_()
+    for start in range(lo, hi, batch_size):
+        indices = np.arange(start, min(start + batch_size, hi))
+        torch.manual_seed(seed_for("evaluation", start))
+        batch = dataset.batch(indices, generator_for("evaluation", start))
+        values = measure(model, batch)
+        found = sorted(values)
+        if (names and found != names) or len(found) > COLUMNS - 1:
+            raise JobError(
+                f"an evaluation gives up to {COLUMNS - 1} values, the same for every "
+                f"batch; it gave {names or 'none'} and then {found}"
+            )
+        names = found
+        row[0] += len(indices)
+        for column, name in enumerate(names, start=1):
+            row[column] += len(indices) * float(values[name])
+    return names
+
+
+def _sum(rows: torch.Tensor) -> torch.Tensor:
+    total = torch.zeros(rows.shape[1], dtype=torch.float64)
+    for row in rows:
+        total += row
+    return total

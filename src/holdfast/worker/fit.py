@@ -1,0 +1,38 @@
+"""Train a task: the loop that users would write themselves."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+from holdfast.job.spec import Constant, Cosine
+from holdfast.tasks.task import Task
+from holdfast.worker.session import Session
+
+
+def fit(session: Session, task: Task) -> None:
+    """Train what `task` describes for the job's epochs, evaluating after each."""
+    job = session.job
+
+    def schedule(total_steps: int) -> Callable[[int], float]:
+        return lambda step: learning_rate_factor(job.schedule, step, total_steps)
+
+    model, _ = session.attach(task.model, task.optimizer, schedule=schedule)
+    test_data = task.test_data()
+    if test_data is not None:
+        session.evaluate_each_epoch(test_data, task.measure)
+    for shard in session.shards(task.training_data(), epochs=job.epochs):
+        session.backward(task.loss(model, shard.batch))
+
+
+def learning_rate_factor(schedule: Constant | Cosine, step: int, total_steps: int) -> float:
+    """The factor on the learning rate in `step`: a ramp, then the schedule's own course."""
+    warmup = schedule.warmup_steps
+    if step < warmup:
+        return (step + 1) / warmup
+    match schedule:
+        case Constant():
+            return 1.0
+        case Cosine():
+            share = (step - warmup) / max(1, total_steps - warmup)
+            return 0.5 * (1 + math.cos(math.pi * share))

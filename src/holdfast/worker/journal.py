@@ -1,0 +1,204 @@
+"""Journal: what a worker leaves outside itself: metrics, and its part of every checkpoint."""
+
+from __future__ import annotations
+
+import json
+import platform
+import time
+from dataclasses import dataclass, field
+from importlib import metadata
+from pathlib import Path
+from typing import Any, TextIO
+
+import torch
+
+from holdfast.arena.replica import Replica
+from holdfast.checkpoint import manifest
+from holdfast.checkpoint.manifest import Header, Tensor
+from holdfast.checkpoint.restore import read_state
+from holdfast.checkpoint.save import write_part
+from holdfast.errors import CheckpointError, HoldfastError
+from holdfast.transport.shared_memory import NAP_S, Meeting, SharedMemoryGroup
+from holdfast.wire.channel import Channel
+from holdfast.wire.messages import CheckpointDone, PartFailed, PartWritten, Refused
+from holdfast.worker.launch import Launch
+from holdfast.worker.step import Committed
+
+
+@dataclass(slots=True, kw_only=True)
+class Progress:
+    """How far a run has come, apart from its tensors."""
+
+    step: int = 0
+    state: dict[str, Any] = field(default_factory=dict)
+    metrics: dict[str, float] = field(default_factory=dict)
+
+
+class Journal:
+    """Writes for one worker.
+
+    Args:
+        launch: The worker's orders.
+        channel: To its agent.
+    """
+
+    def __init__(self, launch: Launch, channel: Channel) -> None:
+        self._launch, self._channel = launch, channel
+        self._run_dir = Path(launch.run_dir)
+        self._metrics: TextIO | None = None
+        self._durable_step = -1
+        self._first_step_at: float | None = None
+        self._samples = 0
+        self._last_step_at = 0.0
+
+    def restore(self, replica: Replica, group: SharedMemoryGroup) -> Progress:
+        """Take the state of the best checkpoint that all workers can verify.
+
+        Raises:
+            CheckpointError: There were checkpoints, and none is whole.
+        """
+        progress, refusal = Progress(), ""
+        for directory in map(Path, self._launch.restore):
+            try:
+                stored = manifest.read(directory)
+                flat = read_state(directory, stored, replica.layout)
+            except CheckpointError as error:
+                stored, refusal = None, str(error)
+                self._channel.send(
+                    Refused(rank=self._launch.rank, directory=str(directory), reason=refusal)
+                )
+            if not all(group.barrier(Meeting.RESTORE, 0, int(stored is not None))):
+                continue
+            assert stored is not None
+            replica.flat.copy_(flat)
+            replica.restored(frozenset(stored.absent))
+            progress = Progress(step=stored.step, state=stored.state, metrics=stored.metrics)
+            self._durable_step = stored.step
+            break
+        else:
+            if self._launch.restore:
+                raise CheckpointError(
+                    f"no checkpoint under {self._run_dir} is whole; the last was refused because "
+                    f"{refusal or 'another worker could not read it'}. "
+                    "Start the job anew in another directory"
+                )
+        if self._launch.rank == 0:
+            self._open_metrics(progress.step)
+        return progress
+
+    def step(self, committed: Committed, *, epoch: int, samples: int, rate: float) -> None:
+        """Note a committed step."""
+        now = time.monotonic()
+        if self._first_step_at is None:
+            self._first_step_at = now
+        else:
+            self._samples += samples
+        self._last_step_at = now
+        self._write(
+            step=committed.step + 1,
+            epoch=epoch,
+            loss=committed.loss,
+            **committed.logged,
+            norm=committed.norm,
+            lr=rate,
+            samples=samples,
+        )
+
+    def evaluation(self, step: int, results: dict[str, float]) -> None:
+        """Note the results of an evaluation after `step` steps."""
+        self._write(step=step, evaluation=results)
+
+    def checkpoint(
+        self, replica: Replica, group: SharedMemoryGroup, progress: Progress, *, final: bool
+    ) -> None:
+        """Write this worker's part of a checkpoint and wait until all of it is committed.
+
+        Where it cannot be, training goes on with the checkpoints there are, unless it is `final`.
+
+        Raises:
+            CheckpointError: It is final and could not be committed.
+        """
+        if progress.step == self._durable_step:
+            return
+        launch, rank, step = self._launch, self._launch.rank, progress.step
+        temporary = self._run_dir / "checkpoints" / manifest.temporary_name(step, launch.attempt)
+        try:
+            part = write_part(temporary, replica.flat, replica.layout, rank, group.world_size)
+        except OSError as error:
+            self._channel.send(PartFailed(rank=rank, step=step, reason=str(error)))
+        else:
+            header = self._header(replica, progress) if rank == 0 else None
+            self._channel.send(
+                PartWritten(
+                    rank=rank,
+                    step=step,
+                    file=part.file,
+                    size_bytes=part.size_bytes,
+                    first_chunk=part.first_chunk,
+                    digests=part.digests,
+                    header=header,
+                )
+            )
+        problem = self._await_commit(group, step)
+        if problem is None:
+            self._durable_step = step
+        elif final:
+            raise CheckpointError(
+                f"the checkpoint of step {step} could not be written: {problem}; "
+                "free the disk and resume from the one before"
+            )
+
+    def throughput(self) -> dict[str, float | None]:
+        """Samples a second since the first step, checkpoints and evaluations included."""
+        seconds = self._last_step_at - (self._first_step_at or 0.0)
+        return {"samples_per_s": round(self._samples / seconds, 1) if self._samples else None}
+
+    def _await_commit(self, group: SharedMemoryGroup, step: int) -> str | None:
+        deadline = time.monotonic() + group.timeout_s
+        while time.monotonic() < deadline:
+            group.arena.check_abort()
+            for message in self._channel.poll(NAP_S):
+                if isinstance(message, CheckpointDone) and message.step == step:
+                    return message.error
+        raise HoldfastError(f"no word on the checkpoint of step {step} in {group.timeout_s:.0f} s")
+
+    def _header(self, replica: Replica, progress: Progress) -> dict[str, Any]:
+        layout = replica.layout
+        return Header(
+            step=progress.step,
+            generation=self._launch.generation,
+            lineage=self._launch.job.lineage(),
+            tensors=tuple(
+                Tensor(name=e.name, dtype=e.dtype, shape=e.shape, offset=e.offset)
+                for e in layout.entries
+            ),
+            size_bytes=layout.size_bytes,
+            absent=tuple(sorted(replica.absent)),
+            state=progress.state,
+            metrics=progress.metrics,
+            versions={
+                "holdfast": metadata.version("holdfast"),
+                "torch": torch.__version__,
+                "python": platform.python_version(),
+            },
+        ).model_dump(mode="json")
+
+    def _open_metrics(self, step: int) -> None:
+        """Continue the metrics from `step`, forgetting what came after it in an earlier life."""
+        path = self._run_dir / "metrics.jsonl"
+        kept: list[str] = []
+        if path.exists():
+            kept = [line for line in path.read_text().splitlines(True) if _is_kept(line, step)]
+        path.write_text("".join(kept))
+        self._metrics = path.open("a", encoding="utf-8", buffering=1)
+
+    def _write(self, **values: Any) -> None:
+        if self._metrics is not None:
+            self._metrics.write(json.dumps(values) + "\n")
+
+
+def _is_kept(line: str, step: int) -> bool:
+    try:
+        return int(json.loads(line)["step"]) <= step
+    except (ValueError, KeyError, TypeError):  # torn by a crash
+        return False

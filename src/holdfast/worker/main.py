@@ -1,0 +1,81 @@
+"""A worker's life: from its orders to its last message. Called in a freshly forked process."""
+
+from __future__ import annotations
+
+import inspect
+import os
+import socket
+import sys
+import traceback
+from typing import Any, cast
+
+import torch
+
+from holdfast.arena.memory import Arena
+from holdfast.errors import Aborted
+from holdfast.tasks import reference
+from holdfast.tasks.classification import Classification
+from holdfast.wire.channel import Channel
+from holdfast.wire.messages import Failed, Finished
+from holdfast.worker import fit
+from holdfast.worker.journal import Journal
+from holdfast.worker.launch import Launch
+from holdfast.worker.session import Session, StopRequested
+
+ABORTED_STATUS = 3
+"""The exit status of a worker that left because it was told to."""
+
+
+def main(config: str, arena_fd: int, socket_fd: int) -> int:
+    """Run one worker; returns its exit status.
+
+    Args:
+        config: A `Launch` as JSON.
+        arena_fd: The arena.
+        socket_fd: A connected Unix socket to the agent.
+    """
+    launch = Launch.model_validate_json(config)
+    channel = Channel(socket.socket(fileno=socket_fd))
+    torch.set_num_threads(launch.job.threads_per_worker)
+    try:
+        session = Session(launch.job, Arena(arena_fd), launch.rank, Journal(launch, channel))
+        try:
+            _run_task(session)
+        except StopRequested:
+            result = {**session.close(), "status": "stopped"}
+        else:
+            result = {**session.close(), "status": "finished"}
+        channel.send(Finished(rank=launch.rank, result=result))
+    except Aborted:
+        return ABORTED_STATUS
+    except BaseException as error:  # noqa: BLE001  # the boundary of the user's code
+        traceback.print_exc()
+        channel.send(
+            Failed(
+                rank=launch.rank,
+                error=type(error).__name__,
+                message=str(error),
+                traceback=traceback.format_exc(),
+            )
+        )
+        return 1
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+    return 0
+
+
+def _run_task(session: Session) -> None:
+    job = session.job
+    found = reference.load(job.task) if job.is_own_task else Classification
+    if inspect.isclass(found):
+        fit.fit(session, cast("type[Any]", found)(job))
+    else:
+        found(session)
+
+
+def warm_up() -> None:
+    """Do once, before forking, what every worker would otherwise do in its first step."""
+    assert os.environ.get("OMP_NUM_THREADS") == "1", "threads must not start before a fork"
+    layer = torch.nn.Linear(2, 2)
+    torch.optim.SGD(layer.parameters(), lr=0.1)  # imports what optimizers need

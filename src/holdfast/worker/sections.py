@@ -1,0 +1,83 @@
+"""What the workers of a host share in the arena, and where it lies there."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+
+import torch
+
+from holdfast.arena.layout import Field, Layout
+from holdfast.arena.memory import PAGE, Arena
+from holdfast.arena.tensors import views
+from holdfast.collectives import exact
+from holdfast.collectives.slot import NAMES_BYTES, Slot, SlotLayout
+from holdfast.core import tree
+from holdfast.worker.evaluation import COLUMNS, EvaluationTable
+
+
+class Sections:
+    """Views of the shared sections in this process.
+
+    Args:
+        arena: Its file is grown to hold them.
+        parameters: The trained parameters by name.
+        buffers: The model's buffers by name.
+        num_leaves: Leaves of the reduction tree.
+        num_shards: Shards of the job.
+        replica_bytes: Room for a replica of each worker, or 0 where they are private.
+
+    Attributes:
+        digest: 63 bits that tell two models apart.
+        tables: int64[world_size, nodes]; see `collectives.exact`.
+        norms: float64[blocks].
+        evaluation: For `worker.evaluation`.
+        root: The slot of the reduced gradient.
+    """
+
+    def __init__(
+        self,
+        arena: Arena,
+        parameters: Mapping[str, torch.Tensor],
+        buffers: Mapping[str, torch.Tensor],
+        *,
+        num_leaves: int,
+        num_shards: int,
+        replica_bytes: int,
+    ) -> None:
+        self.slot_layout = SlotLayout(parameters, buffers)
+        self.digest = self.slot_layout.layout.digest
+        world_size, slot_bytes = arena.world_size, _paged(self.slot_layout.layout.size_bytes)
+        num_blocks = len(exact.blocks(self.slot_layout))
+        num_slots = tree.max_partials(num_leaves)
+        layout = Layout.pack(
+            [
+                Field("tables", "I64", (world_size, tree.num_nodes(num_leaves))),
+                Field("norms", "F64", (num_blocks,)),
+                Field("evaluation", "F64", (num_shards, COLUMNS)),
+                Field("evaluation names", "U8", (NAMES_BYTES,)),
+                Field("root", "U8", (slot_bytes,)),
+                Field("slots", "U8", (world_size, num_slots, slot_bytes)),
+                Field("replicas", "U8", (world_size, _paged(replica_bytes))),
+            ]
+        )
+        memory = torch.frombuffer(arena.map_sections(layout.size_bytes), dtype=torch.uint8)
+        at = views(memory, layout)
+        self.tables, self.norms = at["tables"], at["norms"]
+        self.evaluation = EvaluationTable(at["evaluation"], at["evaluation names"])
+        self.root = Slot(at["root"], self.slot_layout)
+        self._slots, self._replicas = at["slots"], at["replicas"]
+        self.num_slots = num_slots
+
+    @functools.cache  # noqa: B019  # lives as long as the process
+    def slot(self, rank: int, number: int) -> Slot:
+        """Slot `number` of worker `rank`."""
+        return Slot(self._slots[rank, number], self.slot_layout)
+
+    def replica(self, rank: int, size_bytes: int) -> torch.Tensor:
+        """The memory for the replica of worker `rank`, uint8[size_bytes]."""
+        return self._replicas[rank, :size_bytes]
+
+
+def _paged(size_bytes: int) -> int:
+    return -(-size_bytes // PAGE) * PAGE

@@ -1,0 +1,358 @@
+"""Session: what user code trains with. It never asks for a rank.
+
+    def main(session):
+        model, optimizer = session.attach(Net, lambda p: torch.optim.AdamW(p, lr=1e-3))
+        for shard in session.shards(dataset, epochs=5):
+            loss = F.cross_entropy(model(shard.x), shard.y)
+            session.backward(loss)
+
+`shards` yields one shard at a time until this worker has given what it owes to the step. When it is
+asked again and nothing more is owed, the step is reduced, checked, clipped, applied and committed,
+and the next one begins. Leaving the loop never commits half a step.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+from torch.optim import Optimizer
+
+from holdfast.arena.memory import Arena, Phase, Word
+from holdfast.arena.replica import Replica, replica_layout
+from holdfast.core.plan import Plan
+from holdfast.core.seeds import seed_for
+from holdfast.data.dataset import Batch, as_dataset, seed_everything
+from holdfast.data.loader import Loader, Unit, model_seed
+from holdfast.data.order import Order
+from holdfast.errors import JobError
+from holdfast.job.spec import Job
+from holdfast.transport.shared_memory import Meeting, SharedMemoryGroup
+from holdfast.worker.evaluation import Measure, evaluate
+from holdfast.worker.journal import Journal, Progress
+from holdfast.worker.sections import Sections
+from holdfast.worker.step import Stepper
+
+ModelFactory = Callable[[], nn.Module]
+OptimizerFactory = Callable[[Iterable[nn.Parameter]], Optimizer]
+ScheduleFactory = Callable[[int], Callable[[int], float]]
+"""From the number of steps of the run to a function from a step to the learning rate's factor."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shard:
+    """Samples to compute a loss on.
+
+    Attributes:
+        batch: What the data set gives for them.
+        size: How many they are.
+        step: The step that they belong to.
+        epoch: The epoch that they belong to.
+    """
+
+    batch: Batch
+    size: int
+    step: int
+    epoch: int
+
+    @property
+    def x(self) -> Any:
+        """The first part of the batch: the inputs."""
+        return self.batch[0]
+
+    @property
+    def y(self) -> Any:
+        """The second part of the batch: the targets."""
+        return self.batch[1]
+
+
+class StopRequested(BaseException):
+    """Ends the user's function once the run has been asked to stop and its state is safe.
+
+    Not an Exception, so that the function's own error handling lets it pass.
+    """
+
+
+class Session:
+    """A worker's view of the run.
+
+    Attributes:
+        job: What the run was asked to do; `job.params` holds what is meant for the task.
+        state: A dictionary for whatever user code wants to keep. It is saved with every checkpoint
+            and given back when the run is resumed, so it must hold plain JSON values, and the same
+            ones on every worker.
+        metrics: The loss of the newest step, and the newest results of the evaluation.
+    """
+
+    def __init__(self, job: Job, arena: Arena, rank: int, journal: Journal) -> None:
+        self.job = job
+        self.state: dict[str, Any] = {}
+        self.metrics: dict[str, float] = {}
+        self._arena, self._rank, self._journal = arena, rank, journal
+        self._group = SharedMemoryGroup(arena, rank, job.timeout_s)
+        even = Plan.even(job.shards, job.workers)
+        self._plan = even if job.shares is None else Plan.of_shares(
+            job.shares, job.shards, job.workers
+        )  # fmt: skip
+        self._units = _units(self._plan, rank, fast=job.numerics == "fast")
+        self._num_leaves = job.workers if job.numerics == "fast" else job.shards
+        self._stepper: Stepper | None = None
+        self._replica: Replica | None = None
+        self._schedule: ScheduleFactory | None = None
+        self._evaluation: Callable[[], dict[str, float]] | None = None
+        self._step = 0
+        self._current: Shard | None = None
+        self._loop_begun = False
+
+    @property
+    def step(self) -> int:
+        """Steps committed so far."""
+        return self._step
+
+    def attach(
+        self,
+        model: ModelFactory,
+        optimizer: OptimizerFactory,
+        *,
+        schedule: ScheduleFactory | None = None,
+    ) -> tuple[nn.Module, Optimizer]:
+        """Build what is to be trained; a resumed run gets the state it had.
+
+        Args:
+            model: Gives the model. Called with torch's generators seeded from the job.
+            optimizer: Gives the optimizer for the parameters that it is called with.
+            schedule: Called with the steps of the run, gives a function from the step to the
+                factor on the optimizer's learning rates; None leaves them alone.
+
+        Raises:
+            JobError: Called twice, or the workers have built different models.
+        """
+        if self._replica is not None:
+            raise JobError("session.attach was called twice; a run trains one model")
+        seed_everything(seed_for("attach", self.job.seed))
+        module = model()
+        built = optimizer([p for p in module.parameters() if p.requires_grad])
+        trained = {name: p for name, p in module.named_parameters() if p.requires_grad}
+        if not trained:
+            raise JobError("the model has no parameter to train")
+        layout = replica_layout(module, built)
+        self._sections = Sections(
+            self._arena,
+            trained,
+            dict(module.named_buffers()),
+            num_leaves=self._num_leaves,
+            num_shards=self.job.shards,
+            replica_bytes=layout.size_bytes if self.job.placement == "arena" else 0,
+        )
+        self._replica = Replica(module, built, layout, self._allocate(layout.size_bytes))
+        self._base_rates = [group["lr"] for group in built.param_groups]
+        self._schedule = schedule
+        self._check_alike(self._sections.digest, "different models: their shapes differ")
+        restored = self._journal.restore(self._replica, self._group)
+        self._step, self.state, self.metrics = restored.step, restored.state, restored.metrics
+        self._check_alike(
+            self._replica.checksum(),
+            "different weights; the model's factory must draw from torch's seeded generator only",
+        )
+        self._stepper = Stepper(
+            self._replica,
+            self._sections,
+            self._group,
+            num_leaves=self._num_leaves,
+            clip_norm=self.job.clip_norm,
+        )
+        return module, built
+
+    def shards(self, dataset: object, *, epochs: int) -> Iterator[Shard]:
+        """Walk through `dataset`, `epochs` times in all, from where the run is.
+
+        Args:
+            dataset: A `holdfast.Dataset`, or any map-style PyTorch data set.
+            epochs: Passes through it.
+
+        Yields:
+            The shards that this worker owes; call `backward` once for each.
+
+        Raises:
+            JobError: The model is not attached, or this is the second loop.
+        """
+        stepper = self._attached()
+        if self._loop_begun:
+            raise JobError("session.shards was called twice; a run has one training loop")
+        self._loop_begun = True
+        samples = as_dataset(dataset)
+        job, arena, rank = self.job, self._arena, self._rank
+        order = Order(
+            num_samples=len(samples),
+            batch_size=job.batch,
+            num_shards=job.shards,
+            epochs=epochs,
+            seed=job.seed,
+            fingerprint=samples.fingerprint,
+        )
+        factor = self._schedule(order.total_steps) if self._schedule else None
+        arena[rank, Word.TOTAL_STEPS] = order.total_steps
+        arena[rank, Word.COMMITTED] = self._step
+        loader = Loader(
+            samples, order, self._units, depth=job.prefetch, check_abort=arena.check_abort
+        )
+        try:
+            while self._step < order.total_steps:
+                arena[rank, Word.EPOCH] = order.epoch_of(self._step)
+                self._set_rates(factor)
+                for unit in self._units:
+                    arena[rank, Word.PHASE] = Phase.DATA
+                    loaded = loader.take(self._step, unit)
+                    if loaded is None:
+                        stepper.skip_shard(unit.leaf)
+                        continue
+                    arena[rank, Word.PHASE] = Phase.COMPUTE
+                    stepper.begin_shard(unit.leaf, model_seed(job.seed, self._step, unit))
+                    epoch = order.epoch_of(self._step)
+                    self._current = Shard(loaded.batch, loaded.size, self._step, epoch)
+                    yield self._current
+                    self._current = None
+                    stepper.end_shard()
+                self._commit(stepper, order)
+        finally:
+            self._current = None
+            loader.close()
+
+    def backward(self, loss: torch.Tensor, *, weight: float | None = None) -> None:
+        """Record the gradient of the current shard.
+
+        Args:
+            loss: The mean over the shard's samples, a scalar.
+            weight: What the shard counts for among the shards of its step; by default its number
+                of samples. Give the number of tokens, say, where the loss is a mean over those.
+
+        Raises:
+            JobError: There is no current shard, or the loss is no scalar, or this is the second
+                call for the shard.
+        """
+        if self._current is None:
+            raise JobError("session.backward belongs inside the loop over session.shards")
+        self._attached().backward(loss, float(self._current.size if weight is None else weight))
+
+    def log(self, **values: float) -> None:
+        """Log means over the current shard's samples; the run keeps their means over the step.
+
+        Raises:
+            JobError: There is no current shard, or there are more values than fit.
+        """
+        if self._current is None:
+            raise JobError("session.log belongs inside the loop over session.shards")
+        self._attached().log({name: float(value) for name, value in values.items()})
+
+    def evaluate_each_epoch(self, dataset: object, measure: Measure) -> None:
+        """Evaluate after every epoch; the results go to the run's metrics.
+
+        Args:
+            dataset: What to measure on.
+            measure: Called with the model and a batch, gives means over the batch, by name.
+        """
+        self._evaluation = lambda: self.evaluate(dataset, measure)
+
+    def evaluate(self, dataset: object, measure: Measure) -> dict[str, float]:
+        """The means over `dataset` of what `measure` gives for batches, exact and the same on all
+        workers. Every worker must call it, outside the loop or at the same step.
+
+        Raises:
+            JobError: The model is not attached, or `measure` gave different names.
+        """
+        self._attached()
+        assert self._replica is not None
+        found = evaluate(
+            self._group,
+            self._sections.evaluation,
+            self._plan.shards_of(self._rank),
+            model=self._replica.model,
+            dataset=as_dataset(dataset),
+            measure=measure,
+            batch_size=self.job.batch,
+            step=self._step,
+        )
+        self.metrics |= found
+        return found
+
+    def close(self) -> dict[str, Any]:
+        """End the run on this worker: compare the replicas, save, and sum up."""
+        self._group.barrier(Meeting.END, self._step)
+        if self._replica is None:
+            return {}
+        self._check_alike(self._replica.checksum(), "different weights at the end of the run")
+        self._save(final=True)
+        self._arena[self._rank, Word.PHASE] = Phase.LEFT
+        if self._rank != 0:
+            return {}
+        return {
+            "steps": self._step,
+            **self.metrics,
+            **self._journal.throughput(),
+            "weights_sha256": self._replica.weights_sha256(),
+        }
+
+    def _commit(self, stepper: Stepper, order: Order) -> None:
+        committed = stepper.commit(self._step, self._arena.stop_requested)
+        self._step += 1
+        self.metrics["loss"] = committed.loss
+        assert self._replica is not None
+        self._journal.step(
+            committed,
+            epoch=order.epoch_of(committed.step),
+            samples=order.batch_size_of(committed.step),
+            rate=self._replica.optimizer.param_groups[0]["lr"],
+        )
+        if order.ends_epoch(committed.step) and self._evaluation is not None:
+            self._journal.evaluation(self._step, self._evaluation())
+        every = self.job.checkpoint.every_steps
+        if committed.stop:
+            self._save(final=True)
+            raise StopRequested
+        if every and self._step % every == 0:
+            self._save(final=False)
+
+    def _save(self, *, final: bool) -> None:
+        assert self._replica is not None
+        self._arena[self._rank, Word.PHASE] = Phase.CHECKPOINT
+        try:
+            json.dumps(self.state)
+        except (TypeError, ValueError) as error:
+            raise JobError(f"session.state must hold plain JSON values: {error}") from None
+        now = Progress(step=self._step, state=self.state, metrics=self.metrics)
+        self._journal.checkpoint(self._replica, self._group, now, final=final)
+
+    def _set_rates(self, factor: Callable[[int], float] | None) -> None:
+        if factor is not None:
+            assert self._replica is not None
+            groups = self._replica.optimizer.param_groups
+            for group, rate in zip(groups, self._base_rates, strict=True):
+                group["lr"] = rate * factor(self._step)
+
+    def _allocate(self, size_bytes: int) -> torch.Tensor:
+        if self.job.placement == "arena":
+            return self._sections.replica(self._rank, size_bytes)
+        return torch.zeros(size_bytes, dtype=torch.uint8)
+
+    def _check_alike(self, mine: int, problem: str) -> None:
+        found = self._group.barrier(Meeting.ATTACH, self._step, mine)
+        odd = [rank for rank, theirs in enumerate(found) if theirs != found[0]]
+        if odd:
+            raise JobError(f"rank 0 and rank {odd[0]} have {problem}")
+
+    def _attached(self) -> Stepper:
+        if self._stepper is None:
+            raise JobError("call session.attach(model, optimizer) first")
+        return self._stepper
+
+
+def _units(plan: Plan, rank: int, *, fast: bool) -> list[Unit]:
+    """What a rank computes in every step: its shards one by one, or all of them as one."""
+    shards = plan.shards_of(rank)
+    if not fast:
+        return [Unit(shard, range(shard, shard + 1)) for shard in shards]
+    return [Unit(rank, shards)]

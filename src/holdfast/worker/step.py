@@ -1,0 +1,284 @@
+"""One step: shard gradients in, committed weights out.
+
+    for each shard owed:   begin_shard ─▶ (user: forward, loss) ─▶ backward ─▶ end_shard
+    then once:             commit: reduce ─▶ check ─▶ clip ─▶ optimizer ─▶ buffers ─▶ commit
+
+Each shard starts from the same weights and the same buffers, with random numbers of its own. As
+autograd finishes a parameter's gradient, it is multiplied by the shard's weight into the shard's
+slot in the arena, and so never copied again. Siblings in the tree are added as soon as both are
+there. What the reduction leaves in the root slot is what the optimizer reads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import torch
+
+from holdfast.arena.memory import Phase, Word
+from holdfast.arena.replica import Replica
+from holdfast.arena.tensors import write_names
+from holdfast.collectives.exact import Reduced, TreeReducer
+from holdfast.collectives.slot import LOGGED, LOSS, NUM_STATS, WEIGHT, Slot
+from holdfast.core import tree
+from holdfast.data.dataset import seed_everything
+from holdfast.errors import JobError, NonFiniteError
+from holdfast.transport.shared_memory import SharedMemoryGroup
+from holdfast.worker.sections import Sections
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Committed:
+    """A step that counts.
+
+    Attributes:
+        loss: Mean over its samples.
+        logged: Means of what was logged, by name.
+        norm: The gradient's 2-norm before clipping.
+        stop: Whether some worker has seen the request to stop.
+    """
+
+    step: int
+    loss: float
+    logged: dict[str, float]
+    norm: float
+    stop: bool
+
+
+@dataclass(slots=True, kw_only=True)
+class _ShardInHand:
+    """The shard that is being computed.
+
+    Attributes:
+        weight: None until `backward` is called.
+        fired: Which parameters have got a gradient.
+        logged: Means over the shard by name.
+    """
+
+    leaf: int
+    number: int
+    slot: Slot
+    fired: list[bool]
+    weight: float | None = None
+    logged: dict[str, float] = field(default_factory=dict)
+
+
+class Stepper:
+    """Computes steps on one worker.
+
+    Args:
+        replica: What is trained.
+        sections: The shared memory.
+        group: The workers.
+        num_leaves: Leaves of the reduction tree.
+        clip_norm: The longest gradient, or None.
+    """
+
+    def __init__(
+        self,
+        replica: Replica,
+        sections: Sections,
+        group: SharedMemoryGroup,
+        *,
+        num_leaves: int,
+        clip_norm: float | None,
+    ) -> None:
+        self._replica, self._sections, self._group = replica, sections, group
+        self._num_leaves, self._clip_norm = num_leaves, clip_norm
+        layout = sections.slot_layout
+        self._parameters = [replica.parameters[name] for name in layout.parameter_names]
+        self._averaged = [replica.buffers[name] for name in layout.buffer_names]
+        self._kept = [replica.buffers[name] for name in layout.kept_names]
+        self._initial = [buffer.clone() for buffer in [*self._averaged, *self._kept]]
+        self._root_gradients = sections.root.gradients
+        self._reducer = TreeReducer(
+            group,
+            tables=sections.tables,
+            norms=sections.norms,
+            slots=sections.slot,
+            root=sections.root,
+            layout=layout,
+            num_shards=num_leaves,
+        )
+        for index, parameter in enumerate(self._parameters):
+            parameter.register_post_accumulate_grad_hook(self._recorder(index))  # type: ignore[no-untyped-call]
+        self._shard: _ShardInHand | None = None
+        self._begin_step()
+
+    def begin_shard(self, leaf: int, seed: int) -> None:
+        """Get ready for the shard that fills `leaf`; random numbers start from `seed`."""
+        number = self._free.pop()
+        slot = self._sections.slot(self._group.rank, number)
+        slot.stats.zero_()
+        fired = [False] * len(self._parameters)
+        self._shard = _ShardInHand(leaf=leaf, number=number, slot=slot, fired=fired)
+        seed_everything(seed)
+
+    def backward(self, loss: torch.Tensor, weight: float) -> None:
+        """Record the gradient of one shard.
+
+        Args:
+            loss: The mean over the shard, a scalar.
+            weight: What the shard counts for; its samples, usually.
+
+        Raises:
+            JobError: The loss is not a scalar that depends on the model, or this is the second
+                call for the shard.
+        """
+        shard = self._shard
+        assert shard is not None, "backward without a shard"
+        if shard.weight is not None:
+            raise JobError(
+                "session.backward was called twice for one shard; add the losses and call it once"
+            )
+        if loss.dim() != 0 or not loss.requires_grad:
+            raise JobError(
+                f"the loss must be a scalar that depends on the model's parameters, not a tensor "
+                f"of shape {list(loss.shape)} with requires_grad={loss.requires_grad}; "
+                "take the mean over the shard's samples"
+            )
+        shard.weight = weight
+        shard.slot.stats[WEIGHT] = weight
+        shard.slot.stats[LOSS] = weight * loss.detach().double()
+        loss.backward()  # type: ignore[no-untyped-call]
+
+    def log(self, values: dict[str, float]) -> None:
+        """Add values to what the current shard logs.
+
+        Raises:
+            JobError: There are more than fit.
+        """
+        assert self._shard is not None, "log without a shard"
+        logged = self._shard.logged
+        logged |= values
+        if len(logged) > NUM_STATS - LOGGED:
+            raise JobError(f"a step can log {NUM_STATS - LOGGED} values, not {len(logged)}")
+
+    def end_shard(self) -> None:
+        """Complete the shard's partial sum and add it to its sibling's, where that is here."""
+        shard, self._shard = self._shard, None
+        assert shard is not None, "no shard was begun"
+        self._replica.capture_buffers()
+        if shard.weight is None:
+            self._free.append(shard.number)
+            self.skip_shard(shard.leaf)
+        else:
+            self._complete(shard, shard.weight)
+            tree.carry(self._table, self._node(shard.leaf), shard.number, self._merge)
+        for buffer, initial in zip([*self._averaged, *self._kept], self._initial, strict=True):
+            buffer.copy_(initial)
+
+    def skip_shard(self, leaf: int) -> None:
+        """Account for a shard that has no samples, or taught nothing: it weighs nothing."""
+        tree.carry(self._table, self._node(leaf), tree.EMPTY, self._merge)
+
+    def commit(self, step: int, stop_seen: bool) -> Committed:
+        """Reduce, check, clip, update and commit.
+
+        Args:
+            step: The step that the shards belong to.
+            stop_seen: Whether this worker has seen the request to stop.
+
+        Raises:
+            Aborted: The abort word was set.
+            NonFiniteError: The gradient is not finite; nothing was changed.
+            JobError: The shards contradict each other.
+        """
+        arena, rank = self._group.arena, self._group.rank
+        arena[rank, Word.PHASE] = Phase.REDUCE
+        reduced = self._reducer.reduce(self._table, step, int(stop_seen))
+        if not torch.tensor(reduced.norm).isfinite():
+            self._check_finite(step)
+        if self._clip_norm is not None and reduced.norm > self._clip_norm:
+            self._reducer.scale_gradient(self._clip_norm / (reduced.norm + 1e-6), step)
+        arena[rank, Word.PHASE] = Phase.UPDATE
+        self._update(reduced)
+        arena.publish_loss(rank, reduced.loss)
+        arena[rank, Word.COMMITTED] = step + 1
+        self._begin_step()
+        return Committed(
+            step=step,
+            loss=reduced.loss,
+            logged=reduced.logged,
+            norm=reduced.norm,
+            stop=any(reduced.values),
+        )
+
+    def _update(self, reduced: Reduced) -> None:
+        """Step the optimizer on what lies in the root slot, and take over the buffers."""
+        used = reduced.used.tolist()
+        for parameter, gradient, was_used in zip(
+            self._parameters, self._root_gradients, used, strict=False
+        ):
+            parameter.grad = gradient if was_used else None
+        self._replica.optimizer.step()
+        for parameter in self._parameters:
+            parameter.grad = None
+        self._replica.capture_optimizer()
+        changed = used[len(self._parameters) :]
+        means = self._sections.root.buffers
+        for buffer, mean, was_changed in zip(self._averaged, means, changed, strict=True):
+            if was_changed:
+                buffer.copy_(mean)
+        for buffer, value in zip(self._kept, reduced.kept, strict=True):
+            buffer.copy_(value)
+
+    def _begin_step(self) -> None:
+        self._table = [tree.ABSENT] * tree.num_nodes(self._num_leaves)
+        self._free = list(reversed(range(self._sections.num_slots)))
+        for initial, buffer in zip(self._initial, [*self._averaged, *self._kept], strict=True):
+            initial.copy_(buffer)
+
+    def _complete(self, shard: _ShardInHand, weight: float) -> None:
+        """Write down what the shard says beside the gradients that are in its slot already."""
+        slot = shard.slot
+        for gradient, fired in zip(slot.gradients, shard.fired, strict=True):
+            if not fired:
+                gradient.zero_()
+        changed = [
+            not torch.equal(buffer, initial)
+            for buffer, initial in zip(self._averaged, self._initial, strict=False)
+        ]
+        for target, buffer in zip(slot.buffers, self._averaged, strict=True):
+            torch.mul(buffer, weight, out=target)
+        for target, buffer in zip(slot.kept, self._kept, strict=True):
+            target.copy_(buffer)
+        slot.used.copy_(torch.tensor([*shard.fired, *changed], dtype=torch.uint8))
+        names = sorted(shard.logged)
+        write_names(slot.names, names)
+        for column, name in enumerate(names, start=LOGGED):
+            slot.stats[column] = weight * shard.logged[name]
+
+    def _recorder(self, index: int) -> Callable[[torch.Tensor], None]:
+        """The hook that autograd calls when the gradient of a parameter is complete."""
+
+        def record(parameter: torch.Tensor) -> None:
+            shard, gradient = self._shard, parameter.grad
+            assert gradient is not None
+            if shard is None or shard.weight is None:
+                raise JobError("call session.backward(loss) instead of loss.backward()")
+            if gradient.is_sparse:
+                raise JobError("sparse gradients cannot be reduced; build with sparse=False")
+            torch.mul(gradient, shard.weight, out=shard.slot.gradients[index])
+            shard.fired[index] = True
+            parameter.grad = None
+
+        return record
+
+    def _node(self, leaf: int) -> int:
+        return tree.leaf(leaf, self._num_leaves)
+
+    def _merge(self, left: int, right: int) -> None:
+        rank = self._group.rank
+        self._sections.slot(rank, left).add(self._sections.slot(rank, right))
+        self._free.append(right)
+
+    def _check_finite(self, step: int) -> None:
+        names = self._sections.slot_layout.parameter_names
+        for name, gradient in zip(names, self._root_gradients, strict=True):
+            if not bool(gradient.isfinite().all()):
+                raise NonFiniteError(
+                    f"the gradient of {name} in step {step} is not finite; "
+                    "lower optimizer.lr, set clip_norm, or look at the samples of that step"
+                )
