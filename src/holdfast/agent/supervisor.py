@@ -10,6 +10,7 @@ It holds no training state: that is in the arena and in the workers.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import selectors
 import signal
@@ -96,7 +97,6 @@ class Supervisor:
         self._workers: dict[int, _Worker] = {}
         self._selector = selectors.DefaultSelector()
         self._culprit: _Worker | None = None
-        self._refused: list[Refused] = []
         self._stop_deadline: float | None = None
         self._abort_deadline: float | None = None
 
@@ -126,11 +126,6 @@ class Supervisor:
             return result
         finally:
             self._clean_up()
-
-    @property
-    def refused(self) -> list[Refused]:
-        """Checkpoints that workers have found damaged."""
-        return self._refused
 
     def _start(self, rank: int, launch: str) -> None:
         near, far = pair()
@@ -170,7 +165,6 @@ class Supervisor:
                 worker.failure = message
                 self._accuse(worker)
             case Refused():
-                self._refused.append(message)
                 self._events.write(
                     "checkpoint-refused",
                     rank=message.rank,
@@ -189,7 +183,7 @@ class Supervisor:
         else:
             self._events.write("checkpoint-failed", step=verdict.step, reason=verdict.error)
         for worker in self._workers.values():
-            if worker.status is None:
+            with contextlib.suppress(BrokenPipeError):  # it died; the fork server will say so
                 worker.channel.send(CheckpointDone(step=verdict.step, error=verdict.error))
 
     def _on_fork_server(self, message: AnyMessage) -> None:

@@ -23,8 +23,8 @@ def name_of(parameter: str, key: str) -> str:
 def expected_fields(optimizer: Optimizer, names: dict[torch.Tensor, str]) -> list[Field]:
     """The tensors that `optimizer` creates in its first step, as fields.
 
-    A copy of the optimizer takes one step over stand-ins on torch's `meta` device, which have
-    shapes but no data.
+    A copy of the optimizer takes one step over stand-ins: on torch's `meta` device, which has
+    shapes but no data, or where the optimizer looks at values, over zeros.
 
     Args:
         optimizer: Fresh: it has taken no step yet.
@@ -33,25 +33,31 @@ def expected_fields(optimizer: Optimizer, names: dict[torch.Tensor, str]) -> lis
     Raises:
         JobError: It holds a foreign parameter, or keeps something other than tensors.
     """
+    for group in optimizer.param_groups:
+        if any(parameter not in names for parameter in group["params"]):
+            raise JobError(
+                "the optimizer holds a parameter that is not the model's: "
+                "build it from the parameters that `attach` passes to its factory"
+            )
+    try:
+        return _rehearse(optimizer, names, "meta")
+    except (NotImplementedError, RuntimeError):
+        return _rehearse(optimizer, names, "cpu")
+
+
+def _rehearse(optimizer: Optimizer, names: dict[torch.Tensor, str], device: str) -> list[Field]:
     stand_ins: dict[torch.Tensor, str] = {}
     groups: list[dict[str, Any]] = []
     for group in optimizer.param_groups:
         params = []
         for parameter in group["params"]:
-            if parameter not in names:
-                raise JobError(
-                    "the optimizer holds a parameter that is not the model's: "
-                    "build it from the parameters that `attach` passes to its factory"
-                )
-            stand_in = torch.empty_like(parameter, device="meta", requires_grad=True)
-            stand_in.grad = torch.empty_like(stand_in)
+            stand_in = torch.zeros_like(parameter, device=device, requires_grad=True)
+            stand_in.grad = torch.zeros_like(stand_in)
             stand_ins[stand_in] = names[parameter]
             params.append(stand_in)
         # The fused and grouped kernels keep the same state but do not run on `meta`.
-        plain: dict[str, Any] = {
-            key: False for key in ("fused", "foreach", "capturable") if key in group
-        }
-        groups.append({**group, **plain, "params": params})
+        plain = {key: False for key in _KERNEL_CHOICES if key in group}
+        groups.append(group | plain | {"params": params})
     shadow = object.__new__(type(optimizer))
     shadow.__dict__ |= optimizer.__dict__ | {"state": defaultdict(dict), "param_groups": groups}
     type(optimizer).step(shadow)

@@ -134,6 +134,7 @@ class Manifest(Header):
 
 
 def directory_name(step: int) -> str:
+    """What the checkpoint of `step` is called."""
     return f"step-{step:08d}"
 
 
@@ -164,7 +165,7 @@ def committed(root: Path) -> list[Path]:
     """The directories that claim to be checkpoints, newest first."""
     if not root.is_dir():
         return []
-    found = [path for path in root.iterdir() if _COMMITTED.fullmatch(path.name)]
+    found = [p for p in root.iterdir() if _COMMITTED.fullmatch(p.name) and p.is_dir()]
     return sorted(found, key=lambda path: int(path.name.removeprefix("step-")), reverse=True)
 
 
@@ -214,6 +215,7 @@ def set_aside(directory: Path) -> Path:
 
 
 def sync_directory(path: Path) -> None:
+    """Make the names in a directory durable."""
     fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(fd)

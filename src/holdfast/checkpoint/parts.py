@@ -35,6 +35,7 @@ class Piece:
 
 
 def num_chunks(size_bytes: int) -> int:
+    """How many chunks a state of `size_bytes` is cut into."""
     return -(-size_bytes // CHUNK_BYTES)
 
 
@@ -50,13 +51,15 @@ def byte_range(chunks: range, size_bytes: int) -> tuple[int, int]:
 
 
 def pieces(layout: Layout, start: int, end: int) -> list[Piece]:
-    """The tensors, whole or cut, between the bytes `start` and `end` of the state."""
+    """The tensors, whole or cut, between the bytes `start` and `end` of the state.
+
+    Tensors without elements have no bytes and are in no part.
+    """
     found = []
     for entry in layout.entries:
         first, last = max(entry.offset, start), min(entry.end, end)
-        if first >= last and not start <= entry.offset == entry.end < end:
-            continue
-        found.append(_piece(entry, first, last))
+        if first < last:
+            found.append(_piece(entry, first, last))
     return found
 
 

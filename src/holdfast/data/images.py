@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import hashlib
-from typing import Any
+from importlib.util import find_spec
+from pathlib import Path
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 
@@ -46,11 +48,13 @@ class Images:
 
 def digits(*, augment: bool) -> tuple[Images, Images]:
     """Training and test images of scikit-learn's digits, 1,437 and 360, values in 0..1."""
-    from sklearn.datasets import load_digits  # only this job pays for the import
-
-    bunch: Any = load_digits()
-    x = torch.from_numpy(bunch.images).to(torch.float32)[:, None] / 16
-    y = torch.from_numpy(bunch.target).to(torch.int64)
+    # Read as a file: importing scikit-learn takes a second, for which a worker could train.
+    package = find_spec("sklearn")
+    assert package is not None
+    assert package.submodule_search_locations is not None
+    path = Path(package.submodule_search_locations[0], "datasets", "data", "digits.csv.gz")
+    table = torch.from_numpy(np.loadtxt(path, delimiter=",", dtype=np.int64))
+    x, y = table[:, :-1].reshape(-1, 1, 8, 8).to(torch.float32) / 16, table[:, -1].contiguous()
     order = torch.from_numpy(Permutation(len(y), b"digits: training and test").take(0, len(y)))
     train, test = order[360:], order[:360]
     return Images(x[train], y[train], shift=int(augment)), Images(x[test], y[test])

@@ -7,7 +7,7 @@ import signal
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from types import FrameType
 from typing import Any
 
@@ -48,12 +48,29 @@ def run(
     check_plan(job)
     attempt = secrets.token_hex(4)
     manifest.sweep(directory.checkpoints)
-    restore = manifest.committed(directory.checkpoints)
-    events = EventLog(directory.path / "events.jsonl")
-    events.write("run-started", attempt=attempt, workers=job.workers, restore=bool(restore))
-    arena = Arena.create(job.workers)
+    launches = _launches(job, directory, attempt)
     barrier = CheckpointBarrier(directory.checkpoints, attempt, job.workers, job.checkpoint.keep)
-    launches = [
+    with (
+        EventLog(directory.path / "events.jsonl") as events,
+        closing(Arena.create(job.workers)) as arena,
+        _stop_on_signals(controls),
+        _fork_server(job, directory, forks) as server,
+    ):
+        events.write("run-started", attempt=attempt, workers=job.workers)
+        supervisor = Supervisor(server, arena, barrier, events, directory.logs, controls)
+        try:
+            result = supervisor.run(launches)
+        except HoldfastError as error:
+            events.write("run-failed", error=type(error).__name__, message=str(error))
+            raise
+        events.write("run-ended", status=result["status"], steps=result.get("steps"))
+    return result
+
+
+def _launches(job: Job, directory: RunDirectory, attempt: str) -> list[str]:
+    """The orders of each worker."""
+    restore = manifest.committed(directory.checkpoints)
+    return [
         Launch(
             job=job,
             rank=rank,
@@ -64,18 +81,6 @@ def run(
         ).model_dump_json()
         for rank in range(job.workers)
     ]
-    try:
-        with _stop_on_signals(controls), _fork_server(job, directory, forks) as server:
-            supervisor = Supervisor(server, arena, barrier, events, directory.logs, controls)
-            result = supervisor.run(launches)
-    except HoldfastError as error:
-        events.write("run-failed", error=type(error).__name__, message=str(error))
-        raise
-    finally:
-        arena.close()
-    events.write("run-ended", status=result["status"], steps=result.get("steps"))
-    events.close()
-    return result
 
 
 def check_plan(job: Job) -> None:

@@ -58,12 +58,16 @@ class Cnn(Spec):
 
 
 class AdamW(Spec):
+    """Adam with decoupled weight decay (Loshchilov and Hutter, ICLR 2019)."""
+
     name: Literal["adamw"]
     lr: Annotated[float, Field(gt=0)] = 1e-3
     weight_decay: Annotated[float, Field(ge=0)] = 0.01
 
 
 class Sgd(Spec):
+    """Stochastic gradient descent with momentum."""
+
     name: Literal["sgd"]
     lr: Annotated[float, Field(gt=0)] = 0.1
     momentum: Fraction = 0.9

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from pathlib import Path
+from typing import Self
 
 
 class EventLog:
@@ -18,5 +19,8 @@ class EventLog:
         line = {"time_unix_s": round(time.time(), 6), "event": event, **fields}
         self._file.write(json.dumps(line) + "\n")
 
-    def close(self) -> None:
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
         self._file.close()

@@ -16,6 +16,8 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
 
 class Message(BaseModel):
+    """What all messages have in common: immutable, and closed to fields unknown."""
+
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 

@@ -14,7 +14,7 @@ import torch
 
 from holdfast.arena.replica import Replica
 from holdfast.checkpoint import manifest
-from holdfast.checkpoint.manifest import Header, Tensor
+from holdfast.checkpoint.manifest import Header, Manifest, Tensor
 from holdfast.checkpoint.restore import read_state
 from holdfast.checkpoint.save import write_part
 from holdfast.errors import CheckpointError, HoldfastError
@@ -47,6 +47,7 @@ class Journal:
         self._run_dir = Path(launch.run_dir)
         self._metrics: TextIO | None = None
         self._durable_step = -1
+        self._refusal = "another worker could not verify them"
         self._first_step_at: float | None = None
         self._samples = 0
         self._last_step_at = 0.0
@@ -57,34 +58,39 @@ class Journal:
         Raises:
             CheckpointError: There were checkpoints, and none is whole.
         """
-        progress, refusal = Progress(), ""
+        progress, refused = Progress(), list[Path]()
         for directory in map(Path, self._launch.restore):
-            try:
-                stored = manifest.read(directory)
-                flat = read_state(directory, stored, replica.layout)
-            except CheckpointError as error:
-                stored, refusal = None, str(error)
-                self._channel.send(
-                    Refused(rank=self._launch.rank, directory=str(directory), reason=refusal)
-                )
-            if not all(group.barrier(Meeting.RESTORE, 0, int(stored is not None))):
-                continue
-            assert stored is not None
-            replica.flat.copy_(flat)
-            replica.restored(frozenset(stored.absent))
-            progress = Progress(step=stored.step, state=stored.state, metrics=stored.metrics)
-            self._durable_step = stored.step
-            break
-        else:
-            if self._launch.restore:
-                raise CheckpointError(
-                    f"no checkpoint under {self._run_dir} is whole; the last was refused because "
-                    f"{refusal or 'another worker could not read it'}. "
-                    "Start the job anew in another directory"
-                )
+            stored = self._verified(directory, replica)
+            if all(group.barrier(Meeting.RESTORE, 0, int(stored is not None))):
+                assert stored is not None
+                found, flat = stored
+                replica.flat.copy_(flat)
+                replica.restored(frozenset(found.absent))
+                progress = Progress(step=found.step, state=found.state, metrics=found.metrics)
+                self._durable_step = found.step
+                break
+            refused.append(directory)
+        if refused and len(refused) == len(self._launch.restore):
+            raise CheckpointError(
+                f"no checkpoint under {self._run_dir} can be used: {self._refusal}. "
+                "Start the job anew in another directory"
+            )
         if self._launch.rank == 0:
+            for directory in refused:  # their steps will be saved again
+                manifest.set_aside(directory)
             self._open_metrics(progress.step)
         return progress
+
+    def _verified(self, directory: Path, replica: Replica) -> tuple[Manifest, torch.Tensor] | None:
+        try:
+            stored = manifest.read(directory)
+            return stored, read_state(directory, stored, replica.layout)
+        except CheckpointError as error:
+            self._refusal = str(error)
+            self._channel.send(
+                Refused(rank=self._launch.rank, directory=str(directory), reason=self._refusal)
+            )
+            return None
 
     def step(self, committed: Committed, *, epoch: int, samples: int, rate: float) -> None:
         """Note a committed step."""

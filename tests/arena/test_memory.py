@@ -1,0 +1,96 @@
+"""Workers meet in the arena, and none is ever stuck there."""
+
+import os
+import threading
+
+import pytest
+
+from holdfast.arena.memory import Arena, Word
+from holdfast.errors import Aborted, HoldfastError, JobError
+from holdfast.transport.shared_memory import Meeting, SharedMemoryGroup
+
+
+@pytest.fixture
+def arena():
+    made = Arena.create(3)
+    yield made
+    made.close()
+
+
+def in_threads(arena, act):
+    """Run `act(group)` for every rank at once; returns results or exceptions by rank."""
+    found = [None] * arena.world_size
+
+    def run(rank):
+        try:
+            found[rank] = act(SharedMemoryGroup(arena, rank, timeout_s=20))
+        except HoldfastError as error:
+            found[rank] = error
+
+    threads = [threading.Thread(target=run, args=(rank,)) for rank in range(arena.world_size)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return found
+
+
+def test_a_barrier_gives_everyone_what_everyone_brought(arena):
+    def act(group):
+        return [
+            group.barrier(Meeting.PARTIALS, step, 100 * step + group.rank) for step in range(200)
+        ]
+
+    expected = [tuple(100 * step + rank for rank in range(3)) for step in range(200)]
+    assert in_threads(arena, act) == [expected] * 3
+
+
+def test_workers_that_come_for_different_things_are_told_so(arena):
+    def act(group):
+        group.barrier(Meeting.END if group.rank == 1 else Meeting.PARTIALS, 7)
+
+    for error in in_threads(arena, act):
+        assert isinstance(error, JobError)
+        assert "rank 0 is summing the gradient of step 7" in str(error)
+        assert "rank 1 is at the end of its function" in str(error)
+
+
+def test_the_abort_word_ends_a_barrier_that_nobody_would_complete(arena):
+    waiting = threading.Event()
+
+    def act(group):
+        if group.rank == 2:
+            waiting.wait(20)
+            arena.abort()
+            return None
+        waiting.set()
+        return group.barrier(Meeting.PARTIALS, 0)
+
+    first, second, _ = in_threads(arena, act)
+    assert isinstance(first, Aborted)
+    assert isinstance(second, Aborted)
+
+
+def test_a_wait_has_a_deadline_and_says_for_whom_it_waited(arena):
+    with pytest.raises(HoldfastError, match=r"rank 0 waited 0 s for rank 1, .* 'starting'"):
+        SharedMemoryGroup(arena, 0, timeout_s=0.01).barrier(Meeting.PARTIALS, 0)
+
+
+def test_other_processes_see_the_same_words_and_sections(arena):
+    sections = arena.map_sections(1 << 20)
+    pid = os.fork()
+    if pid == 0:
+        other = Arena(arena.fd)
+        other[1, Word.COMMITTED] = 42
+        other.publish_loss(1, 0.5)
+        other.map_sections(1 << 20)[100] = 7
+        os._exit(0)
+    os.waitpid(pid, 0)
+    assert arena[1, Word.COMMITTED] == 42
+    assert arena.loss(1) == 0.5
+    assert sections[100] == 7
+
+
+def test_an_arena_has_no_name_in_any_file_system(arena):
+    link = os.readlink(f"/proc/self/fd/{arena.fd}")
+    assert link == "/memfd:holdfast-arena (deleted)"

@@ -1,0 +1,121 @@
+"""The replica holds everything that training changes, and nothing is trained outside it."""
+
+import pytest
+import torch
+from torch import nn
+
+from holdfast.arena.replica import Replica, replica_layout
+from holdfast.errors import JobError
+
+
+def net():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3), nn.Linear(3, 2))
+
+
+def replica_of(model, optimizer):
+    layout = replica_layout(model, optimizer)
+    return Replica(model, optimizer, layout, torch.zeros(layout.size_bytes, dtype=torch.uint8))
+
+
+def train(model, optimizer, replica=None, steps=3):
+    generator = torch.Generator().manual_seed(1)
+    for _ in range(steps):
+        model(torch.randn(8, 4, generator=generator)).square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        if replica is not None:
+            replica.capture_optimizer()
+            replica.capture_buffers()
+
+
+OPTIMIZERS = {
+    "sgd": lambda p: torch.optim.SGD(p, lr=0.1),
+    "momentum": lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9, dampening=0.1),
+    "adamw": lambda p: torch.optim.AdamW(p, lr=0.01),
+    "fused adamw": lambda p: torch.optim.AdamW(p, lr=0.01, fused=True),
+    "amsgrad": lambda p: torch.optim.Adam(p, lr=0.01, amsgrad=True),
+    "rmsprop": lambda p: torch.optim.RMSprop(p, lr=0.01, momentum=0.5, centered=True),
+    "nadam": lambda p: torch.optim.NAdam(p, lr=0.01),
+    "adagrad": lambda p: torch.optim.Adagrad(p, lr=0.01),
+    "adafactor": lambda p: torch.optim.Adafactor(p, lr=0.01),
+}
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_training_in_a_replica_gives_the_bits_of_training_without(name):
+    plain, held = net(), net()
+    plain_optimizer = OPTIMIZERS[name](plain.parameters())
+    held_optimizer = OPTIMIZERS[name](held.parameters())
+    train(plain, plain_optimizer)
+    train(held, held_optimizer, replica_of(held, held_optimizer))
+    for mine, theirs in zip(plain.state_dict().values(), held.state_dict().values(), strict=True):
+        assert torch.equal(mine, theirs)
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_a_copy_of_the_bytes_goes_on_like_the_original(name):
+    original, copy = net(), net()
+    optimizer, copied_optimizer = (OPTIMIZERS[name](m.parameters()) for m in (original, copy))
+    replica, copied = replica_of(original, optimizer), replica_of(copy, copied_optimizer)
+    train(original, optimizer, replica)
+    copied.flat.copy_(replica.flat)
+    copied.restored(replica.absent)
+    train(original, optimizer, replica)
+    train(copy, copied_optimizer, copied)
+    assert torch.equal(replica.flat, copied.flat)
+    assert replica.checksum() == copied.checksum()
+    assert replica.weights_sha256() == copied.weights_sha256()
+
+
+def test_state_of_a_parameter_without_gradient_is_absent():
+    model = net()
+    optimizer = torch.optim.AdamW(model.parameters())
+    replica = replica_of(model, optimizer)
+    assert len(replica.absent) == 3 * len(list(model.parameters()))
+    model[0].weight.grad = torch.ones_like(model[0].weight)
+    optimizer.step()
+    replica.capture_optimizer()
+    assert "optimizer.0.weight:exp_avg" not in replica.absent
+    assert "optimizer.2.weight:exp_avg" in replica.absent
+
+
+def test_names_that_begin_alike_keep_their_own_state():
+    class Alike(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.a = nn.Module()
+            self.a.register_parameter("b", nn.Parameter(torch.ones(2)))
+            self.register_parameter("ab", nn.Parameter(torch.ones(3)))
+
+    model = Alike()
+    optimizer = torch.optim.Adam(model.parameters())
+    replica = replica_of(model, optimizer)
+    replica.restored(frozenset())
+    assert set(optimizer.state[model.ab]) == {"step", "exp_avg", "exp_avg_sq"}
+    assert optimizer.state[model.a.b]["exp_avg"].shape == (2,)
+
+
+def test_an_optimizer_over_foreign_parameters_is_refused():
+    with pytest.raises(JobError, match="a parameter that is not the model's"):
+        replica_layout(net(), torch.optim.SGD([nn.Parameter(torch.ones(1))], lr=1))
+
+
+def test_an_optimizer_whose_state_is_no_tensor_is_refused():
+    class Counting(torch.optim.SGD):
+        def step(self, closure=None):
+            for group in self.param_groups:
+                for parameter in group["params"]:
+                    self.state[parameter]["count"] = 1
+
+    model = net()
+    with pytest.raises(JobError, match="count as a int"):
+        replica_layout(model, Counting(model.parameters(), lr=1))
+
+
+def test_the_checksum_notices_a_flipped_bit():
+    model = net()
+    replica = replica_of(model, torch.optim.SGD(model.parameters(), lr=0.1))
+    before = replica.checksum()
+    replica.flat[3] ^= 1
+    assert replica.checksum() != before

@@ -1,0 +1,198 @@
+"""Whatever happens to a checkpoint's files, a damaged one is refused with a reason."""
+
+import shutil
+
+import pytest
+import torch
+
+from holdfast.arena.layout import Field, Layout
+from holdfast.checkpoint import manifest, parts
+from holdfast.checkpoint.manifest import Header, Manifest, Part, Tensor
+from holdfast.checkpoint.restore import read_state
+from holdfast.checkpoint.save import write_part
+from holdfast.errors import CheckpointError
+
+ATTEMPT = "0a"
+
+
+def layout_of(width=3000):
+    fields = [Field("w", "F32", (1000, width)), Field("n", "I64", ()), Field("b", "BF16", (5, 7))]
+    return Layout.pack(fields)
+
+
+def state_of(layout, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    flat = torch.zeros(layout.size_bytes, dtype=torch.uint8)
+    for entry in layout.entries:
+        room = flat[entry.offset : entry.end]
+        room.copy_(torch.randint(256, room.shape, generator=generator, dtype=torch.uint8))
+    return flat
+
+
+def save(root, step, flat, layout, world=2):
+    temporary = root / manifest.temporary_name(step, ATTEMPT)
+    written = [write_part(temporary, flat, layout, rank, world) for rank in range(world)]
+    header = Header(
+        step=step,
+        generation=1,
+        lineage={"seed": 0},
+        tensors=tuple(
+            Tensor(name=e.name, dtype=e.dtype, shape=e.shape, offset=e.offset)
+            for e in layout.entries
+        ),
+        size_bytes=layout.size_bytes,
+        absent=(),
+        state={},
+        metrics={},
+        versions={},
+    )
+    whole = Manifest(
+        **header.model_dump(),
+        root=parts.root([digest for part in written for digest in part.digests]),
+        parts=tuple(
+            Part(
+                file=p.file,
+                size_bytes=p.size_bytes,
+                first_chunk=p.first_chunk,
+                digests=p.digests,
+            )
+            for p in written
+        ),
+    )
+    return manifest.commit(root, whole, ATTEMPT)
+
+
+@pytest.fixture
+def saved(tmp_path):
+    layout = layout_of()
+    flat = state_of(layout)
+    return save(tmp_path, 10, flat, layout), flat, layout
+
+
+def restore(directory, layout):
+    return read_state(directory, manifest.read(directory), layout)
+
+
+@pytest.mark.parametrize("world", [1, 2, 3, 5])
+def test_what_was_written_is_read_back_bit_for_bit(tmp_path, world):
+    layout = layout_of()
+    flat = state_of(layout)
+    directory = save(tmp_path, 10, flat, layout, world)
+    assert torch.equal(restore(directory, layout), flat)
+    assert manifest.read(directory).root == parts.root(parts.digests(flat.numpy().data))
+
+
+def flip_bit_in_part(directory):
+    path = directory / "part-1-of-2.safetensors"
+    data = bytearray(path.read_bytes())
+    data[-9] ^= 4
+    path.write_bytes(data)
+
+
+def truncate_part(directory):
+    path = directory / "part-0-of-2.safetensors"
+    path.write_bytes(path.read_bytes()[:-1])
+
+
+def lose_part(directory):
+    (directory / "part-1-of-2.safetensors").unlink()
+
+
+def swap_parts(directory):
+    first, second = (directory / f"part-{i}-of-2.safetensors" for i in range(2))
+    data = first.read_bytes()
+    first.write_bytes(second.read_bytes())
+    second.write_bytes(data)
+
+
+def tear_manifest(directory):
+    path = directory / "manifest.json"
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+
+
+def empty_manifest(directory):
+    (directory / "manifest.json").write_bytes(b"")
+
+
+def lose_manifest(directory):
+    (directory / "manifest.json").unlink()
+
+
+def alter_manifest(directory):
+    path = directory / "manifest.json"
+    path.write_text(path.read_text().replace('"seed": 0', '"seed": 1'))
+
+
+def garble_part_header(directory):
+    path = directory / "part-0-of-2.safetensors"
+    data = bytearray(path.read_bytes())
+    data[:8] = b"\xff" * 8
+    path.write_bytes(data)
+
+
+DAMAGE = [
+    flip_bit_in_part, truncate_part, lose_part, swap_parts, tear_manifest, empty_manifest,
+    lose_manifest, alter_manifest, garble_part_header,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("damage", DAMAGE, ids=lambda damage: damage.__name__)
+def test_damage_is_refused_with_a_reason(saved, damage):
+    directory, _, layout = saved
+    damage(directory)
+    with pytest.raises(CheckpointError, match=r"step-00000010"):
+        restore(directory, layout)
+
+
+def test_a_part_of_another_step_is_refused(saved, tmp_path):
+    directory, _, layout = saved
+    other = save(tmp_path, 20, state_of(layout, seed=1), layout)
+    shutil.copy(other / "part-0-of-2.safetensors", directory)
+    with pytest.raises(CheckpointError, match="does not match its digest"):
+        restore(directory, layout)
+
+
+def test_a_checkpoint_under_another_name_is_refused(saved):
+    directory, _, _ = saved
+    moved = directory.rename(directory.with_name("step-00000099"))
+    with pytest.raises(CheckpointError, match="holds the checkpoint of step 10"):
+        manifest.read(moved)
+
+
+def test_a_checkpoint_of_another_model_is_refused_by_name(saved):
+    directory, _, _ = saved
+    with pytest.raises(CheckpointError, match=r"has w as F32\[1000, 3000\]|w as F32\[1000, 8\]"):
+        restore(directory, layout_of(width=8))
+
+
+def test_nothing_is_overwritten(saved, tmp_path):
+    _, flat, layout = saved
+    with pytest.raises(OSError, match="step-00000010"):
+        save(tmp_path, 10, flat, layout)
+
+
+def test_sweep_removes_what_was_left_half_written_and_nothing_else(saved, tmp_path):
+    directory, flat, layout = saved
+    write_part(tmp_path / manifest.temporary_name(20, "ff"), flat, layout, 0, 2)
+    (tmp_path / "latest.ff.tmp").write_text("x")
+    (tmp_path / "notes.txt").write_text("mine")
+    manifest.sweep(tmp_path)
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "latest", "notes.txt", directory.name,
+    ]  # fmt: skip
+
+
+def test_prune_keeps_the_newest(tmp_path):
+    layout = layout_of(width=4)
+    for step in (1, 2, 10, 11):
+        save(tmp_path, step, state_of(layout), layout)
+    manifest.prune(tmp_path, 2)
+    kept = [path.name for path in manifest.committed(tmp_path)]
+    assert kept == ["step-00000011", "step-00000010"]
+
+
+def test_no_pickle_is_ever_read(saved):
+    directory, _, layout = saved
+    torch.save({"w": torch.ones(1)}, directory / "part-0-of-2.safetensors")
+    with pytest.raises(CheckpointError):
+        restore(directory, layout)

@@ -1,0 +1,75 @@
+"""What tests share: a fork server, runs on it, and a look at what runs leave behind."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from holdfast.agent.forks import ForkServer
+from holdfast.agent.supervisor import Controls
+from holdfast.engines import local
+from holdfast.job import load
+from holdfast.observe.run_dir import RunDirectory
+
+TASKS = Path(__file__).parent / "runs" / "sample_tasks.py"
+
+SMALL = {
+    "data": {"name": "digits", "augment": True},
+    "model": {"name": "cnn", "width": 4, "dropout": 0.2},
+    "optimizer": {"name": "adamw", "lr": 0.01},
+    "schedule": {"name": "cosine", "warmup_steps": 3},
+    "clip_norm": 0.5,
+    "batch": 256,
+    "epochs": 2,
+}
+"""A job of twelve steps with everything that could make runs differ: batch normalisation,
+augmentation, dropout, clipping, a schedule, and a short last batch."""
+
+
+@pytest.fixture(scope="session")
+def forks(tmp_path_factory):
+    log = tmp_path_factory.mktemp("fork-server") / "log"
+    with ForkServer(local.WORKER, None, log) as server:
+        yield server
+
+
+@pytest.fixture
+def train(forks, tmp_path):
+    """Run a job on the shared fork server: `train(key=value, …) -> result`."""
+    count = 0
+
+    def run(run_dir=None, resume=False, controls=None, **keys):
+        nonlocal count
+        count += 1
+        job = load.check({**SMALL, **keys}, where="test")
+        path = run_dir or tmp_path / f"run-{count}"
+        with RunDirectory(path, job, resume=resume) as directory:
+            return local.run(job, directory, controls or Controls(), forks)
+
+    return run
+
+
+def metrics_of(run_dir: Path) -> list[dict]:
+    return [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
+
+
+def events_of(run_dir: Path) -> list[dict]:
+    return [json.loads(line) for line in (run_dir / "events.jsonl").read_text().splitlines()]
+
+
+def holdfast_processes(mark: str) -> list[int]:
+    """Processes that have `mark` in their environment: descendants of a test's command."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit() and int(entry.name) != os.getpid():
+            try:
+                environment = (entry / "environ").read_bytes()
+                state = (entry / "stat").read_text().rpartition(")")[2].split()[0]
+            except OSError:
+                continue
+            if mark.encode() in environment and state not in "ZX":
+                found.append(int(entry.name))
+    return found

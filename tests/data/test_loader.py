@@ -1,0 +1,85 @@
+"""Reading ahead changes nothing that anyone can see."""
+
+import threading
+
+import pytest
+import torch
+
+from holdfast.data.dataset import as_dataset
+from holdfast.data.images import digits
+from holdfast.data.loader import Loader, Unit
+from holdfast.data.order import Order
+from holdfast.errors import Aborted, JobError
+
+UNITS = [Unit(shard, range(shard, shard + 1)) for shard in range(4)]
+
+
+def order_of(dataset):
+    return Order(
+        num_samples=len(dataset),
+        batch_size=32,
+        num_shards=4,
+        epochs=1,
+        seed=3,
+        fingerprint=dataset.fingerprint,
+    )
+
+
+def read_all(dataset, depth):
+    order = order_of(dataset)
+    loader = Loader(dataset, order, UNITS, depth=depth, check_abort=lambda: None)
+    taken = [loader.take(step, unit) for step in range(order.total_steps) for unit in UNITS]
+    loader.close()
+    return [loaded.batch for loaded in taken if loaded]
+
+
+def test_read_ahead_gives_the_same_samples_and_augmentation():
+    train, _ = digits(augment=True)
+    inline, ahead = read_all(train, 0), read_all(train, 3)
+    assert all(
+        torch.equal(x, x2) and torch.equal(y, y2)
+        for (x, y), (x2, y2) in zip(inline, ahead, strict=True)
+    )
+
+
+def test_a_map_style_data_set_reads_the_same_whatever_was_drawn_before():
+    class Noisy(torch.utils.data.Dataset):
+        def __len__(self):
+            return 50
+
+        def __getitem__(self, index):
+            return torch.rand(2) + index, index
+
+    first = read_all(as_dataset(Noisy()), 2)
+    torch.manual_seed(99)
+    second = read_all(as_dataset(Noisy()), 0)
+    assert all(torch.equal(x, x2) for (x, _), (x2, _) in zip(first, second, strict=True))
+
+
+def test_waiting_for_samples_ends_when_the_run_is_aborted():
+    release = threading.Event()
+
+    class Stuck:
+        fingerprint = "stuck"
+
+        def __len__(self):
+            return 32
+
+        def batch(self, indices, generator):
+            release.wait(30)
+            return (indices,)
+
+    def check_abort():
+        raise Aborted("the run was aborted")
+
+    loader = Loader(Stuck(), order_of(Stuck()), UNITS, depth=1, check_abort=check_abort)
+    with pytest.raises(Aborted):
+        loader.take(0, UNITS[0])
+    release.set()
+    loader.close()
+
+
+@pytest.mark.parametrize("nonsense", [5, "", iter([1]), []])
+def test_what_is_no_data_set_is_refused(nonsense):
+    with pytest.raises(JobError):
+        as_dataset(nonsense)
