@@ -1,5 +1,7 @@
 """Parts cover the state once, and its digests do not depend on who writes."""
 
+import itertools
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -39,7 +41,7 @@ def test_pieces_of_all_ranks_tile_every_tensor_once(layout, world):
         if entry.size_bytes:
             assert spans[0][0] == entry.offset
             assert spans[-1][1] == entry.end
-            assert all(a[1] == b[0] for a, b in zip(spans, spans[1:], strict=False))
+            assert all(a[1] == b[0] for a, b in itertools.pairwise(spans))
         else:
             assert spans == []
 

@@ -1,5 +1,7 @@
 """Whoever holds which shards, the same pairs are added in the same order."""
 
+import itertools
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -42,7 +44,7 @@ def splits(draw):
         draw(st.lists(st.integers(0, num_shards), min_size=world - 1, max_size=world - 1))
     )
     bounds = [0, *cuts, num_shards]
-    counts = tuple(hi - lo for lo, hi in zip(bounds, bounds[1:], strict=False))
+    counts = tuple(hi - lo for lo, hi in itertools.pairwise(bounds))
     empty = draw(st.sets(st.integers(0, num_shards - 1)))
     return num_shards, counts, empty
 

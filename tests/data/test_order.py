@@ -1,5 +1,6 @@
 """Every sample once an epoch, at any world size and through any restart."""
 
+import itertools
 import random
 from collections import Counter
 
@@ -85,7 +86,7 @@ def test_bounds_cut_all_samples_and_leave_no_single_one_where_more_would_fit(bat
     assert bounds[0] == 0
     assert bounds[-1] == size
     assert list(bounds) == sorted(bounds)
-    sizes = [hi - lo for lo, hi in zip(bounds, bounds[1:], strict=False)]
+    sizes = [hi - lo for lo, hi in itertools.pairwise(bounds)]
     if batch >= 2 * shards and size > 1:
         assert 1 not in sizes
 

@@ -44,7 +44,7 @@ def test_a_wrong_override_is_refused_by_name(override, message):
 
 
 def test_an_unknown_job_is_refused_with_the_nearest():
-    with pytest.raises(JobError, match="no job 'digit': .*did you mean digits?"):
+    with pytest.raises(JobError, match=r"no job 'digit': .*did you mean digits\?"):
         load("digit")
 
 

@@ -6,7 +6,7 @@ import sys
 
 import typer
 
-from holdfast.cli import train
+from holdfast.cli import bench, train
 from holdfast.errors import HoldfastError, JobError, WorkerFailed
 
 USAGE_STATUS = 2
@@ -19,11 +19,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.command("train")(train.train)
-
-
-@app.callback()
-def _root() -> None:
-    """Makes `train` a command of its own while it is the only one."""
+app.command("bench")(bench.bench)
 
 
 def main() -> None:

@@ -145,7 +145,7 @@ class Journal:
                     header=header,
                 )
             )
-        problem = self._await_commit(group, step)
+        problem = await_commit(self._channel, group, step)
         if problem is None:
             self._durable_step = step
         elif final:
@@ -158,15 +158,6 @@ class Journal:
         """Samples a second since the first step, checkpoints and evaluations included."""
         seconds = self._last_step_at - (self._first_step_at or 0.0)
         return {"samples_per_s": round(self._samples / seconds, 1) if self._samples else None}
-
-    def _await_commit(self, group: SharedMemoryGroup, step: int) -> str | None:
-        deadline = time.monotonic() + group.timeout_s
-        while time.monotonic() < deadline:
-            group.arena.check_abort()
-            for message in self._channel.poll(NAP_S):
-                if isinstance(message, CheckpointDone) and message.step == step:
-                    return message.error
-        raise HoldfastError(f"no word on the checkpoint of step {step} in {group.timeout_s:.0f} s")
 
     def _header(self, replica: Replica, progress: Progress) -> dict[str, Any]:
         layout = replica.layout
@@ -201,6 +192,22 @@ class Journal:
     def _write(self, **values: Any) -> None:
         if self._metrics is not None:
             self._metrics.write(json.dumps(values) + "\n")
+
+
+def await_commit(channel: Channel, group: SharedMemoryGroup, step: int) -> str | None:
+    """Wait for the agent's word on the checkpoint of `step`: None, or why there is none.
+
+    Raises:
+        Aborted: The abort word was set, noticed within `NAP_S`.
+        HoldfastError: There was no word in time.
+    """
+    deadline = time.monotonic() + group.timeout_s
+    while time.monotonic() < deadline:
+        group.arena.check_abort()
+        for message in channel.poll(NAP_S):
+            if isinstance(message, CheckpointDone) and message.step == step:
+                return message.error
+    raise HoldfastError(f"no word on the checkpoint of step {step} in {group.timeout_s:.0f} s")
 
 
 def _is_kept(line: str, step: int) -> bool:

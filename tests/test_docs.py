@@ -1,0 +1,73 @@
+"""Every command in the documentation runs, in the order of the page, on its own files."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+FENCE = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+LINK = re.compile(r"\]\((?!https?://)([^)#]+)")
+
+
+def fences(page):
+    return FENCE.findall(page.read_text())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "page",
+    [page for page in PAGES if any(kind == "bash" for kind, _ in fences(page))],
+    ids=lambda page: page.name,
+)
+def test_the_commands_of_a_page_run(page, tmp_path):
+    environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    for kind, text in fences(page):
+        if kind in ("python", "yaml"):
+            name = re.match(r"# (\S+)\n", text)
+            assert name, f"a block of {page.name} does not say which file it is"
+            (tmp_path / name[1]).write_text(text)
+        elif kind == "bash":
+            done = subprocess.run(
+                ["bash", "-euc", text],
+                cwd=tmp_path,
+                env=environment,
+                capture_output=True,
+                text=True,
+                check=False,
+            )
+            assert done.returncode == 0, f"{text}\n{done.stdout}\n{done.stderr}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_targets_of_make_in_a_page_exist(page):
+    targets = re.findall(r"^(\w+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    for _, text in (fence for fence in fences(page) if fence[0] == "sh"):
+        for line in text.splitlines():
+            assert line.split()[0] == "make"
+            assert line.split()[1] in targets
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_lead_somewhere(page):
+    for target in LINK.findall(page.read_text()):
+        assert (page.parent / target).exists(), target
+
+
+def test_source_files_named_in_the_tour_exist():
+    text = (ROOT / "docs" / "concepts" / "step.md").read_text()
+    named = set(re.findall(r"\b([a-z]+/[a-z_]+\.py)\b", text))
+    assert len(named) > 10
+    assert {name for name in named if not (ROOT / "src" / "holdfast" / name).exists()} == set()
+
+
+def test_the_guide_names_every_key_of_a_job():
+    from holdfast.job.spec import Job
+
+    text = (ROOT / "docs" / "guide.md").read_text()
+    missing = {key for key in Job.model_fields if f"`{key}" not in text}
+    assert missing <= {"name"}
