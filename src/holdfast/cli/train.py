@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 from holdfast.engines import train as engine
 from holdfast.job import load
@@ -47,7 +46,6 @@ def train(
     if as_json:
         print(json.dumps(result.as_dict()))
     else:
-        title = f"{chosen.name}: {result.status} with {chosen.workers} workers"
-        Console().print(closing_table(title, result.as_dict()))
+        print(closing_table(result.as_dict()))
     if result.status == "stopped":
         raise typer.Exit(STOPPED_STATUS)

@@ -7,7 +7,6 @@ from typing import Final
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
-from rich.table import Table
 
 from holdfast.arena.memory import Arena, Word
 
@@ -66,9 +65,9 @@ class RunView:
             self._bar.stop()
 
 
-def closing_table(title: str, rows: dict[str, object]) -> Table:
-    """The results of a run, two columns."""
-    table = Table(title=title, show_header=False, title_justify="left")
-    for name, value in rows.items():
-        table.add_row(name, f"{value:.4f}" if isinstance(value, float) else str(value))
-    return table
+def closing_table(rows: dict[str, object]) -> str:
+    """The results of a run, a line each, wide enough for a hash and narrow enough for a screen."""
+    return "\n".join(
+        f"{name:<16}{f'{value:.6g}' if isinstance(value, float) else value}"
+        for name, value in rows.items()
+    )

@@ -1,0 +1,195 @@
+"""Tasks that tests run in real workers, as a user would write them."""
+
+import os
+import signal
+import sys
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+
+class Points(torch.utils.data.Dataset):
+    """A map-style data set whose samples are noisy, from the global generator."""
+
+    def __len__(self):
+        return 90
+
+    def __getitem__(self, index):
+        x = torch.tensor([index / 90, 1.0 - index / 90]) + 0.01 * torch.randn(2)
+        return x, int(index >= 45)
+
+
+def net():
+    return nn.Sequential(nn.Linear(2, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 2))
+
+
+def adamw(parameters):
+    return torch.optim.AdamW(parameters, lr=0.05)
+
+
+def own_loop(session):
+    model, _ = session.attach(net, adamw)
+    for shard in session.shards(Points(), epochs=3):
+        logits = model(shard.x)
+        session.log(accuracy=(logits.argmax(1) == shard.y).float().mean())
+        session.backward(F.cross_entropy(logits, shard.y))
+    session.state["seen"] = session.state.get("seen", 0) + 1
+    session.evaluate(Points(), lambda model, batch: {
+        "points_right": float((model(batch[0]).argmax(1) == batch[1]).double().mean())
+    })  # fmt: skip
+
+
+class Partly(nn.Module):
+    """A model with a parameter that nobody uses, a tied one, and odd buffers."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = nn.Linear(2, 2, bias=False), nn.Linear(2, 2, bias=False)
+        self.second.weight = self.first.weight
+        self.unused = nn.Parameter(torch.full((3,), 7.0))
+        self.sometimes = nn.Parameter(torch.zeros(2))
+        self.register_buffer("constant", torch.tensor([0.1, 0.7, 1e-8]))
+        self.register_buffer("calls", torch.zeros((), dtype=torch.int64))
+        self.register_buffer("mean", torch.zeros(2))
+
+    def forward(self, x):
+        self.calls += 1
+        self.mean = 0.9 * self.mean + 0.1 * x.mean(0).detach()
+        y = self.second(self.first(x))
+        return y + self.sometimes if float(x[0, 0]) > 0.5 else y
+
+
+def odd_model(session):
+    model, optimizer = session.attach(Partly, adamw)
+    for shard in session.shards(Points(), epochs=2):
+        session.backward(F.cross_entropy(model(shard.x), shard.y))
+    unused = model.unused
+    assert unused.grad is None
+    assert unused not in optimizer.state
+    assert torch.equal(unused, torch.full((3,), 7.0))
+    assert torch.equal(model.constant, torch.tensor([0.1, 0.7, 1e-8]))
+    assert model.first.weight is model.second.weight
+    assert model.calls == session.step
+
+
+def weighted(session):
+    model, _ = session.attach(net, adamw)
+    for shard in session.shards(Points(), epochs=1):
+        loss = F.cross_entropy(model(shard.x), shard.y)
+        session.backward(loss, weight=float(shard.y.sum()) + 0.5)
+
+
+def skipping(session):
+    model, _ = session.attach(net, adamw)
+    for shard in session.shards(Points(), epochs=2):
+        if float(shard.x[0, 0]) < 0.3:
+            continue
+        session.backward(F.cross_entropy(model(shard.x), shard.y))
+
+
+def raising(session):
+    model, _ = session.attach(net, adamw)
+    for shard in session.shards(Points(), epochs=3):
+        if shard.step == 2 and session._rank == 1:
+            raise ValueError("the data of step 2 are odd")
+        session.backward(F.cross_entropy(model(shard.x), shard.y))
+
+
+def exiting(session):
+    model, _ = session.attach(net, adamw)
+    for shard in session.shards(Points(), epochs=3):
+        if shard.step == 2 and session._rank == 1:
+            sys.exit(0)
+        session.backward(F.cross_entropy(model(shard.x), shard.y))
+
+
+def dying(session):
+    model, _ = session.attach(net, adamw)
+    for shard in session.shards(Points(), epochs=3):
+        if shard.step == 2 and session._rank == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+        session.backward(F.cross_entropy(model(shard.x), shard.y))
+
+
+def parting(session):
+    model, _ = session.attach(net, adamw)
+    for shard in session.shards(Points(), epochs=3):
+        session.backward(F.cross_entropy(model(shard.x), shard.y))
+        if shard.step == 2 and session._rank == 1:
+            break
+
+
+def exploding(session):
+    model, _ = session.attach(net, adamw)
+    for shard in session.shards(Points(), epochs=3):
+        loss = F.cross_entropy(model(shard.x), shard.y)
+        session.backward(loss * float("nan") if shard.step == 3 else loss)
+
+
+def vector_loss(session):
+    model, _ = session.attach(net, adamw)
+    for shard in session.shards(Points(), epochs=1):
+        session.backward(F.cross_entropy(model(shard.x), shard.y, reduction="none"))
+
+
+def twice(session):
+    model, _ = session.attach(net, adamw)
+    for shard in session.shards(Points(), epochs=1):
+        session.backward(F.cross_entropy(model(shard.x), shard.y))
+        session.backward(F.cross_entropy(model(shard.x), shard.y))
+
+
+def bare_backward(session):
+    model, _ = session.attach(net, adamw)
+    for shard in session.shards(Points(), epochs=1):
+        F.cross_entropy(model(shard.x), shard.y).backward()
+
+
+def no_backward(session):
+    session.attach(net, adamw)
+    for _ in session.shards(Points(), epochs=1):
+        pass
+
+
+def no_attach(session):
+    for _ in session.shards(Points(), epochs=1):
+        pass
+
+
+def unlike_weights(session):
+    def drawn_elsewhere():
+        model = net()
+        with torch.no_grad():
+            model[0].weight.add_(os.getpid())
+        return model
+
+    session.attach(drawn_elsewhere, adamw)
+
+
+def unlike_models(session):
+    session.attach(lambda: nn.Linear(2, 2 + session._rank), adamw)
+
+
+def unequal_logs(session):
+    model, _ = session.attach(net, adamw)
+    for shard in session.shards(Points(), epochs=1):
+        session.log(**{f"at_{shard.size}": 1.0})
+        session.backward(F.cross_entropy(model(shard.x), shard.y))
+
+
+def bad_state(session):
+    model, _ = session.attach(net, adamw)
+    session.state["model"] = model
+    for shard in session.shards(Points(), epochs=1):
+        session.backward(F.cross_entropy(model(shard.x), shard.y))
+
+
+def eternal(session):
+    """Trains until it is stopped."""
+    model, _ = session.attach(net, adamw)
+    for shard in session.shards(Points(), epochs=100_000):
+        try:
+            session.backward(F.cross_entropy(model(shard.x), shard.y))
+        except Exception as error:
+            raise AssertionError("a stop must not look like an error") from error

@@ -1,0 +1,238 @@
+"""The command, from outside: its output, its signals, its sudden death."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import uuid
+from pathlib import Path
+
+import pytest
+
+from conftest import SMALL, holdfast_processes, metrics_of
+from holdfast.job import load
+
+pytestmark = pytest.mark.slow
+
+HOLDFAST = [sys.executable, "-m", "holdfast"]
+
+
+@pytest.fixture
+def mark():
+    """A word in the environment of a command, by which all its descendants are known."""
+    name = f"HOLDFAST_TEST_{uuid.uuid4().hex}"
+    yield name
+    assert holdfast_processes(name) == []
+
+
+@pytest.fixture
+def job(tmp_path):
+    """A job file of 60 steps that saves every seventh."""
+    path = tmp_path / "small.yaml"
+    values = {**SMALL, "epochs": 10, "workers": 2, "checkpoint": {"every_steps": 7}}
+    path.write_text(load.dump(load.check(values, where="test")))
+    return path
+
+
+def start(mark, *arguments):
+    return subprocess.Popen(
+        [*HOLDFAST, *map(str, arguments)],
+        env={**os.environ, mark: "1"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def finish(process, timeout=120):
+    out, err = process.communicate(timeout=timeout)
+    return process.returncode, out, err
+
+
+def run(mark, *arguments):
+    return finish(start(mark, *arguments))
+
+
+def result_of(out):
+    return json.loads(out.splitlines()[-1])
+
+
+def wait_for_step(process, run_dir, step):
+    """Wait until `step` steps are written down, looking at the metrics as they grow."""
+    path = run_dir / "metrics.jsonl"
+    while process.poll() is None:
+        try:
+            if len(path.read_text().splitlines()) >= step:
+                return
+        except FileNotFoundError:
+            pass
+        os.sched_yield()
+    raise AssertionError(f"the run ended before step {step}: {process.communicate()}")
+
+
+@pytest.fixture(scope="module")
+def undisturbed(forks, tmp_path_factory):
+    from holdfast.agent.supervisor import Controls
+    from holdfast.engines import local
+    from holdfast.observe.run_dir import RunDirectory
+
+    chosen = load.check({**SMALL, "epochs": 10}, where="test")
+    with RunDirectory(tmp_path_factory.mktemp("whole"), chosen, resume=False) as directory:
+        return local.run(chosen, directory, Controls(), forks)["weights_sha256"]
+
+
+def test_json_ends_with_one_object_and_the_run_directory_is_whole(mark, job, tmp_path, undisturbed):
+    status, out, _ = run(mark, "train", job, "--json", "--run", tmp_path / "run")
+    result = result_of(out)
+    assert status == 0
+    assert len(out.splitlines()) == 1
+    assert result["weights_sha256"] == undisturbed
+    assert {"loss", "accuracy", "steps", "samples_per_s", "run_dir", "status"} <= result.keys()
+    assert json.loads((tmp_path / "run" / "result.json").read_text()) == result
+    assert (tmp_path / "run" / "loss.png").read_bytes().startswith(b"\x89PNG")
+    assert {path.name for path in (tmp_path / "run").iterdir()} == {
+        ".lock", "job.yaml", "events.jsonl", "metrics.jsonl", "loss.png", "result.json", "logs",
+        "checkpoints",
+    }  # fmt: skip
+
+
+def tree_of(pid):
+    """`pid` and all its descendants."""
+    found = [pid]
+    for parent in found:
+        tasks = Path(f"/proc/{parent}/task")
+        for children in tasks.glob("*/children"):
+            found += [int(child) for child in children.read_text().split()]
+    return found
+
+
+@pytest.mark.parametrize("whole_tree", [True, False], ids=["whole tree", "parent alone"])
+@pytest.mark.parametrize("seed", range(4))
+def test_sigkill_at_random_steps_and_resume_give_the_undisturbed_weights(
+    mark, job, tmp_path, undisturbed, whole_tree, seed
+):
+    draw, run_dir = random.Random(seed), tmp_path / "run"
+    for life in range(2):
+        resume = ["--resume"] if life else []
+        process = start(mark, "train", job, "--run", run_dir, *resume, "workers=3")
+        done = len(metrics_of(run_dir)) if life else 0
+        wait_for_step(process, run_dir, min(done, 30) + draw.randint(1, 20))
+        for victim in tree_of(process.pid) if whole_tree else [process.pid]:
+            try:
+                os.kill(victim, signal.SIGKILL)
+            except ProcessLookupError:
+                continue
+        process.wait()
+        process.communicate()
+        deadline_of_the_kernel(mark)
+    workers = draw.randint(1, 4)
+    status, out, err = run(mark, "train", job, "--json", "--run", run_dir, "--resume",
+                           f"workers={workers}")  # fmt: skip
+    assert status == 0, err
+    assert result_of(out)["weights_sha256"] == undisturbed
+    assert [line["step"] for line in metrics_of(run_dir) if "loss" in line] == list(range(1, 61))
+    assert not list(run_dir.rglob("*.tmp"))
+
+
+def deadline_of_the_kernel(mark):
+    """Wait until the kernel has carried out the death of all descendants; fail if it never does."""
+    for _ in range(100_000):
+        if not holdfast_processes(mark):
+            return
+        os.sched_yield()
+    raise AssertionError(f"processes are left behind: {holdfast_processes(mark)}")
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_saves_ends_every_process_and_can_be_resumed(
+    mark, job, tmp_path, undisturbed, number
+):
+    run_dir = tmp_path / "run"
+    process = start(mark, "train", job, "--json", "--run", run_dir)
+    wait_for_step(process, run_dir, 10)
+    process.send_signal(number)
+    status, out, _ = finish(process)
+    result = result_of(out)
+    assert (status, result["status"]) == (130, "stopped")
+    assert holdfast_processes(mark) == []
+    saved = max(int(p.name.removeprefix("step-")) for p in (run_dir / "checkpoints").glob("step-*"))
+    assert saved == result["steps"] >= 10
+    status, out, _ = run(mark, "train", job, "--json", "--run", run_dir, "--resume")
+    assert (status, result_of(out)["weights_sha256"]) == (0, undisturbed)
+
+
+def test_resume_without_a_directory_takes_the_newest_run(mark, job, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    status, out, _ = run(mark, "train", job, "epochs=1", "--json")
+    assert status == 0
+    again = run(mark, "train", job, "epochs=1", "--json", "--resume")
+    assert result_of(again[1])["run_dir"] == result_of(out)["run_dir"]
+    assert result_of(again[1])["weights_sha256"] == result_of(out)["weights_sha256"]
+
+
+def test_a_pipe_gets_plain_lines_and_a_closing_table(mark, job, tmp_path):
+    status, out, err = run(mark, "train", job, "epochs=1", "--run", tmp_path / "run")
+    assert status == 0
+    assert "weights_sha256" in out
+    assert "\x1b" not in out + err
+
+
+def test_dry_run_prints_the_whole_job_and_does_nothing(mark, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    status, out, _ = run(mark, "train", "digits", "workers=3", "--dry-run")
+    assert status == 0
+    (tmp_path / "again.yaml").write_text(out)
+    assert load.load("again.yaml") == load.load("digits", ["workers=3"])
+    status, out, _ = run(mark, "train", "digits", "--dry-run", "--json")
+    assert load.check(json.loads(out), where="printed") == load.load("digits")
+    assert list(tmp_path.iterdir()) == [tmp_path / "again.yaml"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["train", "digitz"], "did you mean digits?"),
+        (["train", "digits", "worker=2"], "unknown key worker; did you mean workers?"),
+        (["train", "digits", "workers=9"], "workers=9 is more than shards=8"),
+        (["train", "digits", "--run", "/proc/nowhere"], "run directory /proc/nowhere"),
+        (["train", "digits", "--resume"], "no run of digits below runs/ to resume"),
+        (["train", "digits", "task=nowhere:Task"], "importing nowhere failed"),
+        (["train", "digits", "task=none.py:Task"], "task file none.py does not exist"),
+        (["train", "digits", "data=null"], "task classification needs data and model"),
+    ],
+)
+def test_a_mistake_ends_in_one_line_that_says_what_to_do(
+    mark, tmp_path, monkeypatch, arguments, message
+):
+    monkeypatch.chdir(tmp_path)
+    status, out, err = run(mark, *arguments)
+    assert status == 2
+    assert message in err
+    assert out == ""
+    assert len(err.splitlines()) == 1
+
+
+def test_a_run_directory_is_not_shared_overwritten_or_mistaken(mark, job, tmp_path):
+    run_dir = tmp_path / "run"
+    process = start(mark, "train", job, "epochs=1000", "--run", run_dir)
+    wait_for_step(process, run_dir, 1)
+    status, _, err = run(mark, "train", job, "epochs=1000", "--run", run_dir, "--resume")
+    assert (status, "in use by another process" in err) == (2, True)
+    status, _, err = run(mark, "train", job, "--run", run_dir)
+    assert (status, "holds a run already" in err) == (2, True)
+    process.send_signal(signal.SIGTERM)
+    assert finish(process)[0] == 130
+    status, _, err = run(mark, "train", job, "seed=5", "epochs=1000", "--run", run_dir, "--resume")
+    assert (status, "is a run with seed=0, not 5" in err) == (2, True)
+
+
+def test_the_traceback_of_own_code_is_shown_once(mark, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("mine.py").write_text("def main(session):\n    raise RuntimeError('as planned')\n")
+    Path("mine.yaml").write_text("task: mine.py:main\nworkers: 3\n")
+    status, _, err = run(mark, "train", "mine.yaml")
+    assert status == 1
+    assert err.count("Traceback") == 1
+    assert err.splitlines()[-1].endswith("raised RuntimeError: as planned")

@@ -1,0 +1,99 @@
+"""The promise: who computed what never shows in the weights."""
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from conftest import SMALL, TASKS, metrics_of
+
+pytestmark = pytest.mark.slow
+
+MODELS = {"cnn": SMALL["model"], "mlp": {"name": "mlp", "hidden": [16, 16], "dropout": 0.3}}
+
+
+@pytest.fixture(scope="module")
+def reference(forks, tmp_path_factory):
+    """The hash of each model trained by one worker."""
+    from holdfast.agent.supervisor import Controls
+    from holdfast.engines import local
+    from holdfast.job import load
+    from holdfast.observe.run_dir import RunDirectory
+
+    found = {}
+    for name, model in MODELS.items():
+        job = load.check({**SMALL, "model": model}, where="reference")
+        with RunDirectory(tmp_path_factory.mktemp(name), job, resume=False) as directory:
+            found[name] = local.run(job, directory, Controls(), forks)["weights_sha256"]
+    return found
+
+
+@pytest.mark.parametrize("placement", ["private", "arena"])
+@pytest.mark.parametrize("workers", [1, 2, 3, 4])
+@pytest.mark.parametrize("model", MODELS)
+def test_weights_are_the_same_for_any_number_of_workers(
+    train, reference, model, workers, placement
+):
+    result = train(model=MODELS[model], workers=workers, placement=placement)
+    assert result["weights_sha256"] == reference[model]
+    assert result["steps"] == 12
+
+
+@st.composite
+def uneven_shares(draw):
+    world = draw(st.integers(2, 5))
+    cuts = sorted(draw(st.lists(st.integers(0, 8), min_size=world - 1, max_size=world - 1)))
+    bounds = [0, *cuts, 8]
+    return [hi - lo for lo, hi in zip(bounds, bounds[1:], strict=False)]
+
+
+@given(shares=uneven_shares(), prefetch=st.sampled_from([0, 2]))
+@settings(
+    max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+def test_weights_are_the_same_for_any_uneven_plan(train, reference, shares, prefetch):
+    result = train(workers=len(shares), shares=shares, prefetch=prefetch)
+    assert result["weights_sha256"] == reference["cnn"]
+
+
+def test_another_seed_gives_other_weights(train, reference):
+    assert train(seed=1)["weights_sha256"] != reference["cnn"]
+
+
+def test_metrics_do_not_depend_on_the_workers_either(train, tmp_path):
+    train(run_dir=tmp_path / "one", workers=1)
+    train(run_dir=tmp_path / "three", workers=3, shares=[0, 7, 1])
+    assert metrics_of(tmp_path / "one") == metrics_of(tmp_path / "three")
+
+
+@pytest.mark.parametrize("shards", [1, 3, 5])
+def test_any_number_of_shards_is_exact(train, shards):
+    hashes = {
+        train(shards=shards, workers=workers)["weights_sha256"]
+        for workers in range(1, min(shards, 3) + 1)
+    }
+    assert len(hashes) == 1
+
+
+@pytest.mark.parametrize("task", ["own_loop", "odd_model", "weighted", "skipping"])
+def test_own_code_is_exact_too(train, task):
+    keys = {"task": f"{TASKS}:{task}", "batch": 20, "shards": 5}
+    first = train(workers=1, **keys)
+    second = train(workers=3, **keys)
+    assert first["weights_sha256"] == second["weights_sha256"]
+    same = first.keys() - {"samples_per_s"}
+    assert {key: first[key] for key in same} == {key: second[key] for key in same}
+
+
+@pytest.mark.parametrize("workers", [1, 2, 3])
+def test_fast_numerics_learn_as_well(train, workers):
+    result = train(numerics="fast", workers=workers, epochs=6)
+    exact = train(numerics="exact", workers=workers, epochs=6)
+    assert result["weights_sha256"] != exact["weights_sha256"]
+    assert abs(result["accuracy"] - exact["accuracy"]) < 0.1
+    assert result["accuracy"] > 0.7
+
+
+def test_more_workers_than_batches_of_work_still_train(train):
+    """With eight shards and a batch of three, most workers owe nothing; they take part anyway."""
+    keys = {"task": f"{TASKS}:odd_model", "batch": 3, "shards": 8}
+    assert train(workers=1, **keys)["weights_sha256"] == train(workers=4, **keys)["weights_sha256"]

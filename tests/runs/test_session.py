@@ -1,0 +1,181 @@
+"""What user code may do, and what it is told when it does something else."""
+
+import json
+import subprocess
+
+import pytest
+
+from conftest import TASKS, events_of, metrics_of
+from holdfast.agent.supervisor import Controls
+from holdfast.arena.memory import Word
+from holdfast.errors import CheckpointError, JobError, NonFiniteError, WorkerFailed
+
+pytestmark = pytest.mark.slow
+
+
+def own(task, **keys):
+    return {"task": f"{TASKS}:{task}", "batch": 20, "shards": 5, "workers": 2, **keys}
+
+
+def test_logged_values_and_evaluations_are_kept(train, tmp_path):
+    result = train(run_dir=tmp_path / "run", **own("own_loop"))
+    lines = metrics_of(tmp_path / "run")
+    assert [line["step"] for line in lines] == list(range(1, 16))
+    assert all(0 <= line["accuracy"] <= 1 for line in lines)
+    assert result["points_right"] > 0.8
+    assert result["loss"] == lines[-1]["loss"] < lines[0]["loss"]
+
+
+@pytest.mark.parametrize(
+    ("task", "error", "message"),
+    [
+        ("exploding", NonFiniteError, r"the gradient of 0.weight in step 3 is not finite"),
+        ("vector_loss", JobError, r"the loss must be a scalar .* of shape \[4\]"),
+        ("twice", JobError, "session.backward was called twice for one shard"),
+        ("bare_backward", JobError, r"call session.backward\(loss\) instead of loss.backward"),
+        ("no_backward", JobError, r"no shard of step 0 called session.backward"),
+        ("no_attach", JobError, "call session.attach"),
+        ("parting", JobError, "rank 0 is summing the gradient of step 2; rank 1 is at the end"),
+        ("unlike_weights", JobError, "rank 0 and rank 1 have different weights"),
+        ("unlike_models", JobError, "rank 0 and rank 1 have different models"),
+        ("unequal_logs", JobError, "logged different names"),
+        ("bad_state", JobError, "session.state must hold plain JSON values"),
+        ("raising", WorkerFailed, "rank 1 raised ValueError: the data of step 2 are odd"),
+        ("exiting", WorkerFailed, "rank 1 raised SystemExit"),
+        ("dying", WorkerFailed, "rank 1 was killed by SIGKILL"),
+        ("nothing_there", JobError, "has no class or function nothing_there"),
+    ],
+)
+def test_a_fault_ends_the_run_with_its_name(train, task, error, message):
+    batch = {"batch": 18} if task == "unequal_logs" else {}
+    with pytest.raises(error, match=message) as caught:
+        train(**own(task, **batch))
+    assert type(caught.value) is error
+
+
+def test_only_the_culprit_is_blamed(train, tmp_path):
+    with pytest.raises(WorkerFailed) as caught:
+        train(run_dir=tmp_path / "run", **own("raising", workers=4))
+    assert caught.value.rank == 1
+    assert "the data of step 2 are odd" in caught.value.traceback
+    victims = [(tmp_path / "run" / "logs" / f"rank-{rank}.log").read_text() for rank in (0, 2, 3)]
+    assert victims == ["", "", ""]
+    assert events_of(tmp_path / "run")[-1]["event"] == "run-failed"
+
+
+def test_a_stop_ends_the_step_saves_and_can_be_resumed(train, tmp_path):
+    controls = Controls()
+
+    def watch(arena):
+        controls.stop = controls.stop or arena[0, Word.COMMITTED] > 5
+
+    controls.watch = watch
+    result = train(run_dir=tmp_path / "run", controls=controls, **own("eternal"))
+    assert result["status"] == "stopped"
+    assert result["steps"] > 5
+    saved = events_of(tmp_path / "run")
+    assert {"checkpoint", "stop-requested"} <= {event["event"] for event in saved}
+
+    again = Controls(stop=True)
+    second = train(run_dir=tmp_path / "run", resume=True, controls=again, **own("eternal"))
+    assert second["steps"] >= result["steps"]
+
+
+def test_an_abort_ends_the_run_at_once(train):
+    controls = Controls()
+
+    def watch(arena):
+        controls.abort = arena[0, Word.COMMITTED] > 5
+
+    controls.watch = watch
+    with pytest.raises(Exception, match="the run was aborted"):
+        train(controls=controls, **own("eternal"))
+
+
+def test_what_user_code_keeps_comes_back_on_resume(train, tmp_path):
+    for life in (1, 2):
+        train(run_dir=tmp_path / "run", resume=life > 1, **own("own_loop"))
+    newest = sorted((tmp_path / "run" / "checkpoints").glob("step-*"))[-1]
+    # The count is raised after the loop, so the checkpoint at the end of each life holds it:
+    # the second life found 1, and wrote nothing because the step was durable already.
+    assert json.loads((newest / "manifest.json").read_text())["state"] == {"seen": 1}
+
+
+def test_a_run_with_no_good_checkpoint_says_so_and_loses_nothing(train, tmp_path):
+    train(run_dir=tmp_path / "run")
+    parts = list((tmp_path / "run" / "checkpoints").glob("step-*/*.safetensors"))
+    for part in parts:
+        part.write_bytes(part.read_bytes()[:-1])
+    for _ in range(2):
+        with pytest.raises(CheckpointError, match=r"no checkpoint under .* can be used"):
+            train(run_dir=tmp_path / "run", resume=True)
+    assert all(part.exists() for part in parts)
+
+
+def test_a_damaged_checkpoint_is_passed_over_by_all_and_the_run_ends_the_same(train, tmp_path):
+    keys = {"workers": 2, "checkpoint": {"every_steps": 4, "keep": 3}}
+    whole = train(run_dir=tmp_path / "run", **keys)["weights_sha256"]
+    root = tmp_path / "run" / "checkpoints"
+    assert sorted(path.name for path in root.glob("step-*")) == [
+        "step-00000004", "step-00000008", "step-00000012",
+    ]  # fmt: skip
+    for name, part in [("step-00000012", 0), ("step-00000008", 1)]:
+        path = root / name / f"part-{part}-of-2.safetensors"
+        data = bytearray(path.read_bytes())
+        data[-1] ^= 1
+        path.write_bytes(data)
+    resumed = train(run_dir=tmp_path / "run", resume=True, **keys)
+    assert resumed["weights_sha256"] == whole
+    refused = [e["directory"] for e in events_of(tmp_path / "run") if "refused" in e["event"]]
+    assert {path.rpartition("-")[2] for path in refused} == {"00000012", "00000008"}
+    assert (root / "step-00000012.refused-1").is_dir()
+    assert (root / "step-00000012" / "manifest.json").exists()
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+def test_a_run_resumed_with_other_workers_and_placement_ends_the_same(train, tmp_path, workers):
+    keys = {"checkpoint": {"every_steps": 5, "keep": 9}}
+    whole = train(run_dir=tmp_path / "run", workers=2, **keys)["weights_sha256"]
+    for late in ("step-00000010", "step-00000012"):
+        for file in (tmp_path / "run" / "checkpoints" / late).iterdir():
+            file.unlink()
+        (tmp_path / "run" / "checkpoints" / late).rmdir()
+    resumed = train(
+        run_dir=tmp_path / "run", resume=True, workers=workers, placement="arena", **keys
+    )
+    assert resumed["weights_sha256"] == whole
+    steps = [line["step"] for line in metrics_of(tmp_path / "run") if "loss" in line]
+    assert steps == list(range(1, 13))
+
+
+@pytest.fixture
+def small_disk(tmp_path):
+    """A file system of 300 kB at the place of a run's checkpoints."""
+    place = tmp_path / "run" / "checkpoints"
+    place.mkdir(parents=True)
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=300k", "tmpfs", place], capture_output=True
+    )
+    if mounted.returncode:
+        pytest.skip("mounting a small file system needs root")
+    yield place
+    subprocess.run(["umount", place], check=True)
+
+
+def test_a_full_disk_costs_checkpoints_but_neither_the_run_nor_the_last_good_one(
+    train, tmp_path, small_disk
+):
+    keys = {
+        "model": {"name": "mlp", "hidden": [256]},
+        "checkpoint": {"every_steps": 5, "keep": 9},
+        "workers": 2,
+    }
+    whole = train(**keys)["weights_sha256"]
+    with pytest.raises(CheckpointError, match=r"step 12 could not be written: .*No space left"):
+        train(run_dir=tmp_path / "run", **keys)
+    events = events_of(tmp_path / "run")
+    assert [e["step"] for e in events if e["event"] == "checkpoint-failed"] == [10, 12]
+    assert [path.name for path in small_disk.glob("step-*")] == ["step-00000005"]
+    subprocess.run(["mount", "-o", "remount,size=9m", small_disk], check=True)
+    resumed = train(run_dir=tmp_path / "run", resume=True, **keys)
+    assert resumed["weights_sha256"] == whole

@@ -1,0 +1,55 @@
+"""`holdfast.train` from a script, as a user calls it."""
+
+import subprocess
+import sys
+
+import pytest
+
+pytestmark = pytest.mark.slow
+
+SCRIPT = """
+import torch, torch.nn.functional as F
+import holdfast
+
+data = torch.utils.data.TensorDataset(torch.arange(40.0)[:, None] / 40, torch.arange(40) // 20)
+
+def main(session):
+    model, _ = session.attach(lambda: torch.nn.Linear(1, 2), lambda p: torch.optim.SGD(p, lr=1.0))
+    for shard in session.shards(data, epochs=session.job.params["passes"]):
+        session.backward(F.cross_entropy(model(shard.x), shard.y))
+
+if __name__ == "__main__":
+    job = {"workers": WORKERS, "batch": 10, "shards": 4, "params": {"passes": 3}}
+    result = holdfast.train(main, job)
+    print(result.weights_sha256, result.steps, result.run_dir.name.startswith("main-"))
+"""
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_function_of_a_script_is_trained_by_workers(tmp_path, workers, request):
+    path = tmp_path / "mine.py"
+    path.write_text(SCRIPT.replace("WORKERS", str(workers)))
+    done = subprocess.run([sys.executable, path], cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    digest, steps, named = done.stdout.split()
+    assert (steps, named) == ("12", "True")
+    previous = request.config.cache.get("holdfast/train-script", None) if workers > 1 else digest
+    request.config.cache.set("holdfast/train-script", digest)
+    assert previous in (None, digest)
+
+
+def test_a_function_that_others_cannot_find_is_refused():
+    import holdfast
+
+    with pytest.raises(holdfast.JobError, match="define it at the top level of a file"):
+        holdfast.train(lambda session: None)
+
+
+def test_a_built_in_job_can_be_called_by_name(tmp_path):
+    import holdfast
+
+    result = holdfast.train(
+        "digits", {"epochs": 1, "workers": 1, "prefetch": 0}, run_dir=tmp_path / "run"
+    )
+    assert (result.status, result.steps) == ("finished", 23)
+    assert 0 < result.metrics["accuracy"] <= 1
