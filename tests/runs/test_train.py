@@ -29,8 +29,9 @@ if __name__ == "__main__":
 def test_a_function_of_a_script_is_trained_by_workers(tmp_path, workers, request):
     path = tmp_path / "mine.py"
     path.write_text(SCRIPT.replace("WORKERS", str(workers)))
-    done = subprocess.run([sys.executable, path], cwd=tmp_path, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+    done = subprocess.run(
+        [sys.executable, path], cwd=tmp_path, capture_output=True, text=True, check=True
+    )
     digest, steps, named = done.stdout.split()
     assert (steps, named) == ("12", "True")
     previous = request.config.cache.get("holdfast/train-script", None) if workers > 1 else digest
