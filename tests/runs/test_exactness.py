@@ -1,5 +1,7 @@
 """The promise: who computed what never shows in the weights."""
 
+import itertools
+
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -43,7 +45,7 @@ def uneven_shares(draw):
     world = draw(st.integers(2, 5))
     cuts = sorted(draw(st.lists(st.integers(0, 8), min_size=world - 1, max_size=world - 1)))
     bounds = [0, *cuts, 8]
-    return [hi - lo for lo, hi in zip(bounds, bounds[1:], strict=False)]
+    return [hi - lo for lo, hi in itertools.pairwise(bounds)]
 
 
 @given(shares=uneven_shares(), prefetch=st.sampled_from([0, 2]))
