@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import secrets
 import signal
-import sys
 import threading
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
@@ -113,7 +113,7 @@ def _stop_on_signals(controls: Controls) -> Iterator[None]:
     def stop(_number: int, _frame: FrameType | None) -> None:
         controls.abort = controls.stop
         controls.stop = True
-        print("stopping after this step; once more to abort", file=sys.stderr)
+        os.write(2, b"stopping after this step; once more to abort\n")  # print may be interrupted
 
     before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
     try:

@@ -11,11 +11,11 @@ from torch import nn
 from torch.optim import SGD, AdamW, Optimizer
 
 from holdfast import models
+from holdfast.data.dataset import Batch
 from holdfast.data.images import Images, digits, synthetic_images
 from holdfast.errors import JobError
 from holdfast.job import spec
 from holdfast.job.spec import Job
-from holdfast.tasks.task import Batch
 
 
 class Classification:

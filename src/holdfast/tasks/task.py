@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, Protocol
+from typing import Protocol
 
 import torch
 from torch import nn
 from torch.optim import Optimizer
 
-Batch = tuple[Any, ...]
+from holdfast.data.dataset import Batch
 
 
 class Task(Protocol):
