@@ -6,7 +6,7 @@ the message of a refused value says what would have been right.
 
 from __future__ import annotations
 
-from pathlib import PurePosixPath
+from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -41,6 +41,16 @@ class SyntheticImages(Spec):
     """Mirror every other training image, chosen anew in every epoch."""
 
 
+class Cifar(Spec):
+    """CIFAR-10 or CIFAR-100 in its published form."""
+
+    name: Literal["cifar10", "cifar100"]
+    path: Path | None = None
+    """The published directory, or the tar.gz that holds it."""
+    augment: bool = True
+    """Shift training images by up to 4 pixels and mirror half of them, anew in every epoch."""
+
+
 class Mlp(Spec):
     """Linear layers with ReLU between them."""
 
@@ -55,6 +65,14 @@ class Cnn(Spec):
     name: Literal["cnn"]
     width: Count = 16
     dropout: Fraction = 0.0
+
+
+class Resnet18(Spec):
+    """ResNet-18 with the stem for small images."""
+
+    name: Literal["resnet18"]
+    width: Count = 64
+    """Channels of the first stage; the published network has 64."""
 
 
 class AdamW(Spec):
@@ -97,8 +115,8 @@ class Checkpoints(Spec):
     """How many of the newest to keep."""
 
 
-Data = Annotated[DigitsData | SyntheticImages, Field(discriminator="name")]
-Model = Annotated[Mlp | Cnn, Field(discriminator="name")]
+Data = Annotated[DigitsData | SyntheticImages | Cifar, Field(discriminator="name")]
+Model = Annotated[Mlp | Cnn | Resnet18, Field(discriminator="name")]
 Optimizer = Annotated[AdamW | Sgd, Field(discriminator="name")]
 Schedule = Annotated[Constant | Cosine, Field(discriminator="name")]
 
@@ -163,8 +181,3 @@ class Job(Spec):
     def is_own_task(self) -> bool:
         """Whether the task is the user's code."""
         return ":" in self.task
-
-    @property
-    def is_file_task(self) -> bool:
-        """Whether the task lies in a file rather than in a module."""
-        return PurePosixPath(self.task.rpartition(":")[0]).suffix == ".py"

@@ -11,6 +11,7 @@ from torch import nn
 from torch.optim import SGD, AdamW, Optimizer
 
 from holdfast import models
+from holdfast.data.cifar import cifar
 from holdfast.data.dataset import Batch
 from holdfast.data.images import Images, digits, synthetic_images
 from holdfast.errors import JobError
@@ -36,6 +37,8 @@ class Classification:
         match self._data:
             case spec.DigitsData():
                 shape, classes = (1, 8, 8), 10
+            case spec.Cifar(name=name):
+                shape, classes = (3, 32, 32), 10 if name == "cifar10" else 100
             case spec.SyntheticImages(channels=channels, height=height, classes=classes):
                 shape = (channels, height, height)
         return models.build(self._model, shape=shape, classes=classes)
@@ -75,5 +78,7 @@ class Classification:
         match self._data:
             case spec.DigitsData(augment=augment):
                 return digits(augment=augment)
+            case spec.Cifar(name=name, path=path, augment=augment):
+                return cifar(name, path, augment=augment)
             case spec.SyntheticImages() as data:
                 return synthetic_images(**data.model_dump(exclude={"name"}))
