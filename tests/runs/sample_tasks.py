@@ -127,6 +127,16 @@ def exploding(session):
         session.backward(loss * float("nan") if shard.step == 3 else loss)
 
 
+def huge(session):
+    """Gradients whose squares overflow float32 must be clipped to length one, not to nothing."""
+    model, _ = session.attach(lambda: nn.Linear(2, 2), lambda p: torch.optim.SGD(p, lr=1.0))
+    before = model.weight.clone()
+    for shard in session.shards(Points(), epochs=1):
+        session.backward(1e25 * F.cross_entropy(model(shard.x), shard.y))
+    assert model.weight.isfinite().all()
+    assert not torch.equal(model.weight, before)
+
+
 def vector_loss(session):
     model, _ = session.attach(net, adamw)
     for shard in session.shards(Points(), epochs=1):

@@ -21,7 +21,7 @@ def test_logged_values_and_evaluations_are_kept(train, tmp_path):
     result = train(run_dir=tmp_path / "run", **own("own_loop"))
     lines = metrics_of(tmp_path / "run")
     assert [line["step"] for line in lines] == list(range(1, 16))
-    assert all(0 <= line["accuracy"] <= 1 for line in lines)
+    assert all(0 <= line["logged"]["accuracy"] <= 1 for line in lines)
     assert result["points_right"] > 0.8
     assert result["loss"] == lines[-1]["loss"] < lines[0]["loss"]
 
@@ -29,7 +29,7 @@ def test_logged_values_and_evaluations_are_kept(train, tmp_path):
 @pytest.mark.parametrize(
     ("task", "error", "message"),
     [
-        ("exploding", NonFiniteError, r"the gradient of 0.weight in step 3 is not finite"),
+        ("exploding", NonFiniteError, r"the gradient of 0.weight, .* in step 3 is not finite"),
         ("vector_loss", JobError, r"the loss must be a scalar .* of shape \[4\]"),
         ("twice", JobError, "session.backward was called twice for one shard"),
         ("bare_backward", JobError, r"call session.backward\(loss\) instead of loss.backward"),
@@ -51,6 +51,10 @@ def test_a_fault_ends_the_run_with_its_name(train, task, error, message):
     with pytest.raises(error, match=message) as caught:
         train(**own(task, **batch))
     assert type(caught.value) is error
+
+
+def test_a_gradient_too_long_for_float32_is_clipped_like_any_other(train):
+    assert train(**own("huge", clip_norm=1.0))["status"] == "finished"
 
 
 def test_only_the_culprit_is_blamed(train, tmp_path):

@@ -61,7 +61,8 @@ class CheckpointBarrier:
             directory = manifest.commit(self._root, _manifest(written), self._attempt)
         except OSError as error:
             return self._given_up(written[0].step, str(error))
-        manifest.prune(self._root, self._keep)
+        with contextlib.suppress(OSError):  # the next one tries again
+            manifest.prune(self._root, self._keep)
         return Verdict(step=written[0].step, directory=directory, error=None)
 
     def _given_up(self, step: int, error: str) -> Verdict:

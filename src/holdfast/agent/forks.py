@@ -82,7 +82,10 @@ class ForkServer:
         Raises:
             HoldfastError: The fork server is gone.
         """
-        self.channel.send(Fork(rank=rank, config=config), fds)
+        try:
+            self.channel.send(Fork(rank=rank, config=config), fds)
+        except BrokenPipeError:
+            raise HoldfastError("the fork server has died; see its log") from None
         forked = self._await(Forked, FORK_TIMEOUT_S)
         assert isinstance(forked, Forked)
         return forked.pid, self.channel.take_fds(1)[0]

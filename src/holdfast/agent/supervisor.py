@@ -25,7 +25,7 @@ from holdfast.agent.barrier import CheckpointBarrier
 from holdfast.agent.forks import ForkServer
 from holdfast.arena.memory import Arena
 from holdfast.errors import HoldfastError, ProtocolError, WorkerFailed
-from holdfast.observe.events import EventLog
+from holdfast.observe.lines import EventLog
 from holdfast.wire.channel import Channel, pair
 from holdfast.wire.messages import (
     AnyMessage,
@@ -141,7 +141,7 @@ class Supervisor:
         worker = _Worker(rank=rank, pid=pid, pidfd=pidfd, channel=near)
         self._workers[rank] = worker
         self._selector.register(near, selectors.EVENT_READ, worker)
-        self._events.write("worker-started", rank=rank, pid=pid)
+        self._events.event("worker-started", rank=rank, pid=pid)
 
     def _receive(self, worker: _Worker | None) -> None:
         if worker is None:
@@ -165,7 +165,7 @@ class Supervisor:
                 worker.failure = message
                 self._accuse(worker)
             case Refused():
-                self._events.write(
+                self._events.event(
                     "checkpoint-refused",
                     rank=message.rank,
                     directory=message.directory,
@@ -179,9 +179,9 @@ class Supervisor:
         if verdict is None:
             return
         if verdict.error is None:
-            self._events.write("checkpoint", step=verdict.step, directory=str(verdict.directory))
+            self._events.event("checkpoint", step=verdict.step, directory=str(verdict.directory))
         else:
-            self._events.write("checkpoint-failed", step=verdict.step, reason=verdict.error)
+            self._events.event("checkpoint-failed", step=verdict.step, reason=verdict.error)
         for worker in self._workers.values():
             with contextlib.suppress(BrokenPipeError):  # it died; the fork server will say so
                 worker.channel.send(CheckpointDone(step=verdict.step, error=verdict.error))
@@ -193,7 +193,7 @@ class Supervisor:
         for late in worker.channel.poll(0):  # its last words may still lie in the socket
             self._on_worker(worker, late)
         worker.status = message.status
-        self._events.write("worker-exited", rank=worker.rank, status=worker.status)
+        self._events.event("worker-exited", rank=worker.rank, status=worker.status)
         if worker.result is None:
             self._accuse(worker)
 
@@ -212,7 +212,7 @@ class Supervisor:
         if self._controls.stop and self._stop_deadline is None:
             self._arena.request_stop()
             self._stop_deadline = now + STOP_TIMEOUT_S
-            self._events.write("stop-requested")
+            self._events.event("stop-requested")
         late = self._stop_deadline is not None and now > self._stop_deadline
         if (self._controls.abort or late) and self._abort_deadline is None:
             self._controls.abort = True

@@ -169,7 +169,7 @@ class TreeReducer:
         out = self._root.sums[run][start:end]
         torch.div(self._sum(term, run, start, end, 0), weight, out=out)
         if is_gradient:
-            self._norms[index] = torch.dot(out, out)
+            self._norms[index] = _square(out)
 
     def _sum(self, term: tree.Term, run: int, start: int, end: int, depth: int) -> torch.Tensor:
         if isinstance(term, tree.Partial):
@@ -183,3 +183,12 @@ class TreeReducer:
         if key not in self._scratch:
             self._scratch[key] = torch.empty(BLOCK, dtype=dtype)
         return self._scratch[key]
+
+
+def _square(block: torch.Tensor) -> float:
+    """The sum of squares of one block: in float32 as far as that goes, else in float64."""
+    if block.dtype == torch.float32:
+        square = float(torch.dot(block, block))
+        if math.isfinite(square):
+            return square
+    return float(block.double().square().sum())

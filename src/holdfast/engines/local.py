@@ -19,7 +19,7 @@ from holdfast.checkpoint import manifest
 from holdfast.core.plan import Plan
 from holdfast.errors import HoldfastError
 from holdfast.job.spec import Job
-from holdfast.observe.events import EventLog
+from holdfast.observe.lines import EventLog
 from holdfast.observe.run_dir import RunDirectory
 from holdfast.worker.launch import Launch
 
@@ -56,14 +56,14 @@ def run(
         _stop_on_signals(controls),
         _fork_server(job, directory, forks) as server,
     ):
-        events.write("run-started", attempt=attempt, workers=job.workers)
+        events.event("run-started", attempt=attempt, workers=job.workers)
         supervisor = Supervisor(server, arena, barrier, events, directory.logs, controls)
         try:
             result = supervisor.run(launches)
         except HoldfastError as error:
-            events.write("run-failed", error=type(error).__name__, message=str(error))
+            events.event("run-failed", error=type(error).__name__, message=str(error))
             raise
-        events.write("run-ended", status=result["status"], steps=result.get("steps"))
+        events.event("run-ended", status=result["status"], steps=result.get("steps"))
     return result
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
+
+from holdfast.observe import lines
 
 
 def draw(metrics: Path, picture: Path) -> None:
@@ -13,11 +14,11 @@ def draw(metrics: Path, picture: Path) -> None:
     matplotlib.use("agg")
     from matplotlib.figure import Figure
 
-    lines = [json.loads(line) for line in metrics.read_text(encoding="utf-8").splitlines()]
-    steps = [(line["step"], line["loss"]) for line in lines if "loss" in line]
+    entries = list(lines.read(metrics))
+    steps = [(line["step"], line["loss"]) for line in entries if "loss" in line]
     accuracy = [
         (line["step"], line["evaluation"]["accuracy"])
-        for line in lines
+        for line in entries
         if "accuracy" in line.get("evaluation", {})
     ]
     figure = Figure(figsize=(7, 4), layout="constrained")

@@ -48,23 +48,33 @@ class RunDirectory:
         try:
             self.logs.mkdir(parents=True, exist_ok=True)
             self.checkpoints.mkdir(exist_ok=True)
-            self._lock = os.open(path / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            self._lock = self._locked(path / ".lock")
+            draft = spec.with_suffix(".tmp")
+            draft.write_text(load.dump(job), encoding="utf-8")
+            draft.replace(spec)  # a crash leaves one or the other, whole
         except OSError as error:
             raise JobError(
-                f"run directory {path}: {error.strerror}; name another with --run"
+                f"run directory {path}: {error.strerror}; mend that, or name another with --run"
             ) from None
-        try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            os.close(self._lock)
-            raise JobError(f"{path} is in use by another process; wait for it or stop it") from None
-        spec.write_text(load.dump(job), encoding="utf-8")
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
         os.close(self._lock)
+
+    @staticmethod
+    def _locked(path: Path) -> int:
+        """The descriptor of a lock that the kernel lets go of when this process ends."""
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(fd)
+            raise JobError(
+                f"{path.parent} is in use by another process; wait for it or stop it"
+            ) from None
+        return fd
 
     @staticmethod
     def newest(runs: Path, job: Job) -> Path:

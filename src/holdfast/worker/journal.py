@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import platform
 import time
 from dataclasses import dataclass, field
 from importlib import metadata
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 import torch
 
@@ -18,6 +17,7 @@ from holdfast.checkpoint.manifest import Header, Manifest, Tensor
 from holdfast.checkpoint.restore import read_state
 from holdfast.checkpoint.save import write_part
 from holdfast.errors import CheckpointError, HoldfastError
+from holdfast.observe import lines
 from holdfast.transport.shared_memory import NAP_S, Meeting, SharedMemoryGroup
 from holdfast.wire.channel import Channel
 from holdfast.wire.messages import CheckpointDone, PartFailed, PartWritten, Refused
@@ -45,7 +45,7 @@ class Journal:
     def __init__(self, launch: Launch, channel: Channel) -> None:
         self._launch, self._channel = launch, channel
         self._run_dir = Path(launch.run_dir)
-        self._metrics: TextIO | None = None
+        self._metrics: lines.JsonLines | None = None
         self._durable_step = -1
         self._refusal = "another worker could not verify them"
         self._first_step_at: float | None = None
@@ -78,7 +78,9 @@ class Journal:
         if self._launch.rank == 0:
             for directory in refused:  # their steps will be saved again
                 manifest.set_aside(directory)
-            self._open_metrics(progress.step)
+            path = self._run_dir / "metrics.jsonl"
+            lines.forget_after(path, progress.step)
+            self._metrics = lines.JsonLines(path)
         return progress
 
     def _verified(self, directory: Path, replica: Replica) -> tuple[Manifest, torch.Tensor] | None:
@@ -100,19 +102,21 @@ class Journal:
         else:
             self._samples += samples
         self._last_step_at = now
-        self._write(
-            step=committed.step + 1,
-            epoch=epoch,
-            loss=committed.loss,
-            **committed.logged,
-            norm=committed.norm,
-            lr=rate,
-            samples=samples,
-        )
+        if self._metrics is not None:
+            self._metrics.write(
+                step=committed.step + 1,
+                epoch=epoch,
+                loss=committed.loss,
+                norm=committed.norm,
+                lr=rate,
+                samples=samples,
+                logged=committed.logged,
+            )
 
     def evaluation(self, step: int, results: dict[str, float]) -> None:
         """Note the results of an evaluation after `step` steps."""
-        self._write(step=step, evaluation=results)
+        if self._metrics is not None:
+            self._metrics.write(step=step, evaluation=results)
 
     def checkpoint(
         self, replica: Replica, group: SharedMemoryGroup, progress: Progress, *, final: bool
@@ -180,19 +184,6 @@ class Journal:
             },
         ).model_dump(mode="json")
 
-    def _open_metrics(self, step: int) -> None:
-        """Continue the metrics from `step`, forgetting what came after it in an earlier life."""
-        path = self._run_dir / "metrics.jsonl"
-        kept: list[str] = []
-        if path.exists():
-            kept = [line for line in path.read_text().splitlines(True) if _is_kept(line, step)]
-        path.write_text("".join(kept))
-        self._metrics = path.open("a", encoding="utf-8", buffering=1)
-
-    def _write(self, **values: Any) -> None:
-        if self._metrics is not None:
-            self._metrics.write(json.dumps(values) + "\n")
-
 
 def await_commit(channel: Channel, group: SharedMemoryGroup, step: int) -> str | None:
     """Wait for the agent's word on the checkpoint of `step`: None, or why there is none.
@@ -208,10 +199,3 @@ def await_commit(channel: Channel, group: SharedMemoryGroup, step: int) -> str |
             if isinstance(message, CheckpointDone) and message.step == step:
                 return message.error
     raise HoldfastError(f"no word on the checkpoint of step {step} in {group.timeout_s:.0f} s")
-
-
-def _is_kept(line: str, step: int) -> bool:
-    try:
-        return int(json.loads(line)["step"]) <= step
-    except (ValueError, KeyError, TypeError):  # torn by a crash
-        return False

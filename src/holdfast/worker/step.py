@@ -11,6 +11,7 @@ there. What the reduction leaves in the root slot is what the optimizer reads.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -188,8 +189,8 @@ class Stepper:
         arena, rank = self._group.arena, self._group.rank
         arena[rank, Word.PHASE] = Phase.REDUCE
         reduced = self._reducer.reduce(self._table, step, int(stop_seen))
-        if not torch.tensor(reduced.norm).isfinite():
-            self._check_finite(step)
+        if not math.isfinite(reduced.norm):
+            raise self._not_finite(step)
         if self._clip_norm is not None and reduced.norm > self._clip_norm:
             self._reducer.scale_gradient(self._clip_norm / (reduced.norm + 1e-6), step)
         arena[rank, Word.PHASE] = Phase.UPDATE
@@ -274,11 +275,14 @@ class Stepper:
         self._sections.slot(rank, left).add(self._sections.slot(rank, right))
         self._free.append(right)
 
-    def _check_finite(self, step: int) -> None:
+    def _not_finite(self, step: int) -> NonFiniteError:
         names = self._sections.slot_layout.parameter_names
-        for name, gradient in zip(names, self._root_gradients, strict=True):
-            if not bool(gradient.isfinite().all()):
-                raise NonFiniteError(
-                    f"the gradient of {name} in step {step} is not finite; "
-                    "lower optimizer.lr, set clip_norm, or look at the samples of that step"
-                )
+        found = [
+            name
+            for name, gradient in zip(names, self._root_gradients, strict=True)
+            if not bool(gradient.isfinite().all())
+        ]
+        return NonFiniteError(
+            f"the gradient of {', '.join(found[:3])} in step {step} is not finite; "
+            "lower optimizer.lr, set clip_norm, or look at the samples of that step"
+        )

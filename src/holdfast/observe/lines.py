@@ -1,0 +1,82 @@
+"""Logs of a run for programs: one JSON object a line, appended as things happen.
+
+A line that cannot be written (the disk is full, say) is dropped and counted: no run ends for want
+of a log. A line that a crash has torn is passed over by `read`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Self
+
+
+class JsonLines:
+    """Appends objects to a file.
+
+    Attributes:
+        dropped: Lines that could not be written.
+
+    Raises:
+        OSError: The file cannot be opened.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+        self.dropped = 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        os.close(self._fd)
+
+    def write(self, **values: object) -> None:
+        """Append one object."""
+        try:
+            os.write(self._fd, json.dumps(values).encode() + b"\n")
+        except OSError:
+            self.dropped += 1
+
+
+class EventLog(JsonLines):
+    """The log of what happens rarely and matters: `events.jsonl`."""
+
+    def event(self, name: str, **fields: object) -> None:
+        """Note that `name` has happened now."""
+        self.write(time_unix_s=round(time.time(), 6), event=name, **fields)
+
+
+def read(path: Path) -> Iterator[dict[str, Any]]:
+    """The objects in a file, oldest first."""
+    for _, value in _lines(path):
+        if value is not None:
+            yield value
+
+
+def forget_after(path: Path, step: int) -> None:
+    """Cut a file of steps off behind `step`, where a resumed run takes it up again."""
+    if not path.exists():
+        return
+    end = 0
+    for line_end, value in _lines(path):
+        if value is None or int(value["step"]) > step:
+            break
+        end = line_end
+    os.truncate(path, end)
+
+
+def _lines(path: Path) -> Iterator[tuple[int, dict[str, Any] | None]]:
+    """Each line's end, bytes from the start, and what it holds; None where it is torn."""
+    end = 0
+    with path.open("rb") as file:
+        for line in file:
+            end += len(line)
+            try:
+                value = json.loads(line)
+            except ValueError:
+                value = None
+            yield end, value if isinstance(value, dict) else None
