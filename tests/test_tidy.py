@@ -108,5 +108,6 @@ def test_the_options_of_the_command_are_these():
     }
     assert options == {
         "bench": ["--rounds", "--workers", "name"],
+        "jobs": ["--json"],
         "train": ["--dry-run", "--json", "--resume", "--run", "--workers", "job", "overrides"],
     }

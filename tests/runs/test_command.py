@@ -200,7 +200,7 @@ def test_dry_run_prints_the_whole_job_and_does_nothing(mark, tmp_path, monkeypat
         (["train", "digits", "--resume"], "no run of digits below runs/ to resume"),
         (["train", "digits", "task=nowhere:Task"], "importing nowhere failed"),
         (["train", "digits", "task=none.py:Task"], "task file none.py does not exist"),
-        (["train", "digits", "data=null"], "task classification needs data and model"),
+        (["train", "digits", "data=null"], "task classification needs images and a classifier"),
     ],
 )
 def test_a_mistake_ends_in_one_line_that_says_what_to_do(

@@ -6,7 +6,7 @@ import sys
 
 import typer
 
-from holdfast.cli import bench, train
+from holdfast.cli import bench, jobs, train
 from holdfast.errors import HoldfastError, JobError, WorkerFailed
 
 USAGE_STATUS = 2
@@ -19,6 +19,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.command("train")(train.train)
+app.command("jobs")(jobs.jobs)
 app.command("bench")(bench.bench)
 
 

@@ -98,8 +98,7 @@ def _fork_server(
     if forks is not None:
         yield forks
         return
-    task = job.task if job.is_own_task else None
-    with ForkServer(WORKER, task, directory.logs / "fork-server.log") as server:
+    with ForkServer(WORKER, job.task, directory.logs / "fork-server.log") as server:
         yield server
 
 

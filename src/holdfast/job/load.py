@@ -15,10 +15,25 @@ from holdfast.job.spec import Job
 
 BUILTIN = Path(__file__).parent / "builtin"
 
+VARIANTS = frozenset(
+    name
+    for definition in Job.model_json_schema()["$defs"].values()
+    for tag in [definition["properties"].get("name", {})]
+    for name in [tag.get("const"), *tag.get("enum", [])]
+    if name
+)
+"""The names of the variants of a part, such as `mlp`; pydantic counts them to a fault's place."""
+
 
 def builtin_names() -> list[str]:
     """The names of the built-in jobs."""
     return sorted(path.stem for path in BUILTIN.glob("*.yaml"))
+
+
+def summary(name: str) -> str:
+    """The first line of a built-in job's own description."""
+    first = (BUILTIN / f"{name}.yaml").read_text(encoding="utf-8").splitlines()[0]
+    return first.removeprefix("# ")
 
 
 def load(job: str, overrides: Iterable[str] = ()) -> Job:
@@ -87,8 +102,7 @@ def _apply(values: dict[str, Any], override: str) -> None:
 
 def _fault(fault: Any) -> str:
     """One of pydantic's faults, as `key: what is wrong (and what may be meant)`."""
-    tags = {"mlp", "cnn", "digits", "synthetic-images", "adamw", "sgd", "constant", "cosine"}
-    path = [part for part in fault["loc"] if part not in tags]
+    path = [part for part in fault["loc"] if part not in VARIANTS]
     key = ".".join(str(part) for part in path)
     if fault["type"] == "extra_forbidden":
         *parents, last = path

@@ -51,6 +51,16 @@ class Cifar(Spec):
     """Shift training images by up to 4 pixels and mirror half of them, anew in every epoch."""
 
 
+class Text(Spec):
+    """A text, read as bytes."""
+
+    name: Literal["text"]
+    path: Path | None = None
+    """A file or folder; by default the language reference that Python carries."""
+    length: Count = 64
+    """Bytes of context that a sample gives."""
+
+
 class Mlp(Spec):
     """Linear layers with ReLU between them."""
 
@@ -73,6 +83,16 @@ class Resnet18(Spec):
     name: Literal["resnet18"]
     width: Count = 64
     """Channels of the first stage; the published network has 64."""
+
+
+class Gpt(Spec):
+    """A small decoder-only transformer over bytes."""
+
+    name: Literal["gpt"]
+    width: Count = 128
+    heads: Count = 4
+    layers: Count = 4
+    dropout: Fraction = 0.1
 
 
 class AdamW(Spec):
@@ -115,8 +135,8 @@ class Checkpoints(Spec):
     """How many of the newest to keep."""
 
 
-Data = Annotated[DigitsData | SyntheticImages | Cifar, Field(discriminator="name")]
-Model = Annotated[Mlp | Cnn | Resnet18, Field(discriminator="name")]
+Data = Annotated[DigitsData | SyntheticImages | Cifar | Text, Field(discriminator="name")]
+Model = Annotated[Mlp | Cnn | Resnet18 | Gpt, Field(discriminator="name")]
 Optimizer = Annotated[AdamW | Sgd, Field(discriminator="name")]
 Schedule = Annotated[Constant | Cosine, Field(discriminator="name")]
 
@@ -131,8 +151,8 @@ class Job(Spec):
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")] = "job"
     """Names the run's directory."""
     task: str = "classification"
-    """`classification`, or your own: `package.module:name` or `path/to/file.py:name`, where name
-    is a task class or a function that takes the session."""
+    """`classification`, `language`, or your own: `package.module:name` or `path/to/file.py:name`,
+    where name is a task class or a function that takes the session."""
     params: dict[str, Any] = {}
     """Anything that your own task wants to know."""
 
@@ -176,8 +196,3 @@ class Job(Spec):
         if self.numerics == "fast":
             free -= {"workers", "shares"}
         return self.model_dump(mode="json", exclude=free)
-
-    @property
-    def is_own_task(self) -> bool:
-        """Whether the task is the user's code."""
-        return ":" in self.task

@@ -67,7 +67,8 @@ class RunView:
 
 def closing_table(rows: dict[str, object]) -> str:
     """The results of a run, a line each, wide enough for a hash and narrow enough for a screen."""
+    width = max(len(name) for name in rows) + 2
     return "\n".join(
-        f"{name:<16}{f'{value:.6g}' if isinstance(value, float) else value}"
+        f"{name:<{width}}{f'{value:.6g}' if isinstance(value, float) else value}"
         for name, value in rows.items()
     )

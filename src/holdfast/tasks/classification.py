@@ -8,7 +8,7 @@ from functools import cached_property
 import torch
 import torch.nn.functional as F
 from torch import nn
-from torch.optim import SGD, AdamW, Optimizer
+from torch.optim import Optimizer
 
 from holdfast import models
 from holdfast.data.cifar import cifar
@@ -17,6 +17,10 @@ from holdfast.data.images import Images, digits, synthetic_images
 from holdfast.errors import JobError
 from holdfast.job import spec
 from holdfast.job.spec import Job
+from holdfast.tasks import optimizers
+
+Pictures = spec.DigitsData | spec.SyntheticImages | spec.Cifar
+Classifier = spec.Mlp | spec.Cnn | spec.Resnet18
 
 
 class Classification:
@@ -27,9 +31,10 @@ class Classification:
     """
 
     def __init__(self, job: Job) -> None:
-        if job.data is None or job.model is None:
+        if not isinstance(job.data, Pictures) or not isinstance(job.model, Classifier):
             raise JobError(
-                "task classification needs data and model, such as data.name=digits model.name=mlp"
+                "task classification needs images and a classifier, "
+                "such as data.name=digits model.name=mlp"
             )
         self._optimizer, self._data, self._model = job.optimizer, job.data, job.model
 
@@ -44,18 +49,7 @@ class Classification:
         return models.build(self._model, shape=shape, classes=classes)
 
     def optimizer(self, parameters: Iterable[nn.Parameter]) -> Optimizer:
-        chosen = self._optimizer
-        match chosen:
-            case spec.AdamW():
-                return AdamW(parameters, lr=chosen.lr, weight_decay=chosen.weight_decay, fused=True)
-            case spec.Sgd():
-                return SGD(
-                    parameters,
-                    lr=chosen.lr,
-                    momentum=chosen.momentum,
-                    weight_decay=chosen.weight_decay,
-                    fused=True,
-                )
+        return optimizers.build(self._optimizer, parameters)
 
     def training_data(self) -> Images:
         return self._images[0]

@@ -12,6 +12,11 @@ from typing import Any, Final
 
 from holdfast.errors import JobError
 
+BUILTIN: Final = {
+    "classification": "holdfast.tasks.classification:Classification",
+    "language": "holdfast.tasks.language:LanguageModelling",
+}
+
 _FILE_MODULE: Final = "__holdfast_task__"
 """The name of a task's file as a module: not `__main__`, so its main guard stays shut."""
 
@@ -22,7 +27,12 @@ def load(reference: str) -> Callable[..., Any]:
     Raises:
         JobError: The module cannot be imported, or has no such thing in it.
     """
-    place, _, name = reference.rpartition(":")
+    place, _, name = BUILTIN.get(reference, reference).rpartition(":")
+    if not place:
+        raise JobError(
+            f"no task {reference!r}; built in are {', '.join(BUILTIN)}, and your own is "
+            "package.module:name or path/to/file.py:name"
+        )
     try:
         module = (
             _from_file(Path(place)) if place.endswith(".py") else importlib.import_module(place)

@@ -14,7 +14,6 @@ import torch
 from holdfast.arena.memory import Arena
 from holdfast.errors import Aborted
 from holdfast.tasks import reference
-from holdfast.tasks.classification import Classification
 from holdfast.wire.channel import Channel
 from holdfast.wire.messages import Failed, Finished
 from holdfast.worker import fit
@@ -66,10 +65,9 @@ def main(config: str, arena_fd: int, socket_fd: int) -> int:
 
 
 def _run_task(session: Session) -> None:
-    job = session.job
-    found = reference.load(job.task) if job.is_own_task else Classification
+    found = reference.load(session.job.task)
     if inspect.isclass(found):
-        fit.fit(session, cast("type[Any]", found)(job))
+        fit.fit(session, cast("type[Any]", found)(session.job))
     else:
         found(session)
 

@@ -1,0 +1,22 @@
+"""`holdfast jobs`: list the built-in jobs."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated
+
+import typer
+
+from holdfast.job import load
+
+
+def jobs(
+    as_json: Annotated[bool, typer.Option("--json", help="Print one object.")] = False,
+) -> None:
+    """List the built-in jobs; `holdfast train NAME --dry-run` shows one whole."""
+    found = {name: load.summary(name) for name in load.builtin_names()}
+    if as_json:
+        print(json.dumps(found))
+        return
+    for name, summary in found.items():
+        print(f"{name:<20}{summary}")

@@ -1,0 +1,77 @@
+"""A small decoder-only transformer (Radford et al., 2019; pre-norm, learned positions).
+
+Shapes: B batch, T positions, D width, H heads, V vocabulary.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+
+class Block(nn.Module):
+    """Causal self-attention and a feed-forward layer, each beside a residual.
+
+    Args:
+        width: Features of a position, a multiple of `heads`.
+        heads: Attention heads.
+        dropout: Probability that a feature or an attention weight is dropped in training.
+    """
+
+    def __init__(self, width: int, heads: int, dropout: float) -> None:
+        super().__init__()
+        self.heads, self.dropout = heads, dropout
+        self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+
+    def forward(self, x_BTD: torch.Tensor) -> torch.Tensor:  # noqa: N803
+        """Float32[B, T, D] to the same shape."""
+        x_BTD = x_BTD + self._drop(self._attend(self.norm1(x_BTD)))  # noqa: N806
+        return x_BTD + self._drop(self.down(F.gelu(self.up(self.norm2(x_BTD)))))
+
+    def _attend(self, x_BTD: torch.Tensor) -> torch.Tensor:  # noqa: N803
+        batch, positions, width = x_BTD.shape
+        q, k, v = self.qkv(x_BTD).view(batch, positions, 3, self.heads, -1).permute(2, 0, 3, 1, 4)
+        dropout = self.dropout if self.training else 0.0
+        y = F.scaled_dot_product_attention(q, k, v, dropout_p=dropout, is_causal=True)
+        mixed: torch.Tensor = self.out(y.transpose(1, 2).reshape(batch, positions, width))
+        return mixed
+
+    def _drop(self, x: torch.Tensor) -> torch.Tensor:
+        return F.dropout(x, self.dropout, self.training)
+
+
+class Gpt(nn.Module):
+    """A stack of blocks between an embedding and its transpose.
+
+    Args:
+        vocabulary: Tokens there are.
+        context: Positions it can look at.
+        width, heads, layers: Of the blocks.
+        dropout: As in the blocks.
+    """
+
+    def __init__(
+        self,
+        *,
+        vocabulary: int,
+        context: int,
+        width: int,
+        heads: int,
+        layers: int,
+        dropout: float,
+    ) -> None:
+        super().__init__()
+        self.tokens, self.positions = nn.Embedding(vocabulary, width), nn.Embedding(context, width)
+        self.blocks = nn.Sequential(*(Block(width, heads, dropout) for _ in range(layers)))
+        self.norm = nn.LayerNorm(width)
+        for parameter in self.parameters():
+            if parameter.dim() > 1:
+                nn.init.normal_(parameter, std=0.02)
+
+    def forward(self, tokens_BT: torch.Tensor) -> torch.Tensor:  # noqa: N803
+        """Tokens, int64[B, T], to logits of the next token, float32[B, T, V]."""
+        x = self.tokens(tokens_BT) + self.positions.weight[: tokens_BT.shape[1]]
+        return F.linear(self.norm(self.blocks(x)), self.tokens.weight)

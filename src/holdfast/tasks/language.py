@@ -1,0 +1,75 @@
+"""Language modelling on bytes: predict each byte of a text from those before it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from functools import cached_property
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.optim import Optimizer
+
+from holdfast.data.dataset import Batch
+from holdfast.data.text import Windows, windows
+from holdfast.errors import JobError
+from holdfast.job import spec
+from holdfast.job.spec import Job
+from holdfast.models.gpt import Gpt
+from holdfast.tasks import optimizers
+
+
+class LanguageModelling:
+    """The task of the built-in text jobs.
+
+    Raises:
+        JobError: The job names no text or no language model.
+    """
+
+    def __init__(self, job: Job) -> None:
+        if not isinstance(job.data, spec.Text) or not isinstance(job.model, spec.Gpt):
+            raise JobError("task language needs data.name=text and model.name=gpt")
+        self._data, self._model, self._optimizer = job.data, job.model, job.optimizer
+        if self._model.width % self._model.heads:
+            raise JobError(
+                f"model.width={self._model.width} must be a multiple of "
+                f"model.heads={self._model.heads}"
+            )
+
+    def model(self) -> nn.Module:
+        chosen = self._model
+        return Gpt(
+            vocabulary=256,
+            context=self._data.length,
+            width=chosen.width,
+            heads=chosen.heads,
+            layers=chosen.layers,
+            dropout=chosen.dropout,
+        )
+
+    def optimizer(self, parameters: Iterable[nn.Parameter]) -> Optimizer:
+        return optimizers.build(self._optimizer, parameters)
+
+    def training_data(self) -> Windows:
+        return self._windows[0]
+
+    def test_data(self) -> Windows:
+        return self._windows[1]
+
+    def loss(self, model: nn.Module, batch: Batch) -> torch.Tensor:
+        x, y = batch
+        return F.cross_entropy(model(x).flatten(0, 1), y.flatten())
+
+    def measure(self, model: nn.Module, batch: Batch) -> dict[str, float]:
+        loss = float(self.loss(model, batch))
+        baseline = self.test_data().byte_entropy() / math.log(2)
+        return {
+            "test_loss": loss,
+            "bits_per_byte": loss / math.log(2),
+            "byte_entropy_bits": baseline,
+        }
+
+    @cached_property
+    def _windows(self) -> tuple[Windows, Windows]:
+        return windows(self._data.path, self._data.length)

@@ -1,0 +1,18 @@
+"""The optimizers that a job can name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from torch import nn, optim
+
+from holdfast.job.spec import AdamW, Sgd
+
+
+def build(spec: AdamW | Sgd, parameters: Iterable[nn.Parameter]) -> optim.Optimizer:
+    """The optimizer of a job over `parameters`."""
+    match spec:
+        case AdamW(lr=lr, weight_decay=decay):
+            return optim.AdamW(parameters, lr=lr, weight_decay=decay, fused=True)
+        case Sgd(lr=lr, momentum=momentum, weight_decay=decay):
+            return optim.SGD(parameters, lr=lr, momentum=momentum, weight_decay=decay, fused=True)
