@@ -44,6 +44,7 @@ def save(root, step, flat, layout, world=2):
         absent=(),
         state={},
         metrics={},
+        order={},
         versions={},
     )
     whole = Manifest(

@@ -136,6 +136,14 @@ def test_a_damaged_checkpoint_is_passed_over_by_all_and_the_run_ends_the_same(tr
     assert (root / "step-00000012" / "manifest.json").exists()
 
 
+def test_a_run_is_not_resumed_on_other_data(train, tmp_path):
+    train(run_dir=tmp_path / "run", **own("growing", params={"size": 60}))
+    spec = tmp_path / "run" / "job.yaml"
+    spec.write_text(spec.read_text().replace("size: 60", "size: 80"))
+    with pytest.raises(JobError, match=r"the run began with num_samples=60 .* and now has 80"):
+        train(run_dir=tmp_path / "run", resume=True, **own("growing", params={"size": 80}))
+
+
 @pytest.mark.parametrize("workers", [1, 3])
 def test_a_run_resumed_with_other_workers_and_placement_ends_the_same(train, tmp_path, workers):
     keys = {"checkpoint": {"every_steps": 5, "keep": 9}}

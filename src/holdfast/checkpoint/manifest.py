@@ -69,6 +69,7 @@ class Header(_Record):
         absent: Tensors that had no value yet.
         state: What the user's code keeps, `session.state`.
         metrics: The newest loss and evaluation.
+        order: The data set and how the run walks through it; see `data.order`.
         versions: Of holdfast, torch and Python.
     """
 
@@ -81,6 +82,7 @@ class Header(_Record):
     absent: tuple[str, ...]
     state: dict[str, Any]
     metrics: dict[str, float]
+    order: dict[str, Any]
     versions: dict[str, str]
 
 

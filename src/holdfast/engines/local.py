@@ -16,7 +16,6 @@ from holdfast.agent.forks import ForkServer
 from holdfast.agent.supervisor import Controls, Supervisor
 from holdfast.arena.memory import Arena
 from holdfast.checkpoint import manifest
-from holdfast.core.plan import Plan
 from holdfast.errors import HoldfastError
 from holdfast.job.spec import Job
 from holdfast.observe.lines import EventLog
@@ -45,7 +44,6 @@ def run(
         WorkerFailed: A worker died or raised.
         HoldfastError: Anything else that ended the run.
     """
-    check_plan(job)
     attempt = secrets.token_hex(4)
     manifest.sweep(directory.checkpoints)
     launches = _launches(job, directory, attempt)
@@ -81,14 +79,6 @@ def _launches(job: Job, directory: RunDirectory, attempt: str) -> list[str]:
         ).model_dump_json()
         for rank in range(job.workers)
     ]
-
-
-def check_plan(job: Job) -> None:
-    """Raises: JobError: The workers of `job` cannot share its shards."""
-    if job.shares is None:
-        Plan.even(job.shards, job.workers)
-    else:
-        Plan.of_shares(job.shares, job.shards, job.workers)
 
 
 @contextmanager

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import secrets
+import sys
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -82,19 +84,26 @@ def train(
 
 def run_job(job: Job, *, run_dir: str | Path | None, resume: bool) -> Result:
     """Run a whole `Job`; see `train`."""
-    local.check_plan(job)
+    job.plan()  # refuse a job that cannot be shared out before anything is written
     with RunDirectory(_path(job, run_dir, resume), job, resume=resume) as directory:
         view = RunView(job.epochs)
         try:
             found = local.run(job, directory, Controls(watch=view.watch))
         finally:
             view.close()
-        path = directory.path
-        result = _result(found, path)
-        (path / "result.json").write_text(json.dumps(result.as_dict(), indent=1) + "\n")
-        if result.steps:
-            curve.draw(path / "metrics.jsonl", path / "loss.png")
+        result = _result(found, directory.path)
+        try:
+            _keep(result)
+        except OSError as error:  # the weights are safe: the result is worth more than its copy
+            print(f"holdfast: {error}; the result is not kept there", file=sys.stderr)
     return result
+
+
+def _keep(result: Result) -> None:
+    path = result.run_dir
+    (path / "result.json").write_text(json.dumps(result.as_dict(), indent=1) + "\n")
+    if result.steps:
+        curve.draw(path / "metrics.jsonl", path / "loss.png")
 
 
 def _path(job: Job, run_dir: str | Path | None, resume: bool) -> Path:
@@ -102,7 +111,7 @@ def _path(job: Job, run_dir: str | Path | None, resume: bool) -> Path:
         return Path(run_dir)
     if resume:
         return RunDirectory.newest(RUNS, job)
-    return RUNS / f"{job.name}-{time.strftime('%Y%m%d-%H%M%S')}"
+    return RUNS / f"{job.name}-{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(2)}"
 
 
 def _job(task: str | Callable[..., Any], job: Mapping[str, Any] | Job | None) -> Job:

@@ -11,6 +11,8 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from holdfast.core.plan import Plan
+
 Count = Annotated[int, Field(ge=1)]
 Fraction = Annotated[float, Field(ge=0, lt=1)]
 
@@ -189,6 +191,16 @@ class Job(Spec):
     FREE_ON_RESUME: ClassVar[frozenset[str]] = frozenset(
         {"workers", "shares", "placement", "prefetch", "timeout_s", "checkpoint"}
     )
+
+    def plan(self) -> Plan:
+        """Which worker computes which shards.
+
+        Raises:
+            JobError: The workers cannot share the shards.
+        """
+        if self.shares is None:
+            return Plan.even(self.shards, self.workers)
+        return Plan.of_shares(self.shares, self.shards, self.workers)
 
     def lineage(self) -> dict[str, Any]:
         """The keys that decide the weights, as plain data."""

@@ -32,6 +32,7 @@ class Progress:
     step: int = 0
     state: dict[str, Any] = field(default_factory=dict)
     metrics: dict[str, float] = field(default_factory=dict)
+    order: dict[str, Any] = field(default_factory=dict)
 
 
 class Journal:
@@ -66,7 +67,9 @@ class Journal:
                 found, flat = stored
                 replica.flat.copy_(flat)
                 replica.restored(frozenset(found.absent))
-                progress = Progress(step=found.step, state=found.state, metrics=found.metrics)
+                progress = Progress(
+                    step=found.step, state=found.state, metrics=found.metrics, order=found.order
+                )
                 self._durable_step = found.step
                 break
             refused.append(directory)
@@ -177,6 +180,7 @@ class Journal:
             absent=tuple(sorted(replica.absent)),
             state=progress.state,
             metrics=progress.metrics,
+            order=progress.order,
             versions={
                 "holdfast": metadata.version("holdfast"),
                 "torch": torch.__version__,

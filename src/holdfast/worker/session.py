@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
@@ -94,10 +94,7 @@ class Session:
         self.metrics: dict[str, float] = {}
         self._arena, self._rank, self._journal = arena, rank, journal
         self._group = SharedMemoryGroup(arena, rank, job.timeout_s)
-        even = Plan.even(job.shards, job.workers)
-        self._plan = even if job.shares is None else Plan.of_shares(
-            job.shares, job.shards, job.workers
-        )  # fmt: skip
+        self._plan = job.plan()
         self._units = _units(self._plan, rank, fast=job.numerics == "fast")
         self._num_leaves = job.workers if job.numerics == "fast" else job.shards
         self._stepper: Stepper | None = None
@@ -105,6 +102,7 @@ class Session:
         self._schedule: ScheduleFactory | None = None
         self._evaluation: Callable[[], dict[str, float]] | None = None
         self._step = 0
+        self._order: dict[str, Any] = {}
         self._current: Shard | None = None
         self._loop_begun = False
 
@@ -154,6 +152,7 @@ class Session:
         self._check_alike(self._sections.digest, "different models: their shapes differ")
         restored = self._journal.restore(self._replica, self._group)
         self._step, self.state, self.metrics = restored.step, restored.state, restored.metrics
+        self._order = restored.order
         self._check_alike(
             self._replica.checksum(),
             "different weights; the model's factory must draw from torch's seeded generator only",
@@ -194,6 +193,7 @@ class Session:
             seed=job.seed,
             fingerprint=samples.fingerprint,
         )
+        self._continue(asdict(order))
         factor = self._schedule(order.total_steps) if self._schedule else None
         arena[rank, Word.TOTAL_STEPS] = order.total_steps
         arena[rank, Word.COMMITTED] = self._step
@@ -296,6 +296,18 @@ class Session:
             "weights_sha256": self._replica.weights_sha256(),
         }
 
+    def _continue(self, order: dict[str, Any]) -> None:
+        """Make sure that a resumed run walks on in the order in which it began."""
+        changed = [key for key in self._order if self._order[key] != order[key]]
+        if changed:
+            key = changed[0]
+            raise JobError(
+                f"the run began with {key}={self._order[key]} in session.shards and now has "
+                f"{order[key]}: samples would be used twice or never. Resume with the same data "
+                "and epochs, or start a new run"
+            )
+        self._order = order
+
     def _commit(self, stepper: Stepper, order: Order) -> None:
         committed = stepper.commit(self._step, self._arena.stop_requested)
         self._step += 1
@@ -323,7 +335,7 @@ class Session:
             json.dumps(self.state)
         except (TypeError, ValueError) as error:
             raise JobError(f"session.state must hold plain JSON values: {error}") from None
-        now = Progress(step=self._step, state=self.state, metrics=self.metrics)
+        now = Progress(step=self._step, state=self.state, metrics=self.metrics, order=self._order)
         self._journal.checkpoint(self._replica, self._group, now, final=final)
 
     def _set_rates(self, factor: Callable[[int], float] | None) -> None:
