@@ -79,30 +79,37 @@ WAITS: Final[dict[str, Callable[[Arena, int], None]]] = {
 def measure(wait: Callable[[Arena, int], None], workers: int, pause_s: float) -> list[float]:
     """One round; returns the seconds that each worker took to leave `wait`."""
     with closing(Arena.create(workers + 1)) as arena:  # rank 0 never comes
-        pipes = [_fork(wait, arena, rank) for rank in range(1, workers + 1)]
+        hold = os.pipe()  # nobody ends, and takes a core for it, before all are out
+        pipes = [_fork(wait, arena, rank, hold) for rank in range(1, workers + 1)]
         for ready, _ in pipes:
             os.read(ready, 1)
         time.sleep(pause_s)
         began = time.monotonic_ns()
         arena.abort()
         times = [struct.unpack("q", os.read(ready, 8))[0] for ready, _ in pipes]
+        os.close(hold[0])
+        os.close(hold[1])
         for ready, pid in pipes:
             os.close(ready)
             os.waitpid(pid, 0)
     return [(ended - began) / 1e9 for ended in times]
 
 
-def _fork(wait: Callable[[Arena, int], None], arena: Arena, rank: int) -> tuple[int, int]:
+def _fork(
+    wait: Callable[[Arena, int], None], arena: Arena, rank: int, hold: tuple[int, int]
+) -> tuple[int, int]:
     ready, done = os.pipe()
     parent = os.getpid()
     pid = os.fork()
     if pid == 0:
         try:
             die_with_parent(parent)
+            os.close(hold[1])
             os.write(done, b"r")
             wait(arena, rank)
         except Aborted:
             os.write(done, struct.pack("q", time.monotonic_ns()))
+            os.read(hold[0], 1)
         finally:
             os._exit(0)
     os.close(done)

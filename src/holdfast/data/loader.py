@@ -17,7 +17,7 @@ from holdfast.core.seeds import seed_for
 from holdfast.data.dataset import Batch, Dataset, generator_for
 from holdfast.data.order import Order
 
-NAP_S: Final = 0.005
+NAP_S: Final = 0.002
 """The longest wait for a read between two looks at the abort word, seconds."""
 
 

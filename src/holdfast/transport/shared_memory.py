@@ -20,7 +20,7 @@ from holdfast.errors import HoldfastError, JobError
 SPINS: Final = 200
 """Looks before sleeping: a few tens of microseconds, about what a sleep and a wake cost."""
 
-NAP_S: Final = 0.005
+NAP_S: Final = 0.002
 """The longest sleep between two looks at the abort word, seconds."""
 
 
