@@ -96,6 +96,22 @@ def test_names_that_begin_alike_keep_their_own_state():
     assert optimizer.state[model.a.b]["exp_avg"].shape == (2,)
 
 
+def test_a_buffer_that_two_modules_share_stays_one():
+    model = net()
+    model[0].register_buffer("shared", torch.zeros(2))
+    model[2].register_buffer("shared", model[0].shared)
+    replica = replica_of(model, torch.optim.SGD(model.parameters(), lr=0.1))
+    model[2].shared += 1
+    assert model[0].shared is model[2].shared
+    assert torch.equal(replica.buffers["0.shared"], torch.ones(2))
+
+
+def test_an_optimizer_that_needs_a_closure_is_refused():
+    model = net()
+    with pytest.raises(JobError, match="LBFGS cannot be used"):
+        replica_layout(model, torch.optim.LBFGS(model.parameters()))
+
+
 def test_an_optimizer_over_foreign_parameters_is_refused():
     with pytest.raises(JobError, match="a parameter that is not the model's"):
         replica_layout(net(), torch.optim.SGD([nn.Parameter(torch.ones(1))], lr=1))

@@ -166,6 +166,13 @@ def test_a_checkpoint_of_another_model_is_refused_by_name(saved):
         restore(directory, layout_of(width=8))
 
 
+def test_a_checkpoint_does_not_hang_on_the_hint_beside_it(tmp_path):
+    layout = layout_of(width=4)
+    (tmp_path / "latest").mkdir()  # stands for any failure to write it
+    directory = save(tmp_path, 10, state_of(layout), layout)
+    assert torch.equal(restore(directory, layout), state_of(layout))
+
+
 def test_nothing_is_overwritten(saved, tmp_path):
     _, flat, layout = saved
     with pytest.raises(OSError, match="step-00000010"):
@@ -175,7 +182,6 @@ def test_nothing_is_overwritten(saved, tmp_path):
 def test_sweep_removes_what_was_left_half_written_and_nothing_else(saved, tmp_path):
     directory, flat, layout = saved
     write_part(tmp_path / manifest.temporary_name(20, "ff"), flat, layout, 0, 2)
-    (tmp_path / "latest.ff.tmp").write_text("x")
     (tmp_path / "notes.txt").write_text("mine")
     manifest.sweep(tmp_path)
     assert sorted(path.name for path in tmp_path.iterdir()) == [

@@ -79,6 +79,22 @@ def test_waiting_for_samples_ends_when_the_run_is_aborted():
     loader.close()
 
 
+def test_a_timeout_of_the_data_set_itself_is_an_error_and_no_reason_to_wait():
+    class Slow:
+        fingerprint = "slow"
+
+        def __len__(self):
+            return 32
+
+        def batch(self, indices, generator):
+            raise TimeoutError("the file server does not answer")
+
+    loader = Loader(Slow(), order_of(Slow()), UNITS, depth=1, check_abort=lambda: None)
+    with pytest.raises(TimeoutError, match="file server"):
+        loader.take(0, UNITS[0])
+    loader.close()
+
+
 @pytest.mark.parametrize("nonsense", [5, "", iter([1]), []])
 def test_what_is_no_data_set_is_refused(nonsense):
     with pytest.raises(JobError):

@@ -68,6 +68,45 @@ def growing(session):
         session.backward(F.cross_entropy(model(shard.x), shard.y))
 
 
+def not_numbers(session):
+    """Keeps an infinity, and evaluates to NaN."""
+    model, _ = session.attach(net, adamw)
+    session.evaluate_each_epoch(Points(), lambda model, batch: {"odd": float("nan")})
+    best = session.state.setdefault("best", float("inf"))
+    assert best == float("inf")
+    for shard in session.shards(Points(), epochs=2):
+        session.backward(F.cross_entropy(model(shard.x), shard.y))
+
+
+def frozen(session):
+    """A model whose batch normalisation is kept in evaluation mode."""
+
+    def half_frozen():
+        model = net()
+        model[1].eval()
+        return model
+
+    model, _ = session.attach(half_frozen, adamw)
+    session.evaluate_each_epoch(Points(), lambda model, batch: {"size": float(len(batch[0]))})
+    for shard in session.shards(Points(), epochs=2):
+        assert not model[1].training
+        assert model.training
+        session.backward(F.cross_entropy(model(shard.x), shard.y))
+    assert model[1].num_batches_tracked == 0
+
+
+def long_last_words(session):
+    session.attach(net, adamw)
+    raise ValueError("x" * 300_000)
+
+
+def tuple_state(session):
+    model, _ = session.attach(net, adamw)
+    session.state["pair"] = (1, 2)
+    for shard in session.shards(Points(), epochs=1):
+        session.backward(F.cross_entropy(model(shard.x), shard.y))
+
+
 def odd_model(session):
     model, optimizer = session.attach(Partly, adamw)
     for shard in session.shards(Points(), epochs=2):

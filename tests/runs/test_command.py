@@ -145,14 +145,18 @@ def deadline_of_the_kernel(mark):
     raise AssertionError(f"processes are left behind: {holdfast_processes(mark)}")
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize(
+    ("number", "whole_tree"),
+    [(signal.SIGINT, False), (signal.SIGTERM, True), (signal.SIGHUP, True)],
+)
 def test_a_signal_saves_ends_every_process_and_can_be_resumed(
-    mark, job, tmp_path, undisturbed, number
+    mark, job, tmp_path, undisturbed, number, whole_tree
 ):
     run_dir = tmp_path / "run"
     process = start(mark, "train", job, "--json", "--run", run_dir)
     wait_for_step(process, run_dir, 10)
-    process.send_signal(number)
+    for victim in tree_of(process.pid) if whole_tree else [process.pid]:
+        os.kill(victim, number)
     status, out, _ = finish(process)
     result = result_of(out)
     assert (status, result["status"]) == (130, "stopped")
@@ -163,10 +167,21 @@ def test_a_signal_saves_ends_every_process_and_can_be_resumed(
     assert (status, result_of(out)["weights_sha256"]) == (0, undisturbed)
 
 
+def test_a_run_goes_on_when_nobody_reads_what_it_says(mark, job, tmp_path, undisturbed):
+    process = start(mark, "train", job, "--json", "--run", tmp_path / "run")
+    process.stderr.close()
+    process.stderr = None
+    wait_for_step(process, tmp_path / "run", 5)
+    process.send_signal(signal.SIGTERM)
+    status, out, _ = finish(process)
+    assert (status, result_of(out)["status"]) == (130, "stopped")
+
+
 def test_resume_without_a_directory_takes_the_newest_run(mark, job, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     status, out, _ = run(mark, "train", job, "epochs=1", "--json")
     assert status == 0
+    assert run(mark, "train", job, "epochs=1", "name=small-other")[0] == 0
     again = run(mark, "train", job, "epochs=1", "--json", "--resume")
     assert result_of(again[1])["run_dir"] == result_of(out)["run_dir"]
     assert result_of(again[1])["weights_sha256"] == result_of(out)["weights_sha256"]

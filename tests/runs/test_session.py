@@ -1,6 +1,7 @@
 """What user code may do, and what it is told when it does something else."""
 
 import json
+import shutil
 import subprocess
 
 import pytest
@@ -39,6 +40,8 @@ def test_logged_values_and_evaluations_are_kept(train, tmp_path):
         ("unlike_weights", JobError, "rank 0 and rank 1 have different weights"),
         ("unlike_models", JobError, "rank 0 and rank 1 have different models"),
         ("unequal_logs", JobError, "logged different names"),
+        ("tuple_state", JobError, "session.state must hold plain JSON values"),
+        ("long_last_words", WorkerFailed, "raised ValueError: xxx"),
         ("bad_state", JobError, "session.state must hold plain JSON values"),
         ("raising", WorkerFailed, "rank 1 raised ValueError: the data of step 2 are odd"),
         ("exiting", WorkerFailed, "rank 1 raised SystemExit"),
@@ -134,6 +137,20 @@ def test_a_damaged_checkpoint_is_passed_over_by_all_and_the_run_ends_the_same(tr
     assert {path.rpartition("-")[2] for path in refused} == {"00000012", "00000008"}
     assert (root / "step-00000012.refused-1").is_dir()
     assert (root / "step-00000012" / "manifest.json").exists()
+
+
+def test_values_that_are_no_numbers_are_kept_as_they_are(train, tmp_path):
+    keys = own("not_numbers", checkpoint={"every_steps": 3, "keep": 9})
+    whole = train(run_dir=tmp_path / "run", **keys)
+    assert whole["odd"] != whole["odd"]
+    newest = max((tmp_path / "run" / "checkpoints").glob("step-*"))
+    shutil.rmtree(newest)
+    resumed = train(run_dir=tmp_path / "run", resume=True, **keys)
+    assert resumed["weights_sha256"] == whole["weights_sha256"]
+
+
+def test_an_evaluation_leaves_frozen_parts_frozen(train):
+    assert train(**own("frozen"))["size"] > 0
 
 
 def test_a_run_is_not_resumed_on_other_data(train, tmp_path):

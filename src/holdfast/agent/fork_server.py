@@ -41,7 +41,9 @@ def main() -> None:
     parser.add_argument("--task")
     options = parser.parse_args()
     die_with_parent(options.parent)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        # Sent to the whole tree, these are for the agent, which has the workers save and end.
+        signal.signal(number, lambda *_: None)
     entry = importlib.import_module(options.entry)
     entry.warm_up()
     if options.task:
@@ -117,7 +119,7 @@ class _Server:
         self._selector.unregister(pidfd)
         os.close(pidfd)
         _, status = os.waitpid(pid, 0)
-        self._channel.send(Exited(rank=rank, status=os.waitstatus_to_exitcode(status)))
+        self._channel.send(Exited(rank=rank, pid=pid, status=os.waitstatus_to_exitcode(status)))
 
 
 def _num_threads() -> int:

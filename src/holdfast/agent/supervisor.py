@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import select
 import selectors
 import signal
 import time
@@ -41,6 +42,8 @@ from holdfast.wire.messages import (
 TICK_S: Final = 0.1
 STOP_TIMEOUT_S: Final = 120.0
 """How long workers may take to end their step and save when asked to stop."""
+LAST_WORDS_TIMEOUT_S: Final = 2.0
+"""How long the messages of a dead worker are waited for; a child of its own may hold the socket."""
 ABORT_TIMEOUT_S: Final = 5.0
 """How long workers may take to leave once the abort word is set, before they are killed."""
 
@@ -111,11 +114,11 @@ class Supervisor:
             self._selector.register(self._forks.channel, selectors.EVENT_READ, None)
             for rank, launch in enumerate(launches):
                 self._start(rank, launch)
+            self._receive(None)  # a worker may have died while the next ones were forked
             while any(worker.status is None for worker in self._workers.values()):
                 for key, _ in self._selector.select(TICK_S):
                     self._receive(key.data)
-                if self._controls.watch is not None:
-                    self._controls.watch(self._arena)
+                self._show()
                 self._check_controls()
             if self._culprit is not None:
                 raise self._blame(self._culprit)
@@ -126,6 +129,13 @@ class Supervisor:
             return result
         finally:
             self._clean_up()
+
+    def _show(self) -> None:
+        if self._controls.watch is not None:
+            try:
+                self._controls.watch(self._arena)
+            except OSError:  # the terminal has been closed: nobody is left to show anything to
+                self._controls.watch = None
 
     def _start(self, rank: int, launch: str) -> None:
         near, far = pair()
@@ -189,9 +199,13 @@ class Supervisor:
     def _on_fork_server(self, message: AnyMessage) -> None:
         if not isinstance(message, Exited):
             raise ProtocolError(f"the fork server sent {message.kind!r}")
-        worker = self._workers[message.rank]
-        for late in worker.channel.poll(0):  # its last words may still lie in the socket
-            self._on_worker(worker, late)
+        worker = self._workers.get(message.rank)
+        if worker is None or worker.pid != message.pid:  # of an earlier run on this fork server
+            return
+        deadline = time.monotonic() + LAST_WORDS_TIMEOUT_S
+        while not worker.channel.at_end and time.monotonic() < deadline:
+            for late in worker.channel.poll(TICK_S):
+                self._on_worker(worker, late)
         worker.status = message.status
         self._events.event("worker-exited", rank=worker.rank, status=worker.status)
         if worker.result is None:
@@ -231,6 +245,9 @@ class Supervisor:
     def _clean_up(self) -> None:
         self._kill()
         for worker in self._workers.values():
+            ended = select.poll()
+            ended.register(worker.pidfd, select.POLLIN)
+            ended.poll(1000 * ABORT_TIMEOUT_S)
             worker.channel.close()
             os.close(worker.pidfd)
         self._selector.close()

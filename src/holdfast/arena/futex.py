@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import ctypes
-import platform
 from typing import Final
 
-_SYSCALL: Final = {"x86_64": 202, "aarch64": 98}
+_SYSCALL: Final = 202
+"""On x86-64, the one processor whose memory ordering the arena relies on."""
 _WAIT: Final = 0
 _WAKE: Final = 1
 _EVERYONE: Final = 2**31 - 1
@@ -33,7 +33,6 @@ def wake(address: int) -> None:
 
 
 def _futex(address: int, operation: int, value: int, limit: object) -> None:
-    number = _SYSCALL[platform.machine()]
     _libc.syscall(
-        number, ctypes.c_void_p(address), operation, ctypes.c_uint32(value), limit, None, 0
+        _SYSCALL, ctypes.c_void_p(address), operation, ctypes.c_uint32(value), limit, None, 0
     )

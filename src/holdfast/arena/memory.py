@@ -16,11 +16,12 @@ import ctypes
 import enum
 import mmap
 import os
+import platform
 import struct
 from typing import Final, Self
 
 from holdfast.arena import futex
-from holdfast.errors import Aborted
+from holdfast.errors import Aborted, HoldfastError
 
 WORD: Final = 8
 """Bytes in a word (int64)."""
@@ -80,7 +81,15 @@ class Arena:
 
     @classmethod
     def create(cls, world_size: int) -> Self:
-        """A new arena with lines for `world_size` workers and no sections."""
+        """A new arena with lines for `world_size` workers and no sections.
+
+        Raises:
+            HoldfastError: The processor may show one core's stores to another out of order.
+        """
+        if platform.machine() != "x86_64":
+            raise HoldfastError(
+                f"workers on one host need an x86-64 processor so far, not {platform.machine()}"
+            )
         fd = os.memfd_create("holdfast-arena", os.MFD_CLOEXEC)
         os.ftruncate(fd, _header_bytes(world_size))
         os.pwrite(fd, struct.pack("2q", _MAGIC, world_size), 0)
@@ -144,7 +153,7 @@ class Arena:
         os.close(self.fd)
 
     def _address_of(self, rank: int) -> int:
-        # The low half of the arrivals word: both supported processors are little-endian.
+        # The low half of the arrivals word: x86-64 is little-endian.
         return self._address + WORD * (LINE * (rank + 1) + Word.ARRIVALS)
 
     def map_sections(self, size_bytes: int) -> mmap.mmap:

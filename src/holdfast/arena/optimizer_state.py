@@ -39,10 +39,17 @@ def expected_fields(optimizer: Optimizer, names: dict[torch.Tensor, str]) -> lis
                 "the optimizer holds a parameter that is not the model's: "
                 "build it from the parameters that `attach` passes to its factory"
             )
-    try:
-        return _rehearse(optimizer, names, "meta")
-    except (NotImplementedError, RuntimeError):
-        return _rehearse(optimizer, names, "cpu")
+    for device in ("meta", "cpu"):
+        try:
+            return _rehearse(optimizer, names, device)
+        except JobError:
+            raise
+        except Exception as error:  # noqa: BLE001  # whatever its step does
+            failure = error
+    raise JobError(
+        f"{type(optimizer).__name__} cannot be used: its step failed in a rehearsal with "
+        f"{type(failure).__name__}: {failure}"
+    ) from failure
 
 
 def _rehearse(optimizer: Optimizer, names: dict[torch.Tensor, str], device: str) -> list[Field]:

@@ -67,6 +67,10 @@ class Replica:
                 target.copy_(parameter)
                 parameter.data = target
         self.buffers = {name: self._views[MODEL + name] for name, _ in model.named_buffers()}
+        homes = {id(buffer): self.buffers[name] for name, buffer in model.named_buffers()}
+        self._homes = {  # a buffer that several modules share has several names and one home
+            name: homes[id(buffer)] for name, buffer in model.named_buffers(remove_duplicate=False)
+        }
         self.capture_buffers()
 
     def capture_buffers(self) -> None:
@@ -78,7 +82,7 @@ class Replica:
         for prefix, module in self.model.named_modules():
             for key, buffer in module._buffers.items():
                 name = f"{prefix}.{key}" if prefix else key
-                home = self.buffers.get(name)
+                home = self._homes.get(name)
                 if buffer is None or home is None or buffer is home:
                     continue
                 if buffer.shape != home.shape:

@@ -15,6 +15,7 @@ not called one. Nothing is ever overwritten.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -33,11 +34,11 @@ from holdfast.errors import CheckpointError
 FORMAT: Final = 1
 MANIFEST: Final = "manifest.json"
 _COMMITTED: Final = re.compile(r"step-(\d{8,})")
-_TEMPORARY: Final = re.compile(r"step-\d{8,}\.[0-9a-f]+\.tmp|latest\.[0-9a-f]+\.tmp")
+_TEMPORARY: Final = re.compile(r"step-\d{8,}\.[0-9a-f]+\.tmp")
 
 
 class _Record(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, ser_json_inf_nan="constants")
 
 
 class Tensor(_Record):
@@ -182,9 +183,8 @@ def commit(root: Path, manifest: Manifest, attempt: str) -> Path:
     sync_directory(temporary)
     temporary.rename(final)
     sync_directory(root)
-    hint = root / f"latest.{attempt}.tmp"
-    _write_synced(hint, final.name + "\n")
-    hint.replace(root / "latest")
+    with contextlib.suppress(OSError):  # the checkpoint exists; the hint is for people
+        (root / "latest").write_text(final.name + "\n", encoding="utf-8")
     return final
 
 

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from concurrent.futures import TimeoutError as NotYet
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from typing import Final
 
@@ -79,11 +78,9 @@ class Loader:
         for ahead_step, ahead in itertools.islice(self._from(step, unit), self._depth + 1):
             self._submit(ahead_step, ahead)
         future = self._ahead.pop((step, unit.leaf))
-        while True:
-            try:
-                return future.result(NAP_S)
-            except NotYet:
-                self._check_abort()
+        while not wait([future], NAP_S).done:
+            self._check_abort()
+        return future.result()
 
     def close(self) -> None:
         """Forget what was read ahead and end the reading thread."""

@@ -7,7 +7,7 @@ import secrets
 import signal
 import threading
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from types import FrameType
 from typing import Any
 
@@ -16,13 +16,16 @@ from holdfast.agent.forks import ForkServer
 from holdfast.agent.supervisor import Controls, Supervisor
 from holdfast.arena.memory import Arena
 from holdfast.checkpoint import manifest
-from holdfast.errors import HoldfastError
+from holdfast.errors import HoldfastError, JobError
 from holdfast.job.spec import Job
 from holdfast.observe.lines import EventLog
 from holdfast.observe.run_dir import RunDirectory
 from holdfast.worker.launch import Launch
 
 WORKER = "holdfast.worker.main"
+
+STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+"""Ctrl-C, a polite kill, a closed terminal: each saves and ends the run."""
 
 
 def run(
@@ -33,7 +36,7 @@ def run(
     Args:
         job: What to do.
         directory: The run's directory, held by this process.
-        controls: How to stop it; SIGINT and SIGTERM stop it too, and a second one aborts it.
+        controls: How to stop it; the signals in STOP_SIGNALS do too, and abort it when repeated.
         forks: A fork server to use; by default one is started for this run.
 
     Returns:
@@ -45,7 +48,24 @@ def run(
         HoldfastError: Anything else that ended the run.
     """
     attempt = secrets.token_hex(4)
-    manifest.sweep(directory.checkpoints)
+    try:
+        manifest.sweep(directory.checkpoints)
+    except OSError as error:
+        raise JobError(f"{error.filename}: {error.strerror}; remove it by hand") from None
+    try:
+        return _run(job, directory, attempt, controls, forks)
+    finally:
+        with suppress(OSError):  # the next start tries again
+            manifest.sweep(directory.checkpoints)
+
+
+def _run(
+    job: Job,
+    directory: RunDirectory,
+    attempt: str,
+    controls: Controls,
+    forks: ForkServer | None,
+) -> dict[str, Any]:
     launches = _launches(job, directory, attempt)
     barrier = CheckpointBarrier(directory.checkpoints, attempt, job.workers, job.checkpoint.keep)
     with (
@@ -94,7 +114,7 @@ def _fork_server(
 
 @contextmanager
 def _stop_on_signals(controls: Controls) -> Iterator[None]:
-    """Have SIGINT and SIGTERM stop the run, and abort it when they come again."""
+    """Have signals stop the run, and abort it when they come again."""
     if threading.current_thread() is not threading.main_thread():
         yield  # only the main thread may set handlers
         return
@@ -102,9 +122,12 @@ def _stop_on_signals(controls: Controls) -> Iterator[None]:
     def stop(_number: int, _frame: FrameType | None) -> None:
         controls.abort = controls.stop
         controls.stop = True
-        os.write(2, b"stopping after this step; once more to abort\n")  # print may be interrupted
+        with suppress(OSError):  # whoever read it may have got the same signal
+            os.write(
+                2, b"stopping after this step; once more to abort\n"
+            )  # print may be interrupted
 
-    before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
+    before = {number: signal.signal(number, stop) for number in STOP_SIGNALS}
     try:
         yield
     finally:

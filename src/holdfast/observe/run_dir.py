@@ -14,9 +14,11 @@ from __future__ import annotations
 
 import fcntl
 import os
+import re
 from pathlib import Path
 from typing import Self
 
+from holdfast.checkpoint.manifest import sync_directory
 from holdfast.errors import JobError
 from holdfast.job import load
 from holdfast.job.spec import Job
@@ -49,9 +51,7 @@ class RunDirectory:
             self.logs.mkdir(parents=True, exist_ok=True)
             self.checkpoints.mkdir(exist_ok=True)
             self._lock = self._locked(path / ".lock")
-            draft = spec.with_suffix(".tmp")
-            draft.write_text(load.dump(job), encoding="utf-8")
-            draft.replace(spec)  # a crash leaves one or the other, whole
+            self._write_down(spec, load.dump(job))
         except OSError as error:
             raise JobError(
                 f"run directory {path}: {error.strerror}; mend that, or name another with --run"
@@ -62,6 +62,20 @@ class RunDirectory:
 
     def __exit__(self, *_: object) -> None:
         os.close(self._lock)
+
+    @staticmethod
+    def _write_down(spec: Path, text: str) -> None:
+        """Replace `spec` so that a crash, of the machine too, leaves one or the other, whole."""
+        if spec.exists() and spec.read_text(encoding="utf-8") == text:
+            return
+        draft = spec.with_suffix(".tmp")
+        with draft.open("w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        draft.replace(spec)
+        sync_directory(spec.parent)
+        sync_directory(spec.parent.parent)
 
     @staticmethod
     def _locked(path: Path) -> int:
@@ -83,13 +97,14 @@ class RunDirectory:
         Raises:
             JobError: There is none.
         """
-        found = sorted(runs.glob(f"{job.name}-*/job.yaml"), key=lambda path: path.stat().st_mtime)
+        ours = re.compile(re.escape(job.name) + r"-\d{8}-\d{6}-[0-9a-f]{4}")
+        found = [path for path in runs.glob("*/job.yaml") if ours.fullmatch(path.parent.name)]
         if not found:
             raise JobError(
                 f"no run of {job.name} below {runs}/ to resume; leave out --resume to start one, "
                 "or name its directory with --run"
             )
-        return found[-1].parent
+        return max(found, key=lambda path: path.parent.name).parent
 
     @staticmethod
     def _check_same_job(spec: Path, job: Job) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 from typing import Final
 
 from rich.console import Console
@@ -13,6 +14,12 @@ from holdfast.arena.memory import Arena, Word
 PLAIN_INTERVAL_S: Final = 5.0
 
 
+class _Console(Console):
+    def on_broken_pipe(self) -> None:
+        """Whoever read has gone; the run goes on without a word."""
+        self.quiet = True
+
+
 class RunView:
     """Shows the progress of a run on standard error.
 
@@ -21,7 +28,7 @@ class RunView:
     """
 
     def __init__(self, epochs: int) -> None:
-        self._console = Console(stderr=True)
+        self._console = _Console(stderr=True)
         self._epochs = epochs
         self._bar: Progress | None = None
         if self._console.is_terminal:
@@ -62,7 +69,8 @@ class RunView:
 
     def close(self) -> None:
         if self._bar is not None:
-            self._bar.stop()
+            with suppress(OSError):  # the terminal may have been closed
+                self._bar.stop()
 
 
 def closing_table(rows: dict[str, object]) -> str:

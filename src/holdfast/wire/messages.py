@@ -18,7 +18,7 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 class Message(BaseModel):
     """What all messages have in common: immutable, and closed to fields unknown."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, ser_json_inf_nan="constants")
 
 
 class Fork(Message):
@@ -50,6 +50,7 @@ class Exited(Message):
 
     kind: Literal["exited"] = "exited"
     rank: int
+    pid: int
     status: int
     """Its exit status; the negative number of the signal that killed it."""
 

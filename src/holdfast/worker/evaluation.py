@@ -69,7 +69,7 @@ def evaluate(
     """
     group.arena[group.rank, Word.PHASE] = Phase.EVALUATE
     rows, names = table.rows, list[str]()
-    was_training = model.training
+    modes = [(module, module.training) for module in model.modules()]
     model.eval()
     try:
         with torch.no_grad():
@@ -78,7 +78,8 @@ def evaluate(
                 hi = len(dataset) * (shard + 1) // len(rows)
                 names = _measure(rows[shard], lo, hi, model, dataset, measure, batch_size, names)
     finally:
-        model.train(was_training)
+        for module, was_training in modes:  # each its own: some may be frozen
+            module.training = was_training
     if names:
         write_names(table.names, names)
     seen = group.barrier(Meeting.EVALUATION, step, seed_for(*names) if names else 0)

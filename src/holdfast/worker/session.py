@@ -331,10 +331,7 @@ class Session:
     def _save(self, *, final: bool) -> None:
         assert self._replica is not None
         self._arena[self._rank, Word.PHASE] = Phase.CHECKPOINT
-        try:
-            json.dumps(self.state)
-        except (TypeError, ValueError) as error:
-            raise JobError(f"session.state must hold plain JSON values: {error}") from None
+        _check_plain(self.state)
         now = Progress(step=self._step, state=self.state, metrics=self.metrics, order=self._order)
         self._journal.checkpoint(self._replica, self._group, now, final=final)
 
@@ -368,3 +365,16 @@ def _units(plan: Plan, rank: int, *, fast: bool) -> list[Unit]:
     if not fast:
         return [Unit(shard, range(shard, shard + 1)) for shard in shards]
     return [Unit(rank, shards)]
+
+
+def _check_plain(state: dict[str, Any]) -> None:
+    """Raises: JobError: `state` would not come back from a checkpoint as it is."""
+    try:
+        same = repr(json.loads(json.dumps(state))) == repr(state)
+    except (TypeError, ValueError):
+        same = False
+    if not same:
+        raise JobError(
+            "session.state must hold plain JSON values: numbers, strings, lists (no tuples), and "
+            f"dictionaries with strings as keys; it holds {state!r:.200}"
+        )

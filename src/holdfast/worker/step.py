@@ -261,8 +261,12 @@ class Stepper:
                 raise JobError("call session.backward(loss) instead of loss.backward()")
             if gradient.is_sparse:
                 raise JobError("sparse gradients cannot be reduced; build with sparse=False")
-            torch.mul(gradient, shard.weight, out=shard.slot.gradients[index])
-            shard.fired[index] = True
+            target = shard.slot.gradients[index]
+            if shard.fired[index]:  # recomputed segments may each bring a part of the gradient
+                target.add_(gradient * shard.weight)
+            else:
+                torch.mul(gradient, shard.weight, out=target)
+                shard.fired[index] = True
             parameter.grad = None
 
         return record
