@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import nn
 
-from holdfast.job.spec import Cnn, Mlp, Resnet18
+from holdfast.job.models import Cnn, Mlp, Resnet18
 from holdfast.models.cnn import SmallCnn
 from holdfast.models.mlp import MultilayerPerceptron
 from holdfast.models.resnet import ResNet18

@@ -15,12 +15,13 @@ from holdfast.data.cifar import cifar
 from holdfast.data.dataset import Batch
 from holdfast.data.images import Images, digits, synthetic_images
 from holdfast.errors import JobError
-from holdfast.job import spec
+from holdfast.job.data import Cifar, DigitsData, SyntheticImages
+from holdfast.job.models import Cnn, Mlp, Resnet18
 from holdfast.job.spec import Job
 from holdfast.tasks import optimizers
 
-Pictures = spec.DigitsData | spec.SyntheticImages | spec.Cifar
-Classifier = spec.Mlp | spec.Cnn | spec.Resnet18
+Pictures = DigitsData | SyntheticImages | Cifar
+Classifier = Mlp | Cnn | Resnet18
 
 
 class Classification:
@@ -40,11 +41,11 @@ class Classification:
 
     def model(self) -> nn.Module:
         match self._data:
-            case spec.DigitsData():
+            case DigitsData():
                 shape, classes = (1, 8, 8), 10
-            case spec.Cifar(name=name):
+            case Cifar(name=name):
                 shape, classes = (3, 32, 32), 10 if name == "cifar10" else 100
-            case spec.SyntheticImages(channels=channels, height=height, classes=classes):
+            case SyntheticImages(channels=channels, height=height, classes=classes):
                 shape = (channels, height, height)
         return models.build(self._model, shape=shape, classes=classes)
 
@@ -70,9 +71,9 @@ class Classification:
     @cached_property
     def _images(self) -> tuple[Images, Images]:
         match self._data:
-            case spec.DigitsData(augment=augment):
+            case DigitsData(augment=augment):
                 return digits(augment=augment)
-            case spec.Cifar(name=name, path=path, augment=augment):
+            case Cifar(name=name, path=path, augment=augment):
                 return cifar(name, path, augment=augment)
-            case spec.SyntheticImages() as data:
+            case SyntheticImages() as data:
                 return synthetic_images(**data.model_dump(exclude={"name"}))

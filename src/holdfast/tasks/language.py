@@ -14,7 +14,8 @@ from torch.optim import Optimizer
 from holdfast.data.dataset import Batch
 from holdfast.data.text import Windows, windows
 from holdfast.errors import JobError
-from holdfast.job import spec
+from holdfast.job.data import Text
+from holdfast.job.models import Gpt as GptSpec
 from holdfast.job.spec import Job
 from holdfast.models.gpt import Gpt
 from holdfast.tasks import optimizers
@@ -28,7 +29,7 @@ class LanguageModelling:
     """
 
     def __init__(self, job: Job) -> None:
-        if not isinstance(job.data, spec.Text) or not isinstance(job.model, spec.Gpt):
+        if not isinstance(job.data, Text) or not isinstance(job.model, GptSpec):
             raise JobError("task language needs data.name=text and model.name=gpt")
         self._data, self._model, self._optimizer = job.data, job.model, job.optimizer
         if self._model.width % self._model.heads:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from holdfast.job.spec import Constant, Cosine
+from holdfast.job.optimizers import Constant, Cosine
 from holdfast.tasks.task import Task
 from holdfast.worker.session import Session
 
