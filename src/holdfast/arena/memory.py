@@ -12,12 +12,14 @@ The file is sparse, so what is never written costs nothing.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import enum
 import mmap
 import os
 import platform
 import struct
+import time
 from typing import Final, Self
 
 from holdfast.arena import futex
@@ -25,8 +27,8 @@ from holdfast.errors import Aborted, HoldfastError
 
 WORD: Final = 8
 """Bytes in a word (int64)."""
-LINE: Final = 16
-"""Words in a line: two cache lines, so that no two workers write to the same one."""
+LINE: Final = 32
+"""Words in a line: whole cache lines, so that no two workers write to the same one."""
 PAGE: Final = 4096
 
 _MAGIC: Final = 0x686F6C64666173  # "holdfas"
@@ -54,6 +56,8 @@ class Word(enum.IntEnum):
     TOTAL_STEPS = 7
     EPOCH = 8
     LOSS = 9  # bits of a float64
+    PHASE_SINCE = 10  # nanoseconds of the monotonic clock
+    PHASE_TIMES = 16  # the first of a word a phase: nanoseconds spent in it before
 
 
 class Phase(enum.IntEnum):
@@ -67,6 +71,7 @@ class Phase(enum.IntEnum):
     EVALUATE = 5
     CHECKPOINT = 6
     LEFT = 7
+    WAIT = 8  # for the other workers
 
 
 class Arena:
@@ -106,6 +111,21 @@ class Arena:
     def __setitem__(self, at: tuple[int, Word], value: int) -> None:
         rank, word = at
         self._words[LINE * (rank + 1) + word] = value
+
+    def enter(self, rank: int, phase: Phase) -> Phase:
+        """Note that `rank` begins `phase`, and how long it was in the one before; returns that."""
+        now = time.monotonic_ns()
+        line = LINE * (rank + 1)
+        before = self._words[line + Word.PHASE]
+        since = self._words[line + Word.PHASE_SINCE] or now
+        self._words[line + Word.PHASE_TIMES + before] += now - since
+        self._words[line + Word.PHASE] = phase
+        self._words[line + Word.PHASE_SINCE] = now
+        return Phase(before)
+
+    def seconds_in(self, rank: int, phase: Phase) -> float:
+        """How long `rank` has been in `phase`, the time since its last change not counted."""
+        return self._words[LINE * (rank + 1) + Word.PHASE_TIMES + phase] / 1e9
 
     def loss(self, rank: int) -> float:
         """The loss of the newest step that `rank` committed."""
@@ -163,7 +183,20 @@ class Arena:
         """
         start = -(-_header_bytes(self.world_size) // PAGE) * PAGE
         os.ftruncate(self.fd, max(start + size_bytes, os.fstat(self.fd).st_size))
-        return mmap.mmap(self.fd, size_bytes, offset=start)
+        return _in_huge_pages(mmap.mmap(self.fd, size_bytes, offset=start))
+
+
+def private_memory(size_bytes: int) -> mmap.mmap:
+    """Zeros that only this process and its future forks hold, aligned to a page."""
+    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
+    return _in_huge_pages(mmap.mmap(-1, size_bytes, flags=flags))
+
+
+def _in_huge_pages(mapping: mmap.mmap) -> mmap.mmap:
+    """Ask the kernel to back `mapping` with huge pages: reading all of it misses the TLB less."""
+    with contextlib.suppress(OSError):  # a kernel without them
+        mapping.madvise(mmap.MADV_HUGEPAGE)
+    return mapping
 
 
 def _header_bytes(world_size: int) -> int:

@@ -11,6 +11,9 @@ the root slot, which all workers share:
 
 Blocks are the same for every world size, so the norm, which is summed over blocks, is too. No
 slot is changed, so that the partial sums are still there if a worker is lost before the commit.
+
+A worker's own blocks are read by nobody else. So a gradient that is not added to another on this
+worker need not be copied to its slot there: the worker lends it to its reducer until the step ends.
 """
 
 from __future__ import annotations
@@ -18,19 +21,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Final
 
 import torch
 
-from holdfast.arena.layout import ITEM_BYTES
 from holdfast.arena.tensors import read_names
-from holdfast.collectives.slot import LOGGED, LOSS, WEIGHT, Slot, SlotLayout, check_names
+from holdfast.collectives.slot import BLOCK, LOGGED, LOSS, WEIGHT, Slot, SlotLayout, check_names
 from holdfast.core import tree
 from holdfast.errors import JobError
 from holdfast.transport.shared_memory import Meeting, SharedMemoryGroup
-
-BLOCK: Final = 1 << 16
-"""Elements that are summed at a time: few enough to stay in a core's cache."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,19 +52,6 @@ class Reduced:
     kept: Sequence[torch.Tensor]
     norm: float
     values: tuple[int, ...]
-
-
-Block = tuple[int, int, int, bool]
-
-
-def blocks(layout: SlotLayout) -> list[Block]:
-    """Every block of a slot's sums as `(run, first element, end, is_gradient)`, gradients first."""
-    return [
-        (run, start, min(start + BLOCK, count), is_gradient)
-        for run, (dtype, first, last, is_gradient) in enumerate(layout.runs)
-        for count in [(last - first) // ITEM_BYTES[dtype]]
-        for start in range(0, count, BLOCK)
-    ]
 
 
 class TreeReducer:
@@ -95,13 +80,39 @@ class TreeReducer:
     ) -> None:
         self._group, self._tables, self._norms = group, tables, norms
         self._slots, self._root, self._num_shards = slots, root, num_shards
-        self._blocks = blocks(layout)
-        self._num_gradient_blocks = sum(is_gradient for *_, is_gradient in self._blocks)
+        self._layout = layout
         share = [
-            len(self._blocks) * rank // group.world_size for rank in range(group.world_size + 1)
+            len(layout.blocks) * rank // group.world_size for rank in range(group.world_size + 1)
         ]
         self._mine = range(share[group.rank], share[group.rank + 1])
         self._scratch: dict[tuple[torch.dtype, int], torch.Tensor] = {}
+        self._own_blocks = [self._blocks_within(*span) for span in layout.gradient_spans]
+        self._lent: dict[int, torch.Tensor] = {}
+
+    def lend(self, parameter: int, gradient: torch.Tensor) -> tuple[int, int]:
+        """Have this worker's blocks that lie in `gradient` read from there instead of the slot.
+
+        Only for a worker whose slots hold a single partial sum.
+
+        Args:
+            parameter: Its number.
+            gradient: Flat; must stay as it is until `take_back`.
+
+        Returns:
+            The stretch of elements that need not be written to the slot.
+        """
+        own = self._own_blocks[parameter]
+        if not own:
+            return 0, 0
+        _, origin, _ = self._layout.gradient_spans[parameter]
+        for index in own:
+            _, start, end = self._layout.blocks[index]
+            self._lent[index] = gradient[start - origin : end - origin]
+        return self._layout.blocks[own[0]][1] - origin, self._layout.blocks[own[-1]][2] - origin
+
+    def take_back(self) -> None:
+        """Forget the gradients that were lent."""
+        self._lent.clear()
 
     def reduce(self, table: Sequence[int], step: int, value: int) -> Reduced:
         """Sum the partial sums of all workers; the result lies in the root slot.
@@ -127,8 +138,10 @@ class TreeReducer:
         weight = float(stats[WEIGHT])
         if not (math.isfinite(weight) and weight > 0):
             raise JobError(f"the shards of step {step} weigh {weight} in all; it must be above 0")
-        for index in self._mine:
-            self._reduce_block(index, term, weight)
+        self._norms[self._mine.start : self._mine.stop] = torch.tensor(
+            [self._reduce_block(index, term, 1 / weight) for index in self._mine],
+            dtype=torch.float64,
+        )
         kept, names = [tensor.clone() for tensor in first.kept], read_names(first.names)
         self._group.barrier(Meeting.ROOT, step)
         means = (stats / weight).tolist()
@@ -138,7 +151,7 @@ class TreeReducer:
             logged=dict(zip(names, means[LOGGED:], strict=False)),
             used=used,
             kept=kept,
-            norm=math.sqrt(float(self._norms[: self._num_gradient_blocks].sum())),
+            norm=math.sqrt(float(self._norms.sum())),
             values=values,
         )
 
@@ -149,9 +162,8 @@ class TreeReducer:
             Aborted: The abort word was set.
         """
         for index in self._mine:
-            run, start, end, is_gradient = self._blocks[index]
-            if is_gradient:
-                self._root.sums[run][start:end].mul_(factor)
+            if index < self._layout.num_gradient_blocks:
+                self._root.blocks[index].mul_(factor)
         self._group.barrier(Meeting.CLIP, step)
 
     def _small(self, term: tree.Term) -> tuple[torch.Tensor, torch.Tensor, Slot]:
@@ -164,19 +176,31 @@ class TreeReducer:
         check_names(first, other)
         return stats.add_(right_stats), used.logical_or_(right_used), first
 
-    def _reduce_block(self, index: int, term: tree.Term, weight: float) -> None:
-        run, start, end, is_gradient = self._blocks[index]
-        out = self._root.sums[run][start:end]
-        torch.div(self._sum(term, run, start, end, 0), weight, out=out)
-        if is_gradient:
-            self._norms[index] = _square(out)
+    def _reduce_block(self, index: int, term: tree.Term, scale: float) -> float:
+        """Write one block of the mean to the root; returns the sum of its squares."""
+        out = self._root.blocks[index]
+        torch.mul(self._sum(term, index, 0), scale, out=out)
+        return _square(out) if index < self._layout.num_gradient_blocks else 0.0
 
-    def _sum(self, term: tree.Term, run: int, start: int, end: int, depth: int) -> torch.Tensor:
+    def _sum(self, term: tree.Term, index: int, depth: int) -> torch.Tensor:
+        """The elements of one block of a term; at `depth`, so that rooms are not shared."""
         if isinstance(term, tree.Partial):
-            return self._slots(term.rank, term.slot).sums[run][start:end]
-        left = self._sum(term.left, run, start, end, depth + 1)
-        right = self._sum(term.right, run, start, end, depth + 2)
-        return torch.add(left, right, out=self._room(left.dtype, depth)[: end - start])
+            lent = self._lent.get(index) if term.rank == self._group.rank else None
+            if lent is not None:
+                return lent
+            return self._slots(term.rank, term.slot).blocks[index]
+        left = self._sum(term.left, index, depth + 1)
+        right = self._sum(term.right, index, depth + 2)
+        return torch.add(left, right, out=self._room(left.dtype, depth)[: len(left)])
+
+    def _blocks_within(self, run: int, start: int, end: int) -> list[int]:
+        """This worker's blocks that lie wholly between two elements of a run."""
+        return [
+            index
+            for index in self._mine
+            for block_run, block_start, block_end in [self._layout.blocks[index]]
+            if run == block_run and start <= block_start and block_end <= end
+        ]
 
     def _room(self, dtype: torch.dtype, depth: int) -> torch.Tensor:
         key = (dtype, depth)

@@ -18,7 +18,7 @@ from typing import Final
 
 import torch
 
-from holdfast.arena.layout import Field, Layout
+from holdfast.arena.layout import ITEM_BYTES, Field, Layout
 from holdfast.arena.tensors import DTYPES, field_of, pack_by_dtype, view
 from holdfast.errors import JobError
 
@@ -29,6 +29,8 @@ NUM_STATS: Final = 16
 """Length of `stats`: the weight, the loss, and up to 14 logged values."""
 NAMES_BYTES: Final = 1024
 """Room for the names of the logged values."""
+BLOCK: Final = 1 << 16
+"""Elements that are summed at a time: few enough to stay in a core's cache."""
 
 
 class SlotLayout:
@@ -40,6 +42,11 @@ class SlotLayout:
 
     Attributes:
         runs: Stretches of `sums` as `(dtype, start, end, is_gradient)`, bytes.
+        blocks: The runs cut into pieces of BLOCK elements, as `(run, start, end)`, elements; the
+            same for every world size.
+        num_gradient_blocks: How many of them, the first ones, are of gradients.
+        gradient_spans: Where each parameter's gradient lies in `sums`, as `(run, start, end)`,
+            elements, in the order of `parameter_names`.
     """
 
     def __init__(
@@ -64,6 +71,21 @@ class SlotLayout:
         self.runs = [(*run, True) for run in gradients.runs()] + [
             (dtype, start + shift, end + shift, False) for dtype, start, end in averages.runs()
         ]
+        self.blocks = [
+            (run, start, min(start + BLOCK, count))
+            for run, (dtype, first, last, _) in enumerate(self.runs)
+            for count in [(last - first) // ITEM_BYTES[dtype]]
+            for start in range(0, count, BLOCK)
+        ]
+        self.num_gradient_blocks = sum(self.runs[run][3] for run, _, _ in self.blocks)
+        spans = {
+            entry.name: (run, (entry.offset - start) // size, (entry.end - start) // size)
+            for run, (dtype, start, _) in enumerate(gradients.runs())
+            for size in [ITEM_BYTES[dtype]]
+            for entry in gradients.entries
+            if entry.dtype == dtype
+        }
+        self.gradient_spans = [spans[f"gradient.{name}"] for name in parameters]
 
 
 class Slot:
@@ -74,6 +96,7 @@ class Slot:
         buffers: One view a floating-point buffer, in the order of `buffer_names`.
         kept: One view an integer buffer, in the order of `kept_names`.
         sums: Flat views, one a run.
+        blocks: Flat views, one a block.
     """
 
     def __init__(self, memory: torch.Tensor, layout: SlotLayout) -> None:
@@ -83,6 +106,7 @@ class Slot:
         self.kept = [at[f"kept.{name}"] for name in layout.kept_names]
         self.used, self.stats, self.names = at["used"], at["stats"], at["names"]
         self.sums = [memory[start:end].view(DTYPES[dtype]) for dtype, start, end, _ in layout.runs]
+        self.blocks = [self.sums[run][start:end] for run, start, end in layout.blocks]
 
     def add(self, other: Slot) -> None:
         """Add the sum of the sibling to the right; `self` comes first in every addition."""

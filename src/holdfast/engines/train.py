@@ -34,6 +34,8 @@ class Result:
         loss: Mean loss of the last step; None if there was none.
         metrics: The last evaluation.
         samples_per_s: Samples a second in this life, start-up excluded.
+        seconds: What a worker has spent its time on in this life: `compute`, `reduce`, `wait` (for
+            the others), `data` and so on, seconds, the mean over the workers.
         weights_sha256: SHA-256 over all parameters and buffers in name order.
         run_dir: Where everything lies.
     """
@@ -43,6 +45,7 @@ class Result:
     loss: float | None
     metrics: dict[str, float] = field(default_factory=dict)
     samples_per_s: float | None
+    seconds: dict[str, float] = field(default_factory=dict)
     weights_sha256: str | None
     run_dir: Path
 
@@ -125,9 +128,10 @@ def _job(task: str | Callable[..., Any], job: Mapping[str, Any] | Job | None) ->
 
 
 def _result(found: dict[str, Any], path: Path) -> Result:
-    known = ("status", "steps", "loss", "samples_per_s", "weights_sha256")
+    known = ("status", "steps", "loss", "samples_per_s", "seconds", "weights_sha256")
     return Result(
-        **{key: found.get(key) for key in known} | {"steps": found.get("steps") or 0},
+        **{key: found.get(key) for key in known}
+        | {"steps": found.get("steps") or 0, "seconds": found.get("seconds") or {}},
         metrics={key: value for key, value in found.items() if key not in known},
         run_dir=path,
     )

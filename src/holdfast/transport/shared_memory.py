@@ -77,9 +77,11 @@ class SharedMemoryGroup:
         tag = meeting << 48 | step
         arena[rank, Word(Word.TAG_EVEN + odd)] = tag
         arena[rank, Word(Word.VALUE_EVEN + odd)] = value
+        doing = arena.enter(rank, Phase.WAIT)
         count = arena.arrive(rank)
         for peer in range(self.world_size):
             self._await(peer, count)
+        arena.enter(rank, doing)
         tags = [arena[peer, Word(Word.TAG_EVEN + odd)] for peer in range(self.world_size)]
         if any(other != tag for other in tags):
             self._parted(tags)

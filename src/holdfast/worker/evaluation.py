@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from holdfast.arena.memory import Phase, Word
+from holdfast.arena.memory import Phase
 from holdfast.arena.tensors import read_names, write_names
 from holdfast.core.seeds import seed_for
 from holdfast.data.dataset import Batch, Dataset, generator_for
@@ -67,7 +67,7 @@ def evaluate(
         Aborted: The abort word was set.
         JobError: `measure` gave different names, or too many.
     """
-    group.arena[group.rank, Word.PHASE] = Phase.EVALUATE
+    group.arena.enter(group.rank, Phase.EVALUATE)
     rows, names = table.rows, list[str]()
     modes = [(module, module.training) for module in model.modules()]
     model.eval()

@@ -49,9 +49,8 @@ class Journal:
         self._metrics: lines.JsonLines | None = None
         self._durable_step = -1
         self._refusal = "another worker could not verify them"
-        self._first_step_at: float | None = None
-        self._samples = 0
-        self._last_step_at = 0.0
+        self._samples, self._seconds = 0, 0.0
+        self._last_step_at: float | None = None
 
     def restore(self, replica: Replica, group: SharedMemoryGroup) -> Progress:
         """Take the state of the best checkpoint that all workers can verify.
@@ -100,10 +99,10 @@ class Journal:
     def step(self, committed: Committed, *, epoch: int, samples: int, rate: float) -> None:
         """Note a committed step."""
         now = time.monotonic()
-        if self._first_step_at is None:
-            self._first_step_at = now
-        else:
+        seconds = None if self._last_step_at is None else now - self._last_step_at
+        if seconds is not None:
             self._samples += samples
+            self._seconds += seconds
         self._last_step_at = now
         if self._metrics is not None:
             self._metrics.write(
@@ -113,6 +112,7 @@ class Journal:
                 norm=committed.norm,
                 lr=rate,
                 samples=samples,
+                seconds=seconds,
                 logged=committed.logged,
             )
 
@@ -163,8 +163,8 @@ class Journal:
 
     def throughput(self) -> dict[str, float | None]:
         """Samples a second since the first step, checkpoints and evaluations included."""
-        seconds = self._last_step_at - (self._first_step_at or 0.0)
-        return {"samples_per_s": round(self._samples / seconds, 1) if self._samples else None}
+        rate = round(self._samples / self._seconds, 1) if self._samples else None
+        return {"samples_per_s": rate}
 
     def _header(self, replica: Replica, progress: Progress) -> dict[str, Any]:
         layout = replica.layout

@@ -10,7 +10,6 @@ import torch
 from holdfast.arena.layout import Field, Layout
 from holdfast.arena.memory import PAGE, Arena
 from holdfast.arena.tensors import views
-from holdfast.collectives import exact
 from holdfast.collectives.slot import NAMES_BYTES, Slot, SlotLayout
 from holdfast.core import tree
 from holdfast.worker.evaluation import COLUMNS, EvaluationTable
@@ -48,7 +47,7 @@ class Sections:
         self.slot_layout = SlotLayout(parameters, buffers)
         self.digest = self.slot_layout.layout.digest
         world_size, slot_bytes = arena.world_size, _paged(self.slot_layout.layout.size_bytes)
-        num_blocks = len(exact.blocks(self.slot_layout))
+        num_blocks = len(self.slot_layout.blocks)
         num_slots = tree.max_partials(num_leaves)
         layout = Layout.pack(
             [

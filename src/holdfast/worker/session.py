@@ -22,7 +22,7 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from holdfast.arena.memory import Arena, Phase, Word
+from holdfast.arena.memory import Arena, Phase, Word, private_memory
 from holdfast.arena.replica import Replica, replica_layout
 from holdfast.core.plan import Plan
 from holdfast.core.seeds import seed_for
@@ -162,6 +162,7 @@ class Session:
             self._sections,
             self._group,
             num_leaves=self._num_leaves,
+            lone=len(self._units) == 1,
             clip_norm=self.job.clip_norm,
         )
         return module, built
@@ -205,12 +206,12 @@ class Session:
                 arena[rank, Word.EPOCH] = order.epoch_of(self._step)
                 self._set_rates(factor)
                 for unit in self._units:
-                    arena[rank, Word.PHASE] = Phase.DATA
+                    arena.enter(rank, Phase.DATA)
                     loaded = loader.take(self._step, unit)
                     if loaded is None:
                         stepper.skip_shard(unit.leaf)
                         continue
-                    arena[rank, Word.PHASE] = Phase.COMPUTE
+                    arena.enter(rank, Phase.COMPUTE)
                     stepper.begin_shard(unit.leaf, model_seed(job.seed, self._step, unit))
                     epoch = order.epoch_of(self._step)
                     self._current = Shard(loaded.batch, loaded.size, self._step, epoch)
@@ -286,15 +287,25 @@ class Session:
             return {}
         self._check_alike(self._replica.checksum(), "different weights at the end of the run")
         self._save(final=True)
-        self._arena[self._rank, Word.PHASE] = Phase.LEFT
+        self._arena.enter(self._rank, Phase.LEFT)
         if self._rank != 0:
             return {}
         return {
             "steps": self._step,
             **self.metrics,
             **self._journal.throughput(),
+            "seconds": self._seconds(),
             "weights_sha256": self._replica.weights_sha256(),
         }
+
+    def _seconds(self) -> dict[str, float]:
+        """What the workers have spent their time on in this life, seconds, their mean."""
+        ranks = range(self._arena.world_size)
+        times = {
+            phase.name.lower(): sum(self._arena.seconds_in(rank, phase) for rank in ranks)
+            for phase in Phase
+        }
+        return {name: round(total / len(ranks), 4) for name, total in times.items() if total}
 
     def _continue(self, order: dict[str, Any]) -> None:
         """Make sure that a resumed run walks on in the order in which it began."""
@@ -330,7 +341,7 @@ class Session:
 
     def _save(self, *, final: bool) -> None:
         assert self._replica is not None
-        self._arena[self._rank, Word.PHASE] = Phase.CHECKPOINT
+        self._arena.enter(self._rank, Phase.CHECKPOINT)
         _check_plain(self.state)
         now = Progress(step=self._step, state=self.state, metrics=self.metrics, order=self._order)
         self._journal.checkpoint(self._replica, self._group, now, final=final)
@@ -345,7 +356,7 @@ class Session:
     def _allocate(self, size_bytes: int) -> torch.Tensor:
         if self.job.placement == "arena":
             return self._sections.replica(self._rank, size_bytes)
-        return torch.zeros(size_bytes, dtype=torch.uint8)
+        return torch.frombuffer(private_memory(size_bytes), dtype=torch.uint8)
 
     def _check_alike(self, mine: int, problem: str) -> None:
         found = self._group.barrier(Meeting.ATTACH, self._step, mine)

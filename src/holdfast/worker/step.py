@@ -3,10 +3,11 @@
     for each shard owed:   begin_shard ─▶ (user: forward, loss) ─▶ backward ─▶ end_shard
     then once:             commit: reduce ─▶ check ─▶ clip ─▶ optimizer ─▶ buffers ─▶ commit
 
-Each shard starts from the same weights and the same buffers, with random numbers of its own. As
-autograd finishes a parameter's gradient, it is multiplied by the shard's weight into the shard's
-slot in the arena, and so never copied again. Siblings in the tree are added as soon as both are
-there. What the reduction leaves in the root slot is what the optimizer reads.
+Each shard starts from the same weights and the same buffers, with random numbers of its own. The
+loss is multiplied by the shard's weight, so autograd gives weight x gradient. As it finishes a
+parameter's, that is written to the shard's slot in the arena, and never copied again. Siblings in
+the tree are added as soon as both are there. What the reduction leaves in the root slot is what the
+optimizer reads.
 """
 
 from __future__ import annotations
@@ -54,6 +55,7 @@ class _ShardInHand:
     Attributes:
         weight: None until `backward` is called.
         fired: Which parameters have got a gradient.
+        lent: Flat gradients that the reducer reads where they are, by parameter.
         logged: Means over the shard by name.
     """
 
@@ -62,6 +64,7 @@ class _ShardInHand:
     slot: Slot
     fired: list[bool]
     weight: float | None = None
+    lent: dict[int, torch.Tensor] = field(default_factory=dict)
     logged: dict[str, float] = field(default_factory=dict)
 
 
@@ -73,6 +76,7 @@ class Stepper:
         sections: The shared memory.
         group: The workers.
         num_leaves: Leaves of the reduction tree.
+        lone: Whether this worker computes one shard a step.
         clip_norm: The longest gradient, or None.
     """
 
@@ -83,10 +87,11 @@ class Stepper:
         group: SharedMemoryGroup,
         *,
         num_leaves: int,
+        lone: bool,
         clip_norm: float | None,
     ) -> None:
         self._replica, self._sections, self._group = replica, sections, group
-        self._num_leaves, self._clip_norm = num_leaves, clip_norm
+        self._num_leaves, self._lone, self._clip_norm = num_leaves, lone, clip_norm
         layout = sections.slot_layout
         self._parameters = [replica.parameters[name] for name in layout.parameter_names]
         self._averaged = [replica.buffers[name] for name in layout.buffer_names]
@@ -121,7 +126,8 @@ class Stepper:
 
         Args:
             loss: The mean over the shard, a scalar.
-            weight: What the shard counts for; its samples, usually.
+            weight: What the shard counts for; its samples, usually. It is rounded to the loss's
+                dtype.
 
         Raises:
             JobError: The loss is not a scalar that depends on the model, or this is the second
@@ -142,7 +148,7 @@ class Stepper:
         shard.weight = weight
         shard.slot.stats[WEIGHT] = weight
         shard.slot.stats[LOSS] = weight * loss.detach().double()
-        loss.backward()  # type: ignore[no-untyped-call]
+        (loss * weight).backward()  # type: ignore[no-untyped-call]
 
     def log(self, values: dict[str, float]) -> None:
         """Add values to what the current shard logs.
@@ -187,14 +193,15 @@ class Stepper:
             JobError: The shards contradict each other.
         """
         arena, rank = self._group.arena, self._group.rank
-        arena[rank, Word.PHASE] = Phase.REDUCE
+        arena.enter(rank, Phase.REDUCE)
         reduced = self._reducer.reduce(self._table, step, int(stop_seen))
         if not math.isfinite(reduced.norm):
             raise self._not_finite(step)
         if self._clip_norm is not None and reduced.norm > self._clip_norm:
             self._reducer.scale_gradient(self._clip_norm / (reduced.norm + 1e-6), step)
-        arena[rank, Word.PHASE] = Phase.UPDATE
+        arena.enter(rank, Phase.UPDATE)
         self._update(reduced)
+        self._reducer.take_back()
         arena.publish_loss(rank, reduced.loss)
         arena[rank, Word.COMMITTED] = step + 1
         self._begin_step()
@@ -261,13 +268,19 @@ class Stepper:
                 raise JobError("call session.backward(loss) instead of loss.backward()")
             if gradient.is_sparse:
                 raise JobError("sparse gradients cannot be reduced; build with sparse=False")
-            target = shard.slot.gradients[index]
-            if shard.fired[index]:  # recomputed segments may each bring a part of the gradient
-                target.add_(gradient * shard.weight)
-            else:
-                torch.mul(gradient, shard.weight, out=target)
-                shard.fired[index] = True
             parameter.grad = None
+            flat, target = gradient.reshape(-1), shard.slot.gradients[index].view(-1)
+            if shard.fired[index]:  # recomputed segments may each bring a part of the gradient
+                if index not in shard.lent:
+                    target.add_(flat)
+                    return
+                flat = shard.lent[index].add_(flat)
+            shard.fired[index] = True
+            start, end = self._reducer.lend(index, flat) if self._lone else (0, 0)
+            target[:start].copy_(flat[:start])
+            target[end:].copy_(flat[end:])
+            if start < end:
+                shard.lent[index] = flat
 
         return record
 

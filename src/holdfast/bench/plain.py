@@ -1,0 +1,57 @@
+"""The loop that people write without holdfast: one process of it, alone or under stock DDP.
+
+Prints one JSON line a step: when it ended, seconds of the machine's monotonic clock.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+from holdfast.bench.workloads import WORKLOADS
+
+
+def main() -> None:
+    """Train; the process's rank, and those it trains with, come as options."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--workload", choices=WORKLOADS, required=True)
+    parser.add_argument("--steps", type=int, required=True)
+    parser.add_argument("--rank", type=int, required=True)
+    parser.add_argument("--world-size", type=int, required=True)
+    parser.add_argument("--store", help="A file to meet at; without it, nobody is met.")
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    workload = WORKLOADS[options.workload]()
+    model = workload.model()
+    if options.store:
+        dist.init_process_group(
+            "gloo",
+            init_method=Path(options.store).as_uri(),
+            rank=options.rank,
+            world_size=options.world_size,
+        )
+        model = DistributedDataParallel(model)
+    optimizer = workload.optimizer(model.parameters())
+    ends = []
+    for step in range(options.steps):
+        generator = torch.Generator().manual_seed(1_000_003 * options.rank + step)
+        batch = workload.draw(workload.batch_size, generator)
+        optimizer.zero_grad()
+        loss = workload.loss(model, batch)
+        loss.backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+        loss.item()
+        ends.append(time.monotonic())
+    print(" ".join(f"{end:.6f}" for end in ends))
+    if options.store:
+        dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,154 @@
+"""The three training jobs that benchmarks run, small enough for a laptop's cores.
+
+    small   a CNN of 0.1 M parameters on images of 3x32x32, SGD    compute, little state
+    large   an MLP of 25 M parameters, Adam                        communication and state
+    lm      a GPT of 10 M parameters, AdamW                        between the two
+
+Their data is drawn from a generator, so that reading it costs the same however they are run. Each
+is a task for holdfast, and the plain loops beside it are given the same models and batches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final, Protocol
+
+import torch
+import torch.nn.functional as F
+from torch import nn, optim
+
+from holdfast.data.dataset import Batch
+from holdfast.data.permutation import Indices
+from holdfast.job.spec import Job
+from holdfast.models.gpt import Gpt
+from holdfast.models.mlp import MultilayerPerceptron
+
+VOCABULARY: Final = 8192
+CONTEXT: Final = 64
+
+
+class Drawn:
+    """A data set that makes its samples up when they are asked for.
+
+    Args:
+        draw: From a number of samples and a generator to a batch.
+        size: Samples it claims to hold.
+    """
+
+    fingerprint = "drawn"
+
+    def __init__(self, workload: Workload, size: int) -> None:
+        self._workload, self._size = workload, size
+
+    def __len__(self) -> int:
+        return self._size
+
+    def batch(self, indices: Indices, generator: torch.Generator) -> Batch:
+        """So many samples as `indices` are."""
+        return self._workload.draw(len(indices), generator)
+
+
+class Workload(Protocol):
+    """Model, optimizer, batches and loss.
+
+    Attributes:
+        batch_size: Samples of a worker and step.
+    """
+
+    batch_size: int
+
+    def model(self) -> nn.Module: ...
+    def optimizer(self, parameters: Iterable[nn.Parameter]) -> optim.Optimizer: ...
+    def draw(self, count: int, generator: torch.Generator) -> tuple[torch.Tensor, torch.Tensor]: ...
+    def loss(self, model: nn.Module, batch: Batch) -> torch.Tensor: ...
+
+
+class Small:
+    """Three convolutions and a linear head."""
+
+    batch_size = 80
+
+    def model(self) -> nn.Module:
+        return nn.Sequential(
+            nn.Conv2d(3, 32, 3, padding=1),
+            nn.ReLU(),
+            nn.Conv2d(32, 64, 3, stride=2, padding=1),
+            nn.ReLU(),
+            nn.Conv2d(64, 128, 3, stride=2, padding=1),
+            nn.ReLU(),
+            nn.AdaptiveAvgPool2d(1),
+            nn.Flatten(),
+            nn.Linear(128, 10),
+        )
+
+    def optimizer(self, parameters: Iterable[nn.Parameter]) -> optim.Optimizer:
+        return optim.SGD(parameters, lr=0.01, momentum=0.9)
+
+    def draw(self, count: int, generator: torch.Generator) -> tuple[torch.Tensor, torch.Tensor]:
+        x = torch.randn(count, 3, 32, 32, generator=generator)
+        return x, torch.randint(10, (count,), generator=generator)
+
+    def loss(self, model: nn.Module, batch: Batch) -> torch.Tensor:
+        return F.cross_entropy(model(batch[0]), batch[1])
+
+
+class Large:
+    """Four linear layers, 1024-3072-3072-3072-1024."""
+
+    batch_size = 32
+
+    def model(self) -> nn.Module:
+        return MultilayerPerceptron(1024, [3072, 3072, 3072], 1024, dropout=0.0)
+
+    def optimizer(self, parameters: Iterable[nn.Parameter]) -> optim.Optimizer:
+        return optim.Adam(parameters, lr=1e-4, fused=True)
+
+    def draw(self, count: int, generator: torch.Generator) -> tuple[torch.Tensor, torch.Tensor]:
+        x = torch.randn(count, 1024, generator=generator)
+        return x, torch.randn(count, 1024, generator=generator)
+
+    def loss(self, model: nn.Module, batch: Batch) -> torch.Tensor:
+        return F.mse_loss(model(batch[0]), batch[1])
+
+
+class Language:
+    """Six transformer blocks of width 320 over 64 of 8,192 tokens."""
+
+    batch_size = 4
+
+    def model(self) -> nn.Module:
+        return Gpt(
+            vocabulary=VOCABULARY, context=CONTEXT, width=320, heads=5, layers=6, dropout=0.0
+        )
+
+    def optimizer(self, parameters: Iterable[nn.Parameter]) -> optim.Optimizer:
+        return optim.AdamW(parameters, lr=3e-4, fused=True)
+
+    def draw(self, count: int, generator: torch.Generator) -> tuple[torch.Tensor, torch.Tensor]:
+        tokens = torch.randint(VOCABULARY, (count, CONTEXT + 1), generator=generator)
+        return tokens[:, :-1], tokens[:, 1:]
+
+    def loss(self, model: nn.Module, batch: Batch) -> torch.Tensor:
+        return F.cross_entropy(model(batch[0]).flatten(0, 1), batch[1].flatten())
+
+
+WORKLOADS: Final[dict[str, type[Workload]]] = {"small": Small, "large": Large, "lm": Language}
+
+
+class BenchTask:
+    """A workload as holdfast's task; `params` names it and says how many steps to run."""
+
+    def __init__(self, job: Job) -> None:
+        self._workload = WORKLOADS[job.params["workload"]]()
+        self._size = job.batch * job.params["steps"]
+        self.model, self.optimizer = self._workload.model, self._workload.optimizer
+        self.loss = self._workload.loss
+
+    def training_data(self) -> Drawn:
+        return Drawn(self._workload, self._size)
+
+    def test_data(self) -> None:
+        return None
+
+    def measure(self, model: nn.Module, batch: Batch) -> dict[str, float]:
+        return {"loss": float(self.loss(model, batch))}
