@@ -19,7 +19,8 @@ if TYPE_CHECKING:
         WorkerFailed,
     )
     from holdfast.job.spec import Job
-    from holdfast.worker.session import Session, Shard
+    from holdfast.worker.session import Session
+    from holdfast.worker.shard import Shard
 
 _HOMES = {
     "CheckpointError": "holdfast.errors",
@@ -30,7 +31,7 @@ _HOMES = {
     "NonFiniteError": "holdfast.errors",
     "Result": "holdfast.engines.train",
     "Session": "holdfast.worker.session",
-    "Shard": "holdfast.worker.session",
+    "Shard": "holdfast.worker.shard",
     "WorkerFailed": "holdfast.errors",
     "train": "holdfast.engines.train",
 }

@@ -7,7 +7,7 @@ import torch
 
 from holdfast.arena.layout import Field, Layout
 from holdfast.checkpoint import manifest, parts
-from holdfast.checkpoint.manifest import Header, Manifest, Part, Tensor
+from holdfast.checkpoint.manifest import Best, Header, Manifest, Part, Tensor
 from holdfast.checkpoint.restore import read_state
 from holdfast.checkpoint.save import write_part
 from holdfast.errors import CheckpointError
@@ -193,9 +193,18 @@ def test_prune_keeps_the_newest(tmp_path):
     layout = layout_of(width=4)
     for step in (1, 2, 10, 11):
         save(tmp_path, step, state_of(layout), layout)
-    manifest.prune(tmp_path, 2)
+    manifest.prune(tmp_path, 2, Best())
     kept = [path.name for path in manifest.committed(tmp_path)]
     assert kept == ["step-00000011", "step-00000010"]
+
+
+def test_prune_spares_the_best(tmp_path):
+    layout = layout_of(width=4)
+    for step in (1, 2, 10, 11):
+        save(tmp_path, step, state_of(layout), layout)
+    manifest.prune(tmp_path, 1, Best(value=0.5, step=2))
+    kept = [path.name for path in manifest.committed(tmp_path)]
+    assert kept == ["step-00000011", "step-00000002"]
 
 
 def test_no_pickle_is_ever_read(saved):

@@ -54,3 +54,17 @@ def test_a_built_in_job_can_be_called_by_name(tmp_path):
     )
     assert (result.status, result.steps) == ("finished", 23)
     assert 0 < result.metrics["accuracy"] <= 1
+
+
+def test_a_result_holds_tables_checkpoints_and_figures(tmp_path):
+    import holdfast
+
+    keys = {"epochs": 3, "evaluation.best": "accuracy", "checkpoint.every_steps": 10}
+    result = holdfast.train("digits", keys, run_dir=tmp_path / "run")
+    assert result.history["step"] == list(range(1, 70))
+    assert result.history["loss"][-1] == result.loss
+    assert result.evaluations["step"] == [23, 46, 69]
+    assert max(result.evaluations["accuracy"]) == result.best["value"]
+    assert result.checkpoint.name == "step-00000069"
+    assert (result.best_checkpoint / "manifest.json").exists()
+    assert result.figures["loss"].read_bytes().startswith(b"\x89PNG")

@@ -57,12 +57,13 @@ class CheckpointBarrier:
         written = [part for part in arrived if isinstance(part, PartWritten)]
         if failed:
             return self._given_up(failed[0].step, f"rank {failed[0].rank}: {failed[0].reason}")
+        record = _manifest(written)
         try:
-            directory = manifest.commit(self._root, _manifest(written), self._attempt)
+            directory = manifest.commit(self._root, record, self._attempt)
         except OSError as error:
             return self._given_up(written[0].step, str(error))
         with contextlib.suppress(OSError):  # the next one tries again
-            manifest.prune(self._root, self._keep)
+            manifest.prune(self._root, self._keep, record.best)
         return Verdict(step=written[0].step, directory=directory, error=None)
 
     def _given_up(self, step: int, error: str) -> Verdict:

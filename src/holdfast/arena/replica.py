@@ -145,8 +145,9 @@ class Replica:
         """SHA-256 over all parameters and buffers in name order: name, dtype, shape and bytes."""
         hasher = hashlib.sha256()
         entries = (entry for entry in self.layout.entries if entry.name.startswith(MODEL))
+        flat = self.flat.cpu()
         for entry in sorted(entries, key=lambda entry: entry.name):
             name = entry.name.removeprefix(MODEL)
             hasher.update(f"{name}\0{entry.dtype}\0{list(entry.shape)}\0".encode())
-            hasher.update(self.flat[entry.offset : entry.end].numpy().data)
+            hasher.update(flat[entry.offset : entry.end].numpy().data)
         return hasher.hexdigest()

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 import torch
+from torch.utils.dlpack import from_dlpack
 
 from holdfast.arena.layout import Entry, Field, Layout
 from holdfast.errors import JobError
@@ -34,11 +35,11 @@ def field_of(name: str, tensor: torch.Tensor) -> Field:
 def view(flat: torch.Tensor, entry: Entry) -> torch.Tensor:
     """The tensor of `entry` inside `flat`, uint8[layout.size_bytes].
 
-    Autograd counts its changes apart from those of the rest of `flat`: otherwise a change to one
-    buffer would look to it like a change to all.
+    It has a storage of its own over the same memory. Otherwise a change to one tensor would look to
+    autograd and the compiler like a change to all.
     """
     part = flat[entry.offset : entry.end].view(DTYPES[entry.dtype]).view(entry.shape)
-    return part.data
+    return from_dlpack(part)
 
 
 def views(flat: torch.Tensor, layout: Layout) -> dict[str, torch.Tensor]:

@@ -59,6 +59,20 @@ class Part(_Record):
     digests: tuple[str, ...]
 
 
+class Best(_Record):
+    """The best evaluation of a run.
+
+    Attributes:
+        value: Of the metric that the job watches; None before the first evaluation.
+        step: Steps committed then; the checkpoint of that step is kept.
+        since: Evaluations since then.
+    """
+
+    value: float | None = None
+    step: int = 0
+    since: int = 0
+
+
 class Header(_Record):
     """What a checkpoint holds, apart from its files; rank 0 knows it all.
 
@@ -70,6 +84,7 @@ class Header(_Record):
         absent: Tensors that had no value yet.
         state: What the user's code keeps, `session.state`.
         metrics: The newest loss and evaluation.
+        best: The best evaluation so far, where one is looked for.
         order: The data set and how the run walks through it; see `data.order`.
         versions: Of holdfast, torch and Python.
     """
@@ -83,6 +98,7 @@ class Header(_Record):
     absent: tuple[str, ...]
     state: dict[str, Any]
     metrics: dict[str, float]
+    best: Best = Best()
     order: dict[str, Any]
     versions: dict[str, str]
 
@@ -195,12 +211,15 @@ def sweep(root: Path) -> None:
             shutil.rmtree(path) if path.is_dir() else path.unlink()
 
 
-def prune(root: Path, keep: int) -> None:
-    """Remove all but the newest `keep` checkpoints.
+def prune(root: Path, keep: int, best: Best) -> None:
+    """Remove all checkpoints but the newest `keep` and the best.
 
     A directory loses its name before its files, so a crash never leaves half a checkpoint.
     """
+    spared = None if best.value is None else _final(root, best.step)
     for path in committed(root)[keep:]:
+        if path == spared:
+            continue
         doomed = path.with_name(path.name + ".0.tmp")
         path.rename(doomed)
         shutil.rmtree(doomed)

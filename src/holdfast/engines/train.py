@@ -6,17 +6,18 @@ import json
 import secrets
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
 from holdfast.agent.supervisor import Controls
+from holdfast.checkpoint import manifest
 from holdfast.engines import local
 from holdfast.errors import JobError
 from holdfast.job import load
 from holdfast.job.spec import Job
-from holdfast.observe import curve
+from holdfast.observe import curve, lines
 from holdfast.observe.run_dir import RunDirectory
 from holdfast.observe.terminal import RunView
 from holdfast.tasks import reference
@@ -33,6 +34,7 @@ class Result:
         steps: Steps committed, over all of the run's lives.
         loss: Mean loss of the last step; None if there was none.
         metrics: The last evaluation.
+        best: Where the job looks for a best evaluation, its `value` and the `step` it came after.
         samples_per_s: Samples a second in this life, start-up excluded.
         seconds: What a worker has spent its time on in this life: `compute`, `reduce`, `wait` (for
             the others), `data` and so on, seconds, the mean over the workers.
@@ -44,10 +46,51 @@ class Result:
     steps: int
     loss: float | None
     metrics: dict[str, float] = field(default_factory=dict)
+    best: dict[str, float] | None = None
     samples_per_s: float | None
     seconds: dict[str, float] = field(default_factory=dict)
     weights_sha256: str | None
     run_dir: Path
+
+    @property
+    def history(self) -> dict[str, list[Any]]:
+        """A table of the steps: `step`, `epoch`, `loss`, `norm`, `lr`, `samples`, `seconds`, and
+        what was logged; a list a column.
+        """
+        return lines.columns(
+            {**{key: value for key, value in line.items() if key != "logged"}, **line["logged"]}
+            for line in self._lines()
+            if "loss" in line
+        )
+
+    @property
+    def evaluations(self) -> dict[str, list[Any]]:
+        """A table of the evaluations: the steps before each, and a column a metric."""
+        return lines.columns(
+            {"step": line["step"], **line["evaluation"]}
+            for line in self._lines()
+            if "evaluation" in line
+        )
+
+    @property
+    def checkpoint(self) -> Path | None:
+        """The newest checkpoint."""
+        return next(iter(manifest.committed(self.run_dir / "checkpoints")), None)
+
+    @property
+    def best_checkpoint(self) -> Path | None:
+        """The checkpoint of the best evaluation, where the job looks for one."""
+        if self.best is None:
+            return None
+        return self.run_dir / "checkpoints" / manifest.directory_name(int(self.best["step"]))
+
+    @property
+    def figures(self) -> dict[str, Path]:
+        """Pictures of the run, by name."""
+        return {path.stem: path for path in sorted(self.run_dir.glob("*.png"))}
+
+    def _lines(self) -> Iterator[dict[str, Any]]:
+        return lines.read(self.run_dir / "metrics.jsonl")
 
     def as_dict(self) -> dict[str, Any]:
         """The result as plain data, metrics beside the rest."""
@@ -56,6 +99,7 @@ class Result:
             "steps": self.steps,
             "loss": self.loss,
             **self.metrics,
+            **({} if self.best is None else {"best": self.best}),
             "samples_per_s": self.samples_per_s,
             "weights_sha256": self.weights_sha256,
             "run_dir": str(self.run_dir),
@@ -128,7 +172,7 @@ def _job(task: str | Callable[..., Any], job: Mapping[str, Any] | Job | None) ->
 
 
 def _result(found: dict[str, Any], path: Path) -> Result:
-    known = ("status", "steps", "loss", "samples_per_s", "seconds", "weights_sha256")
+    known = ("status", "steps", "loss", "best", "samples_per_s", "seconds", "weights_sha256")
     return Result(
         **{key: found.get(key) for key in known}
         | {"steps": found.get("steps") or 0, "seconds": found.get("seconds") or {}},

@@ -6,9 +6,9 @@ hold is written so that the message of a refused value says what would have been
 
 from __future__ import annotations
 
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from holdfast.core.plan import Plan
 from holdfast.job.data import Data
@@ -24,6 +24,25 @@ class Checkpoints(Spec):
     """Steps from one checkpoint to the next; 0 writes none on the way."""
     keep: Count = 2
     """How many of the newest to keep."""
+
+
+class Evaluation(Spec):
+    """When the task's test data is measured, and what follows from it."""
+
+    every_epochs: Count = 1
+    """Epochs from one evaluation to the next; the last epoch is evaluated anyway."""
+    best: str | None = None
+    """The metric whose best checkpoint is kept, such as `accuracy`."""
+    goal: Literal["max", "min"] = "max"
+    """Whether more of it is better, or less."""
+    patience: Count | None = None
+    """Evaluations without a better value after which the run ends early."""
+
+    @model_validator(mode="after")
+    def _patience_is_for_a_metric(self) -> Self:
+        if self.patience is not None and self.best is None:
+            raise ValueError("patience needs a metric to watch; set evaluation.best too")
+        return self
 
 
 class Job(Spec):
@@ -60,6 +79,17 @@ class Job(Spec):
     """Shards of each worker, where they are to be uneven."""
     numerics: Literal["exact", "fast"] = "exact"
     """`exact`: the same bits whatever the workers. `fast`: a worker's shards are one batch."""
+    sync: Literal["tree", "ddp"] = "tree"
+    """How gradients are summed. `tree`: along a tree over shards, through shared memory. `ddp`:
+    PyTorch's DistributedDataParallel (gloo, or NCCL on GPUs), a worker's shards being one batch."""
+    port: Annotated[int, Field(ge=0, le=65535)] = 0
+    """Where the workers of `sync: ddp` meet, on this host alone; 0 takes a free port."""
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    """`auto`: GPUs where there are any."""
+    precision: Literal["fp32", "bf16"] = "fp32"
+    """`bf16`: forward passes under PyTorch's autocast; weights and gradients stay in fp32."""
+    compile: bool = False
+    """Compile the model with torch.compile, once for every shape of a batch."""
     placement: Literal["private", "arena"] = "private"
     """Where a worker's replica lies: in its own memory, or in the arena, which outlives it."""
     threads_per_worker: Count = 1
@@ -69,10 +99,11 @@ class Job(Spec):
     timeout_s: Annotated[float, Field(gt=0)] = 1800.0
     """How long workers wait for each other before they give up, seconds."""
 
+    evaluation: Evaluation = Evaluation()
     checkpoint: Checkpoints = Checkpoints()
 
     FREE_ON_RESUME: ClassVar[frozenset[str]] = frozenset(
-        {"workers", "shares", "placement", "prefetch", "timeout_s", "checkpoint"}
+        {"workers", "shares", "placement", "prefetch", "timeout_s", "port", "device", "checkpoint"}
     )
 
     def plan(self) -> Plan:
@@ -85,9 +116,14 @@ class Job(Spec):
             return Plan.even(self.shards, self.workers)
         return Plan.of_shares(self.shares, self.shards, self.workers)
 
+    @property
+    def merges_shards(self) -> bool:
+        """Whether a worker's shards are computed as one batch, so that the workers show."""
+        return self.numerics == "fast" or self.sync == "ddp"
+
     def lineage(self) -> dict[str, Any]:
         """The keys that decide the weights, as plain data."""
         free = set(self.FREE_ON_RESUME)
-        if self.numerics == "fast":
+        if self.merges_shards:
             free -= {"workers", "shares"}
         return self.model_dump(mode="json", exclude=free)

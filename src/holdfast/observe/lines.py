@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Self
 
@@ -55,6 +55,13 @@ def read(path: Path) -> Iterator[dict[str, Any]]:
     for _, value in _lines(path):
         if value is not None:
             yield value
+
+
+def columns(entries: Iterable[Mapping[str, Any]]) -> dict[str, list[Any]]:
+    """A table: a list a key, as long as there are entries, None where one has no such key."""
+    rows = list(entries)
+    names = dict.fromkeys(name for row in rows for name in row)
+    return {name: [row.get(name) for row in rows] for name in names}
 
 
 def forget_after(path: Path, step: int) -> None:

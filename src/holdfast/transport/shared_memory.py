@@ -32,6 +32,7 @@ class Meeting(enum.IntEnum):
     PARTIALS = 3
     ROOT = 4
     CLIP = 5
+    WEIGHTS = 10
     EVALUATION = 6
     EVALUATED = 7
     CHECKPOINT = 8
@@ -43,6 +44,7 @@ _DOING: Final = {
     Meeting.RESTORE: "restoring a checkpoint",
     Meeting.PARTIALS: "summing the gradient of step {step}",
     Meeting.ROOT: "summing the gradient of step {step}",
+    Meeting.WEIGHTS: "weighing its shards of step {step}",
     Meeting.CLIP: "clipping the gradient of step {step}",
     Meeting.EVALUATION: "evaluating after step {step}",
     Meeting.EVALUATED: "evaluating after step {step}",

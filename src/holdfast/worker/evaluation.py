@@ -20,6 +20,7 @@ from holdfast.core.seeds import seed_for
 from holdfast.data.dataset import Batch, Dataset, generator_for
 from holdfast.errors import JobError
 from holdfast.transport.shared_memory import Meeting, SharedMemoryGroup
+from holdfast.worker.device import moved
 
 Measure = Callable[[nn.Module, Batch], dict[str, float]]
 
@@ -49,6 +50,7 @@ def evaluate(
     dataset: Dataset,
     measure: Measure,
     batch_size: int,
+    device: torch.device,
     step: int,
 ) -> dict[str, float]:
     """The means over `dataset` of what `measure` gives for batches, on all workers.
@@ -61,6 +63,7 @@ def evaluate(
         dataset: What to measure on.
         measure: Means over one batch, by name; the same names for every batch.
         batch_size: Samples measured at a time.
+        device: Where the model is.
         step: Steps committed so far.
 
     Raises:
@@ -76,7 +79,9 @@ def evaluate(
             for shard in shards:
                 lo = len(dataset) * shard // len(rows)
                 hi = len(dataset) * (shard + 1) // len(rows)
-                names = _measure(rows[shard], lo, hi, model, dataset, measure, batch_size, names)
+                names = _measure(
+                    rows[shard], lo, hi, model, dataset, measure, batch_size, device, names
+                )
     finally:
         for module, was_training in modes:  # each its own: some may be frozen
             module.training = was_training
@@ -99,6 +104,7 @@ def _measure(
     dataset: Dataset,
     measure: Measure,
     batch_size: int,
+    device: torch.device,
     names: list[str],
 ) -> list[str]:
     """Write the weighted sums over the samples `lo..hi-1` into `row`; returns their names."""
@@ -107,7 +113,7 @@ def _measure(
         indices = np.arange(start, min(start + batch_size, hi))
         torch.manual_seed(seed_for("evaluation", start))
         batch = dataset.batch(indices, generator_for("evaluation", start))
-        values = measure(model, batch)
+        values = measure(model, moved(batch, device))
         found = sorted(values)
         if (names and found != names) or len(found) > COLUMNS - 1:
             raise JobError(

@@ -13,7 +13,7 @@ import torch
 
 from holdfast.arena.replica import Replica
 from holdfast.checkpoint import manifest
-from holdfast.checkpoint.manifest import Header, Manifest, Tensor
+from holdfast.checkpoint.manifest import Best, Header, Manifest, Tensor
 from holdfast.checkpoint.restore import read_state
 from holdfast.checkpoint.save import write_part
 from holdfast.errors import CheckpointError, HoldfastError
@@ -32,6 +32,7 @@ class Progress:
     step: int = 0
     state: dict[str, Any] = field(default_factory=dict)
     metrics: dict[str, float] = field(default_factory=dict)
+    best: Best = field(default_factory=Best)
     order: dict[str, Any] = field(default_factory=dict)
 
 
@@ -67,7 +68,11 @@ class Journal:
                 replica.flat.copy_(flat)
                 replica.restored(frozenset(found.absent))
                 progress = Progress(
-                    step=found.step, state=found.state, metrics=found.metrics, order=found.order
+                    step=found.step,
+                    state=found.state,
+                    metrics=found.metrics,
+                    best=found.best,
+                    order=found.order,
                 )
                 self._durable_step = found.step
                 break
@@ -136,7 +141,7 @@ class Journal:
         launch, rank, step = self._launch, self._launch.rank, progress.step
         temporary = self._run_dir / "checkpoints" / manifest.temporary_name(step, launch.attempt)
         try:
-            part = write_part(temporary, replica.flat, replica.layout, rank, group.world_size)
+            part = write_part(temporary, replica.flat.cpu(), replica.layout, rank, group.world_size)
         except OSError as error:
             self._channel.send(PartFailed(rank=rank, step=step, reason=str(error)))
         else:
@@ -180,6 +185,7 @@ class Journal:
             absent=tuple(sorted(replica.absent)),
             state=progress.state,
             metrics=progress.metrics,
+            best=progress.best,
             order=progress.order,
             versions={
                 "holdfast": metadata.version("holdfast"),

@@ -14,60 +14,34 @@ and the next one begins. Leaving the loop never commits half a step.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import asdict
 from typing import Any
 
 import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from holdfast.arena.memory import Arena, Phase, Word, private_memory
-from holdfast.arena.replica import Replica, replica_layout
-from holdfast.core.plan import Plan
-from holdfast.core.seeds import seed_for
-from holdfast.data.dataset import Batch, as_dataset, seed_everything
-from holdfast.data.loader import Loader, Unit, model_seed
+from holdfast.arena.memory import Arena, Phase, Word
+from holdfast.arena.replica import Replica
+from holdfast.checkpoint.manifest import Best
+from holdfast.data.dataset import Dataset, as_dataset, generator_for
+from holdfast.data.loader import Loaded, Loader, model_seed
 from holdfast.data.order import Order
 from holdfast.errors import JobError
 from holdfast.job.spec import Job
 from holdfast.transport.shared_memory import Meeting, SharedMemoryGroup
+from holdfast.worker import attach, device
+from holdfast.worker.attach import ModelFactory, OptimizerFactory
+from holdfast.worker.best import best_after, hope_is_lost
+from holdfast.worker.ddp import DdpStepper
 from holdfast.worker.evaluation import Measure, evaluate
 from holdfast.worker.journal import Journal, Progress
-from holdfast.worker.sections import Sections
+from holdfast.worker.shard import Shard, units_of
 from holdfast.worker.step import Stepper
 
-ModelFactory = Callable[[], nn.Module]
-OptimizerFactory = Callable[[Iterable[nn.Parameter]], Optimizer]
 ScheduleFactory = Callable[[int], Callable[[int], float]]
 """From the number of steps of the run to a function from a step to the learning rate's factor."""
-
-
-@dataclass(frozen=True, slots=True)
-class Shard:
-    """Samples to compute a loss on.
-
-    Attributes:
-        batch: What the data set gives for them.
-        size: How many they are.
-        step: The step that they belong to.
-        epoch: The epoch that they belong to.
-    """
-
-    batch: Batch
-    size: int
-    step: int
-    epoch: int
-
-    @property
-    def x(self) -> Any:
-        """The first part of the batch: the inputs."""
-        return self.batch[0]
-
-    @property
-    def y(self) -> Any:
-        """The second part of the batch: the targets."""
-        return self.batch[1]
 
 
 class StopRequested(BaseException):
@@ -95,14 +69,15 @@ class Session:
         self._arena, self._rank, self._journal = arena, rank, journal
         self._group = SharedMemoryGroup(arena, rank, job.timeout_s)
         self._plan = job.plan()
-        self._units = _units(self._plan, rank, fast=job.numerics == "fast")
-        self._num_leaves = job.workers if job.numerics == "fast" else job.shards
-        self._stepper: Stepper | None = None
+        self._units = units_of(self._plan, rank, merged=job.merges_shards)
+        self._device = device.choose(job.device, rank)
+        self._stepper: Stepper | DdpStepper | None = None
         self._replica: Replica | None = None
         self._schedule: ScheduleFactory | None = None
         self._evaluation: Callable[[], dict[str, float]] | None = None
         self._step = 0
         self._order: dict[str, Any] = {}
+        self._best = Best()
         self._current: Shard | None = None
         self._loop_begun = False
 
@@ -131,41 +106,26 @@ class Session:
         """
         if self._replica is not None:
             raise JobError("session.attach was called twice; a run trains one model")
-        seed_everything(seed_for("attach", self.job.seed))
-        module = model()
-        built = optimizer([p for p in module.parameters() if p.requires_grad])
-        trained = {name: p for name, p in module.named_parameters() if p.requires_grad}
-        if not trained:
-            raise JobError("the model has no parameter to train")
-        layout = replica_layout(module, built)
-        self._sections = Sections(
-            self._arena,
-            trained,
-            dict(module.named_buffers()),
-            num_leaves=self._num_leaves,
-            num_shards=self.job.shards,
-            replica_bytes=layout.size_bytes if self.job.placement == "arena" else 0,
+        self._replica, sections = attach.attach(
+            self.job, self._arena, self._rank, self._device, model, optimizer
         )
-        self._replica = Replica(module, built, layout, self._allocate(layout.size_bytes))
+        self._sections = sections
+        built = self._replica.optimizer
         self._base_rates = [group["lr"] for group in built.param_groups]
         self._schedule = schedule
-        self._check_alike(self._sections.digest, "different models: their shapes differ")
+        layout = self._replica.layout
+        self._check_alike(layout.digest, "different models: their shapes differ")
         restored = self._journal.restore(self._replica, self._group)
         self._step, self.state, self.metrics = restored.step, restored.state, restored.metrics
-        self._order = restored.order
+        self._order, self._best = restored.order, restored.best
         self._check_alike(
             self._replica.checksum(),
             "different weights; the model's factory must draw from torch's seeded generator only",
         )
-        self._stepper = Stepper(
-            self._replica,
-            self._sections,
-            self._group,
-            num_leaves=self._num_leaves,
-            lone=len(self._units) == 1,
-            clip_norm=self.job.clip_norm,
+        self._stepper = attach.stepper(
+            self.job, self._replica, sections, self._group, lone=len(self._units) == 1
         )
-        return module, built
+        return self._stepper.model, built
 
     def shards(self, dataset: object, *, epochs: int) -> Iterator[Shard]:
         """Walk through `dataset`, `epochs` times in all, from where the run is.
@@ -202,21 +162,19 @@ class Session:
             samples, order, self._units, depth=job.prefetch, check_abort=arena.check_abort
         )
         try:
-            while self._step < order.total_steps:
+            while self._step < order.total_steps and not hope_is_lost(self._best, job.evaluation):
                 arena[rank, Word.EPOCH] = order.epoch_of(self._step)
                 self._set_rates(factor)
                 for unit in self._units:
                     arena.enter(rank, Phase.DATA)
-                    loaded = loader.take(self._step, unit)
+                    loaded = loader.take(self._step, unit) or self._borrowed(samples, order)
                     if loaded is None:
+                        assert isinstance(stepper, Stepper)
                         stepper.skip_shard(unit.leaf)
                         continue
                     arena.enter(rank, Phase.COMPUTE)
                     stepper.begin_shard(unit.leaf, model_seed(job.seed, self._step, unit))
-                    epoch = order.epoch_of(self._step)
-                    self._current = Shard(loaded.batch, loaded.size, self._step, epoch)
-                    yield self._current
-                    self._current = None
+                    yield from self._one_shard(loaded, order.epoch_of(self._step))
                     stepper.end_shard()
                 self._commit(stepper, order)
         finally:
@@ -237,7 +195,10 @@ class Session:
         """
         if self._current is None:
             raise JobError("session.backward belongs inside the loop over session.shards")
-        self._attached().backward(loss, float(self._current.size if weight is None else weight))
+        size = self._current.size
+        chosen = size if weight is None or size == 0 else weight
+        with self._autocast(enabled=False):
+            self._attached().backward(loss, float(chosen))
 
     def log(self, **values: float) -> None:
         """Log means over the current shard's samples; the run keeps their means over the step.
@@ -250,7 +211,8 @@ class Session:
         self._attached().log({name: float(value) for name, value in values.items()})
 
     def evaluate_each_epoch(self, dataset: object, measure: Measure) -> None:
-        """Evaluate after every epoch; the results go to the run's metrics.
+        """Evaluate after every epoch, or as often as the job says; the results go to the run's
+        metrics, and the job's `evaluation.best` is looked for among them.
 
         Args:
             dataset: What to measure on.
@@ -267,16 +229,18 @@ class Session:
         """
         self._attached()
         assert self._replica is not None
-        found = evaluate(
-            self._group,
-            self._sections.evaluation,
-            self._plan.shards_of(self._rank),
-            model=self._replica.model,
-            dataset=as_dataset(dataset),
-            measure=measure,
-            batch_size=self.job.batch,
-            step=self._step,
-        )
+        with self._autocast():
+            found = evaluate(
+                self._group,
+                self._sections.evaluation,
+                self._plan.shards_of(self._rank),
+                model=self._replica.model,
+                dataset=as_dataset(dataset),
+                measure=measure,
+                batch_size=self.job.batch,
+                device=self._device,
+                step=self._step,
+            )
         self.metrics |= found
         return found
 
@@ -293,6 +257,9 @@ class Session:
         return {
             "steps": self._step,
             **self.metrics,
+            "best": None
+            if self._best.value is None
+            else {"step": self._best.step, "value": self._best.value},
             **self._journal.throughput(),
             "seconds": self._seconds(),
             "weights_sha256": self._replica.weights_sha256(),
@@ -319,7 +286,7 @@ class Session:
             )
         self._order = order
 
-    def _commit(self, stepper: Stepper, order: Order) -> None:
+    def _commit(self, stepper: Stepper | DdpStepper, order: Order) -> None:
         committed = stepper.commit(self._step, self._arena.stop_requested)
         self._step += 1
         self.metrics["loss"] = committed.loss
@@ -330,20 +297,36 @@ class Session:
             samples=order.batch_size_of(committed.step),
             rate=self._replica.optimizer.param_groups[0]["lr"],
         )
-        if order.ends_epoch(committed.step) and self._evaluation is not None:
-            self._journal.evaluation(self._step, self._evaluation())
+        improved = self._evaluate_after(committed.step, order)
         every = self.job.checkpoint.every_steps
         if committed.stop:
             self._save(final=True)
             raise StopRequested
-        if every and self._step % every == 0:
+        if improved or (every and self._step % every == 0):
             self._save(final=False)
+
+    def _evaluate_after(self, step: int, order: Order) -> bool:
+        """Evaluate if it is time to; returns whether the result is the best so far."""
+        epoch, wish = order.epoch_of(step) + 1, self.job.evaluation
+        due = epoch % wish.every_epochs == 0 or epoch == order.epochs
+        if self._evaluation is None or not (due and order.ends_epoch(step)):
+            return False
+        results = self._evaluation()
+        self._journal.evaluation(self._step, results)
+        self._best = best_after(self._best, wish, self._step, results)
+        return self._best.step == self._step
 
     def _save(self, *, final: bool) -> None:
         assert self._replica is not None
         self._arena.enter(self._rank, Phase.CHECKPOINT)
         _check_plain(self.state)
-        now = Progress(step=self._step, state=self.state, metrics=self.metrics, order=self._order)
+        now = Progress(
+            step=self._step,
+            state=self.state,
+            metrics=self.metrics,
+            best=self._best,
+            order=self._order,
+        )
         self._journal.checkpoint(self._replica, self._group, now, final=final)
 
     def _set_rates(self, factor: Callable[[int], float] | None) -> None:
@@ -353,10 +336,27 @@ class Session:
             for group, rate in zip(groups, self._base_rates, strict=True):
                 group["lr"] = rate * factor(self._step)
 
-    def _allocate(self, size_bytes: int) -> torch.Tensor:
-        if self.job.placement == "arena":
-            return self._sections.replica(self._rank, size_bytes)
-        return torch.frombuffer(private_memory(size_bytes), dtype=torch.uint8)
+    def _one_shard(self, loaded: Loaded, epoch: int) -> Iterator[Shard]:
+        batch = loaded.batch
+        if self._device.type != "cpu":
+            batch = device.moved(batch, self._device)
+        self._current = Shard(batch, loaded.size, self._step, epoch)
+        with self._autocast():
+            yield self._current
+        self._current = None
+
+    def _borrowed(self, samples: Dataset, order: Order) -> Loaded | None:
+        """What a worker without samples computes where all must take part: samples of others, for
+        which nothing counts. Two, because batch normalisation can make nothing of one.
+        """
+        if self.job.sync == "tree":
+            return None
+        indices = order.indices(self._step, range(order.num_shards))[:2]
+        return Loaded(samples.batch(indices, generator_for("borrowed", self._step)), 0)
+
+    def _autocast(self, *, enabled: bool = True) -> torch.autocast:
+        mixed = enabled and self.job.precision == "bf16"
+        return torch.autocast(self._device.type, dtype=torch.bfloat16, enabled=mixed)
 
     def _check_alike(self, mine: int, problem: str) -> None:
         found = self._group.barrier(Meeting.ATTACH, self._step, mine)
@@ -364,18 +364,10 @@ class Session:
         if odd:
             raise JobError(f"rank 0 and rank {odd[0]} have {problem}")
 
-    def _attached(self) -> Stepper:
+    def _attached(self) -> Stepper | DdpStepper:
         if self._stepper is None:
             raise JobError("call session.attach(model, optimizer) first")
         return self._stepper
-
-
-def _units(plan: Plan, rank: int, *, fast: bool) -> list[Unit]:
-    """What a rank computes in every step: its shards one by one, or all of them as one."""
-    shards = plan.shards_of(rank)
-    if not fast:
-        return [Unit(shard, range(shard, shard + 1)) for shard in shards]
-    return [Unit(rank, shards)]
 
 
 def _check_plain(state: dict[str, Any]) -> None:

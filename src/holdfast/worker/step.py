@@ -13,7 +13,7 @@ optimizer reads.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 import torch
@@ -27,6 +27,7 @@ from holdfast.core import tree
 from holdfast.data.dataset import seed_everything
 from holdfast.errors import JobError, NonFiniteError
 from holdfast.transport.shared_memory import SharedMemoryGroup
+from holdfast.worker.buffers import Buffers
 from holdfast.worker.sections import Sections
 
 
@@ -68,6 +69,31 @@ class _ShardInHand:
     logged: dict[str, float] = field(default_factory=dict)
 
 
+def check_loss(loss: torch.Tensor) -> None:
+    """Raises: JobError: `loss` is not a scalar that depends on the model."""
+    if loss.dim() != 0 or not loss.requires_grad:
+        raise JobError(
+            f"the loss must be a scalar that depends on the model's parameters, not a tensor "
+            f"of shape {list(loss.shape)} with requires_grad={loss.requires_grad}; "
+            "take the mean over the shard's samples"
+        )
+
+
+def check_room_for(logged: Mapping[str, float]) -> None:
+    """Raises: JobError: more is logged than fits."""
+    if len(logged) > NUM_STATS - LOGGED:
+        raise JobError(f"a step can log {NUM_STATS - LOGGED} values, not {len(logged)}")
+
+
+def not_finite(step: int, gradients: Mapping[str, torch.Tensor]) -> NonFiniteError:
+    """What to raise where some of `gradients` are not finite."""
+    found = [name for name, value in gradients.items() if not bool(value.isfinite().all())]
+    return NonFiniteError(
+        f"the gradient of {', '.join(found[:3])} in step {step} is not finite; "
+        "lower optimizer.lr, set clip_norm, or look at the samples of that step"
+    )
+
+
 class Stepper:
     """Computes steps on one worker.
 
@@ -78,6 +104,9 @@ class Stepper:
         num_leaves: Leaves of the reduction tree.
         lone: Whether this worker computes one shard a step.
         clip_norm: The longest gradient, or None.
+
+    Attributes:
+        model: What the user's code is to call.
     """
 
     def __init__(
@@ -93,10 +122,9 @@ class Stepper:
         self._replica, self._sections, self._group = replica, sections, group
         self._num_leaves, self._lone, self._clip_norm = num_leaves, lone, clip_norm
         layout = sections.slot_layout
-        self._parameters = [replica.parameters[name] for name in layout.parameter_names]
-        self._averaged = [replica.buffers[name] for name in layout.buffer_names]
-        self._kept = [replica.buffers[name] for name in layout.kept_names]
-        self._initial = [buffer.clone() for buffer in [*self._averaged, *self._kept]]
+        self._names = layout.parameter_names
+        self._parameters = [replica.parameters[name] for name in self._names]
+        self._buffers = Buffers(replica, layout)
         self._root_gradients = sections.root.gradients
         self._reducer = TreeReducer(
             group,
@@ -109,6 +137,7 @@ class Stepper:
         )
         for index, parameter in enumerate(self._parameters):
             parameter.register_post_accumulate_grad_hook(self._recorder(index))  # type: ignore[no-untyped-call]
+        self.model = replica.model
         self._shard: _ShardInHand | None = None
         self._begin_step()
 
@@ -139,12 +168,7 @@ class Stepper:
             raise JobError(
                 "session.backward was called twice for one shard; add the losses and call it once"
             )
-        if loss.dim() != 0 or not loss.requires_grad:
-            raise JobError(
-                f"the loss must be a scalar that depends on the model's parameters, not a tensor "
-                f"of shape {list(loss.shape)} with requires_grad={loss.requires_grad}; "
-                "take the mean over the shard's samples"
-            )
+        check_loss(loss)
         shard.weight = weight
         shard.slot.stats[WEIGHT] = weight
         shard.slot.stats[LOSS] = weight * loss.detach().double()
@@ -157,10 +181,8 @@ class Stepper:
             JobError: There are more than fit.
         """
         assert self._shard is not None, "log without a shard"
-        logged = self._shard.logged
-        logged |= values
-        if len(logged) > NUM_STATS - LOGGED:
-            raise JobError(f"a step can log {NUM_STATS - LOGGED} values, not {len(logged)}")
+        self._shard.logged |= values
+        check_room_for(self._shard.logged)
 
     def end_shard(self) -> None:
         """Complete the shard's partial sum and add it to its sibling's, where that is here."""
@@ -173,8 +195,7 @@ class Stepper:
         else:
             self._complete(shard, shard.weight)
             tree.carry(self._table, self._node(shard.leaf), shard.number, self._merge)
-        for buffer, initial in zip([*self._averaged, *self._kept], self._initial, strict=True):
-            buffer.copy_(initial)
+        self._buffers.reset()
 
     def skip_shard(self, leaf: int) -> None:
         """Account for a shard that has no samples, or taught nothing: it weighs nothing."""
@@ -196,7 +217,7 @@ class Stepper:
         arena.enter(rank, Phase.REDUCE)
         reduced = self._reducer.reduce(self._table, step, int(stop_seen))
         if not math.isfinite(reduced.norm):
-            raise self._not_finite(step)
+            raise not_finite(step, dict(zip(self._names, self._root_gradients, strict=True)))
         if self._clip_norm is not None and reduced.norm > self._clip_norm:
             self._reducer.scale_gradient(self._clip_norm / (reduced.norm + 1e-6), step)
         arena.enter(rank, Phase.UPDATE)
@@ -219,24 +240,17 @@ class Stepper:
         for parameter, gradient, was_used in zip(
             self._parameters, self._root_gradients, used, strict=False
         ):
-            parameter.grad = gradient if was_used else None
+            parameter.grad = gradient.to(parameter.device) if was_used else None
         self._replica.optimizer.step()
         for parameter in self._parameters:
             parameter.grad = None
         self._replica.capture_optimizer()
-        changed = used[len(self._parameters) :]
-        means = self._sections.root.buffers
-        for buffer, mean, was_changed in zip(self._averaged, means, changed, strict=True):
-            if was_changed:
-                buffer.copy_(mean)
-        for buffer, value in zip(self._kept, reduced.kept, strict=True):
-            buffer.copy_(value)
+        self._buffers.take(self._sections.root, used[len(self._parameters) :], reduced.kept)
 
     def _begin_step(self) -> None:
         self._table = [tree.ABSENT] * tree.num_nodes(self._num_leaves)
         self._free = list(reversed(range(self._sections.num_slots)))
-        for initial, buffer in zip(self._initial, [*self._averaged, *self._kept], strict=True):
-            initial.copy_(buffer)
+        self._buffers.remember()
 
     def _complete(self, shard: _ShardInHand, weight: float) -> None:
         """Write down what the shard says beside the gradients that are in its slot already."""
@@ -244,14 +258,7 @@ class Stepper:
         for gradient, fired in zip(slot.gradients, shard.fired, strict=True):
             if not fired:
                 gradient.zero_()
-        changed = [
-            not torch.equal(buffer, initial)
-            for buffer, initial in zip(self._averaged, self._initial, strict=False)
-        ]
-        for target, buffer in zip(slot.buffers, self._averaged, strict=True):
-            torch.mul(buffer, weight, out=target)
-        for target, buffer in zip(slot.kept, self._kept, strict=True):
-            target.copy_(buffer)
+        changed = self._buffers.write_to(slot, weight)
         slot.used.copy_(torch.tensor([*shard.fired, *changed], dtype=torch.uint8))
         names = sorted(shard.logged)
         write_names(slot.names, names)
@@ -276,7 +283,8 @@ class Stepper:
                     return
                 flat = shard.lent[index].add_(flat)
             shard.fired[index] = True
-            start, end = self._reducer.lend(index, flat) if self._lone else (0, 0)
+            lendable = self._lone and flat.device.type == "cpu"
+            start, end = self._reducer.lend(index, flat) if lendable else (0, 0)
             target[:start].copy_(flat[:start])
             target[end:].copy_(flat[end:])
             if start < end:
@@ -291,15 +299,3 @@ class Stepper:
         rank = self._group.rank
         self._sections.slot(rank, left).add(self._sections.slot(rank, right))
         self._free.append(right)
-
-    def _not_finite(self, step: int) -> NonFiniteError:
-        names = self._sections.slot_layout.parameter_names
-        found = [
-            name
-            for name, gradient in zip(names, self._root_gradients, strict=True)
-            if not bool(gradient.isfinite().all())
-        ]
-        return NonFiniteError(
-            f"the gradient of {', '.join(found[:3])} in step {step} is not finite; "
-            "lower optimizer.lr, set clip_norm, or look at the samples of that step"
-        )

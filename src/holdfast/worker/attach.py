@@ -1,0 +1,79 @@
+"""Building what a worker trains: the user's model and optimizer, moved into one replica."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+import torch
+from torch import nn
+from torch.optim import Optimizer
+
+from holdfast.arena.memory import Arena, private_memory
+from holdfast.arena.replica import Replica, replica_layout
+from holdfast.core.seeds import seed_for
+from holdfast.data.dataset import seed_everything
+from holdfast.errors import JobError
+from holdfast.job.spec import Job
+from holdfast.transport.shared_memory import SharedMemoryGroup
+from holdfast.worker.ddp import DdpStepper
+from holdfast.worker.sections import Sections
+from holdfast.worker.step import Stepper
+
+ModelFactory = Callable[[], nn.Module]
+OptimizerFactory = Callable[[Iterable[nn.Parameter]], Optimizer]
+
+
+def attach(
+    job: Job,
+    arena: Arena,
+    rank: int,
+    device: torch.device,
+    model: ModelFactory,
+    optimizer: OptimizerFactory,
+) -> tuple[Replica, Sections]:
+    """Build model and optimizer, the same on every worker, and lay them out.
+
+    Raises:
+        JobError: They cannot be trained.
+    """
+    seed_everything(seed_for("attach", job.seed))
+    module = model()
+    built = optimizer([p for p in module.parameters() if p.requires_grad])
+    trained = {name: p for name, p in module.named_parameters() if p.requires_grad}
+    if not trained:
+        raise JobError("the model has no parameter to train")
+    layout = replica_layout(module, built)
+    sections = Sections(
+        arena,
+        trained if job.sync == "tree" else {},
+        dict(module.named_buffers()),
+        num_leaves=job.workers if job.merges_shards else job.shards,
+        num_shards=job.shards,
+        replica_bytes=layout.size_bytes if job.placement == "arena" else 0,
+    )
+    if device.type != "cpu":
+        flat = torch.zeros(layout.size_bytes, dtype=torch.uint8, device=device)
+    elif job.placement == "arena":
+        flat = sections.replica(rank, layout.size_bytes)
+    else:
+        flat = torch.frombuffer(private_memory(layout.size_bytes), dtype=torch.uint8)
+    replica = Replica(module, built, layout, flat)
+    if job.compile:
+        module.compile(dynamic=False)  # a shape's code must not depend on the shapes before it
+    return replica, sections
+
+
+def stepper(
+    job: Job, replica: Replica, sections: Sections, group: SharedMemoryGroup, *, lone: bool
+) -> Stepper | DdpStepper:
+    """What computes the steps, as the job wants its gradients summed."""
+    if job.sync == "ddp":
+        return DdpStepper(replica, sections, group, port=job.port, clip_norm=job.clip_norm)
+    return Stepper(
+        replica,
+        sections,
+        group,
+        num_leaves=job.workers if job.merges_shards else job.shards,
+        lone=lone,
+        clip_norm=job.clip_norm,
+    )

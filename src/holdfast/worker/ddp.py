@@ -1,0 +1,237 @@
+"""A step with stock DistributedDataParallel: the alternative to the tree, and its yardstick.
+
+PyTorch averages the gradients over the workers while it computes them (Li et al., "PyTorch
+Distributed", VLDB 2020). Here each loss is scaled beforehand, so that the average is the mean over
+samples where workers have unequal numbers of them. All that a step has to say beside its gradient,
+buffers included, goes the same way as in `worker.step`, through slots that hold no gradient.
+
+A collective of gloo cannot be woken. When a worker is lost, the others leave with an error or are
+killed by the agent, and the run is resumed from its last checkpoint.
+"""
+
+from __future__ import annotations
+
+import math
+import socket
+import struct
+import time
+from contextlib import closing
+from typing import Final
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed import TCPStore  # type: ignore[attr-defined]
+from torch.nn.parallel import DistributedDataParallel
+
+from holdfast.arena.memory import Phase, Word
+from holdfast.arena.replica import Replica
+from holdfast.arena.tensors import write_names
+from holdfast.collectives.exact import TreeReducer
+from holdfast.collectives.slot import LOGGED, LOSS, WEIGHT
+from holdfast.core import tree
+from holdfast.data.dataset import seed_everything
+from holdfast.errors import JobError
+from holdfast.transport.shared_memory import NAP_S, Meeting, SharedMemoryGroup
+from holdfast.worker.buffers import Buffers
+from holdfast.worker.sections import Sections
+from holdfast.worker.step import Committed, check_loss, check_room_for, not_finite
+
+HOST: Final = "127.0.0.1"
+BLAME_TIMEOUT_S: Final = 5.0
+"""How long a failed collective waits for the agent's word that another worker was lost."""
+
+
+class DdpStepper:
+    """Computes steps on one worker; the workers' batches are its leaves.
+
+    Args:
+        replica: What is trained.
+        sections: The shared memory; its slots hold no gradient.
+        group: The workers.
+        port: Where they meet; 0 takes a free port.
+        clip_norm: The longest gradient, or None.
+
+    Attributes:
+        model: What the user's code is to call.
+
+    Raises:
+        JobError: The port is taken.
+    """
+
+    def __init__(
+        self,
+        replica: Replica,
+        sections: Sections,
+        group: SharedMemoryGroup,
+        *,
+        port: int,
+        clip_norm: float | None,
+    ) -> None:
+        self._replica, self._group, self._clip_norm = replica, group, clip_norm
+        device = replica.flat.device
+        own_gpus = device.type == "cuda" and torch.cuda.device_count() >= group.world_size
+        dist.init_process_group(
+            "nccl" if own_gpus else "gloo",
+            store=_meet(group, port),
+            rank=group.rank,
+            world_size=group.world_size,
+        )
+        self.model = DistributedDataParallel(
+            replica.model,
+            device_ids=[device.index] if device.type == "cuda" else None,
+            broadcast_buffers=False,  # they are averaged at the end of the step
+        )
+        self._buffers = Buffers(replica, sections.slot_layout)
+        self._reducer = TreeReducer(
+            group,
+            tables=sections.tables,
+            norms=sections.norms,
+            slots=sections.slot,
+            root=sections.root,
+            layout=sections.slot_layout,
+            num_shards=group.world_size,
+        )
+        self._slot, self._root = sections.slot(group.rank, 0), sections.root
+        self._weight: float | None = None
+        self._logged: dict[str, float] = {}
+
+    def begin_shard(self, leaf: int, seed: int) -> None:
+        """Get ready for this worker's batch; random numbers start from `seed`."""
+        assert leaf == self._group.rank, "a worker's batch is its own leaf"
+        self._slot.stats.zero_()
+        self._weight, self._logged = None, {}
+        seed_everything(seed)
+
+    def backward(self, loss: torch.Tensor, weight: float) -> None:
+        """Compute this worker's gradient and average it with the others'.
+
+        Args:
+            loss: The mean over the batch, a scalar.
+            weight: What the batch counts for.
+
+        Raises:
+            Aborted: Another worker was lost.
+            JobError: The loss is no scalar, or the weights do not add up to more than 0.
+        """
+        check_loss(loss)
+        if self._weight is not None:
+            raise JobError("with sync=ddp, session.backward can be called once for a batch")
+        self._weight = weight
+        self._slot.stats[WEIGHT] = weight
+        self._slot.stats[LOSS] = weight * loss.detach().double()
+        brought = self._group.barrier(Meeting.WEIGHTS, 0, _bits(weight))
+        total = sum(_float(bits) for bits in brought)
+        if not (math.isfinite(total) and total > 0):
+            raise JobError(f"the batches of a step weigh {total} in all; it must be above 0")
+        try:
+            (loss * (weight * self._group.world_size / total)).backward()  # type: ignore[no-untyped-call]
+        except RuntimeError:
+            self._leave_if_another_was_lost()
+            raise
+
+    def log(self, values: dict[str, float]) -> None:
+        """Add values to what the batch logs.
+
+        Raises:
+            JobError: There are more than fit.
+        """
+        self._logged |= values
+        check_room_for(self._logged)
+
+    def end_shard(self) -> None:
+        """Write down what the batch says.
+
+        Raises:
+            JobError: `backward` was not called for it.
+        """
+        if self._weight is None:
+            raise JobError(
+                "with sync=ddp, every worker must call session.backward for every batch: "
+                "give a batch that is to be skipped the weight 0"
+            )
+        self._replica.capture_buffers()
+        changed = self._buffers.write_to(self._slot, self._weight)
+        self._slot.used.copy_(torch.tensor(changed, dtype=torch.uint8))
+        names = sorted(self._logged)
+        write_names(self._slot.names, names)
+        for column, name in enumerate(names, start=LOGGED):
+            self._slot.stats[column] = self._weight * self._logged[name]
+
+    def commit(self, step: int, stop_seen: bool) -> Committed:
+        """Check, clip, update and commit; as `Stepper.commit`."""
+        arena, rank = self._group.arena, self._group.rank
+        arena.enter(rank, Phase.REDUCE)
+        table = [tree.ABSENT] * tree.num_nodes(self._group.world_size)
+        table[tree.leaf(rank, self._group.world_size)] = 0
+        reduced = self._reducer.reduce(table, step, int(stop_seen))
+        norm = self._checked_norm(step)
+        arena.enter(rank, Phase.UPDATE)
+        self._replica.optimizer.step()
+        self._replica.optimizer.zero_grad()
+        self._replica.capture_optimizer()
+        self._buffers.take(self._root, reduced.used.tolist(), reduced.kept)
+        self._buffers.remember()
+        arena.publish_loss(rank, reduced.loss)
+        arena[rank, Word.COMMITTED] = step + 1
+        return Committed(
+            step=step,
+            loss=reduced.loss,
+            logged=reduced.logged,
+            norm=norm,
+            stop=any(reduced.values),
+        )
+
+    def _checked_norm(self, step: int) -> float:
+        gradients = {
+            name: parameter.grad
+            for name, parameter in self._replica.parameters.items()
+            if parameter.grad is not None
+        }
+        length = nn.utils.get_total_norm(gradients.values())
+        if not math.isfinite(length):
+            raise not_finite(step, gradients)
+        if self._clip_norm is not None:
+            nn.utils.clip_grads_with_norm_(
+                self._replica.parameters.values(), self._clip_norm, length
+            )
+        return float(length)
+
+    def _leave_if_another_was_lost(self) -> None:
+        deadline = time.monotonic() + BLAME_TIMEOUT_S
+        while time.monotonic() < deadline:
+            self._group.arena.check_abort()
+            time.sleep(NAP_S)
+
+
+def _meet(group: SharedMemoryGroup, port: int) -> TCPStore:
+    """The store that the workers of one host meet at; rank 0 keeps it, for this host alone."""
+    listener = socket.socket() if group.rank == 0 else None
+    if listener is not None:
+        try:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listener.bind((HOST, port))
+            listener.listen()
+        except OSError as error:
+            raise JobError(
+                f"port {port} of {HOST}: {error.strerror}; set port=0 to take a free one"
+            ) from None
+        port = listener.getsockname()[1]
+    port = group.barrier(Meeting.ATTACH, 0, port)[0]
+    with closing(listener or socket.socket()):
+        return TCPStore(
+            HOST,
+            port,
+            group.world_size,
+            is_master=listener is not None,
+            master_listen_fd=None if listener is None else listener.detach(),
+            use_libuv=True,
+        )
+
+
+def _bits(value: float) -> int:
+    return int(struct.unpack("q", struct.pack("d", value))[0])
+
+
+def _float(bits: int) -> float:
+    return float(struct.unpack("d", struct.pack("q", bits))[0])

@@ -1,0 +1,45 @@
+"""What a worker computes at a time, as its own code sees it and as the plan does."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from holdfast.core.plan import Plan
+from holdfast.data.dataset import Batch
+from holdfast.data.loader import Unit
+
+
+@dataclass(frozen=True, slots=True)
+class Shard:
+    """Samples to compute a loss on.
+
+    Attributes:
+        batch: What the data set gives for them.
+        size: How many they are; 0 where a worker only takes part (with `sync: ddp`).
+        step: The step that they belong to.
+        epoch: The epoch that they belong to.
+    """
+
+    batch: Batch
+    size: int
+    step: int
+    epoch: int
+
+    @property
+    def x(self) -> Any:
+        """The first part of the batch: the inputs."""
+        return self.batch[0]
+
+    @property
+    def y(self) -> Any:
+        """The second part of the batch: the targets."""
+        return self.batch[1]
+
+
+def units_of(plan: Plan, rank: int, *, merged: bool) -> list[Unit]:
+    """What a rank computes in every step: its shards one by one, or all of them as one."""
+    shards = plan.shards_of(rank)
+    if not merged:
+        return [Unit(shard, range(shard, shard + 1)) for shard in shards]
+    return [Unit(rank, shards)]
