@@ -108,7 +108,7 @@ def test_the_options_of_the_command_are_these():
         for name, command in commands.items()
     }
     assert options == {
-        "bench": ["--rounds", "--workers", "name"],
+        "bench": [],
         "jobs": ["--json"],
         "train": ["--dry-run", "--json", "--resume", "--run", "--workers", "job", "overrides"],
     }

@@ -27,7 +27,7 @@ def test_a_compiled_model_is_exact_too(train):
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 def test_a_gpu_that_is_not_there_is_named(train):
-    with pytest.raises(JobError, match="device=cuda, but torch .* finds no GPU .* set device=cpu"):
+    with pytest.raises(JobError, match=r"device=cuda, but torch .* finds no GPU .* set device=cpu"):
         train(device="cuda")
 
 

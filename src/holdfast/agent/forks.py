@@ -18,7 +18,7 @@ START_TIMEOUT_S: Final = 120.0
 FORK_TIMEOUT_S: Final = 30.0
 END_TIMEOUT_S: Final = 5.0
 
-_ENVIRONMENT: Final = {
+WORKER_ENVIRONMENT: Final = {
     # One thread until a worker sets its own number: a process with threads must not be forked.
     "OMP_NUM_THREADS": "1",
     "MKL_NUM_THREADS": "1",
@@ -55,7 +55,7 @@ class ForkServer:
                 stdout=file,
                 stderr=file,
                 pass_fds=[far.fileno()],
-                env={**os.environ, **_ENVIRONMENT, "PYTHONPATH": path},
+                env={**os.environ, **WORKER_ENVIRONMENT, "PYTHONPATH": path},
                 start_new_session=True,
             )
         far.close()

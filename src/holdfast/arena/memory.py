@@ -123,9 +123,10 @@ class Arena:
         self._words[line + Word.PHASE_SINCE] = now
         return Phase(before)
 
-    def seconds_in(self, rank: int, phase: Phase) -> float:
-        """How long `rank` has been in `phase`, the time since its last change not counted."""
-        return self._words[LINE * (rank + 1) + Word.PHASE_TIMES + phase] / 1e9
+    def times(self, rank: int) -> dict[Phase, float]:
+        """How long `rank` has been in each phase up to its last change, seconds."""
+        first = LINE * (rank + 1) + Word.PHASE_TIMES
+        return {phase: self._words[first + phase] / 1e9 for phase in Phase}
 
     def loss(self, rank: int) -> float:
         """The loss of the newest step that `rank` committed."""

@@ -119,19 +119,21 @@ def _fork(
 def report(workers: int, rounds: int, seed: int) -> dict[str, Any]:
     """Milliseconds to leave each kind of wait: median, 99th percentile and maximum."""
     draw = random.Random(seed)
-    found: dict[str, Any] = {"benchmark": "wake", "workers": workers, "rounds": rounds}
+    rows = []
     for name, wait in WAITS.items():
         seconds = [
             second
             for _ in range(rounds)
             for second in measure(wait, workers, 0.02 + 0.02 * draw.random())
         ]
-        found[name] = {
+        row = {
+            "wait": name,
             "median_ms": round(1e3 * statistics.median(seconds), 3),
             "p99_ms": round(1e3 * float(np.quantile(seconds, 0.99)), 3),
             "max_ms": round(1e3 * max(seconds), 3),
         }
-    return found
+        rows.append(row)
+    return {"benchmark": "wake", "workers": workers, "rounds": rounds, "rows": rows}
 
 
 def main() -> None:

@@ -5,23 +5,23 @@
     lm      a GPT of 10 M parameters, AdamW                        between the two
 
 Their data is drawn from a generator, so that reading it costs the same however they are run. Each
-is a task for holdfast, and the plain loops beside it are given the same models and batches.
+is a task for holdfast, and the plain loops beside it are given the same models and batches. So that
+a plain loop starts as quickly as its user's would, little but torch is imported here.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 import torch
 import torch.nn.functional as F
 from torch import nn, optim
 
-from holdfast.data.dataset import Batch
-from holdfast.data.permutation import Indices
-from holdfast.job.spec import Job
-from holdfast.models.gpt import Gpt
-from holdfast.models.mlp import MultilayerPerceptron
+if TYPE_CHECKING:
+    from holdfast.data.dataset import Batch
+    from holdfast.data.permutation import Indices
+    from holdfast.job.spec import Job
 
 VOCABULARY: Final = 8192
 CONTEXT: Final = 64
@@ -31,7 +31,7 @@ class Drawn:
     """A data set that makes its samples up when they are asked for.
 
     Args:
-        draw: From a number of samples and a generator to a batch.
+        workload: Draws them.
         size: Samples it claims to hold.
     """
 
@@ -57,10 +57,21 @@ class Workload(Protocol):
 
     batch_size: int
 
-    def model(self) -> nn.Module: ...
-    def optimizer(self, parameters: Iterable[nn.Parameter]) -> optim.Optimizer: ...
-    def draw(self, count: int, generator: torch.Generator) -> tuple[torch.Tensor, torch.Tensor]: ...
-    def loss(self, model: nn.Module, batch: Batch) -> torch.Tensor: ...
+    def model(self) -> nn.Module:
+        """A new model."""
+        ...
+
+    def optimizer(self, parameters: Iterable[nn.Parameter]) -> optim.Optimizer:
+        """A new optimizer."""
+        ...
+
+    def draw(self, count: int, generator: torch.Generator) -> tuple[torch.Tensor, torch.Tensor]:
+        """So many samples and their targets."""
+        ...
+
+    def loss(self, model: nn.Module, batch: Batch) -> torch.Tensor:
+        """The mean loss over a batch."""
+        ...
 
 
 class Small:
@@ -98,7 +109,15 @@ class Large:
     batch_size = 32
 
     def model(self) -> nn.Module:
-        return MultilayerPerceptron(1024, [3072, 3072, 3072], 1024, dropout=0.0)
+        return nn.Sequential(
+            nn.Linear(1024, 3072),
+            nn.ReLU(),
+            nn.Linear(3072, 3072),
+            nn.ReLU(),
+            nn.Linear(3072, 3072),
+            nn.ReLU(),
+            nn.Linear(3072, 1024),
+        )
 
     def optimizer(self, parameters: Iterable[nn.Parameter]) -> optim.Optimizer:
         return optim.Adam(parameters, lr=1e-4, fused=True)
@@ -117,6 +136,8 @@ class Language:
     batch_size = 4
 
     def model(self) -> nn.Module:
+        from holdfast.models.gpt import Gpt
+
         return Gpt(
             vocabulary=VOCABULARY, context=CONTEXT, width=320, heads=5, layers=6, dropout=0.0
         )

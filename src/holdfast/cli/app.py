@@ -20,7 +20,7 @@ app = typer.Typer(
 )
 app.command("train")(train.train)
 app.command("jobs")(jobs.jobs)
-app.command("bench")(bench.bench)
+app.add_typer(bench.app, name="bench")
 
 
 def main() -> None:

@@ -1,27 +1,79 @@
-"""`holdfast bench`: measure this machine with holdfast on it."""
+"""`holdfast bench`: measure this machine with holdfast on it. Each is a module of its own process,
+since what is measured must not share one with the command.
+"""
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
-from enum import StrEnum
-from typing import Annotated
+from typing import Annotated, Any, Final
 
 import typer
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+WIDTH: Final = 132
+"""Columns of the widest table; a narrower terminal breaks its lines rather than its words."""
+
+app = typer.Typer(help="Measure this machine with holdfast on it.", no_args_is_help=True)
+
+Json = Annotated[bool, typer.Option("--json", help="Print one object.")]
+Rounds = Annotated[int, typer.Option(min=1, max=10_000, help="Times that each thing is measured.")]
 
 
-class Benchmark(StrEnum):
-    """The benchmarks there are; each is a module of `holdfast.bench`."""
-
-    WAKE = "wake"
-
-
-def bench(
-    name: Annotated[Benchmark, typer.Argument(help="wake: blocked workers leave their waits.")],
+@app.command()
+def wake(
     workers: Annotated[int, typer.Option(min=1, max=64)] = 2,
-    rounds: Annotated[int, typer.Option(min=1, max=10_000)] = 100,
+    rounds: Rounds = 100,
+    as_json: Json = False,
 ) -> None:
-    """Run a benchmark; prints one JSON object."""
-    command = [sys.executable, "-m", f"holdfast.bench.{name}"]
-    options = ["--workers", str(workers), "--rounds", str(rounds)]
-    raise typer.Exit(subprocess.run([*command, *options], check=False).returncode)
+    """How long blocked workers take to leave their waits."""
+    _run("wake", ["--workers", str(workers), "--rounds", str(rounds)], as_json=as_json)
+
+
+@app.command()
+def scaling(
+    workloads: Annotated[str, typer.Option(help="Some of small, large, lm.")] = "small,large,lm",
+    workers: Annotated[str, typer.Option(help="Numbers of workers.")] = "1,2,4",
+    steps: Annotated[int, typer.Option(min=10, help="Steps that are counted.")] = 48,
+    rounds: Rounds = 5,
+    as_json: Json = False,
+) -> None:
+    """Throughput beside stock DDP and beside independent processes."""
+    options = ["--workloads", workloads, "--workers", workers]
+    _run("scaling", [*options, "--steps", str(steps), "--rounds", str(rounds)], as_json=as_json)
+
+
+@app.command()
+def startup(rounds: Rounds = 7, as_json: Json = False) -> None:
+    """From the command to the first step, beside a plain PyTorch process."""
+    _run("startup", ["--rounds", str(rounds)], as_json=as_json)
+
+
+def _run(name: str, options: list[str], *, as_json: bool) -> None:
+    command = [sys.executable, "-m", f"holdfast.bench.{name}", *options]
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
+    if done.returncode != 0:
+        raise typer.Exit(done.returncode)
+    if as_json:
+        print(done.stdout, end="")
+    else:
+        console = Console()
+        console.width = max(console.width, WIDTH)
+        console.print(_table(json.loads(done.stdout)["rows"]))
+
+
+def _table(rows: list[dict[str, Any]]) -> Table:
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    table = Table(*(name.replace("_", " ") for name in names), box=box.SIMPLE)
+    for row in rows:
+        table.add_row(*(_cell(row.get(name, "")) for name in names))
+    return table
+
+
+def _cell(value: Any) -> str:
+    if isinstance(value, dict):
+        return f"{value['median']} [{value['min']}-{value['max']}]"
+    return str(value)

@@ -54,11 +54,13 @@ class Result:
 
     @property
     def history(self) -> dict[str, list[Any]]:
-        """A table of the steps: `step`, `epoch`, `loss`, `norm`, `lr`, `samples`, `seconds`, and
-        what was logged; a list a column.
+        """A table of the steps: `step`, `epoch`, `loss`, `norm`, `lr`, `samples`, `seconds`, rank
+        0's seconds in each phase (`compute_s`, …), and what was logged; a list a column.
         """
         return lines.columns(
-            {**{key: value for key, value in line.items() if key != "logged"}, **line["logged"]}
+            {key: value for key, value in line.items() if not isinstance(value, dict)}
+            | {f"{phase}_s": seconds for phase, seconds in line["phases"].items()}
+            | line["logged"]
             for line in self._lines()
             if "loss" in line
         )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import platform
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from importlib import metadata
 from pathlib import Path
@@ -101,8 +102,16 @@ class Journal:
             )
             return None
 
-    def step(self, committed: Committed, *, epoch: int, samples: int, rate: float) -> None:
-        """Note a committed step."""
+    def step(
+        self,
+        committed: Committed,
+        *,
+        epoch: int,
+        samples: int,
+        rate: float,
+        phases: Mapping[str, float],
+    ) -> None:
+        """Note a committed step, and the seconds that this worker spent in each phase of it."""
         now = time.monotonic()
         seconds = None if self._last_step_at is None else now - self._last_step_at
         if seconds is not None:
@@ -118,6 +127,8 @@ class Journal:
                 lr=rate,
                 samples=samples,
                 seconds=seconds,
+                phases=phases,
+                time_unix_s=round(time.time(), 6),
                 logged=committed.logged,
             )
 

@@ -79,6 +79,7 @@ class Session:
         self._order: dict[str, Any] = {}
         self._best = Best()
         self._current: Shard | None = None
+        self._times = arena.times(rank)
         self._loop_begun = False
 
     @property
@@ -268,11 +269,15 @@ class Session:
     def _seconds(self) -> dict[str, float]:
         """What the workers have spent their time on in this life, seconds, their mean."""
         ranks = range(self._arena.world_size)
-        times = {
-            phase.name.lower(): sum(self._arena.seconds_in(rank, phase) for rank in ranks)
-            for phase in Phase
-        }
-        return {name: round(total / len(ranks), 4) for name, total in times.items() if total}
+        times = [self._arena.times(rank) for rank in ranks]
+        totals = {phase.name.lower(): sum(time[phase] for time in times) for phase in Phase}
+        return {name: round(total / len(ranks), 4) for name, total in totals.items() if total}
+
+    def _phases(self) -> dict[str, float]:
+        """What this worker has spent its time on since it was last asked, seconds."""
+        before, self._times = self._times, self._arena.times(self._rank)
+        spent = {phase.name.lower(): now - before[phase] for phase, now in self._times.items()}
+        return {name: round(seconds, 6) for name, seconds in spent.items() if seconds}
 
     def _continue(self, order: dict[str, Any]) -> None:
         """Make sure that a resumed run walks on in the order in which it began."""
@@ -296,6 +301,7 @@ class Session:
             epoch=order.epoch_of(committed.step),
             samples=order.batch_size_of(committed.step),
             rate=self._replica.optimizer.param_groups[0]["lr"],
+            phases=self._phases(),
         )
         improved = self._evaluate_after(committed.step, order)
         every = self.job.checkpoint.every_steps

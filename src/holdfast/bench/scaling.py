@@ -1,0 +1,173 @@
+"""Throughput of holdfast beside stock DDP and beside processes that do not talk at all.
+
+Each round runs every way once, one after the other, so that a slow minute of the machine hits all
+of them; ratios are taken within a round. The batch of a worker is constant (weak scaling). All get
+one thread a worker and the allocator settings that holdfast gives its workers; one more way shows
+what independent processes reach with glibc's own settings.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from holdfast.agent.forks import WORKER_ENVIRONMENT
+from holdfast.agent.supervisor import Controls
+from holdfast.bench.figures import ratio, spread
+from holdfast.bench.workloads import WORKLOADS
+from holdfast.engines import local
+from holdfast.job import load
+from holdfast.observe import lines
+from holdfast.observe.run_dir import RunDirectory
+
+WARM_STEPS: Final = 8
+"""Steps at the start that are not counted."""
+RUN_TIMEOUT_S: Final = 600.0
+PHASES: Final = ("compute", "reduce", "update", "data", "wait")
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """One run: samples a second, and the seconds of each phase, where they are known."""
+
+    samples_per_s: float
+    phases: dict[str, float]
+
+
+def run_plain(
+    workload: str, workers: int, steps: int, *, ddp: bool, tuned: bool = True
+) -> Measured:
+    """As many plain processes, under DDP or alone; counted while all of them run.
+
+    Args:
+        workload: Its name.
+        workers: Processes.
+        steps: Steps of each, warm-up included.
+        ddp: Whether they train together.
+        tuned: Whether they get holdfast's allocator settings.
+    """
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+    with tempfile.TemporaryDirectory() as folder:
+        command = [sys.executable, "-m", "holdfast.bench.plain", "--workload", workload]
+        command += ["--steps", str(steps), "--world-size", str(workers)]
+        command += ["--store", f"{folder}/store"] if ddp else []
+        children = [
+            subprocess.Popen(
+                [*command, "--rank", str(rank)],
+                env=environment | (WORKER_ENVIRONMENT if tuned else {}),
+                stdout=subprocess.PIPE,
+                text=True,
+            )
+            for rank in range(workers)
+        ]
+        try:
+            texts = [child.communicate(timeout=RUN_TIMEOUT_S)[0] for child in children]
+        finally:
+            for child in children:
+                child.kill()
+                child.wait()
+    ends = [[float(end) for end in text.split()][WARM_STEPS - 1 :] for text in texts]
+    start, end = max(times[0] for times in ends), min(times[-1] for times in ends)
+    rate = 0.0
+    for times in ends:
+        inside = [time for time in times if start <= time <= end]
+        rate += (len(inside) - 1) / (inside[-1] - inside[0])
+    return Measured(rate * WORKLOADS[workload].batch_size, {})
+
+
+def run_holdfast(workload: str, workers: int, steps: int, *, shards: int) -> Measured:
+    """One run of holdfast; counted from its metrics."""
+    job = load.check(
+        {
+            "name": workload,
+            "task": "holdfast.bench.workloads:BenchTask",
+            "params": {"workload": workload, "steps": steps},
+            "batch": WORKLOADS[workload].batch_size * workers,
+            "workers": workers,
+            "shards": shards,
+            "checkpoint": {"every_steps": 0},
+        },
+        where="scaling",
+    )
+    with tempfile.TemporaryDirectory() as folder:
+        with RunDirectory(Path(folder) / "run", job, resume=False) as directory:
+            local.run(job, directory, Controls())
+        counted = list(lines.read(Path(folder) / "run" / "metrics.jsonl"))[WARM_STEPS:]
+    seconds = sum(line["seconds"] for line in counted)
+    phases = {
+        phase: sum(line["phases"].get(phase, 0.0) for line in counted) / seconds for phase in PHASES
+    }
+    return Measured(job.batch * len(counted) / seconds, phases)
+
+
+def ways(workload: str, workers: int, steps: int) -> dict[str, Callable[[], Measured]]:
+    """What is compared, by name."""
+    found: dict[str, Callable[[], Measured]] = {
+        "independent": lambda: run_plain(workload, workers, steps, ddp=False),
+        "independent, default malloc": lambda: run_plain(
+            workload, workers, steps, ddp=False, tuned=False
+        ),
+        "DDP": lambda: run_plain(workload, workers, steps, ddp=True),
+        f"holdfast, {workers} shards": lambda: run_holdfast(
+            workload, workers, steps, shards=workers
+        ),
+    }
+    if workers < 8:
+        found["holdfast, 8 shards"] = lambda: run_holdfast(workload, workers, steps, shards=8)
+    return found
+
+
+def measure(workload: str, workers: int, steps: int, rounds: int) -> list[dict[str, Any]]:
+    """A row a way of running."""
+    runs: dict[str, list[Measured]] = {}
+    for number in range(rounds):
+        for way, run in ways(workload, workers, steps).items():
+            print(f"{workload}, {workers} workers, round {number + 1}: {way}", file=sys.stderr)
+            runs.setdefault(way, []).append(run())
+    rates = {way: [run.samples_per_s for run in found] for way, found in runs.items()}
+    return [
+        {
+            "workload": workload,
+            "workers": workers,
+            "way": way,
+            "samples_per_s": spread(rates[way]),
+            "of_independent": ratio(rates[way], rates["independent"]),
+            "of_default_malloc": ratio(rates[way], rates["independent, default malloc"]),
+            "of_ddp": ratio(rates[way], rates["DDP"]),
+            **{
+                f"{phase}_share": spread([run.phases[phase] for run in found], 3)["median"]
+                for phase in PHASES
+                if found[0].phases
+            },
+        }
+        for way, found in runs.items()
+    ]
+
+
+def main() -> None:
+    """Measure and print one JSON object."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--workloads", default=",".join(WORKLOADS))
+    parser.add_argument("--workers", default="1,2,4")
+    parser.add_argument("--steps", type=int, default=48)
+    parser.add_argument("--rounds", type=int, default=5)
+    options = parser.parse_args()
+    rows = [
+        row
+        for workload in options.workloads.split(",")
+        for workers in options.workers.split(",")
+        for row in measure(workload, int(workers), WARM_STEPS + options.steps, options.rounds)
+    ]
+    print(json.dumps({"benchmark": "scaling", "rounds": options.rounds, "rows": rows}))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,41 @@
+"""The benchmarks measure what they say; the figures themselves are not for tests."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+pytestmark = pytest.mark.slow
+
+
+def bench(*options):
+    command = [sys.executable, "-m", "holdfast", "bench", *options]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=250)
+    return done.stdout
+
+
+def test_every_kind_of_wait_is_ended_by_the_abort_word():
+    found = json.loads(bench("wake", "--rounds", "2", "--json"))
+    rows = {row["wait"]: row for row in found["rows"]}
+    for wait in ("barrier", "samples", "checkpoint"):
+        assert 0 < rows[wait]["median_ms"] <= rows[wait]["max_ms"]
+
+
+def test_throughput_is_told_beside_what_ran_in_the_same_round():
+    few = ["--workloads", "small", "--workers", "2", "--steps", "10", "--rounds", "1"]
+    rows = {row["way"]: row for row in json.loads(bench("scaling", *few, "--json"))["rows"]}
+    assert list(rows) == [
+        "independent", "independent, default malloc", "DDP", "holdfast, 2 shards",
+        "holdfast, 8 shards",
+    ]  # fmt: skip
+    ours, ddp = rows["holdfast, 2 shards"], rows["DDP"]
+    assert ours["of_ddp"] == pytest.approx(
+        ours["samples_per_s"]["median"] / ddp["samples_per_s"]["median"], abs=0.002
+    )
+    shares = [value for name, value in ours.items() if name.endswith("_share")]
+    assert sum(shares) == pytest.approx(1, abs=0.05)
+
+
+def test_a_table_is_printed_for_people():
+    assert "plain process" in bench("startup", "--rounds", "1")
