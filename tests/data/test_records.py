@@ -214,12 +214,34 @@ def test_a_turned_bit_in_a_tfrecord_file_is_noticed(tmp_path, seed):
         records("tfrecord", path)
 
 
+GOLDEN = (
+    "0a2c0a110a0178120c120a0a080000c03f000000c00a0a0a017912051a030a01030a0b0a017a12060a040a026869"
+)
+"""`tf.train.Example` with x: [1.5, -2.0], y: 3 and z: b"hi", as protoc's code for it writes it."""
+
+
+def test_an_example_is_read_as_others_write_it(tmp_path):
+    other = example({"x": [0.0, 0.0], "y": 0})
+    (tmp_path / "f").write_bytes(framed(bytes.fromhex(GOLDEN)) + framed(other))
+    (tmp_path / "g").write_bytes(framed(bytes.fromhex(GOLDEN)))
+    found = records("tfrecord", tmp_path / "f", test_path=tmp_path / "g")
+    x, y = found.test.batch(np.arange(1), torch.Generator())
+    assert (x.flatten().tolist(), y.tolist()) == ([1.0, -1.0], [3])
+    assert example({"x": [1.5, -2.0], "y": 3, "z": b"hi"}).hex() == GOLDEN
+
+
+def test_the_checksum_of_a_record_is_the_published_one():
+    """CRC-32C of 32 zeros, from RFC 3720, appendix B.4."""
+    assert crc32c.value(bytes(32)) == 0x8A9136AA
+
+
 FAULTS = [
     ({"features": "z"}, {}, "z.*x, y"),
     ({"labels": "z"}, {}, "z.*x, y"),
     ({"classes": 3}, {}, r"label 3 is outside 0\.\.2"),
     ({}, {"y": LABELS / 2}, "whole number"),
     ({}, {"x": np.full((SIZE, 2), np.nan)}, "finite"),
+    ({}, {"x": np.full((SIZE, 2), 1e300)}, "finite"),
     ({"shape": (2, 2, 2)}, {}, r"data\.shape=\[2, 2, 2\] does not fit"),
     ({"augment": True}, {}, r"data\.augment is for images"),
 ]

@@ -54,7 +54,7 @@ def test_all_files_of_a_folder_are_read_whatever_they_hold(tmp_path):
 
 
 def test_a_device_is_refused():
-    with pytest.raises(JobError, match=r"text /dev/zero is a device; set data\.path to a file"):
+    with pytest.raises(JobError, match=r"text /dev/zero is no file or folder; set data\.path"):
         windows(Path("/dev/zero"), 64)
 
 

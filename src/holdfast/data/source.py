@@ -147,7 +147,8 @@ def images_of(
     if values.dtype.kind not in "biuf":
         raise JobError(f"{where}: features must be numbers, not {values.dtype}")
     if values.dtype != np.uint8:
-        values = values.astype(np.float32)
+        with np.errstate(over="ignore"):  # what does not fit becomes infinite, and is refused
+            values = values.astype(np.float32)
         if not np.isfinite(values).all():
             raise JobError(f"{where}: features must be finite in float32; mend or remove them")
     if shape is not None:

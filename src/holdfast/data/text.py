@@ -82,7 +82,7 @@ def _read(path: Path) -> bytes:
     if path.is_dir():
         return b"\n".join(_content(file) for file in _files(path))
     if path.exists() and not path.is_file():
-        raise JobError(f"text {path} is a device; set data.path to a file or folder")
+        raise JobError(f"text {path} is no file or folder; set data.path to one")
     return _content(path)
 
 

@@ -2,6 +2,7 @@
 
 A record is its length (8 bytes, little-endian), the masked CRC-32C of the length, its bytes, and
 their masked CRC-32C. See tensorflow/core/lib/io/record_writer.h and core/example/example.proto.
+The `tfrecord` package reads the same, but looks at no checksum: a damaged file would be trained on.
 
 The format has no end mark: a plain file that was cut exactly between two records looks whole. One
 that is compressed (.gz) does not, and of parts called `…-00000-of-00008` none may be missing.
