@@ -22,6 +22,8 @@ check: $(READY)  ## what CI and pre-commit run first: format, lint, types, layer
 
 bench: $(READY)  ## measure, and print medians and spreads
 	$(BIN)/holdfast bench wake
+	$(BIN)/holdfast bench startup
+	$(BIN)/holdfast bench scaling
 
 clean:
 	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis

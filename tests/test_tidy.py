@@ -110,5 +110,14 @@ def test_the_options_of_the_command_are_these():
     assert options == {
         "bench": [],
         "jobs": ["--json"],
-        "train": ["--dry-run", "--json", "--resume", "--run", "--workers", "job", "overrides"],
+        "train": [
+            "--download",
+            "--dry-run",
+            "--json",
+            "--resume",
+            "--run",
+            "--workers",
+            "job",
+            "overrides",
+        ],
     }

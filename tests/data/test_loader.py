@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from holdfast.data.dataset import as_dataset
-from holdfast.data.images import digits
+from holdfast.data.digits import digits
 from holdfast.data.loader import Loader, Unit
 from holdfast.data.order import Order
 from holdfast.errors import Aborted, JobError
@@ -34,7 +34,7 @@ def read_all(dataset, depth):
 
 
 def test_read_ahead_gives_the_same_samples_and_augmentation():
-    train, _ = digits(augment=True)
+    train = digits(augment=True).training
     inline, ahead = read_all(train, 0), read_all(train, 3)
     assert all(
         torch.equal(x, x2) and torch.equal(y, y2)

@@ -1,5 +1,7 @@
 """Any bytes are a text; none is skipped and none is used twice."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
@@ -39,6 +41,29 @@ def test_a_text_that_is_too_short_is_refused(tmp_path, content):
     (tmp_path / "a").write_bytes(content)
     with pytest.raises(JobError, match="too few for windows of 64"):
         windows(tmp_path / "a", 64)
+
+
+def test_all_files_of_a_folder_are_read_whatever_they_hold(tmp_path):
+    (tmp_path / "a.bin").write_bytes(TEXT)
+    (tmp_path / ".hidden").write_bytes(b"hidden ")
+    (tmp_path / "empty").write_bytes(b"")
+    training, test = windows(tmp_path, 7)
+    x, _ = training.batch(np.arange(len(training)), torch.Generator())
+    assert bytes(x.flatten().tolist()).startswith(b"hidden \n" + TEXT[:1000])
+    assert len(training) + len(test) == (len(TEXT) + 9) // 7
+
+
+def test_a_device_is_refused():
+    with pytest.raises(JobError, match=r"text /dev/zero is no file or folder; set data\.path"):
+        windows(Path("/dev/zero"), 64)
+
+
+def test_a_file_in_a_folder_that_cannot_be_read_is_named(tmp_path):
+    (tmp_path / "a").write_bytes(TEXT)
+    (tmp_path / "loop").symlink_to("loop")
+    (tmp_path / "mem").symlink_to("/proc/self/mem")
+    with pytest.raises(JobError, match=r"text \S*/mem: Input/output error; set data\.path"):
+        windows(tmp_path, 64)
 
 
 def test_a_missing_text_is_refused_by_name(tmp_path):

@@ -62,5 +62,8 @@ def test_only_what_does_not_show_in_the_weights_may_change_on_resume():
         assert load("digits", [free]).lineage() == base
     for fixed in ("seed=1", "batch=32", "shards=4", "epochs=2", "threads_per_worker=2"):
         assert load("digits", [fixed]).lineage() != base
+    folder = ["data={name: image-folder, path: a}"]
+    assert load("digits", [*folder, "data.cache=b"]).lineage() == load("digits", folder).lineage()
+    assert load("digits", [*folder, "data.height=9"]).lineage() != load("digits", folder).lineage()
     fast = load("digits", ["numerics=fast"])
     assert load("digits", ["numerics=fast", "workers=1"]).lineage() != fast.lineage()

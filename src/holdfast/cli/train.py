@@ -8,8 +8,13 @@ from typing import Annotated
 
 import typer
 
+from holdfast.data.download import download as fetch
+from holdfast.data.published import PUBLISHED, directory
 from holdfast.engines import train as engine
+from holdfast.errors import JobError
 from holdfast.job import load
+from holdfast.job.data import Data
+from holdfast.observe.downloads import DownloadView
 from holdfast.observe.terminal import closing_table
 
 STOPPED_STATUS = 130
@@ -31,6 +36,9 @@ def train(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Check the job, print it whole, and do nothing.")
     ] = False,
+    download: Annotated[
+        bool, typer.Option("--download", help="Fetch published data that are not here yet.")
+    ] = False,
     as_json: Annotated[
         bool, typer.Option("--json", help="End standard output with the result as one object.")
     ] = False,
@@ -42,6 +50,8 @@ def train(
         text = json.dumps(chosen.model_dump(mode="json")) if as_json else load.dump(chosen)
         print(text.rstrip("\n"))
         return
+    if download:
+        _download(chosen.data)
     result = engine.run_job(chosen, run_dir=run, resume=resume)
     if as_json:
         print(json.dumps(result.as_dict()))
@@ -49,3 +59,16 @@ def train(
         print(closing_table(result.as_dict()))
     if result.status == "stopped":
         raise typer.Exit(STOPPED_STATUS)
+
+
+def _download(data: Data | None) -> None:
+    """Fetch the data of a job."""
+    name = None if data is None else data.name
+    if name not in PUBLISHED:
+        raise JobError(
+            f"--download fetches {', '.join(PUBLISHED)}, and not data.name={name}; leave it out"
+        )
+    if getattr(data, "path", None) is not None:
+        raise JobError("--download is for data without data.path; leave out one of the two")
+    with DownloadView() as view:
+        fetch(name, PUBLISHED[name], directory(name), view.report)

@@ -7,6 +7,7 @@ bytes: what it is asked to call instead of them is refused.
 
 from __future__ import annotations
 
+import gzip
 import io
 import pickle
 import tarfile
@@ -16,90 +17,94 @@ from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
-import torch
 
-from holdfast.data.images import Images
+from holdfast.data import published
+from holdfast.data.images import Images, Labels, Samples, Scale, Splits, checked_labels
 from holdfast.errors import JobError
-
-SITE: Final = "https://www.cs.toronto.edu/~kriz"
+from holdfast.job.data import Cifar
 
 _FILES: Final = {
-    "cifar10": ([f"data_batch_{i}" for i in range(1, 6)], ["test_batch"], b"labels"),
-    "cifar100": (["train"], ["test"], b"fine_labels"),
+    "cifar10": ([f"data_batch_{i}" for i in range(1, 6)], ["test_batch"], b"labels", 10),
+    "cifar100": (["train"], ["test"], b"fine_labels", 100),
 }
-_MEAN: Final = (0.4914, 0.4822, 0.4465)
-_DEVIATION: Final = (0.2470, 0.2435, 0.2616)
 
 Bytes = npt.NDArray[np.uint8]
 
 
-def cifar(name: str, path: Path | None, *, augment: bool) -> tuple[Images, Images]:
-    """Training and test images, float32[n, 3, 32, 32], each colour standardised.
-
-    Args:
-        name: `cifar10` or `cifar100`.
-        path: The published directory, or the tar.gz that holds it.
-        augment: Shift training images by up to 4 pixels and mirror half of them.
+def cifar(spec: Cifar) -> Splits:
+    """Images of 3x32x32, each colour standardised.
 
     Raises:
         JobError: The files are absent, damaged or not CIFAR.
     """
-    if path is None:
-        archive = name.replace("cifar", "cifar-") + "-python.tar.gz"
-        raise JobError(
-            f"{name} is read from files: fetch {SITE}/{archive} and set data.path to where it lies"
-        )
-    training, test, key = _FILES[name]
-    train_x, train_y = _images(path, training, key)
-    test_x, test_y = _images(path, test, key)
-    return Images(train_x, train_y, shift=4 * augment, mirror=augment), Images(test_x, test_y)
+    path = published.located(spec.name, spec.path)
+    training_files, test_files, key, classes = _FILES[spec.name]
+    contents = _read(path, [*training_files, *test_files])
+
+    def samples(names: list[str]) -> Samples:
+        batches = [_batch(contents[name], key, classes, f"{path}/{name}") for name in names]
+        x, y = (np.concatenate(part) for part in zip(*batches, strict=True))
+        return Samples.of(x.reshape(-1, 3, 32, 32), y)
+
+    training, test = samples(training_files), samples(test_files)
+    scale = Scale.of(training.x, np.arange(len(training.y)))
+    return Splits(
+        training=Images(training, scale=scale, shift=4 * spec.augment, mirror=spec.augment),
+        test=Images(test, scale=scale),
+        shape=(3, 32, 32),
+        classes=classes,
+    )
 
 
-def _images(path: Path, names: list[str], key: bytes) -> tuple[torch.Tensor, torch.Tensor]:
-    pixels, labels = [], list[int]()
-    for name in names:
-        where = f"{path}/{name}"
-        batch = _unpickle(_read(path, name), where)
-        rows = _rows(batch, key, where)
-        pixels.append(rows)
-        labels += batch[key]
-    x = torch.from_numpy(np.concatenate(pixels)).view(-1, 3, 32, 32).to(torch.float32) / 255
-    mean, deviation = (torch.tensor(values)[None, :, None, None] for values in (_MEAN, _DEVIATION))
-    return (x - mean) / deviation, torch.tensor(labels)
-
-
-def _rows(batch: Any, key: bytes, where: str) -> Bytes:
-    """The pixels of one file, uint8[n, 3072], once they are known to match its labels."""
+def _batch(content: bytes, key: bytes, classes: int, where: str) -> tuple[Bytes, Labels]:
+    """The pixels of one file, uint8[n, 3072], and its labels, int64[n]."""
+    batch = _unpickle(content, where)
     try:
         rows, labels = batch[b"data"], batch[key]
     except (KeyError, TypeError):
         raise JobError(f"{where} is not a CIFAR batch; fetch the data set anew") from None
     if not isinstance(rows, _Array) or not all(type(label) is int for label in labels):
         raise JobError(f"{where} is not a CIFAR batch; fetch the data set anew")
-    found = rows.as_bytes(where)
-    if found.shape != (len(labels), 3072):
+    pixels = rows.as_bytes(where)
+    if not labels or pixels.shape != (len(labels), 3072):
         raise JobError(
-            f"{where} holds {len(labels)} labels and pixels of shape {found.shape}; "
+            f"{where} holds {len(labels)} labels and pixels of shape {pixels.shape}; "
             "fetch the data set anew"
+        )
+    return pixels, checked_labels(np.array(labels), classes, where)
+
+
+def _read(path: Path, names: list[str]) -> dict[str, bytes]:
+    """The contents of the files called `names` below a directory or in an archive."""
+    try:
+        if path.is_dir():
+            return {name: (path / name).read_bytes() for name in names}
+        found = _unpacked(path, names)
+    except (OSError, tarfile.TarError, EOFError, zlib.error) as error:
+        raise JobError(
+            f"{path}: reading {', '.join(names)} failed: {error}; fetch the data set anew "
+            "or set data.path"
+        ) from None
+    missing = [name for name in names if name not in found]
+    if missing:
+        raise JobError(
+            f"{path} holds no {missing[0]}; set data.path to the published archive or directory"
         )
     return found
 
 
-def _read(path: Path, name: str) -> bytes:
-    try:
-        if path.is_dir():
-            return (path / name).read_bytes()
-        with tarfile.open(path, "r:*") as archive:
-            for member in archive:
-                if Path(member.name).name == name and member.isfile():
-                    file = archive.extractfile(member)
-                    assert file is not None
-                    return file.read()
-    except (OSError, tarfile.TarError, EOFError, zlib.error) as error:
-        raise JobError(
-            f"{path}: reading {name} failed: {error}; fetch the data set anew or set data.path"
-        ) from None
-    raise JobError(f"{path} holds no {name}; set data.path to the published archive or directory")
+def _unpacked(path: Path, names: list[str]) -> dict[str, bytes]:
+    found = {}
+    with gzip.open(path) as whole, tarfile.open(fileobj=whole) as archive:
+        for member in archive:
+            name = Path(member.name).name
+            if name in names and member.isfile():
+                file = archive.extractfile(member)
+                assert file is not None
+                found[name] = file.read()
+        while whole.read(1 << 20):  # to its end, where a checksum says whether all was there
+            pass
+    return found
 
 
 class _Dtype:

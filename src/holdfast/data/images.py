@@ -1,43 +1,115 @@
-"""Image data sets that need no download."""
+"""Labelled images, and vectors of features: what classifiers learn from.
+
+A vector counts as an image of one pixel with a channel for each feature.
+"""
 
 from __future__ import annotations
 
 import hashlib
-from importlib.util import find_spec
-from pathlib import Path
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Final, Self
 
 import numpy as np
+import numpy.typing as npt
 import torch
 import torch.nn.functional as F
 
-from holdfast.data.dataset import Batch, generator_for
+from holdfast.data.dataset import Batch
 from holdfast.data.permutation import Indices, Permutation
+from holdfast.errors import JobError
+
+Pixels = npt.NDArray[Any]
+"""uint8 or float32, [n, channels, height, width]."""
+
+Labels = npt.NDArray[np.int64]
+
+TEST_SHARE: Final = 0.1
+"""Share of the samples that is kept for the test where the data set names none."""
+
+_BLOCK: Final = 256
+"""Samples that are summed at a time."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Samples:
+    """Images and their classes, in memory or mapped from a file.
+
+    Attributes:
+        x: Images, uint8 or float32, [n, channels, height, width].
+        y: Classes, int64[n].
+        sha256: Digest of the bytes of x and y.
+    """
+
+    x: Pixels
+    y: Labels
+    sha256: str
+
+    @classmethod
+    def of(cls, x: Pixels, y: Labels) -> Self:
+        """Samples of arrays, contiguous ones."""
+        return cls(x=x, y=y, sha256=digest(x, y))
+
+
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """The mean and the deviation of each channel, by which images are standardised."""
+
+    mean: tuple[float, ...]
+    deviation: tuple[float, ...]
+
+    @classmethod
+    def of(cls, x: Pixels, rows: Indices) -> Self:
+        """The scale of some rows of `x`; the deviation of a constant channel counts as 1."""
+        axes, count = (0, 2, 3), len(rows) * x.shape[2] * x.shape[3]
+        mean = sum(block.sum(axes, dtype=np.float64) for block in _blocks(x, rows)) / count
+        middle = np.asarray(mean)[:, None, None]
+        squares = sum(np.square(block - middle).sum(axes) for block in _blocks(x, rows)) / count
+        deviation = np.sqrt(squares)
+        return cls(
+            tuple(np.atleast_1d(mean).tolist()),
+            tuple(np.where(deviation > 0, deviation, 1.0).tolist()),
+        )
 
 
 class Images:
-    """Labelled images in memory.
+    """A data set of images.
 
     Args:
-        x: Images, float32[n, channels, height, width].
-        y: Classes, int64[n].
+        samples: Where the images are.
+        rows: Which of them belong to this data set; by default all.
+        scale: Standardises them; by default they are taken as they are.
         shift: Move each image by up to so many pixels each way, zeros coming in.
         mirror: Mirror each image with probability a half.
     """
 
-    def __init__(self, x: torch.Tensor, y: torch.Tensor, *, shift: int = 0, mirror: bool = False):
-        self._x, self._y, self._shift, self._mirror = x, y, shift, mirror
-        hasher = hashlib.sha256()
-        hasher.update(x.numpy().tobytes())
-        hasher.update(y.numpy().tobytes())
-        self.fingerprint = f"images:{hasher.hexdigest()[:32]}"
+    def __init__(
+        self,
+        samples: Samples,
+        *,
+        rows: Indices | None = None,
+        scale: Scale | None = None,
+        shift: int = 0,
+        mirror: bool = False,
+    ) -> None:
+        self._samples, self._shift, self._mirror = samples, shift, mirror
+        self._rows = np.arange(len(samples.y)) if rows is None else rows
+        self._scale = None if scale is None else (_column(scale.mean), _column(scale.deviation))
+        name = samples.sha256
+        if rows is not None:
+            name = hashlib.sha256(f"{name}:{digest(rows)}".encode()).hexdigest()
+        self.fingerprint = f"images:{name[:32]}"
 
     def __len__(self) -> int:
-        return len(self._y)
+        return len(self._rows)
 
     def batch(self, indices: Indices, generator: torch.Generator) -> Batch:
         """`(x, y)`: float32[n, channels, height, width] and int64[n]."""
-        rows = torch.from_numpy(indices)
-        x, y = self._x[rows], self._y[rows]
+        rows = self._rows[indices]
+        x, y = torch.from_numpy(self._samples.x[rows]), torch.from_numpy(self._samples.y[rows])
+        if self._scale is not None:
+            mean, deviation = self._scale
+            x = (x - mean) / deviation
         if self._shift:
             x = _shifted(x, self._shift, generator)
         if self._mirror:
@@ -46,33 +118,70 @@ class Images:
         return x, y
 
 
-def digits(*, augment: bool) -> tuple[Images, Images]:
-    """Training and test images of scikit-learn's digits, 1,437 and 360, values in 0..1."""
-    # Read as a file: importing scikit-learn takes a second, for which a worker could train.
-    package = find_spec("sklearn")
-    assert package is not None
-    assert package.submodule_search_locations is not None
-    path = Path(package.submodule_search_locations[0], "datasets", "data", "digits.csv.gz")
-    table = torch.from_numpy(np.loadtxt(path, delimiter=",", dtype=np.int64))
-    x, y = table[:, :-1].reshape(-1, 1, 8, 8).to(torch.float32) / 16, table[:, -1].contiguous()
-    order = torch.from_numpy(Permutation(len(y), b"digits: training and test").take(0, len(y)))
-    train, test = order[360:], order[:360]
-    return Images(x[train], y[train], shift=int(augment)), Images(x[test], y[test])
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Splits:
+    """A data set in its two parts.
+
+    Attributes:
+        training: To learn from.
+        test: To measure on.
+        shape: Channels, height and width of an image.
+        classes: How many there are.
+    """
+
+    training: Images
+    test: Images
+    shape: tuple[int, int, int]
+    classes: int
 
 
-def synthetic_images(
-    *, size: int, channels: int, height: int, classes: int, augment: bool
-) -> tuple[Images, Images]:
-    """Training and test images, `size` and a quarter of it: a random pattern a class, and noise."""
-    shape = (channels, height, height)
-    patterns = torch.randn(classes, *shape, generator=generator_for("patterns"))
+def split(size: int, where: str) -> tuple[Indices, Indices]:
+    """The rows for training and for the test, ascending: a tenth, drawn with a fixed key.
 
-    def draw(name: str, count: int) -> tuple[torch.Tensor, torch.Tensor]:
-        generator = generator_for(name)
-        y = torch.randint(classes, (count,), generator=generator)
-        return patterns[y] + 2 * torch.randn(count, *shape, generator=generator), y
+    Raises:
+        JobError: There are too few.
+    """
+    if size < 2:
+        raise JobError(f"{where}: {size} samples cannot be split into training and test; add more")
+    order = Permutation(size, b"training and test").take(0, size)
+    cut = max(1, int(size * TEST_SHARE))
+    return np.sort(order[cut:]), np.sort(order[:cut])
 
-    return Images(*draw("train", size), mirror=augment), Images(*draw("test", max(1, size // 4)))
+
+def checked_labels(values: npt.NDArray[Any], classes: int, where: str) -> Labels:
+    """`values` as int64[n].
+
+    Raises:
+        JobError: They are not whole numbers from 0 to `classes - 1`.
+    """
+    if values.dtype.kind not in "iu" or values.ndim != 1:
+        raise JobError(
+            f"{where}: labels must be a whole number a sample, not {values.dtype} of shape "
+            f"{list(values.shape)}; convert them to classes from 0 to {classes - 1}"
+        )
+    wrong = np.flatnonzero((values < 0) | (values >= classes))
+    if wrong.size:
+        raise JobError(
+            f"{where}: label {values[wrong[0]]} is outside 0..{classes - 1}; "
+            "mend the file or the number of classes"
+        )
+    return values.astype(np.int64)
+
+
+def digest(*arrays: npt.NDArray[Any]) -> str:
+    """SHA-256 over the bytes of contiguous arrays, hexadecimal."""
+    hasher = hashlib.sha256()
+    for array in arrays:
+        hasher.update(array.reshape(-1).view(np.uint8).data)
+    return hasher.hexdigest()
+
+
+def _blocks(x: Pixels, rows: Indices) -> Iterator[Pixels]:
+    return (x[rows[start : start + _BLOCK]] for start in range(0, len(rows), _BLOCK))
+
+
+def _column(values: tuple[float, ...]) -> torch.Tensor:
+    return torch.tensor(values, dtype=torch.float32)[:, None, None]
 
 
 def _shifted(x: torch.Tensor, limit: int, generator: torch.Generator) -> torch.Tensor:

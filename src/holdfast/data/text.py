@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from pathlib import Path
 from typing import Final
 
@@ -25,8 +26,8 @@ class Windows:
         length: Bytes that a sample gives as context.
     """
 
-    def __init__(self, text: bytes, length: int) -> None:
-        self._text, self._length = torch.frombuffer(bytearray(text), dtype=torch.uint8), length
+    def __init__(self, text: bytes | memoryview, length: int) -> None:
+        self._text, self._length = np.frombuffer(text, np.uint8), length
         self.fingerprint = f"windows:{length}:{hashlib.sha256(text).hexdigest()[:32]}"
 
     def __len__(self) -> int:
@@ -34,13 +35,13 @@ class Windows:
 
     def batch(self, indices: Indices, generator: torch.Generator) -> Batch:  # noqa: ARG002
         """`(x, y)`, int64[n, length] each: bytes, and the bytes that follow them."""
-        starts = torch.from_numpy(indices)[:, None] * self._length
-        windows = self._text[starts + torch.arange(self._length + 1)].long()
+        places = indices[:, None] * self._length + np.arange(self._length + 1)
+        windows = torch.from_numpy(self._text[places]).long()
         return windows[:, :-1].contiguous(), windows[:, 1:].contiguous()
 
     def byte_entropy(self) -> float:
         """The entropy of the single bytes, nats: what a model without context could reach."""
-        shares = np.bincount(self._text.numpy()) / len(self._text)
+        shares = np.bincount(self._text) / len(self._text)
         shares = shares[shares > 0]
         return float(-(shares * np.log(shares)).sum())
 
@@ -56,22 +57,50 @@ def windows(path: Path | None, length: int) -> tuple[Windows, Windows]:
     Raises:
         JobError: The text cannot be read or is too short.
     """
-    text = _reference() if path is None else _read(path)
+    if path is None:
+        return parted(_reference(), length, "the language reference")
+    return parted(_read(path), length, f"text {path}")
+
+
+def parted(text: bytes, length: int, where: str) -> tuple[Windows, Windows]:
+    """Training and test windows of `text`, which errors call `where`.
+
+    Raises:
+        JobError: The text is too short.
+    """
     cut = int(len(text) * (1 - TEST_SHARE))
     if min(cut, len(text) - cut) <= length:
         raise JobError(
-            f"{path}: {len(text)} bytes are too few for windows of {length}; "
-            "set data.path to more text, or data.length lower"
+            f"{where}: {len(text)} bytes are too few for windows of {length}; "
+            "take more text, or set data.length lower"
         )
-    return Windows(text[:cut], length), Windows(text[cut:], length)
+    whole = memoryview(text)
+    return Windows(whole[:cut], length), Windows(whole[cut:], length)
 
 
 def _read(path: Path) -> bytes:
+    if path.is_dir():
+        return b"\n".join(_content(file) for file in _files(path))
+    if path.exists() and not path.is_file():
+        raise JobError(f"text {path} is no file or folder; set data.path to one")
+    return _content(path)
+
+
+def _files(folder: Path) -> list[Path]:
+    """All files below a folder, in the order of their names."""
+
+    def refuse(error: OSError) -> None:
+        raise JobError(f"text {error.filename}: {error.strerror}; let it be read, or remove it")
+
+    found = (
+        Path(root, name) for root, _, names in os.walk(folder, onerror=refuse) for name in names
+    )
+    return sorted(file for file in found if file.is_file())
+
+
+def _content(path: Path) -> bytes:
     try:
-        if not path.is_dir():
-            return path.read_bytes()
-        files = sorted(file for file in path.rglob("*") if file.is_file())
-        return b"\n".join(file.read_bytes() for file in files)
+        return path.read_bytes()
     except OSError as error:
         raise JobError(
             f"text {path}: {error.strerror}; set data.path to a file or folder"

@@ -31,6 +31,8 @@ class Result:
 
     Attributes:
         status: `finished`, or `stopped` by a signal; a stopped run can be resumed.
+        data: The name of the data set, which begins with `synthetic-` where the data are made up;
+            None where the task brings its own.
         steps: Steps committed, over all of the run's lives.
         loss: Mean loss of the last step; None if there was none.
         metrics: The last evaluation.
@@ -43,6 +45,7 @@ class Result:
     """
 
     status: str
+    data: str | None
     steps: int
     loss: float | None
     metrics: dict[str, float] = field(default_factory=dict)
@@ -98,6 +101,7 @@ class Result:
         """The result as plain data, metrics beside the rest."""
         return {
             "status": self.status,
+            "data": self.data,
             "steps": self.steps,
             "loss": self.loss,
             **self.metrics,
@@ -140,7 +144,7 @@ def run_job(job: Job, *, run_dir: str | Path | None, resume: bool) -> Result:
             found = local.run(job, directory, Controls(watch=view.watch))
         finally:
             view.close()
-        result = _result(found, directory.path)
+        result = _result(found, job, directory.path)
         try:
             _keep(result)
         except OSError as error:  # the weights are safe: the result is worth more than its copy
@@ -173,11 +177,12 @@ def _job(task: str | Callable[..., Any], job: Mapping[str, Any] | Job | None) ->
     return load.check(values, where=task.__qualname__)
 
 
-def _result(found: dict[str, Any], path: Path) -> Result:
+def _result(found: dict[str, Any], job: Job, path: Path) -> Result:
     known = ("status", "steps", "loss", "best", "samples_per_s", "seconds", "weights_sha256")
     return Result(
         **{key: found.get(key) for key in known}
         | {"steps": found.get("steps") or 0, "seconds": found.get("seconds") or {}},
+        data=None if job.data is None else job.data.name,
         metrics={key: value for key, value in found.items() if key not in known},
         run_dir=path,
     )

@@ -126,4 +126,7 @@ class Job(Spec):
         free = set(self.FREE_ON_RESUME)
         if self.merges_shards:
             free -= {"workers", "shares"}
-        return self.model_dump(mode="json", exclude=free)
+        plain = self.model_dump(mode="json", exclude=free)
+        if plain["data"] is not None:
+            plain["data"].pop("cache", None)
+        return plain

@@ -11,16 +11,15 @@ from torch import nn
 from torch.optim import Optimizer
 
 from holdfast import models
-from holdfast.data.cifar import cifar
+from holdfast.data import catalog
 from holdfast.data.dataset import Batch
-from holdfast.data.images import Images, digits, synthetic_images
+from holdfast.data.images import Images, Splits
 from holdfast.errors import JobError
-from holdfast.job.data import Cifar, DigitsData, SyntheticImages
+from holdfast.job.data import LabelledData
 from holdfast.job.models import Cnn, Mlp, Resnet18
 from holdfast.job.spec import Job
 from holdfast.tasks import optimizers
 
-Pictures = DigitsData | SyntheticImages | Cifar
 Classifier = Mlp | Cnn | Resnet18
 
 
@@ -32,7 +31,7 @@ class Classification:
     """
 
     def __init__(self, job: Job) -> None:
-        if not isinstance(job.data, Pictures) or not isinstance(job.model, Classifier):
+        if not isinstance(job.data, LabelledData) or not isinstance(job.model, Classifier):
             raise JobError(
                 "task classification needs images and a classifier, "
                 "such as data.name=digits model.name=mlp"
@@ -40,23 +39,17 @@ class Classification:
         self._optimizer, self._data, self._model = job.optimizer, job.data, job.model
 
     def model(self) -> nn.Module:
-        match self._data:
-            case DigitsData():
-                shape, classes = (1, 8, 8), 10
-            case Cifar(name=name):
-                shape, classes = (3, 32, 32), 10 if name == "cifar10" else 100
-            case SyntheticImages(channels=channels, height=height, classes=classes):
-                shape = (channels, height, height)
-        return models.build(self._model, shape=shape, classes=classes)
+        splits = self._splits
+        return models.build(self._model, shape=splits.shape, classes=splits.classes)
 
     def optimizer(self, parameters: Iterable[nn.Parameter]) -> Optimizer:
         return optimizers.build(self._optimizer, parameters)
 
     def training_data(self) -> Images:
-        return self._images[0]
+        return self._splits.training
 
     def test_data(self) -> Images:
-        return self._images[1]
+        return self._splits.test
 
     def loss(self, model: nn.Module, batch: Batch) -> torch.Tensor:
         x, y = batch
@@ -69,11 +62,5 @@ class Classification:
         return {"accuracy": float(hits), "test_loss": float(F.cross_entropy(logits, y))}
 
     @cached_property
-    def _images(self) -> tuple[Images, Images]:
-        match self._data:
-            case DigitsData(augment=augment):
-                return digits(augment=augment)
-            case Cifar(name=name, path=path, augment=augment):
-                return cifar(name, path, augment=augment)
-            case SyntheticImages() as data:
-                return synthetic_images(**data.model_dump(exclude={"name"}))
+    def _splits(self) -> Splits:
+        return catalog.build(self._data)

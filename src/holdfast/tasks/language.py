@@ -11,10 +11,11 @@ import torch.nn.functional as F
 from torch import nn
 from torch.optim import Optimizer
 
+from holdfast.data import catalog
 from holdfast.data.dataset import Batch
-from holdfast.data.text import Windows, windows
+from holdfast.data.text import Windows
 from holdfast.errors import JobError
-from holdfast.job.data import Text
+from holdfast.job.data import TextData
 from holdfast.job.models import Gpt as GptSpec
 from holdfast.job.spec import Job
 from holdfast.models.gpt import Gpt
@@ -29,7 +30,7 @@ class LanguageModelling:
     """
 
     def __init__(self, job: Job) -> None:
-        if not isinstance(job.data, Text) or not isinstance(job.model, GptSpec):
+        if not isinstance(job.data, TextData) or not isinstance(job.model, GptSpec):
             raise JobError("task language needs data.name=text and model.name=gpt")
         self._data, self._model, self._optimizer = job.data, job.model, job.optimizer
         if self._model.width % self._model.heads:
@@ -73,4 +74,4 @@ class LanguageModelling:
 
     @cached_property
     def _windows(self) -> tuple[Windows, Windows]:
-        return windows(self._data.path, self._data.length)
+        return catalog.build_text(self._data)

@@ -1,0 +1,218 @@
+"""Cache: what was decoded from files once, and is mapped from then on by every worker.
+
+    DIR/NAME-KEY/
+      training-x.npy      images, uint8 or float32, [n, channels, height, width]
+      training-y.npy      classes, int64[n]
+      test-x.npy …        where the data set has a part for the test
+      manifest.json       shapes and digests
+      verified            the state of the files when their digests were last compared
+    DIR/NAME-KEY.lock
+
+KEY is a digest of the settings and of the paths, sizes and times of the files that are read, so a
+file that changes makes another cache. One process builds, in a directory that is renamed when all
+of it is on the disk; the others wait. A process that dies while it builds lets go of the lock.
+
+Digests are compared by the first process that opens the cache after the machine has started or the
+files have changed; a cache that does not match is built anew. All others map it at once, however
+large it is.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO, Final
+
+import numpy as np
+from PIL import __version__ as pillow_version
+from pydantic import BaseModel, ConfigDict
+
+from holdfast.data.images import Samples, Scale, digest
+from holdfast.data.lock import locked
+from holdfast.data.source import Source, pour
+from holdfast.errors import JobError
+
+Measure = Callable[[dict[str, Samples]], Scale]
+
+FORMAT: Final = 1
+
+WAIT_S: Final = 6 * 3600.0
+"""How long another process that builds is waited for: the longest that decoding may take."""
+
+_HEADER_BYTES: Final = 128
+"""What numpy's header takes for up to four dimensions, of whatever size."""
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    dtype: str
+    shape: tuple[int, ...]
+    sha256: str
+
+
+class _Manifest(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    parts: dict[str, _Part]
+    mean: tuple[float, ...]
+    deviation: tuple[float, ...]
+    sha256: str = ""
+    """Digest of all the rest."""
+
+    def digest(self) -> str:
+        plain = json.dumps(self.model_dump(mode="json", exclude={"sha256"}), sort_keys=True)
+        return hashlib.sha256(plain.encode()).hexdigest()
+
+
+@dataclass(frozen=True, slots=True)
+class Cached:
+    """What a cache holds.
+
+    Attributes:
+        samples: Of each source, mapped.
+        scale: What was measured on them.
+    """
+
+    samples: dict[str, Samples]
+    scale: Scale
+
+
+def cached(
+    directory: Path,
+    name: str,
+    settings: Mapping[str, Any],
+    sources: Mapping[str, Source],
+    measure: Measure,
+    *,
+    wait_s: float = WAIT_S,
+) -> Cached:
+    """The samples of each of `sources`, and their scale.
+
+    Args:
+        directory: Where caches lie; made where it is missing.
+        name: What the cache is called, beside its key.
+        settings: Whatever decides what `sources` and `measure` give, apart from files; plain data.
+        sources: By the name of their part, such as `training`.
+        measure: Gives the scale of the samples; called once, by the process that builds.
+        wait_s: How long another process that builds is waited for.
+
+    Raises:
+        JobError: A source cannot be read, the cache cannot be written, or waiting took too long.
+    """
+    place = directory / f"{name}-{_key(settings, sources)}"
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        with locked(place.with_name(f"{place.name}.lock"), wait_s):
+            found = _opened(place, list(sources))
+            if found is None:
+                _build(place, sources, measure)
+                found = _opened(place, list(sources))
+    except OSError as error:
+        raise JobError(
+            f"data.cache {error.filename or place}: {error.strerror}; mend that, or name another "
+            "directory"
+        ) from None
+    assert found is not None, "a cache that was just built does not match its own digests"
+    return found
+
+
+def _key(settings: Mapping[str, Any], sources: Mapping[str, Source]) -> str:
+    """Raises: OSError: A file is gone."""
+    files = [
+        (name, str(path.resolve()), (state := path.stat()).st_size, state.st_mtime_ns)
+        for name, source in sources.items()
+        for path in source.files
+    ]
+    known = json.dumps([FORMAT, pillow_version, dict(settings), files], sort_keys=True)
+    return hashlib.sha256(known.encode()).hexdigest()[:16]
+
+
+def _build(place: Path, sources: Mapping[str, Source], measure: Measure) -> None:
+    """Raises: JobError: A source cannot be read. OSError: The disk is full."""
+    draft = place.with_name(f"{place.name}.tmp")
+    for leftover in (draft, place):
+        shutil.rmtree(leftover, ignore_errors=True)
+    draft.mkdir()
+    try:
+        parts = {name: _written(draft, name, source) for name, source in sources.items()}
+        scale = measure({name: _mapped(draft, name, part) for name, part in parts.items()})
+        manifest = _Manifest(parts=parts, mean=scale.mean, deviation=scale.deviation)
+        sealed = manifest.model_copy(update={"sha256": manifest.digest()})
+        (draft / "manifest.json").write_text(sealed.model_dump_json(indent=1), encoding="utf-8")
+        draft.rename(place)
+    finally:
+        shutil.rmtree(draft, ignore_errors=True)
+
+
+def _written(draft: Path, name: str, source: Source) -> _Part:
+    paths = [draft / f"{name}-{array}.npy" for array in "xy"]
+    with paths[0].open("wb") as x, paths[1].open("wb") as y:
+        for file in (x, y):
+            file.seek(_HEADER_BYTES)
+        form = pour(source, x, y)
+        _finish(x, form.dtype, form.shape)
+        _finish(y, "int64", form.shape[:1])
+    return _Part(dtype=form.dtype, shape=form.shape, sha256=form.sha256)
+
+
+def _finish(file: BinaryIO, dtype: str, shape: tuple[int, ...]) -> None:
+    """Write numpy's header before what was poured into `file`, and all of it to the disk."""
+    file.seek(0)
+    header = {"descr": np.dtype(dtype).str, "fortran_order": False, "shape": shape}
+    np.lib.format.write_array_header_1_0(file, header)
+    assert file.tell() == _HEADER_BYTES, "numpy's header has another size"
+    file.flush()
+    os.fsync(file.fileno())
+
+
+def _opened(place: Path, names: list[str]) -> Cached | None:
+    """What a cache holds; None where there is none, or it is not as it was built."""
+    try:
+        manifest = _Manifest.model_validate_json((place / "manifest.json").read_bytes())
+        samples = {name: _mapped(place, name, manifest.parts[name]) for name in names}
+    except (FileNotFoundError, ValueError, KeyError):
+        return None
+    if manifest.sha256 != manifest.digest():
+        return None
+    found = Cached(samples, Scale(manifest.mean, manifest.deviation))
+    state = _state(place)
+    if (place / "verified").exists() and (place / "verified").read_bytes() == state:
+        return found
+    if any(digest(part.x, part.y) != part.sha256 for part in samples.values()):
+        return None
+    with suppress(OSError):  # the next process compares again
+        (place / "verified").write_bytes(state)
+    return found
+
+
+def _mapped(place: Path, name: str, part: _Part) -> Samples:
+    """Raises: ValueError: A file is damaged, or longer or shorter than it must be."""
+    arrays = []
+    wanted = {"x": (part.dtype, part.shape), "y": ("int64", part.shape[:1])}
+    for array, (dtype, shape) in wanted.items():
+        path = place / f"{name}-{array}.npy"
+        mapped = np.asarray(np.load(path, mmap_mode="r"))
+        if (str(mapped.dtype), mapped.shape) != (dtype, shape):
+            raise ValueError(f"{path} holds {mapped.dtype} of shape {mapped.shape}")
+        if path.stat().st_size != _HEADER_BYTES + mapped.nbytes:
+            raise ValueError(f"{path} has {path.stat().st_size} bytes")
+        arrays.append(mapped)
+    return Samples(x=arrays[0], y=arrays[1], sha256=part.sha256)
+
+
+def _state(place: Path) -> bytes:
+    """Whatever changes when the files do, or when the machine starts anew."""
+    boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+    files = [
+        (path.name, (state := path.stat()).st_ino, state.st_size, state.st_ctime_ns)
+        for path in sorted(place.iterdir())
+        if path.name != "verified"
+    ]
+    return json.dumps([boot, files]).encode()

@@ -1,0 +1,116 @@
+"""The published data sets: their files, where they are fetched from, and where they lie here.
+
+`HOLDFAST_DATA` names the directory that they are kept in, `~/.cache/holdfast` by default.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from holdfast.errors import JobError
+
+
+@dataclass(frozen=True, slots=True)
+class File:
+    """A published file and its digest."""
+
+    name: str
+    size_bytes: int
+    sha256: str
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """The files of a data set, below one address."""
+
+    site: str
+    files: tuple[File, ...]
+
+    @property
+    def addresses(self) -> list[str]:
+        return [f"{self.site}/{file.name}" for file in self.files]
+
+
+PUBLISHED: Final = {
+    "mnist": Published(
+        "https://ossci-datasets.s3.amazonaws.com/mnist",
+        (
+            File(
+                "train-images-idx3-ubyte.gz",
+                9_912_422,
+                "440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609",
+            ),
+            File(
+                "train-labels-idx1-ubyte.gz",
+                28_881,
+                "3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c",
+            ),
+            File(
+                "t10k-images-idx3-ubyte.gz",
+                1_648_877,
+                "8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6",
+            ),
+            File(
+                "t10k-labels-idx1-ubyte.gz",
+                4_542,
+                "f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6",
+            ),
+        ),
+    ),
+    "cifar10": Published(
+        "https://www.cs.toronto.edu/~kriz",
+        (
+            File(
+                "cifar-10-python.tar.gz",
+                170_498_071,
+                "6d958be074577803d12ecdefd02955f39262c83c16fe9348329d7fe0b5c001ce",
+            ),
+        ),
+    ),
+    "cifar100": Published(
+        "https://www.cs.toronto.edu/~kriz",
+        (
+            File(
+                "cifar-100-python.tar.gz",
+                169_001_437,
+                "85cd44d02ba6437773c5bbd22e183051d648de2e7d6b014e1ef29b855ba677a7",
+            ),
+        ),
+    ),
+}
+
+
+def directory(name: str) -> Path:
+    """Where the files of a data set lie once they are fetched."""
+    root = os.environ.get("HOLDFAST_DATA") or "~/.cache/holdfast"
+    return Path(root).expanduser() / name
+
+
+def located(name: str, path: Path | None) -> Path:
+    """Where a data set is to be read from: `path`, or where it was fetched to.
+
+    Returns:
+        A directory; the file itself for a data set of one file that was fetched.
+
+    Raises:
+        JobError: `path` is None and it has not been fetched, or there is nothing at `path`.
+    """
+    if path is not None and path.exists():
+        return path
+    if path is not None:
+        raise JobError(f"{path} does not exist; {advice(name)}")
+    kept, files = directory(name), PUBLISHED[name].files
+    if not all((kept / file.name).is_file() for file in files):
+        raise JobError(f"{name} is read from files; {advice(name)}")
+    return kept / files[0].name if len(files) == 1 else kept
+
+
+def advice(name: str) -> str:
+    """What to do where the data set, or a part of it, is not there."""
+    return (
+        f"fetch {', '.join(PUBLISHED[name].addresses)} into {directory(name)}, or have it "
+        "fetched with --download, or set data.path to where it lies"
+    )
