@@ -179,19 +179,19 @@ class TreeReducer:
     def _reduce_block(self, index: int, term: tree.Term, scale: float) -> float:
         """Write one block of the mean to the root; returns the sum of its squares."""
         out = self._root.blocks[index]
-        torch.mul(self._sum(term, index, 0), scale, out=out)
+        torch.mul(self._sum(term, index, out, 0), scale, out=out)
         return _square(out) if index < self._layout.num_gradient_blocks else 0.0
 
-    def _sum(self, term: tree.Term, index: int, depth: int) -> torch.Tensor:
-        """The elements of one block of a term; at `depth`, so that rooms are not shared."""
+    def _sum(self, term: tree.Term, index: int, room: torch.Tensor, depth: int) -> torch.Tensor:
+        """The elements of one block of a term: where they lie, or summed up in `room`."""
         if isinstance(term, tree.Partial):
             lent = self._lent.get(index) if term.rank == self._group.rank else None
             if lent is not None:
                 return lent
             return self._slots(term.rank, term.slot).blocks[index]
-        left = self._sum(term.left, index, depth + 1)
-        right = self._sum(term.right, index, depth + 2)
-        return torch.add(left, right, out=self._room(left.dtype, depth)[: len(left)])
+        left = self._sum(term.left, index, room, depth)
+        beside = self._room(room.dtype, depth)[: len(room)]
+        return torch.add(left, self._sum(term.right, index, beside, depth + 1), out=room)
 
     def _blocks_within(self, run: int, start: int, end: int) -> list[int]:
         """This worker's blocks that lie wholly between two elements of a run."""

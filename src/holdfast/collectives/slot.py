@@ -29,7 +29,7 @@ NUM_STATS: Final = 16
 """Length of `stats`: the weight, the loss, and up to 14 logged values."""
 NAMES_BYTES: Final = 1024
 """Room for the names of the logged values."""
-BLOCK: Final = 1 << 16
+BLOCK: Final = 1 << 17
 """Elements that are summed at a time: few enough to stay in a core's cache."""
 
 

@@ -91,6 +91,8 @@ def generator_for(*key: int | str) -> torch.Generator:
 
 def seed_everything(seed: int) -> None:
     """Seed torch's, numpy's and Python's global generators."""
-    torch.manual_seed(seed)
+    torch.default_generator.manual_seed(seed)  # `torch.manual_seed` asks for every kind of device
+    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        torch.cuda.manual_seed_all(seed)
     np.random.seed(seed & 0xFFFFFFFF)
     random.seed(seed)

@@ -17,7 +17,7 @@ from torch import nn
 from holdfast.arena.memory import Phase
 from holdfast.arena.tensors import read_names, write_names
 from holdfast.core.seeds import seed_for
-from holdfast.data.dataset import Batch, Dataset, generator_for
+from holdfast.data.dataset import Batch, Dataset, generator_for, seed_everything
 from holdfast.errors import JobError
 from holdfast.transport.shared_memory import Meeting, SharedMemoryGroup
 from holdfast.worker.device import moved
@@ -111,7 +111,7 @@ def _measure(
     row.zero_()
     for start in range(lo, hi, batch_size):
         indices = np.arange(start, min(start + batch_size, hi))
-        torch.manual_seed(seed_for("evaluation", start))
+        seed_everything(seed_for("evaluation", start))
         batch = dataset.batch(indices, generator_for("evaluation", start))
         values = measure(model, moved(batch, device))
         found = sorted(values)
