@@ -92,7 +92,7 @@ def test_the_keys_of_a_job_are_these():
     assert list(Job.model_fields) == [
         "name", "task", "params", "data", "model", "optimizer", "schedule", "batch", "epochs",
         "seed", "clip_norm", "workers", "shards", "shares", "numerics", "placement",
-        "threads_per_worker", "prefetch", "timeout_s", "checkpoint",
+        "threads_per_worker", "timeout_s", "loader", "checkpoint",
     ]  # fmt: skip
 
 

@@ -76,12 +76,12 @@ def uneven_shares(draw):
     return [hi - lo for lo, hi in itertools.pairwise(bounds)]
 
 
-@given(shares=uneven_shares(), prefetch=st.sampled_from([0, 2]))
+@given(shares=uneven_shares(), ahead=st.sampled_from([0, 2]))
 @settings(
     max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
-def test_weights_are_the_same_for_any_uneven_plan(train, reference, shares, prefetch):
-    result = train(workers=len(shares), shares=shares, prefetch=prefetch)
+def test_weights_are_the_same_for_any_uneven_plan(train, reference, shares, ahead):
+    result = train(workers=len(shares), shares=shares, loader={"prefetch": ahead})
     assert result["weights_sha256"] == reference["cnn"]
 
 

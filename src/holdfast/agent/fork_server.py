@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import ctypes
 import importlib
 import os
 import selectors
@@ -26,9 +25,9 @@ from typing import Any, Final, NoReturn
 from holdfast.errors import JobError, ProtocolError
 from holdfast.tasks import reference
 from holdfast.wire.channel import Channel
+from holdfast.wire.lifeline import die_with_parent
 from holdfast.wire.messages import Exited, Fork, Forked, Ready
 
-_PR_SET_PDEATHSIG: Final = 1
 _CRASHED: Final = 70
 
 
@@ -54,13 +53,6 @@ def main() -> None:
             _start_over_without_task()
     assert _num_threads() == 1, "something started a thread; forking would not be safe"
     _Server(Channel(socket.socket(fileno=options.socket)), entry.main).run()
-
-
-def die_with_parent(parent: int) -> None:
-    """Have the kernel kill this process when the process `parent` dies; see prctl(2)."""
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:  # it died before we asked
-        os._exit(_CRASHED)
 
 
 class _Server:

@@ -26,6 +26,17 @@ class Checkpoints(Spec):
     """How many of the newest to keep."""
 
 
+class LoaderSettings(Spec):
+    """How samples are read; nothing of it shows in what is read."""
+
+    prefetch: Annotated[int, Field(ge=0, le=64)] = 2
+    """Shards that a worker reads ahead; at least as many as it has loader processes."""
+    workers: Annotated[int, Field(ge=0, le=64)] = 0
+    """Loader processes of each worker; 0 reads in a thread of the worker's own."""
+    pin_memory: bool = False
+    """Put samples into page-locked memory, from which a GPU copies faster; nothing without CUDA."""
+
+
 class Job(Spec):
     """A training job.
 
@@ -64,15 +75,14 @@ class Job(Spec):
     """Where a worker's replica lies: in its own memory, or in the arena, which outlives it."""
     threads_per_worker: Count = 1
     """Threads of a worker's kernels; part of what makes the bits."""
-    prefetch: Annotated[int, Field(ge=0, le=64)] = 2
-    """Shards that a worker reads ahead."""
     timeout_s: Annotated[float, Field(gt=0)] = 1800.0
     """How long workers wait for each other before they give up, seconds."""
 
+    loader: LoaderSettings = LoaderSettings()
     checkpoint: Checkpoints = Checkpoints()
 
     FREE_ON_RESUME: ClassVar[frozenset[str]] = frozenset(
-        {"workers", "shares", "placement", "prefetch", "timeout_s", "checkpoint"}
+        {"workers", "shares", "placement", "loader", "timeout_s", "checkpoint"}
     )
 
     def plan(self) -> Plan:

@@ -198,7 +198,7 @@ class Session:
         arena[rank, Word.TOTAL_STEPS] = order.total_steps
         arena[rank, Word.COMMITTED] = self._step
         loader = Loader(
-            samples, order, self._units, depth=job.prefetch, check_abort=arena.check_abort
+            samples, order, self._units, settings=job.loader, check_abort=arena.check_abort
         )
         try:
             while self._step < order.total_steps:
