@@ -40,15 +40,15 @@ class LoaderSettings(Spec):
 class Job(Spec):
     """A training job.
 
-    The keys in `FREE_ON_RESUME` may differ when a run is resumed: none of them shows in the
-    weights.
+    The keys in `FREE_ON_RESUME`, and a model's `gradient_checkpointing`, may differ when a run is
+    resumed: none of them shows in the weights.
     """
 
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")] = "job"
     """Names the run's directory."""
     task: str = "classification"
-    """`classification`, `language`, or your own: `package.module:name` or `path/to/file.py:name`,
-    where name is a task class or a function that takes the session."""
+    """`classification`, `language`, `masked-language`, or your own: `package.module:name` or
+    `path/to/file.py:name`, where name is a task class or a function that takes the session."""
     params: dict[str, Any] = Field(default_factory=dict)
     """Anything that your own task wants to know."""
 
@@ -100,4 +100,6 @@ class Job(Spec):
         free = set(self.FREE_ON_RESUME)
         if self.numerics == "fast":
             free -= {"workers", "shares"}
-        return self.model_dump(mode="json", exclude=free)
+        return self.model_dump(
+            mode="json", exclude={**dict.fromkeys(free, True), "model": {"gradient_checkpointing"}}
+        )

@@ -16,12 +16,12 @@ from holdfast.data.dataset import Batch
 from holdfast.data.images import Images, digits, synthetic_images
 from holdfast.errors import JobError
 from holdfast.job.data import Cifar, DigitsData, SyntheticImages
-from holdfast.job.models import Cnn, Mlp, Resnet18
+from holdfast.job.models import Cnn, Mlp, Resnet
 from holdfast.job.spec import Job
 from holdfast.tasks import optimizers
 
 Pictures = DigitsData | SyntheticImages | Cifar
-Classifier = Mlp | Cnn | Resnet18
+Classifier = Mlp | Cnn | Resnet
 
 
 class Classification:
