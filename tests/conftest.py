@@ -32,7 +32,7 @@ augmentation, dropout, clipping, a schedule, and a short last batch."""
 @pytest.fixture(scope="session")
 def forks(tmp_path_factory):
     log = tmp_path_factory.mktemp("fork-server") / "log"
-    with ForkServer(local.WORKER, None, log) as server:
+    with ForkServer(local.WORKER, [], log) as server:
         yield server
 
 

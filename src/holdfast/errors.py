@@ -3,6 +3,7 @@
     HoldfastError
     ├── JobError            the job, task or data is wrong: the user can mend it
     │   └── NonFiniteError  a gradient came out as NaN or infinity
+    ├── DataError           a data set raised while it was read
     ├── CheckpointError     a checkpoint is missing, damaged or cannot be written
     ├── ProtocolError       another process said something that it must not say
     ├── WorkerFailed        a worker died or raised; it names the rank that is to blame
@@ -26,6 +27,10 @@ class JobError(HoldfastError):
 
 class NonFiniteError(JobError):
     """The reduced gradient of a step holds a NaN or an infinity."""
+
+
+class DataError(HoldfastError):
+    """The user's data set raised in a process that read it; its traceback is in a note."""
 
 
 class CheckpointError(HoldfastError):
@@ -58,4 +63,4 @@ BY_NAME: Final = {
     error.__name__: error
     for error in (HoldfastError, JobError, NonFiniteError, CheckpointError, ProtocolError)
 }
-"""The errors that a worker's report can stand for, by name."""
+"""The errors that a worker's report can stand for, by name, where their traceback tells nothing."""

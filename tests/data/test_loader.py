@@ -10,6 +10,7 @@ from holdfast.data.digits import digits
 from holdfast.data.loader import Loader, Unit
 from holdfast.data.order import Order
 from holdfast.errors import Aborted, JobError
+from holdfast.job.spec import LoaderSettings
 
 UNITS = [Unit(shard, range(shard, shard + 1)) for shard in range(4)]
 
@@ -27,7 +28,9 @@ def order_of(dataset):
 
 def read_all(dataset, depth):
     order = order_of(dataset)
-    loader = Loader(dataset, order, UNITS, depth=depth, check_abort=lambda: None)
+    loader = Loader(
+        dataset, order, UNITS, settings=LoaderSettings(prefetch=depth), check_abort=lambda: None
+    )
     taken = [loader.take(step, unit) for step in range(order.total_steps) for unit in UNITS]
     loader.close()
     return [loaded.batch for loaded in taken if loaded]
@@ -72,7 +75,13 @@ def test_waiting_for_samples_ends_when_the_run_is_aborted():
     def check_abort():
         raise Aborted("the run was aborted")
 
-    loader = Loader(Stuck(), order_of(Stuck()), UNITS, depth=1, check_abort=check_abort)
+    loader = Loader(
+        Stuck(),
+        order_of(Stuck()),
+        UNITS,
+        settings=LoaderSettings(prefetch=1),
+        check_abort=check_abort,
+    )
     with pytest.raises(Aborted):
         loader.take(0, UNITS[0])
     release.set()
@@ -89,7 +98,13 @@ def test_a_timeout_of_the_data_set_itself_is_an_error_and_no_reason_to_wait():
         def batch(self, indices, generator):
             raise TimeoutError("the file server does not answer")
 
-    loader = Loader(Slow(), order_of(Slow()), UNITS, depth=1, check_abort=lambda: None)
+    loader = Loader(
+        Slow(),
+        order_of(Slow()),
+        UNITS,
+        settings=LoaderSettings(prefetch=1),
+        check_abort=lambda: None,
+    )
     with pytest.raises(TimeoutError, match="file server"):
         loader.take(0, UNITS[0])
     loader.close()

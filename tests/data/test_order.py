@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from holdfast.core.plan import Plan
 from holdfast.data.loader import Loader, Unit
 from holdfast.data.order import Order, shard_bounds
+from holdfast.job.spec import LoaderSettings
 
 
 class Numbers:
@@ -35,7 +36,9 @@ def one_life(order, dataset, start, stop, world, depth):
     committed = {}
     for rank in range(world):
         units = [Unit(shard, range(shard, shard + 1)) for shard in plan.shards_of(rank)]
-        loader = Loader(dataset, order, units, depth=depth, check_abort=lambda: None)
+        loader = Loader(
+            dataset, order, units, settings=LoaderSettings(prefetch=depth), check_abort=lambda: None
+        )
         for step in range(start, stop):
             taken = [loader.take(step, unit) for unit in units]
             samples = [int(i) for loaded in taken if loaded for i in loaded.batch[0]]

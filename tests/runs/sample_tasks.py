@@ -1,9 +1,13 @@
 """Tasks that tests run in real workers, as a user would write them."""
 
 import os
+import random
 import signal
 import sys
+import threading
+from pathlib import Path
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import nn
@@ -18,6 +22,48 @@ class Points(torch.utils.data.Dataset):
     def __getitem__(self, index):
         x = torch.tensor([index / 90, 1.0 - index / 90]) + 0.01 * torch.randn(2)
         return x, int(index >= 45)
+
+
+class Augmented(Points):
+    """Points moved by all three global generators, by way of a sum that takes long enough for torch
+    to share it out among threads.
+
+    Args:
+        pids: A directory in which every loader process that reads leaves its number.
+        trouble: What sample 50 does in a loader process: nothing, or `raise`, `die` or `hang`.
+    """
+
+    def __init__(self, pids, trouble):
+        self.pids, self.trouble, self.parent = Path(pids), trouble, os.getpid()
+
+    def __getitem__(self, index):
+        in_loader = os.getpid() != self.parent
+        if in_loader:
+            (self.pids / str(os.getpid())).touch()
+        trouble = self.trouble if in_loader and index == 50 else None
+        if trouble == "raise":
+            raise ValueError("sample 50 is odd")
+        if trouble == "die":
+            os.kill(os.getpid(), signal.SIGKILL)
+        if trouble == "hang":
+            (self.pids / "hanging").touch()
+            threading.Event().wait(60)
+        x, y = super().__getitem__(index)
+        noise = torch.randn(50_000).mean() + float(np.random.rand()) + random.random()
+        x = x + 0.01 * noise
+        return x, y
+
+
+class Locks:
+    """A data set whose samples cannot leave the process that made them."""
+
+    fingerprint = "locks"
+
+    def __len__(self):
+        return 8
+
+    def batch(self, indices, generator):
+        return tuple(threading.Lock() for _ in indices)
 
 
 def net():
@@ -58,6 +104,22 @@ class Partly(nn.Module):
         self.mean = 0.9 * self.mean + 0.1 * x.mean(0).detach()
         y = self.second(self.first(x))
         return y + self.sometimes if float(x[0, 0]) > 0.5 else y
+
+
+def augmented(session):
+    """Learns from `Augmented`, with `params` saying how and when to die."""
+    params = session.job.params
+    model, _ = session.attach(net, adamw)
+    for shard in session.shards(Augmented(params["pids"], params.get("trouble")), epochs=2):
+        if shard.step == params.get("die_at"):
+            os.kill(os.getpid(), signal.SIGKILL)
+        session.backward(F.cross_entropy(model(shard.x), shard.y))
+
+
+def locked(session):
+    session.attach(net, adamw)
+    for _ in session.shards(Locks(), epochs=1):
+        pass
 
 
 def growing(session):

@@ -116,7 +116,8 @@ def test_sigkill_at_random_steps_and_resume_give_the_undisturbed_weights(
     draw, run_dir = random.Random(seed), tmp_path / "run"
     for life in range(2):
         resume = ["--resume"] if life else []
-        process = start(mark, "train", job, "--run", run_dir, *resume, "workers=3")
+        process = start(mark, "train", job, "--run", run_dir, *resume, "workers=3",
+                        f"loader.workers={seed % 2}")  # fmt: skip
         done = len(metrics_of(run_dir)) if life else 0
         wait_for_step(process, run_dir, min(done, 30) + draw.randint(1, 20))
         for victim in tree_of(process.pid) if whole_tree else [process.pid]:
@@ -146,14 +147,14 @@ def deadline_of_the_kernel(mark):
 
 
 @pytest.mark.parametrize(
-    ("number", "whole_tree"),
-    [(signal.SIGINT, False), (signal.SIGTERM, True), (signal.SIGHUP, True)],
+    ("number", "whole_tree", "readers"),
+    [(signal.SIGINT, False, 0), (signal.SIGTERM, True, 2), (signal.SIGHUP, True, 0)],
 )
 def test_a_signal_saves_ends_every_process_and_can_be_resumed(
-    mark, job, tmp_path, undisturbed, number, whole_tree
+    mark, job, tmp_path, undisturbed, number, whole_tree, readers
 ):
     run_dir = tmp_path / "run"
-    process = start(mark, "train", job, "--json", "--run", run_dir)
+    process = start(mark, "train", job, "--json", "--run", run_dir, f"loader.workers={readers}")
     wait_for_step(process, run_dir, 10)
     for victim in tree_of(process.pid) if whole_tree else [process.pid]:
         os.kill(victim, number)

@@ -50,7 +50,7 @@ def test_a_built_in_job_can_be_called_by_name(tmp_path):
     import holdfast
 
     result = holdfast.train(
-        "digits", {"epochs": 1, "workers": 1, "prefetch": 0}, run_dir=tmp_path / "run"
+        "digits", {"epochs": 1, "workers": 1, "loader": {"prefetch": 0}}, run_dir=tmp_path / "run"
     )
     assert (result.status, result.steps) == ("finished", 23)
     assert 0 < result.metrics["accuracy"] <= 1

@@ -2,7 +2,7 @@
 
 A fork of it takes milliseconds where a cold start takes seconds. It is single-threaded and stays
 so, for only such a process can be forked safely: it counts its own threads, and where importing
-the user's task has started any, it starts over and leaves that import to the workers.
+what the workers need has started any, it starts over and leaves those imports to the workers.
 
 Every process here asks the kernel to kill it when its parent dies, so none outlives the agent.
 """
@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import ctypes
 import importlib
 import os
 import selectors
@@ -26,9 +25,9 @@ from typing import Any, Final, NoReturn
 from holdfast.errors import JobError, ProtocolError
 from holdfast.tasks import reference
 from holdfast.wire.channel import Channel
+from holdfast.wire.lifeline import die_with_parent
 from holdfast.wire.messages import Exited, Fork, Forked, Ready
 
-_PR_SET_PDEATHSIG: Final = 1
 _CRASHED: Final = 70
 
 
@@ -38,7 +37,7 @@ def main() -> None:
     parser.add_argument("--socket", type=int, required=True)
     parser.add_argument("--parent", type=int, required=True)
     parser.add_argument("--entry", required=True)
-    parser.add_argument("--task")
+    parser.add_argument("--import", dest="imports", action="append", default=[])
     options = parser.parse_args()
     die_with_parent(options.parent)
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
@@ -46,21 +45,14 @@ def main() -> None:
         signal.signal(number, lambda *_: None)
     entry = importlib.import_module(options.entry)
     entry.warm_up()
-    if options.task:
-        # A task that cannot be imported is reported by the workers, which try again.
+    for needed in options.imports:
+        # What cannot be imported is reported by the workers, which try again.
         with contextlib.suppress(JobError):
-            reference.load(options.task)
-        if _num_threads() > 1:
-            _start_over_without_task()
+            reference.load(needed)
+    if options.imports and _num_threads() > 1:
+        _start_over_without_imports()
     assert _num_threads() == 1, "something started a thread; forking would not be safe"
     _Server(Channel(socket.socket(fileno=options.socket)), entry.main).run()
-
-
-def die_with_parent(parent: int) -> None:
-    """Have the kernel kill this process when the process `parent` dies; see prctl(2)."""
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:  # it died before we asked
-        os._exit(_CRASHED)
 
 
 class _Server:
@@ -126,9 +118,8 @@ def _num_threads() -> int:
     return len(list(Path("/proc/self/task").iterdir()))
 
 
-def _start_over_without_task() -> NoReturn:
-    at = sys.argv.index("--task")
-    arguments = sys.argv[1:at] + sys.argv[at + 2 :]
+def _start_over_without_imports() -> NoReturn:
+    arguments = sys.argv[1 : sys.argv.index("--import")]
     os.execv(  # noqa: S606  # ourselves, without a shell
         sys.executable, [sys.executable, "-m", "holdfast.agent.fork_server", *arguments]
     )

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Final, Self
 
@@ -34,19 +35,19 @@ class ForkServer:
 
     Args:
         entry: The module whose `main` the forks call, and whose `warm_up` is called before.
-        task: The user's task, imported beforehand where that is safe; None for a built-in one.
+        imports: References to what the forks will import, done beforehand where that is safe.
         log: Where the fork server itself writes.
 
     Raises:
         HoldfastError: It did not come up.
     """
 
-    def __init__(self, entry: str, task: str | None, log: Path) -> None:
+    def __init__(self, entry: str, imports: Iterable[str], log: Path) -> None:
         self._pending: list[AnyMessage] = []
         self.channel, far = pair()
         arguments = ["--socket", str(far.fileno()), "--parent", str(os.getpid()), "--entry", entry]
-        if task is not None:
-            arguments += ["--task", task]
+        for needed in imports:
+            arguments += ["--import", needed]
         path = os.pathsep.join(entry for entry in sys.path if entry)
         with log.open("ab") as file:
             self._process = subprocess.Popen(

@@ -23,15 +23,16 @@ from typing import Any, Final
 import numpy as np
 import torch
 
-from holdfast.agent.fork_server import die_with_parent
 from holdfast.arena.memory import Arena
 from holdfast.data.dataset import Batch
 from holdfast.data.loader import Loader, Unit
 from holdfast.data.order import Order
 from holdfast.data.permutation import Indices
 from holdfast.errors import Aborted
+from holdfast.job.spec import LoaderSettings
 from holdfast.transport.shared_memory import Meeting, SharedMemoryGroup
 from holdfast.wire.channel import pair
+from holdfast.wire.lifeline import die_with_parent
 from holdfast.worker.journal import await_commit
 
 ROUND_TIMEOUT_S: Final = 60.0
@@ -59,7 +60,8 @@ def _for_samples(arena: Arena, rank: int) -> None:
         num_samples=1, batch_size=1, num_shards=1, epochs=1, seed=rank, fingerprint="never"
     )
     unit = Unit(0, range(1))
-    loader = Loader(_NeverRead(), order, [unit], depth=1, check_abort=arena.check_abort)
+    ahead = LoaderSettings(prefetch=1)
+    loader = Loader(_NeverRead(), order, [unit], settings=ahead, check_abort=arena.check_abort)
     loader.take(0, unit)
 
 

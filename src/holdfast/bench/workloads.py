@@ -139,7 +139,13 @@ class Language:
         from holdfast.models.gpt import Gpt
 
         return Gpt(
-            vocabulary=VOCABULARY, context=CONTEXT, width=320, heads=5, layers=6, dropout=0.0
+            vocabulary=VOCABULARY,
+            context=CONTEXT,
+            width=320,
+            heads=5,
+            layers=6,
+            dropout=0.0,
+            gradient_checkpointing=False,
         )
 
     def optimizer(self, parameters: Iterable[nn.Parameter]) -> optim.Optimizer:

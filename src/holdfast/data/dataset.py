@@ -46,22 +46,25 @@ class MapStyle:
 
     The global random generators are seeded for every batch, so that augmentation in
     `__getitem__` depends on the shard alone.
+
+    Args:
+        samples: The data set.
     """
 
     reads_ahead = False
     """Its samples may draw from the global generators, which the model's own numbers come from."""
 
     def __init__(self, samples: Any) -> None:
-        self._samples = samples
+        self.samples = samples
         kind = type(samples)
         self.fingerprint = f"{kind.__module__}.{kind.__qualname__}:{len(samples)}"
 
     def __len__(self) -> int:
-        return len(self._samples)
+        return len(self.samples)
 
     def batch(self, indices: Indices, generator: torch.Generator) -> Batch:
         seed_everything(generator.initial_seed())
-        collated = default_collate([self._samples[int(i)] for i in indices])
+        collated = default_collate([self.samples[int(i)] for i in indices])
         return tuple(collated) if isinstance(collated, list | tuple) else (collated,)
 
 
@@ -82,6 +85,11 @@ def as_dataset(samples: object) -> Dataset:
     if len(found) == 0:
         raise JobError(f"{type(samples).__name__} holds no samples")
     return found
+
+
+def name_of(dataset: Dataset) -> str:
+    """What errors call a data set: the name of its class."""
+    return type(dataset.samples if isinstance(dataset, MapStyle) else dataset).__name__
 
 
 def generator_for(*key: int | str) -> torch.Generator:

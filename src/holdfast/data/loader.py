@@ -1,20 +1,29 @@
 """Loader: reads the samples of a worker's shards, a few shards ahead of the training.
 
-What is read ahead waits in slots keyed by (step, leaf). The cursor of the run is not here: reading
-ahead changes nothing that a commit, a checkpoint or another worker could see.
+What is read ahead waits in slots keyed by (step, leaf). It is read by a thread of this process, or
+by processes forked from it, from which that thread collects. The cursor of the run is not here:
+reading ahead changes nothing that a commit, a checkpoint or another worker could see.
+
+Whoever reads does so with one of torch's threads, for with more of them sums come out differently.
 """
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final
 
+import torch
+
 from holdfast.core.seeds import seed_for
-from holdfast.data.dataset import Batch, Dataset, generator_for
+from holdfast.data.dataset import Batch, Dataset, generator_for, name_of
 from holdfast.data.order import Order
+from holdfast.data.processes import LoaderProcesses
+from holdfast.job.spec import LoaderSettings
 
 NAP_S: Final = 0.002
 """The longest wait for a read between two looks at the abort word, seconds."""
@@ -48,7 +57,8 @@ class Loader:
         dataset: Where the samples are.
         order: Which samples a shard holds.
         units: What this worker computes in every step, in order.
-        depth: Units to read ahead; 0 reads each when it is asked for.
+        settings: How far ahead to read, and in which processes. Where nothing is read ahead, each
+            unit is read when it is asked for.
         check_abort: Raises if waiting is to end.
     """
 
@@ -58,23 +68,30 @@ class Loader:
         order: Order,
         units: Sequence[Unit],
         *,
-        depth: int,
+        settings: LoaderSettings,
         check_abort: Callable[[], None],
     ) -> None:
         self._dataset, self._order, self._units = dataset, order, units
-        self._depth = depth if getattr(dataset, "reads_ahead", True) else 0
-        self._check_abort = check_abort
+        self._settings, self._check_abort = settings, check_abort
+        self._pin = settings.pin_memory and torch.cuda.is_available()
+        in_thread = settings.prefetch if getattr(dataset, "reads_ahead", True) else 0
+        self._depth = max(settings.prefetch, settings.workers) if settings.workers else in_thread
         self._ahead: dict[tuple[int, int], Future[Loaded | None]] = {}
         self._thread: ThreadPoolExecutor | None = None
+        self._processes: LoaderProcesses[tuple[int, Unit], Loaded | None] | None = None
 
     def take(self, step: int, unit: Unit) -> Loaded | None:
         """The samples of `unit` in `step`; None where it has none.
 
         Raises:
             Aborted: The abort word was set while the samples were being read.
+            HoldfastError: A loader process failed; see `data.processes`.
         """
         if self._depth == 0:
-            return self._read(step, unit)
+            with _one_thread():
+                return self._finish(lambda: self._read((step, unit)))
+        if self._thread is None:
+            self._start()
         for ahead_step, ahead in itertools.islice(self._from(step, unit), self._depth + 1):
             self._submit(ahead_step, ahead)
         future = self._ahead.pop((step, unit.leaf))
@@ -83,15 +100,28 @@ class Loader:
         return future.result()
 
     def close(self) -> None:
-        """Forget what was read ahead and end the reading thread."""
+        """Forget what was read ahead and end what reads."""
         if self._thread is not None:
             self._thread.shutdown(wait=False, cancel_futures=True)
+        if self._processes is not None:
+            self._processes.close()
+
+    def _start(self) -> None:
+        if self._settings.workers:  # forked before there is a thread
+            self._processes = LoaderProcesses(
+                self._read, self._settings.workers, name_of(self._dataset)
+            )
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="holdfast-loader")
+        with _one_thread():  # this thread's own number, and the one that others begin with
+            self._thread.submit(torch.get_num_threads).result()
 
     def _submit(self, step: int, unit: Unit) -> None:
-        if self._thread is None:
-            self._thread = ThreadPoolExecutor(1, thread_name_prefix="holdfast-loader")
-        if (step, unit.leaf) not in self._ahead:
-            self._ahead[step, unit.leaf] = self._thread.submit(self._read, step, unit)
+        if (step, unit.leaf) in self._ahead:
+            return
+        assert self._thread is not None
+        read = functools.partial(self._read, (step, unit))
+        begun = read if self._processes is None else self._processes.begin((step, unit))
+        self._ahead[step, unit.leaf] = self._thread.submit(self._finish, begun)
 
     def _from(self, step: int, unit: Unit) -> Iterator[tuple[int, Unit]]:
         """What this worker owes from `unit` of `step` on."""
@@ -102,13 +132,33 @@ class Loader:
             for later in self._units:
                 yield later_step, later
 
-    def _read(self, step: int, unit: Unit) -> Loaded | None:
+    def _read(self, key: tuple[int, Unit]) -> Loaded | None:
+        """What `key`, a step and a unit, stands for; in this process or a fork of it."""
+        step, unit = key
         order = self._order
         indices = order.indices(step, unit.shards)
         if not len(indices):
             return None
         generator = generator_for(*sample_key(order.seed, step, unit))
         return Loaded(self._dataset.batch(indices, generator), len(indices))
+
+    def _finish(self, read: Callable[[], Loaded | None]) -> Loaded | None:
+        """What `read` gives, its tensors pinned if that is asked for."""
+        loaded = read()
+        if loaded is None or not self._pin:
+            return loaded
+        parts = (x.pin_memory() if isinstance(x, torch.Tensor) else x for x in loaded.batch)
+        return Loaded(tuple(parts), loaded.size)
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    count = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(count)
 
 
 def sample_key(seed: int, step: int, unit: Unit) -> tuple[int | str, ...]:

@@ -20,6 +20,7 @@ from holdfast.errors import HoldfastError, JobError
 from holdfast.job.spec import Job
 from holdfast.observe.lines import EventLog
 from holdfast.observe.run_dir import RunDirectory
+from holdfast.tasks import reference
 from holdfast.worker.launch import Launch
 
 WORKER = "holdfast.worker.main"
@@ -108,7 +109,7 @@ def _fork_server(
     if forks is not None:
         yield forks
         return
-    with ForkServer(WORKER, job.task, directory.logs / "fork-server.log") as server:
+    with ForkServer(WORKER, reference.of_job(job), directory.logs / "fork-server.log") as server:
         yield server
 
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from holdfast.job.part import Count, Fraction, Spec
 
@@ -25,22 +25,70 @@ class Cnn(Spec):
     dropout: Fraction = 0.0
 
 
-class Resnet18(Spec):
-    """ResNet-18 with the stem for small images."""
+class Resnet(Spec):
+    """ResNet-18 or ResNet-50."""
 
-    name: Literal["resnet18"]
+    name: Literal["resnet18", "resnet50"]
     width: Count = 64
-    """Channels of the first stage; the published network has 64."""
+    """Channels of the first stage's 3x3 convolutions; the published networks have 64."""
+    stem: Literal["small", "large"] = "small"
+    """`small`: a 3x3 convolution, for images of up to about 64 pixels. `large`: the published 7x7
+    convolution of stride 2 and a pooling of stride 2."""
+    gradient_checkpointing: bool = False
+    """Keep only the inputs of each block, and compute the rest again in the backward pass: less
+    memory and the same weights, for about a third more time."""
 
 
-class Gpt(Spec):
+class Transformer(Spec):
+    """What transformers have in common."""
+
+    name: str
+    width: Count
+    heads: Count
+    layers: Count
+    dropout: Fraction = 0.1
+    gradient_checkpointing: bool = False
+    """As in `Resnet`."""
+
+    IMPORTS: ClassVar[tuple[str, ...]] = ()
+    """Modules that building it takes, which are slow to import."""
+
+    @model_validator(mode="after")
+    def _heads_share_the_width(self) -> Self:
+        if self.width % self.heads:
+            raise ValueError(f"width={self.width} must be a multiple of heads={self.heads}")
+        return self
+
+
+class Gpt(Transformer):
     """A small decoder-only transformer over bytes."""
 
     name: Literal["gpt"]
     width: Count = 128
     heads: Count = 4
     layers: Count = 4
-    dropout: Fraction = 0.1
 
 
-Model = Annotated[Mlp | Cnn | Resnet18 | Gpt, Field(discriminator="name")]
+class Gpt2(Transformer):
+    """GPT-2 from the library transformers, by default in its small size, from random weights."""
+
+    name: Literal["gpt2"]
+    width: Count = 768
+    heads: Count = 12
+    layers: Count = 12
+    vocabulary: Annotated[int, Field(ge=256)] = 256
+    """Tokens there are: 256 bytes need no more; the published network has 50257."""
+
+
+class Bert(Transformer):
+    """BERT from the library transformers, by default in its base size, from random weights."""
+
+    name: Literal["bert"]
+    width: Count = 768
+    heads: Count = 12
+    layers: Count = 12
+    vocabulary: Annotated[int, Field(ge=257)] = 257
+    """Tokens there are: 256 bytes and the mask; the published network has 30522."""
+
+
+Model = Annotated[Mlp | Cnn | Resnet | Gpt | Gpt2 | Bert, Field(discriminator="name")]

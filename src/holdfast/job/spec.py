@@ -45,18 +45,29 @@ class Evaluation(Spec):
         return self
 
 
+class LoaderSettings(Spec):
+    """How samples are read; nothing of it shows in what is read."""
+
+    prefetch: Annotated[int, Field(ge=0, le=64)] = 2
+    """Shards that a worker reads ahead; at least as many as it has loader processes."""
+    workers: Annotated[int, Field(ge=0, le=64)] = 0
+    """Loader processes of each worker; 0 reads in a thread of the worker's own."""
+    pin_memory: bool = False
+    """Put samples into page-locked memory, from which a GPU copies faster; nothing without CUDA."""
+
+
 class Job(Spec):
     """A training job.
 
-    The keys in `FREE_ON_RESUME` may differ when a run is resumed: none of them shows in the
-    weights.
+    The keys in `FREE_ON_RESUME`, and a model's `gradient_checkpointing`, may differ when a run is
+    resumed: none of them shows in the weights.
     """
 
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")] = "job"
     """Names the run's directory."""
     task: str = "classification"
-    """`classification`, `language`, or your own: `package.module:name` or `path/to/file.py:name`,
-    where name is a task class or a function that takes the session."""
+    """`classification`, `language`, `masked-language`, or your own: `package.module:name` or
+    `path/to/file.py:name`, where name is a task class or a function that takes the session."""
     params: dict[str, Any] = Field(default_factory=dict)
     """Anything that your own task wants to know."""
 
@@ -94,16 +105,15 @@ class Job(Spec):
     """Where a worker's replica lies: in its own memory, or in the arena, which outlives it."""
     threads_per_worker: Count = 1
     """Threads of a worker's kernels; part of what makes the bits."""
-    prefetch: Annotated[int, Field(ge=0, le=64)] = 2
-    """Shards that a worker reads ahead."""
     timeout_s: Annotated[float, Field(gt=0)] = 1800.0
     """How long workers wait for each other before they give up, seconds."""
 
     evaluation: Evaluation = Evaluation()
+    loader: LoaderSettings = LoaderSettings()
     checkpoint: Checkpoints = Checkpoints()
 
     FREE_ON_RESUME: ClassVar[frozenset[str]] = frozenset(
-        {"workers", "shares", "placement", "prefetch", "timeout_s", "port", "device", "checkpoint"}
+        {"workers", "shares", "placement", "timeout_s", "port", "device", "loader", "checkpoint"}
     )
 
     def plan(self) -> Plan:
@@ -126,7 +136,5 @@ class Job(Spec):
         free = set(self.FREE_ON_RESUME)
         if self.merges_shards:
             free -= {"workers", "shares"}
-        plain = self.model_dump(mode="json", exclude=free)
-        if plain["data"] is not None:
-            plain["data"].pop("cache", None)
-        return plain
+        shown_nowhere = {"model": {"gradient_checkpointing"}, "data": {"cache"}}
+        return self.model_dump(mode="json", exclude={**dict.fromkeys(free, True), **shown_nowhere})

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from torch import nn
 
-from holdfast.job.models import Cnn, Mlp, Resnet18
+from holdfast.job.models import Bert, Cnn, Gpt, Gpt2, Mlp, Resnet
 from holdfast.models.cnn import SmallCnn
+from holdfast.models.gpt import Gpt as SmallGpt
 from holdfast.models.mlp import MultilayerPerceptron
-from holdfast.models.resnet import ResNet18
+from holdfast.models.resnet import BasicBlock, Bottleneck, ResNet
 
 
-def build(spec: Mlp | Cnn | Resnet18, *, shape: tuple[int, int, int], classes: int) -> nn.Module:
+def build(spec: Mlp | Cnn | Resnet, *, shape: tuple[int, int, int], classes: int) -> nn.Module:
     """The model of a job, for images of `(channels, height, width)`."""
     match spec:
         case Mlp():
@@ -18,5 +19,35 @@ def build(spec: Mlp | Cnn | Resnet18, *, shape: tuple[int, int, int], classes: i
             return MultilayerPerceptron(inputs, spec.hidden, classes, spec.dropout)
         case Cnn():
             return SmallCnn(shape[0], spec.width, classes, spec.dropout)
-        case Resnet18():
-            return ResNet18(shape[0], spec.width, classes)
+        case Resnet():
+            deep = spec.name == "resnet50"
+            return ResNet(
+                Bottleneck if deep else BasicBlock,
+                (3, 4, 6, 3) if deep else (2, 2, 2, 2),
+                channels=shape[0],
+                width=spec.width,
+                classes=classes,
+                large=spec.stem == "large",
+                gradient_checkpointing=spec.gradient_checkpointing,
+            )
+
+
+def build_language_model(spec: Gpt | Gpt2 | Bert, *, context: int) -> nn.Module:
+    """The language model of a job, which can look at `context` positions.
+
+    It is called with tokens, int64[n, context], and gives logits, float32[n, context, vocabulary].
+
+    Raises:
+        JobError: It takes a library that is not installed.
+    """
+    match spec:
+        case Gpt():
+            return SmallGpt(
+                vocabulary=256,
+                context=context,
+                **spec.model_dump(exclude={"name"}),
+            )
+        case Gpt2() | Bert():
+            from holdfast.models import huggingface  # it is slow to import, and may be missing
+
+            return huggingface.build(spec, context=context)

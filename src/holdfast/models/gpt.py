@@ -9,6 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from holdfast.models.recompute import recompute
+
 
 class Block(nn.Module):
     """Causal self-attention and a feed-forward layer, each beside a residual.
@@ -51,6 +53,7 @@ class Gpt(nn.Module):
         context: Positions it can look at.
         width, heads, layers: Of the blocks.
         dropout: As in the blocks.
+        gradient_checkpointing: Whether to compute each block again in the backward pass.
     """
 
     def __init__(
@@ -62,6 +65,7 @@ class Gpt(nn.Module):
         heads: int,
         layers: int,
         dropout: float,
+        gradient_checkpointing: bool,
     ) -> None:
         super().__init__()
         self.tokens, self.positions = nn.Embedding(vocabulary, width), nn.Embedding(context, width)
@@ -70,6 +74,8 @@ class Gpt(nn.Module):
         for parameter in self.parameters():
             if parameter.dim() > 1:
                 nn.init.normal_(parameter, std=0.02)
+        if gradient_checkpointing:
+            recompute(self.blocks)
 
     def forward(self, tokens_BT: torch.Tensor) -> torch.Tensor:  # noqa: N803
         """Tokens, int64[B, T], to logits of the next token, float32[B, T, V]."""

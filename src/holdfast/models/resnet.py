@@ -1,10 +1,14 @@
-"""Residual networks for small images (He et al., "Deep Residual Learning", CVPR 2016)."""
+"""Residual networks (He et al., "Deep Residual Learning for Image Recognition", CVPR 2016)."""
 
 from __future__ import annotations
+
+from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
 from torch import nn
+
+from holdfast.models.recompute import recompute
 
 
 class BasicBlock(nn.Module):
@@ -12,56 +16,125 @@ class BasicBlock(nn.Module):
 
     Args:
         width_in: Channels that come in.
-        width_out: Channels that go out.
+        width: Channels of the convolutions and of what goes out.
         stride: Of the first convolution; the shortcut follows with a 1x1 convolution.
     """
 
-    def __init__(self, width_in: int, width_out: int, stride: int) -> None:
+    EXPANSION: ClassVar = 1
+    """Channels that go out, over `width`."""
+
+    def __init__(self, width_in: int, width: int, stride: int) -> None:
         super().__init__()
-        self.conv1 = nn.Conv2d(width_in, width_out, 3, stride, padding=1, bias=False)
-        self.norm1 = nn.BatchNorm2d(width_out)
-        self.conv2 = nn.Conv2d(width_out, width_out, 3, padding=1, bias=False)
-        self.norm2 = nn.BatchNorm2d(width_out)
-        self.shortcut: nn.Module = nn.Identity()
-        if stride != 1 or width_in != width_out:
-            self.shortcut = nn.Sequential(
-                nn.Conv2d(width_in, width_out, 1, stride, bias=False), nn.BatchNorm2d(width_out)
-            )
+        self.conv1 = nn.Conv2d(width_in, width, 3, stride, padding=1, bias=False)
+        self.norm1 = nn.BatchNorm2d(width)
+        self.conv2 = nn.Conv2d(width, width, 3, padding=1, bias=False)
+        self.norm2 = nn.BatchNorm2d(width)
+        self.shortcut = _shortcut(width_in, width, stride)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Float32[n, width_in, h, w] to float32[n, width_out, h / stride, w / stride]."""
+        """Float32[n, width_in, h, w] to float32[n, width, h / stride, w / stride]."""
         y = F.relu(self.norm1(self.conv1(x)))
         return F.relu(self.norm2(self.conv2(y)) + self.shortcut(x))
 
 
-class ResNet18(nn.Module):
-    """ResNet-18 with the stem for small images: one 3x3 convolution and no pooling.
+class Bottleneck(nn.Module):
+    """A 1x1 convolution to `width` channels, a 3x3 one, and a 1x1 one out, beside a shortcut.
+
+    The 3x3 convolution has the stride. In the paper the first one has, which never sees three
+    quarters of its input; everyone has moved it since.
 
     Args:
-        channels: Channels of the images.
-        width: Channels of the first stage; each of the other three has twice as many. The
-            published network has 64.
-        classes: Outputs.
+        width_in: Channels that come in.
+        width: Channels of the 3x3 convolution; four times as many go out.
+        stride: Of that convolution; the shortcut follows with a 1x1 convolution.
     """
 
-    def __init__(self, channels: int, width: int, classes: int) -> None:
+    EXPANSION: ClassVar = 4
+    """Channels that go out, over `width`."""
+
+    def __init__(self, width_in: int, width: int, stride: int) -> None:
         super().__init__()
-        self.stem = nn.Sequential(
-            nn.Conv2d(channels, width, 3, padding=1, bias=False), nn.BatchNorm2d(width), nn.ReLU()
-        )
-        widths = [width, width, 2 * width, 4 * width, 8 * width]
-        self.stages = nn.Sequential(
-            *(
-                nn.Sequential(
-                    BasicBlock(widths[stage], widths[stage + 1], 1 if stage == 0 else 2),
-                    BasicBlock(widths[stage + 1], widths[stage + 1], 1),
-                )
-                for stage in range(4)
-            )
-        )
-        self.head = nn.Linear(widths[-1], classes)
+        width_out = self.EXPANSION * width
+        self.conv1 = nn.Conv2d(width_in, width, 1, bias=False)
+        self.norm1 = nn.BatchNorm2d(width)
+        self.conv2 = nn.Conv2d(width, width, 3, stride, padding=1, bias=False)
+        self.norm2 = nn.BatchNorm2d(width)
+        self.conv3 = nn.Conv2d(width, width_out, 1, bias=False)
+        self.norm3 = nn.BatchNorm2d(width_out)
+        self.shortcut = _shortcut(width_in, width_out, stride)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Float32[n, width_in, h, w] to float32[n, 4 * width, h / stride, w / stride]."""
+        y = F.relu(self.norm1(self.conv1(x)))
+        y = F.relu(self.norm2(self.conv2(y)))
+        return F.relu(self.norm3(self.conv3(y)) + self.shortcut(x))
+
+
+class ResNet(nn.Module):
+    """A stem, four stages of blocks, and a linear layer on the mean over the pixels.
+
+    Args:
+        block: What the stages are made of.
+        depths: Blocks of each stage.
+        channels: Channels of the images.
+        width: Width of the blocks of the first stage; each of the other three has twice as much.
+            The published networks have 64.
+        classes: Outputs.
+        large: Whether to begin with the published stem, which makes images four times smaller each
+            way, rather than with one 3x3 convolution.
+        gradient_checkpointing: Whether to compute each block again in the backward pass.
+    """
+
+    def __init__(
+        self,
+        block: type[BasicBlock | Bottleneck],
+        depths: tuple[int, int, int, int],
+        *,
+        channels: int,
+        width: int,
+        classes: int,
+        large: bool,
+        gradient_checkpointing: bool,
+    ) -> None:
+        super().__init__()
+        self.stem = _large_stem(channels, width) if large else _small_stem(channels, width)
+        stages, width_in = [], width
+        for stage, depth in enumerate(depths):
+            blocks, stage_width = [], width * 2**stage
+            for place in range(depth):
+                stride = 2 if stage > 0 and place == 0 else 1
+                blocks.append(block(width_in, stage_width, stride))
+                width_in = block.EXPANSION * stage_width
+            stages.append(nn.Sequential(*blocks))
+        self.stages = nn.Sequential(*stages)
+        self.head = nn.Linear(width_in, classes)
+        if gradient_checkpointing:
+            recompute(block for stage in stages for block in stage)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Images, float32[n, channels, height, width], to logits, float32[n, classes]."""
         logits: torch.Tensor = self.head(self.stages(self.stem(x)).mean((2, 3)))
         return logits
+
+
+def _small_stem(channels: int, width: int) -> nn.Sequential:
+    return nn.Sequential(
+        nn.Conv2d(channels, width, 3, padding=1, bias=False), nn.BatchNorm2d(width), nn.ReLU()
+    )
+
+
+def _large_stem(channels: int, width: int) -> nn.Sequential:
+    return nn.Sequential(
+        nn.Conv2d(channels, width, 7, stride=2, padding=3, bias=False),
+        nn.BatchNorm2d(width),
+        nn.ReLU(),
+        nn.MaxPool2d(3, stride=2, padding=1),
+    )
+
+
+def _shortcut(width_in: int, width_out: int, stride: int) -> nn.Module:
+    if stride == 1 and width_in == width_out:
+        return nn.Identity()
+    return nn.Sequential(
+        nn.Conv2d(width_in, width_out, 1, stride, bias=False), nn.BatchNorm2d(width_out)
+    )

@@ -11,44 +11,31 @@ import torch.nn.functional as F
 from torch import nn
 from torch.optim import Optimizer
 
+from holdfast import models
 from holdfast.data import catalog
 from holdfast.data.dataset import Batch
 from holdfast.data.text import Windows
 from holdfast.errors import JobError
 from holdfast.job.data import TextData
-from holdfast.job.models import Gpt as GptSpec
+from holdfast.job.models import Gpt, Gpt2
 from holdfast.job.spec import Job
-from holdfast.models.gpt import Gpt
 from holdfast.tasks import optimizers
 
 
 class LanguageModelling:
-    """The task of the built-in text jobs.
+    """The task of the built-in jobs `text` and `gpt2`.
 
     Raises:
         JobError: The job names no text or no language model.
     """
 
     def __init__(self, job: Job) -> None:
-        if not isinstance(job.data, TextData) or not isinstance(job.model, GptSpec):
-            raise JobError("task language needs data.name=text and model.name=gpt")
+        if not isinstance(job.data, TextData) or not isinstance(job.model, Gpt | Gpt2):
+            raise JobError("task language needs data.name=text and model.name=gpt or gpt2")
         self._data, self._model, self._optimizer = job.data, job.model, job.optimizer
-        if self._model.width % self._model.heads:
-            raise JobError(
-                f"model.width={self._model.width} must be a multiple of "
-                f"model.heads={self._model.heads}"
-            )
 
     def model(self) -> nn.Module:
-        chosen = self._model
-        return Gpt(
-            vocabulary=256,
-            context=self._data.length,
-            width=chosen.width,
-            heads=chosen.heads,
-            layers=chosen.layers,
-            dropout=chosen.dropout,
-        )
+        return models.build_language_model(self._model, context=self._data.length)
 
     def optimizer(self, parameters: Iterable[nn.Parameter]) -> Optimizer:
         return optimizers.build(self._optimizer, parameters)

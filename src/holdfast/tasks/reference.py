@@ -11,14 +11,25 @@ from types import ModuleType
 from typing import Any, Final
 
 from holdfast.errors import JobError
+from holdfast.job.models import Bert, Gpt2
+from holdfast.job.spec import Job
 
 BUILTIN: Final = {
     "classification": "holdfast.tasks.classification:Classification",
     "language": "holdfast.tasks.language:LanguageModelling",
+    "masked-language": "holdfast.tasks.masked_language:MaskedLanguageModelling",
 }
+
+_TRANSFORMERS: Final = "holdfast.models.huggingface:build"
+"""What imports the library of some models, which takes seconds."""
 
 _FILE_MODULE: Final = "__holdfast_task__"
 """The name of a task's file as a module: not `__main__`, so its main guard stays shut."""
+
+
+def of_job(job: Job) -> list[str]:
+    """References to what every worker of `job` imports: its task, and its model's library."""
+    return [job.task, _TRANSFORMERS] if isinstance(job.model, Gpt2 | Bert) else [job.task]
 
 
 def load(reference: str) -> Callable[..., Any]:

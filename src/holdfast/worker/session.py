@@ -160,7 +160,7 @@ class Session:
         arena[rank, Word.TOTAL_STEPS] = order.total_steps
         arena[rank, Word.COMMITTED] = self._step
         loader = Loader(
-            samples, order, self._units, depth=job.prefetch, check_abort=arena.check_abort
+            samples, order, self._units, settings=job.loader, check_abort=arena.check_abort
         )
         try:
             while self._step < order.total_steps and not hope_is_lost(self._best, job.evaluation):

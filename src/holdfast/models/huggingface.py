@@ -1,0 +1,88 @@
+"""GPT-2 and BERT, as the library transformers builds them from their configurations.
+
+Importing this module imports that library, which takes seconds. It never downloads anything.
+"""
+
+from __future__ import annotations
+
+import os
+
+import torch
+from torch import nn
+
+from holdfast.errors import JobError
+from holdfast.job.models import Bert, Gpt2
+from holdfast.models.recompute import recompute
+
+os.environ.setdefault("HF_HUB_OFFLINE", "1")  # read when the library is imported
+try:
+    from transformers import BertConfig, GPT2Config
+    from transformers.models.bert.modeling_bert import BertForMaskedLM
+    from transformers.models.gpt2.modeling_gpt2 import GPT2LMHeadModel
+except ImportError as error:
+    raise JobError(
+        f"the models gpt2 and bert need a library: {error}; pip install 'holdfast[transformers]'"
+    ) from None
+
+
+class LanguageModel(nn.Module):
+    """A model of transformers that gives nothing but logits.
+
+    Args:
+        network: The model.
+    """
+
+    def __init__(self, network: nn.Module) -> None:
+        super().__init__()
+        self.network = network
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        """Tokens, int64[n, positions], to logits, float32[n, positions, vocabulary]."""
+        logits: torch.Tensor = self.network(input_ids=tokens).logits
+        return logits
+
+
+def build(spec: Gpt2 | Bert, *, context: int) -> LanguageModel:
+    """The model of a job with random weights, for `context` positions."""
+    match spec:
+        case Gpt2():
+            network = GPT2LMHeadModel(_gpt2(spec, context))
+            blocks = network.transformer.h
+        case Bert():
+            network = BertForMaskedLM(_bert(spec, context))
+            blocks = network.bert.encoder.layer
+    if spec.gradient_checkpointing:
+        recompute(blocks)
+    return LanguageModel(network)
+
+
+def _gpt2(spec: Gpt2, context: int) -> GPT2Config:
+    return GPT2Config(
+        vocab_size=spec.vocabulary,
+        n_positions=context,
+        n_embd=spec.width,
+        n_head=spec.heads,
+        n_layer=spec.layers,
+        embd_pdrop=spec.dropout,
+        attn_pdrop=spec.dropout,
+        resid_pdrop=spec.dropout,
+        bos_token_id=None,
+        eos_token_id=None,
+        use_cache=False,
+        attn_implementation="sdpa",
+    )
+
+
+def _bert(spec: Bert, context: int) -> BertConfig:
+    return BertConfig(
+        vocab_size=spec.vocabulary,
+        max_position_embeddings=context,
+        hidden_size=spec.width,
+        intermediate_size=4 * spec.width,
+        num_attention_heads=spec.heads,
+        num_hidden_layers=spec.layers,
+        hidden_dropout_prob=spec.dropout,
+        attention_probs_dropout_prob=spec.dropout,
+        pad_token_id=None,  # every byte is text, none is padding
+        attn_implementation="sdpa",
+    )

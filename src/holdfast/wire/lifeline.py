@@ -1,0 +1,22 @@
+"""The tie between a process and the one that started it: when that dies, this one does."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+from typing import Final
+
+_PR_SET_PDEATHSIG: Final = 1
+_ORPHANED: Final = 70
+"""The exit status of a process whose parent died before the tie was made."""
+
+
+def die_with_parent(parent: int) -> None:
+    """Have the kernel kill this process when the process `parent` dies; see prctl(2).
+
+    To the kernel the parent is the thread that forked, so that must be one that stays.
+    """
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:  # it died before we asked
+        os._exit(_ORPHANED)

@@ -1,0 +1,43 @@
+"""What a masked language model is asked, and that the question hangs on the shard alone."""
+
+import numpy as np
+import pytest
+import torch
+
+from holdfast.data.dataset import generator_for
+from holdfast.data.masking import MASK, UNASKED, Masked
+from holdfast.data.text import Windows
+
+
+def masked(length=100, count=200):
+    text = np.random.default_rng(0).integers(256, size=length * count + 1, dtype=np.uint8)
+    plain = Windows(text.tobytes(), length)
+    return plain, Masked(plain), np.arange(count)
+
+
+@pytest.mark.parametrize(("length", "asked"), [(100, 15), (64, 10), (2, 1)])
+def test_every_sample_asks_for_as_many_bytes(length, asked):
+    _, data, indices = masked(length)
+    _, y = data.batch(indices, generator_for("shard"))
+    assert ((y != UNASKED).sum(1) == asked).all()
+
+
+def test_bytes_asked_for_are_hidden_replaced_or_kept_and_others_left_alone():
+    plain, data, indices = masked()
+    text, _ = plain.batch(indices, generator_for("shard"))
+    x, y = data.batch(indices, generator_for("shard"))
+    asked = y != UNASKED
+    assert torch.equal(y[asked], text[asked])
+    assert torch.equal(x[~asked], text[~asked])
+    shares = [(x == MASK)[asked], (x == text)[asked]]
+    hidden, kept = (float(share.double().mean()) for share in shares)
+    assert hidden == pytest.approx(0.8, abs=0.03)
+    assert kept == pytest.approx(0.1, abs=0.03)
+    assert ((x >= 0) & (x <= MASK)).all()
+
+
+def test_the_question_hangs_on_the_generator_alone():
+    _, data, indices = masked()
+    first, again, other = (data.batch(indices, generator_for(key)) for key in ("a", "a", "b"))
+    assert all(torch.equal(a, b) for a, b in zip(first, again, strict=True))
+    assert not torch.equal(first[1], other[1])

@@ -1,0 +1,80 @@
+"""GPT-2 and BERT are the published ones, built without a network or a file."""
+
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from holdfast import models
+from holdfast.errors import JobError
+from holdfast.job.load import load
+from holdfast.job.models import Bert, Gpt2
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.mark.parametrize(
+    ("spec", "context", "published"),
+    [
+        (Gpt2(name="gpt2", vocabulary=50257), 1024, 124_439_808),
+        (Bert(name="bert", vocabulary=30522), 512, 109_514_298),
+    ],
+    ids=["gpt2", "bert"],
+)
+def test_the_published_network_has_as_many_parameters(spec, context, published):
+    pytest.importorskip("transformers")
+    with torch.device("meta"):
+        model = models.build_language_model(spec, context=context)
+    assert sum(p.numel() for p in model.parameters()) == published
+
+
+@pytest.mark.parametrize(("spec", "looks_ahead"), [(Gpt2, False), (Bert, True)])
+def test_a_decoder_sees_what_was_and_an_encoder_what_comes_too(spec, looks_ahead):
+    pytest.importorskip("transformers")
+    tiny = spec(name=spec.__name__.lower(), width=8, heads=2, layers=2)
+    model = models.build_language_model(tiny, context=5).eval()
+    tokens = torch.tensor([[0, 1, 2, 3, 4], [0, 1, 2, 3, 250]])
+    first, second = model(tokens)
+    assert torch.equal(first[:4], second[:4]) != looks_ahead
+    assert not torch.equal(first[4], second[4])
+
+
+def without_transformers(code):
+    hidden = "import sys; sys.modules['transformers'] = None\n"
+    return subprocess.run(
+        [sys.executable, "-c", hidden + code], capture_output=True, text=True, check=False
+    )
+
+
+@pytest.mark.parametrize("job", ["gpt2", "bert"])
+def test_a_missing_library_is_named_with_the_command_that_installs_it(job):
+    code = (
+        "from holdfast.job.load import load\n"
+        "from holdfast.tasks import reference\n"
+        "from holdfast.errors import JobError\n"
+        f"job = load('{job}')\n"
+        "try: reference.load(job.task)(job).model()\n"
+        "except JobError as error: print(error)\n"
+    )
+    said = without_transformers(code).stdout
+    assert "pip install 'holdfast[transformers]'" in said
+    assert len(said.splitlines()) == 1
+
+
+def test_no_other_job_imports_the_library():
+    code = (
+        "from holdfast.job.load import load\n"
+        "from holdfast.tasks import reference\n"
+        "job = load('text')\n"
+        "for needed in reference.of_job(job): found = reference.load(needed)\n"
+        "found(job).model()\n"
+        "print(sys.modules['transformers'])\n"
+    )
+    assert without_transformers(code).stdout == "None\n"
+
+
+@pytest.mark.parametrize("job", ["gpt2", "bert", "text"])
+def test_heads_must_share_the_width(job):
+    with pytest.raises(JobError, match=r"model: .*width=30 must be a multiple of heads=4$"):
+        load(job, ["model.width=30", "model.heads=4"])
