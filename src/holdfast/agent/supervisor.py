@@ -27,6 +27,7 @@ from holdfast.agent.forks import ForkServer
 from holdfast.arena.memory import Arena
 from holdfast.errors import HoldfastError, ProtocolError, WorkerFailed
 from holdfast.observe.lines import EventLog
+from holdfast.observe.run_dir import worker_log
 from holdfast.wire.channel import Channel, pair
 from holdfast.wire.messages import (
     AnyMessage,
@@ -139,9 +140,7 @@ class Supervisor:
 
     def _start(self, rank: int, launch: str) -> None:
         near, far = pair()
-        log = os.open(
-            self._logs / f"rank-{rank}.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644
-        )
+        log = os.open(worker_log(self._logs, rank), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
         try:
             fds = (self._arena.fd, far.fileno(), log)
             pid, pidfd = self._forks.fork(rank, launch, fds)

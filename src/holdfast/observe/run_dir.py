@@ -24,6 +24,11 @@ from holdfast.job import load
 from holdfast.job.spec import Job
 
 
+def worker_log(logs: Path, rank: int) -> Path:
+    """Where worker `rank` of a run writes what it prints."""
+    return logs / f"rank-{rank}.log"
+
+
 class RunDirectory:
     """A run's directory, held by one process at a time.
 
