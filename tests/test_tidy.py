@@ -116,6 +116,7 @@ def test_the_options_of_the_command_are_these():
             "--json",
             "--resume",
             "--run",
+            "--tee",
             "--workers",
             "job",
             "overrides",
