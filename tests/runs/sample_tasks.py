@@ -143,6 +143,36 @@ def raising(session):
         session.backward(F.cross_entropy(model(shard.x), shard.y))
 
 
+def talking(session):
+    """Prints a line a shard; rank 1 breaks off in the middle of one."""
+    model, _ = session.attach(net, adamw)
+    for shard in session.shards(Points(), epochs=3):
+        if shard.step == 2 and session._rank == 1:
+            print("unfinished", end="")
+            raise ValueError("said enough")
+        print("step", shard.step)
+        session.backward(F.cross_entropy(model(shard.x), shard.y))
+
+
+def hungry(session):
+    """Asks for more memory than an address can name."""
+    model, _ = session.attach(net, adamw)
+    for shard in session.shards(Points(), epochs=3):
+        if shard.step == 2 and session._rank == 1:
+            torch.empty(10**15)
+        session.backward(F.cross_entropy(model(shard.x), shard.y))
+
+
+def swelling(session):
+    """Takes memory until there is no more."""
+    model, _ = session.attach(net, adamw)
+    taken = []
+    for shard in session.shards(Points(), epochs=3):
+        while shard.step == 2 and session._rank == 1:
+            taken.append(b"x" * (64 << 20))
+        session.backward(F.cross_entropy(model(shard.x), shard.y))
+
+
 def exiting(session):
     model, _ = session.attach(net, adamw)
     for shard in session.shards(Points(), epochs=3):

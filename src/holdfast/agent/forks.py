@@ -37,11 +37,16 @@ class ForkServer:
         task: The user's task, imported beforehand where that is safe; None for a built-in one.
         log: Where the fork server itself writes.
 
+    Attributes:
+        channel: To it.
+        log: As given.
+
     Raises:
         HoldfastError: It did not come up.
     """
 
     def __init__(self, entry: str, task: str | None, log: Path) -> None:
+        self.log = log
         self._pending: list[AnyMessage] = []
         self.channel, far = pair()
         arguments = ["--socket", str(far.fileno()), "--parent", str(os.getpid()), "--entry", entry]
@@ -85,7 +90,7 @@ class ForkServer:
         try:
             self.channel.send(Fork(rank=rank, config=config), fds)
         except BrokenPipeError:
-            raise HoldfastError("the fork server has died; see its log") from None
+            raise HoldfastError(f"the fork server died; see {self.log}") from None
         forked = self._await(Forked, FORK_TIMEOUT_S)
         assert isinstance(forked, Forked)
         return forked.pid, self.channel.take_fds(1)[0]
@@ -113,6 +118,8 @@ class ForkServer:
                 if isinstance(message, kind):
                     self._pending.remove(message)
                     return message
+        if self.channel.at_end:
+            raise HoldfastError(f"the fork server died; see {self.log}")
         raise HoldfastError(
-            f"the fork server gave no '{kind.__name__}' within {timeout_s:.0f} s; see its log"
+            f"the fork server gave no '{kind.__name__}' within {timeout_s:.0f} s; see {self.log}"
         )

@@ -74,10 +74,14 @@ class RunDirectory:
         if spec.exists() and spec.read_text(encoding="utf-8") == text:
             return
         draft = spec.with_suffix(".tmp")
-        with draft.open("w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
+        try:
+            with draft.open("w", encoding="utf-8") as file:
+                file.write(text)
+                file.flush()
+                os.fsync(file.fileno())
+        except OSError:
+            draft.unlink(missing_ok=True)
+            raise
         draft.replace(spec)
         sync_directory(spec.parent)
         sync_directory(spec.parent.parent)

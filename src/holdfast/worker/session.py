@@ -108,7 +108,7 @@ class Session:
         if self._replica is not None:
             raise JobError("session.attach was called twice; a run trains one model")
         self._replica, sections = attach.attach(
-            self.job, self._arena, self._rank, self._device, model, optimizer
+            self.job, self._group, self._device, model, optimizer
         )
         self._sections = sections
         built = self._replica.optimizer
