@@ -3,6 +3,7 @@
 import os
 import signal
 import sys
+from pathlib import Path
 
 import torch
 import torch.nn.functional as F
@@ -186,6 +187,30 @@ def dying(session):
     for shard in session.shards(Points(), epochs=3):
         if shard.step == 2 and session._rank == 1:
             os.kill(os.getpid(), signal.SIGKILL)
+        session.backward(F.cross_entropy(model(shard.x), shard.y))
+
+
+def vanishing(session):
+    """Rank 0 dies at once; the others would wait for it."""
+    if session._rank == 0:
+        os.kill(os.getpid(), signal.SIGKILL)
+    session.attach(net, adamw)
+
+
+class LastWords(dict):
+    """A state that is the death of its worker once rank 0 has written its part of a checkpoint."""
+
+    def items(self):
+        while not list(Path(self["checkpoints"]).glob("*.tmp/part-0-*")):
+            os.sched_yield()
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def dying_in_a_checkpoint(session):
+    model, _ = session.attach(net, adamw)
+    for shard in session.shards(Points(), epochs=3):
+        if shard.step == 5 and session._rank == 1:
+            session.state["last"] = LastWords(session.job.params)
         session.backward(F.cross_entropy(model(shard.x), shard.y))
 
 

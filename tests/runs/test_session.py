@@ -68,6 +68,14 @@ def test_only_the_culprit_is_blamed(train, tmp_path):
     assert events_of(tmp_path / "run")[-1]["event"] == "run-failed"
 
 
+def test_a_run_that_fails_in_a_checkpoint_leaves_the_one_before_and_no_half_of_one(train, tmp_path):
+    root = tmp_path / "run" / "checkpoints"
+    keys = own("dying_in_a_checkpoint", params={"checkpoints": str(root)})
+    with pytest.raises(WorkerFailed, match="rank 1 was killed by SIGKILL"):
+        train(run_dir=tmp_path / "run", checkpoint={"every_steps": 3}, **keys)
+    assert sorted(path.name for path in root.iterdir()) == ["latest", "step-00000003"]
+
+
 def test_a_stop_ends_the_step_saves_and_can_be_resumed(train, tmp_path):
     controls = Controls()
 

@@ -71,9 +71,10 @@ class RunDirectory:
     @staticmethod
     def _write_down(spec: Path, text: str) -> None:
         """Replace `spec` so that a crash, of the machine too, leaves one or the other, whole."""
-        if spec.exists() and spec.read_text(encoding="utf-8") == text:
-            return
         draft = spec.with_suffix(".tmp")
+        if spec.exists() and spec.read_text(encoding="utf-8") == text:
+            draft.unlink(missing_ok=True)  # of a start that has crashed
+            return
         try:
             with draft.open("w", encoding="utf-8") as file:
                 file.write(text)
