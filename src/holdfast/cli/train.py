@@ -98,8 +98,10 @@ def _download(data: Data | None) -> None:
 
 def _ranks(tee: str | None, workers: int) -> frozenset[int]:
     """The ranks that `--tee` names."""
+    if tee is None:
+        return frozenset()
     known = {str(rank): rank for rank in range(workers)}
-    named = known if tee == "all" else (tee or "").split(",") if tee is not None else []
+    named = list(known) if tee == "all" else tee.split(",")
     wrong = [name for name in named if name not in known]
     if wrong:
         raise JobError(
