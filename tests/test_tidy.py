@@ -81,7 +81,7 @@ def test_the_public_names_are_these():
 
     assert holdfast.__all__ == [
         "CheckpointError", "Dataset", "HoldfastError", "Job", "JobError", "NonFiniteError",
-        "Result", "Session", "Shard", "WorkerFailed", "train",
+        "OutOfMemory", "Result", "Session", "Shard", "WorkerFailed", "train",
     ]  # fmt: skip
     assert all(getattr(holdfast, name) for name in holdfast.__all__)
 
@@ -116,6 +116,7 @@ def test_the_options_of_the_command_are_these():
             "--json",
             "--resume",
             "--run",
+            "--tee",
             "--workers",
             "job",
             "overrides",

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
         HoldfastError,
         JobError,
         NonFiniteError,
+        OutOfMemory,
         WorkerFailed,
     )
     from holdfast.job.spec import Job
@@ -29,6 +30,7 @@ _HOMES = {
     "Job": "holdfast.job.spec",
     "JobError": "holdfast.errors",
     "NonFiniteError": "holdfast.errors",
+    "OutOfMemory": "holdfast.errors",
     "Result": "holdfast.engines.train",
     "Session": "holdfast.worker.session",
     "Shard": "holdfast.worker.shard",
@@ -43,6 +45,7 @@ __all__ = [
     "Job",
     "JobError",
     "NonFiniteError",
+    "OutOfMemory",
     "Result",
     "Session",
     "Shard",

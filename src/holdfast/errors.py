@@ -6,6 +6,7 @@
     ├── DataError           a data set raised while it was read
     ├── CheckpointError     a checkpoint is missing, damaged or cannot be written
     ├── ProtocolError       another process said something that it must not say
+    ├── OutOfMemory         the host or a GPU had too little memory for the run
     ├── WorkerFailed        a worker died or raised; it names the rank that is to blame
     └── Aborted             this process was told to leave a wait; never the cause of anything
 
@@ -41,6 +42,10 @@ class ProtocolError(HoldfastError):
     """A peer process broke the protocol that it shares with this one."""
 
 
+class OutOfMemory(HoldfastError):
+    """A worker was refused memory, or killed for want of it; the message names its rank."""
+
+
 class WorkerFailed(HoldfastError):
     """A worker died or raised.
 
@@ -61,6 +66,13 @@ class Aborted(HoldfastError):
 
 BY_NAME: Final = {
     error.__name__: error
-    for error in (HoldfastError, JobError, NonFiniteError, CheckpointError, ProtocolError)
+    for error in (
+        HoldfastError,
+        JobError,
+        NonFiniteError,
+        CheckpointError,
+        ProtocolError,
+        OutOfMemory,
+    )
 }
 """The errors that a worker's report can stand for, by name, where their traceback tells nothing."""

@@ -73,6 +73,11 @@ def test_an_aligned_plan_leaves_one_partial_sum_a_worker():
         assert sum(slot != tree.ABSENT for slot in table) == 1
 
 
+def test_the_most_partial_sums_are_those_of_a_binary_counter():
+    assert [tree.most_partials(range(n), 8) for n in range(9)] == [0, 1, 2, 2, 3, 3, 3, 3, 4]
+    assert tree.most_partials(range(4, 8), 8) == 3
+
+
 @given(splits())
 def test_partial_sums_never_outnumber_their_slots(split):
     num_shards, counts, _ = split

@@ -1,6 +1,11 @@
 """Jobs: what is right is taken, what is wrong is named."""
 
+import tempfile
+
 import pytest
+import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from holdfast.errors import JobError
 from holdfast.job.load import builtin_names, dump, load
@@ -23,17 +28,21 @@ def test_overrides_reach_into_the_job():
 @pytest.mark.parametrize(
     ("override", "message"),
     [
-        ("worker=2", "unknown key worker; did you mean workers?"),
-        ("optimizer.learning_rat=2", "unknown key optimizer.learning_rat; "),
+        ("worker=2", "unknown key worker; did you mean workers? (from worker=2)"),
+        ("optimizer.learning_rat=2", "unknown key optimizer.learning_rat; remove it"),
         ("optimizer.weight_decy=2", "did you mean weight_decay?"),
-        ("workers=two", "workers: input should be a valid integer"),
+        ("workers=two", "workers: input should be a valid integer, not 'two' (from workers=two)"),
         ("workers=0", "workers: input should be greater than or equal to 1, not 0"),
         ("numerics=exactly", "numerics: input should be 'exact' or 'fast', not 'exactly'"),
-        ("model.name=transformer", "model: "),
+        ("model.name=vit", "model.name: input should be 'mlp', 'cnn', 'resnet18', 'resnet50', "),
+        ("data={}", "data.name: input should be 'digits', 'synthetic-images', "),
+        ("data=digits", "data: input should be a mapping of keys to values, not 'digits'"),
+        ("shares=[1, x]", "shares.1: input should be a valid integer, not 'x'"),
+        ("model.name=mlp", "to replace the whole part write 'model={name: mlp}'"),
         ("workers", "'workers' is not key=value"),
         ("workers.x=1", "workers has no keys of its own"),
         ("clip_norm=.inf", "clip_norm: input should be a finite number"),
-        ("data=[", "is not YAML"),
+        ("data=[", "data=[ cannot be read: "),
     ],
 )
 def test_a_wrong_override_is_refused_by_name(override, message):
@@ -41,6 +50,66 @@ def test_a_wrong_override_is_refused_by_name(override, message):
         load("digits", [override])
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("# mine\nbatch: many\n", ", line 2: batch: input should be a valid integer, not 'many'"),
+        ("model:\n  name: cnn\n  widht: 3\n", ", line 3: unknown key model.widht; did you mean wi"),
+        (
+            "model: {name: mlp, mlp: 1}\nx: 1",
+            ", line 1: unknown key model.mlp; remove it; line 2: ",
+        ),
+        (
+            "optimizer: {name: adamw, momentun: 1}",
+            ", line 1: unknown key optimizer.momentun; remove it",
+        ),
+        ("shares:\n  - 1\n  - x\n", ", line 3: shares.1: input should be a valid integer, not 'x'"),
+        ("seed: 1\nbatch: 8\nseed: 2\n", ", line 3 cannot be read: 'seed' is given twice"),
+        ("seed: 1\nbatch: [8\n", ", line 3 cannot be read: expected ',' or ']'"),
+        ("params: {day: 2026-13-45}", " cannot be read: month must be in 1..12"),
+        ("params: {day: 2026-01-02}", " cannot be read: Object of type date "),
+        ("params: &loop {again: *loop}", " cannot be read: Circular reference"),
+        ("[" * 5000, " cannot be read: maximum recursion depth exceeded"),
+    ],
+)
+def test_a_fault_in_a_file_is_named_with_its_line(tmp_path, text, message):
+    path = tmp_path / "job.yaml"
+    path.write_text(text)
+    with pytest.raises(JobError) as caught:
+        load(str(path))
+    assert f"{path}{message}" in str(caught.value).removeprefix("job ")
+    assert "\n" not in str(caught.value)
+
+
+def test_an_override_is_blamed_for_what_it_has_set_and_the_file_for_the_rest(tmp_path):
+    path = tmp_path / "job.yaml"
+    path.write_text("name: fine\nbatch: many\nworkers: 2\n")
+    with pytest.raises(JobError) as caught:
+        load(str(path), ["workers=0", "seed=1"])
+    assert str(caught.value) == (
+        f"job {path}, line 2: batch: input should be a valid integer, not 'many'; "
+        "workers: input should be greater than or equal to 1, not 0 (from workers=0)"
+    )
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.one_of(st.text(), st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(
+        st.sampled_from(["model", "data", "name", "mlp", "digits", "batch", "x\n", "shares"]), inner
+    ),
+).map(yaml.safe_dump)))  # fmt: skip
+def test_any_text_is_a_job_or_refused_in_one_line(text):
+    with tempfile.NamedTemporaryFile("w", suffix=".yaml", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        try:
+            answer = load(file.name).name
+        except JobError as error:
+            answer = str(error)
+    assert len(answer.splitlines()) == 1
 
 
 def test_an_unknown_job_is_refused_with_the_nearest():

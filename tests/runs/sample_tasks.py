@@ -205,6 +205,36 @@ def raising(session):
         session.backward(F.cross_entropy(model(shard.x), shard.y))
 
 
+def talking(session):
+    """Prints a line a shard; rank 1 breaks off in the middle of one."""
+    model, _ = session.attach(net, adamw)
+    for shard in session.shards(Points(), epochs=3):
+        if shard.step == 2 and session._rank == 1:
+            print("unfinished", end="")
+            raise ValueError("said enough")
+        print("step", shard.step)
+        session.backward(F.cross_entropy(model(shard.x), shard.y))
+
+
+def hungry(session):
+    """Asks for more memory than an address can name."""
+    model, _ = session.attach(net, adamw)
+    for shard in session.shards(Points(), epochs=3):
+        if shard.step == 2 and session._rank == 1:
+            torch.empty(10**15)
+        session.backward(F.cross_entropy(model(shard.x), shard.y))
+
+
+def swelling(session):
+    """Takes memory until there is no more."""
+    model, _ = session.attach(net, adamw)
+    taken = []
+    for shard in session.shards(Points(), epochs=3):
+        while shard.step == 2 and session._rank == 1:
+            taken.append(b"x" * (64 << 20))
+        session.backward(F.cross_entropy(model(shard.x), shard.y))
+
+
 def exiting(session):
     model, _ = session.attach(net, adamw)
     for shard in session.shards(Points(), epochs=3):
@@ -218,6 +248,30 @@ def dying(session):
     for shard in session.shards(Points(), epochs=3):
         if shard.step == 2 and session._rank == 1:
             os.kill(os.getpid(), signal.SIGKILL)
+        session.backward(F.cross_entropy(model(shard.x), shard.y))
+
+
+def vanishing(session):
+    """Rank 0 dies at once; the others would wait for it."""
+    if session._rank == 0:
+        os.kill(os.getpid(), signal.SIGKILL)
+    session.attach(net, adamw)
+
+
+class LastWords(dict):
+    """A state that is the death of its worker once rank 0 has written its part of a checkpoint."""
+
+    def items(self):
+        while not list(Path(self["checkpoints"]).glob("*.tmp/part-0-*")):
+            os.sched_yield()
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def dying_in_a_checkpoint(session):
+    model, _ = session.attach(net, adamw)
+    for shard in session.shards(Points(), epochs=3):
+        if shard.step == 5 and session._rank == 1:
+            session.state["last"] = LastWords(session.job.params)
         session.backward(F.cross_entropy(model(shard.x), shard.y))
 
 

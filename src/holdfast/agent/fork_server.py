@@ -40,6 +40,8 @@ def main() -> None:
     parser.add_argument("--import", dest="imports", action="append", default=[])
     options = parser.parse_args()
     die_with_parent(options.parent)
+    sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]  # a line that a worker
+    # prints is to be in its log before it dies, and to be seen by those who follow the log
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         # Sent to the whole tree, these are for the agent, which has the workers save and end.
         signal.signal(number, lambda *_: None)

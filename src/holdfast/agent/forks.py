@@ -38,11 +38,16 @@ class ForkServer:
         imports: References to what the forks will import, done beforehand where that is safe.
         log: Where the fork server itself writes.
 
+    Attributes:
+        channel: To it.
+        log: As given.
+
     Raises:
         HoldfastError: It did not come up.
     """
 
     def __init__(self, entry: str, imports: Iterable[str], log: Path) -> None:
+        self.log = log
         self._pending: list[AnyMessage] = []
         self.channel, far = pair()
         arguments = ["--socket", str(far.fileno()), "--parent", str(os.getpid()), "--entry", entry]
@@ -86,7 +91,7 @@ class ForkServer:
         try:
             self.channel.send(Fork(rank=rank, config=config), fds)
         except BrokenPipeError:
-            raise HoldfastError("the fork server has died; see its log") from None
+            raise HoldfastError(f"the fork server died; see {self.log}") from None
         forked = self._await(Forked, FORK_TIMEOUT_S)
         assert isinstance(forked, Forked)
         return forked.pid, self.channel.take_fds(1)[0]
@@ -114,6 +119,8 @@ class ForkServer:
                 if isinstance(message, kind):
                     self._pending.remove(message)
                     return message
+        if self.channel.at_end:
+            raise HoldfastError(f"the fork server died; see {self.log}")
         raise HoldfastError(
-            f"the fork server gave no '{kind.__name__}' within {timeout_s:.0f} s; see its log"
+            f"the fork server gave no '{kind.__name__}' within {timeout_s:.0f} s; see {self.log}"
         )

@@ -24,9 +24,11 @@ from typing import Any, Final
 from holdfast import errors
 from holdfast.agent.barrier import CheckpointBarrier
 from holdfast.agent.forks import ForkServer
+from holdfast.arena.host_memory import available, oom_kills
 from holdfast.arena.memory import Arena
-from holdfast.errors import HoldfastError, ProtocolError, WorkerFailed
+from holdfast.errors import HoldfastError, OutOfMemory, ProtocolError, WorkerFailed
 from holdfast.observe.lines import EventLog
+from holdfast.observe.run_dir import worker_log
 from holdfast.wire.channel import Channel, pair
 from holdfast.wire.messages import (
     AnyMessage,
@@ -102,6 +104,7 @@ class Supervisor:
         self._culprit: _Worker | None = None
         self._stop_deadline: float | None = None
         self._abort_deadline: float | None = None
+        self._oom_kills = oom_kills()
 
     def run(self, launches: Sequence[str]) -> dict[str, Any]:
         """Run one worker for each of `launches`; returns what rank 0 reports at the end.
@@ -139,9 +142,7 @@ class Supervisor:
 
     def _start(self, rank: int, launch: str) -> None:
         near, far = pair()
-        log = os.open(
-            self._logs / f"rank-{rank}.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644
-        )
+        log = os.open(worker_log(self._logs, rank), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
         try:
             fds = (self._arena.fd, far.fileno(), log)
             pid, pidfd = self._forks.fork(rank, launch, fds)
@@ -158,7 +159,9 @@ class Supervisor:
             for message in self._forks.messages():
                 self._on_fork_server(message)
             if self._forks.channel.at_end:
-                raise HoldfastError("the fork server died; see fork-server.log in the run's logs")
+                if oom_kills() > self._oom_kills:
+                    raise _killed_for_memory("the fork server")
+                raise HoldfastError(f"the fork server died; see {self._forks.log}")
             return
         for message in worker.channel.poll(0):
             self._on_worker(worker, message)
@@ -263,6 +266,8 @@ class Supervisor:
                 rank=worker.rank,
                 traceback=failure.traceback,
             )
+        if worker.status == -signal.SIGKILL and oom_kills() > self._oom_kills:
+            return _killed_for_memory(f"rank {worker.rank}")
         status = worker.status or 0
         how = f"was killed by {signal.Signals(-status).name}" if status < 0 else f"exited {status}"
         return WorkerFailed(
@@ -270,3 +275,10 @@ class Supervisor:
             rank=worker.rank,
             traceback=None,
         )
+
+
+def _killed_for_memory(who: str) -> OutOfMemory:
+    return OutOfMemory(
+        f"{who} was killed by the kernel, which ran out of {available().limit}: lower batch, start "
+        "fewer workers or allow more, and resume the run from its last checkpoint"
+    )

@@ -56,6 +56,8 @@ class Word(enum.IntEnum):
     TOTAL_STEPS = 7
     EPOCH = 8
     LOSS = 9  # bits of a float64
+    EPOCHS = 11  # of the run
+    SAMPLES = 12  # committed in this life of the run, by all workers
     PHASE_SINCE = 10  # nanoseconds of the monotonic clock
     PHASE_TIMES = 16  # the first of a word a phase: nanoseconds spent in it before
 

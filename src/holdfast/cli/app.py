@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 
 import typer
@@ -24,18 +25,19 @@ app.add_typer(bench.app, name="bench")
 
 
 def main() -> None:
-    """Run the command line; every known error is one line on standard error."""
+    """Run the command line; every known error is one line on standard error.
+
+    With --json the error is also the object that ends standard output.
+    """
     if not sys.platform.startswith("linux"):
         sys.exit("holdfast: needs Linux (memfd, pidfd and fork)")
     try:
         app()
-    except WorkerFailed as error:
-        print(error.traceback or "", end="", file=sys.stderr)
-        _end(error, 1)
     except HoldfastError as error:
-        _end(error, USAGE_STATUS if isinstance(error, JobError) else 1)
-
-
-def _end(error: HoldfastError, status: int) -> None:
-    print(f"holdfast: {error}", file=sys.stderr)
-    sys.exit(status)
+        if isinstance(error, WorkerFailed):
+            print(error.traceback or "", end="", file=sys.stderr)
+        message = " ".join(str(error).split())  # that of another library may have lines
+        print(f"holdfast: {message}", file=sys.stderr)
+        if "--json" in sys.argv:
+            print(json.dumps({"error": type(error).__name__, "message": message}))
+        sys.exit(USAGE_STATUS if isinstance(error, JobError) else 1)

@@ -8,10 +8,11 @@ from typing import Annotated
 
 import typer
 
+from holdfast.cli import complete
 from holdfast.data.download import download as fetch
 from holdfast.data.published import PUBLISHED, directory
 from holdfast.engines import train as engine
-from holdfast.errors import JobError
+from holdfast.errors import JobError, WorkerFailed
 from holdfast.job import load
 from holdfast.job.data import Data
 from holdfast.observe.downloads import DownloadView
@@ -22,9 +23,19 @@ STOPPED_STATUS = 130
 
 
 def train(
-    job: Annotated[str, typer.Argument(help="A built-in job (digits, …) or a .yaml file.")],
+    job: Annotated[
+        str,
+        typer.Argument(
+            help="A built-in job (digits, …) or a .yaml file.", autocompletion=complete.job
+        ),
+    ],
     overrides: Annotated[
-        list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Keys of the job to set.")
+        list[str] | None,
+        typer.Argument(
+            metavar="[KEY=VALUE]...",
+            help="Keys of the job to set.",
+            autocompletion=complete.override,
+        ),
     ] = None,
     workers: Annotated[int | None, typer.Option(help="Workers; the same as workers=N.")] = None,
     run: Annotated[
@@ -33,6 +44,13 @@ def train(
     resume: Annotated[
         bool, typer.Option("--resume", help="Go on with --run, or with the newest run of the job.")
     ] = False,
+    tee: Annotated[
+        str | None,
+        typer.Option(
+            metavar="RANKS",
+            help="Show what these workers print, as it comes: all, or ranks such as 0,2.",
+        ),
+    ] = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Check the job, print it whole, and do nothing.")
     ] = False,
@@ -40,23 +58,27 @@ def train(
         bool, typer.Option("--download", help="Fetch published data that are not here yet.")
     ] = False,
     as_json: Annotated[
-        bool, typer.Option("--json", help="End standard output with the result as one object.")
+        bool,
+        typer.Option("--json", help="End standard output with the result or error as one object."),
     ] = False,
 ) -> None:
     """Train a job; what it leaves lies in its run directory."""
     extra = [f"workers={workers}"] if workers is not None else []
     chosen = load.load(job, [*(overrides or []), *extra])
+    shown = _ranks(tee, chosen.workers)
     if dry_run:
         text = json.dumps(chosen.model_dump(mode="json")) if as_json else load.dump(chosen)
         print(text.rstrip("\n"))
         return
     if download:
         _download(chosen.data)
-    result = engine.run_job(chosen, run_dir=run, resume=resume)
-    if as_json:
-        print(json.dumps(result.as_dict()))
-    else:
-        print(closing_table(result.as_dict()))
+    try:
+        result = engine.run_job(chosen, run_dir=run, resume=resume, tee=shown)
+    except WorkerFailed as error:
+        if error.rank in shown:  # its traceback has been seen
+            error.traceback = None
+        raise
+    print(json.dumps(result.as_dict()) if as_json else closing_table(result.as_dict()))
     if result.status == "stopped":
         raise typer.Exit(STOPPED_STATUS)
 
@@ -72,3 +94,17 @@ def _download(data: Data | None) -> None:
         raise JobError("--download is for data without data.path; leave out one of the two")
     with DownloadView() as view:
         fetch(name, PUBLISHED[name], directory(name), view.report)
+
+
+def _ranks(tee: str | None, workers: int) -> frozenset[int]:
+    """The ranks that `--tee` names."""
+    if tee is None:
+        return frozenset()
+    known = {str(rank): rank for rank in range(workers)}
+    named = list(known) if tee == "all" else tee.split(",")
+    wrong = [name for name in named if name not in known]
+    if wrong:
+        raise JobError(
+            f"--tee {tee}: {wrong[0]!r} is no rank; write all, or ranks up to {workers - 1}"
+        )
+    return frozenset(known[name] for name in named)

@@ -20,7 +20,7 @@ A shard without samples weighs nothing: it is EMPTY, and its sibling stands for 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -71,6 +71,21 @@ def max_partials(num_shards: int) -> int:
     A contiguous range of leaves is covered by at most two nodes a level.
     """
     return 2 * max(1, span(num_shards).bit_length() - 1) + 1
+
+
+def most_partials(leaves: Iterable[int], num_shards: int) -> int:
+    """The most partial sums that a worker holds at a time if it computes `leaves`, in order."""
+    table, held, most = [ABSENT] * num_nodes(num_shards), 0, 0
+
+    def merge(_left: int, _right: int) -> None:
+        nonlocal held
+        held -= 1
+
+    for number in leaves:
+        held += 1
+        most = max(most, held)
+        carry(table, leaf(number, num_shards), number, merge)
+    return most
 
 
 def carry(table: list[int], node: int, slot: int, merge: Callable[[int, int], None]) -> None:

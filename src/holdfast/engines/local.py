@@ -55,6 +55,12 @@ def run(
         raise JobError(f"{error.filename}: {error.strerror}; remove it by hand") from None
     try:
         return _run(job, directory, attempt, controls, forks)
+    except OSError as error:
+        if error.filename is None:
+            raise
+        raise JobError(
+            f"{error.filename}: {error.strerror}; mend that, or name another run directory"
+        ) from None
     finally:
         with suppress(OSError):  # the next start tries again
             manifest.sweep(directory.checkpoints)

@@ -6,7 +6,7 @@ import json
 import secrets
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -19,6 +19,7 @@ from holdfast.job import load
 from holdfast.job.spec import Job
 from holdfast.observe import curve, lines
 from holdfast.observe.run_dir import RunDirectory
+from holdfast.observe.tee import Tee
 from holdfast.observe.terminal import RunView
 from holdfast.tasks import reference
 
@@ -135,11 +136,13 @@ def train(
     return run_job(_job(task, job), run_dir=run_dir, resume=resume)
 
 
-def run_job(job: Job, *, run_dir: str | Path | None, resume: bool) -> Result:
-    """Run a whole `Job`; see `train`."""
+def run_job(
+    job: Job, *, run_dir: str | Path | None, resume: bool, tee: Collection[int] = ()
+) -> Result:
+    """Run a whole `Job`; see `train`. What the workers in `tee` print is shown too."""
     job.plan()  # refuse a job that cannot be shared out before anything is written
     with RunDirectory(_path(job, run_dir, resume), job, resume=resume) as directory:
-        view = RunView(job.epochs)
+        view = RunView(Tee(directory.logs, tee))
         try:
             found = local.run(job, directory, Controls(watch=view.watch))
         finally:

@@ -1,11 +1,12 @@
 """Logs of a run for programs: one JSON object a line, appended as things happen.
 
-A line that cannot be written (the disk is full, say) is dropped and counted: no run ends for want
-of a log. A line that a crash has torn is passed over by `read`.
+A line that cannot be written (the disk is full, say) is dropped: no run ends for want of a
+log. A line that a crash has torn is passed over by `read`.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import time
@@ -17,16 +18,12 @@ from typing import Any, Self
 class JsonLines:
     """Appends objects to a file.
 
-    Attributes:
-        dropped: Lines that could not be written.
-
     Raises:
         OSError: The file cannot be opened.
     """
 
     def __init__(self, path: Path) -> None:
         self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
-        self.dropped = 0
 
     def __enter__(self) -> Self:
         return self
@@ -36,10 +33,8 @@ class JsonLines:
 
     def write(self, **values: object) -> None:
         """Append one object."""
-        try:
+        with contextlib.suppress(OSError):
             os.write(self._fd, json.dumps(values).encode() + b"\n")
-        except OSError:
-            self.dropped += 1
 
 
 class EventLog(JsonLines):

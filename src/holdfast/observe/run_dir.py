@@ -24,6 +24,11 @@ from holdfast.job import load
 from holdfast.job.spec import Job
 
 
+def worker_log(logs: Path, rank: int) -> Path:
+    """Where worker `rank` of a run writes what it prints."""
+    return logs / f"rank-{rank}.log"
+
+
 class RunDirectory:
     """A run's directory, held by one process at a time.
 
@@ -66,13 +71,18 @@ class RunDirectory:
     @staticmethod
     def _write_down(spec: Path, text: str) -> None:
         """Replace `spec` so that a crash, of the machine too, leaves one or the other, whole."""
-        if spec.exists() and spec.read_text(encoding="utf-8") == text:
-            return
         draft = spec.with_suffix(".tmp")
-        with draft.open("w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
+        if spec.exists() and spec.read_text(encoding="utf-8") == text:
+            draft.unlink(missing_ok=True)  # of a start that has crashed
+            return
+        try:
+            with draft.open("w", encoding="utf-8") as file:
+                file.write(text)
+                file.flush()
+                os.fsync(file.fileno())
+        except OSError:
+            draft.unlink(missing_ok=True)
+            raise
         draft.replace(spec)
         sync_directory(spec.parent)
         sync_directory(spec.parent.parent)

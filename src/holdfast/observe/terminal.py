@@ -3,74 +3,122 @@
 from __future__ import annotations
 
 import time
+from collections import deque
+from collections.abc import Callable
 from contextlib import suppress
+from datetime import timedelta
 from typing import Final
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, Progress, TextColumn
+from rich.text import Text
 
-from holdfast.arena.memory import Arena, Word
+from holdfast.arena.memory import Arena, Phase, Word
+from holdfast.observe.tee import Tee
 
 PLAIN_INTERVAL_S: Final = 5.0
+PACE_WINDOW_S: Final = 30.0
+"""How far back the speed is measured: long enough to be steady, short enough to be news."""
+
+_NAMED: Final = {Phase.EVALUATE: "evaluating", Phase.CHECKPOINT: "saving a checkpoint"}
 
 
-class _Console(Console):
+class PlainConsole(Console):
+    """Standard error; once nobody reads it, the run goes on without a word."""
+
     def on_broken_pipe(self) -> None:
-        """Whoever read has gone; the run goes on without a word."""
         self.quiet = True
+
+
+class Pace:
+    """How fast a run goes, evaluations and checkpoints included."""
+
+    def __init__(self) -> None:
+        self._seen: deque[tuple[float, int, int]] = deque()
+
+    def note(self, now: float, step: int, samples: int) -> None:
+        """Take in how many steps and samples have been committed at `now`, seconds."""
+        if not self._seen or step != self._seen[-1][1]:
+            self._seen.append((now, step, samples))
+        while len(self._seen) > 2 and now - self._seen[0][0] > PACE_WINDOW_S:
+            self._seen.popleft()
+
+    def __call__(self) -> tuple[float, float] | None:
+        """Steps and samples a second; None until two steps have been seen."""
+        if len(self._seen) < 2:
+            return None
+        (start, step, samples), (end, last_step, last_samples) = self._seen[0], self._seen[-1]
+        return (last_step - step) / (end - start), (last_samples - samples) / (end - start)
 
 
 class RunView:
     """Shows the progress of a run on standard error.
 
     Args:
-        epochs: Epochs of the run, to name the current one.
+        tee: What workers print, to be shown too.
+        console: Where to.
+        clock: Monotonic seconds.
     """
 
-    def __init__(self, epochs: int) -> None:
-        self._console = _Console(stderr=True)
-        self._epochs = epochs
+    def __init__(
+        self,
+        tee: Tee,
+        console: Console | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._tee, self._clock = tee, clock
+        self._console = console or PlainConsole(stderr=True)
+        self._pace = Pace()
         self._bar: Progress | None = None
         if self._console.is_terminal:
-            self._bar = Progress(
-                TextColumn("epoch {task.fields[epoch]}/{task.fields[epochs]}"),
-                BarColumn(),
-                TextColumn("step {task.completed:.0f}/{task.total:.0f}"),
-                TextColumn("loss {task.fields[loss]:.4f}"),
-                TimeRemainingColumn(),
-                console=self._console,
-                transient=True,
-            )
-            self._task = self._bar.add_task("", total=None, visible=False)
-        self._printed_at, self._printed_step = time.monotonic(), -1
+            columns = BarColumn(bar_width=20), TextColumn("{task.description}", markup=False)
+            self._bar = Progress(*columns, console=self._console, transient=True)
+            self._task = self._bar.add_task("", total=None)
+        self._printed_at, self._printed = clock(), ""
 
     def watch(self, arena: Arena) -> None:
-        """Show what rank 0 has committed."""
-        step, total = arena[0, Word.COMMITTED], arena[0, Word.TOTAL_STEPS]
+        """Show what rank 0 has committed, and what the workers have printed."""
+        for line in self._tee.lines():
+            self._print(line)
+        now, step, total = self._clock(), arena[0, Word.COMMITTED], arena[0, Word.TOTAL_STEPS]
         if not total:
             return
-        epoch, loss = arena[0, Word.EPOCH] + 1, arena.loss(0)
+        self._pace.note(now, step, arena[0, Word.SAMPLES])
+        facts = _facts(arena, self._pace())
         if self._bar is not None:
             self._bar.start()
-            self._bar.update(
-                self._task,
-                total=total,
-                completed=step,
-                visible=True,
-                epoch=epoch,
-                epochs=self._epochs,
-                loss=loss,
-            )
-        elif time.monotonic() - self._printed_at > PLAIN_INTERVAL_S and step != self._printed_step:
-            self._printed_at, self._printed_step = time.monotonic(), step
-            self._console.print(
-                f"epoch {epoch}/{self._epochs}  step {step}/{total}  loss {loss:.4f}", style=None
-            )
+            self._bar.update(self._task, total=total, completed=step, description=facts)
+        elif now - self._printed_at >= PLAIN_INTERVAL_S and facts != self._printed:
+            self._printed_at, self._printed = now, facts
+            self._print(facts)
 
     def close(self) -> None:
-        if self._bar is not None:
-            with suppress(OSError):  # the terminal may have been closed
+        """Show the workers' last words and leave the terminal as it was."""
+        with suppress(OSError):  # the terminal may have been closed
+            for line in self._tee.last_lines():
+                self._print(line)
+            if self._bar is not None:
                 self._bar.stop()
+
+    def _print(self, line: str) -> None:
+        self._console.print(Text.from_ansi(line), soft_wrap=True)
+
+
+def _facts(arena: Arena, pace: tuple[float, float] | None) -> str:
+    """How far rank 0 has come, how well, how fast, and what keeps some worker from training."""
+    step, total = arena[0, Word.COMMITTED], arena[0, Word.TOTAL_STEPS]
+    facts = [
+        f"epoch {arena[0, Word.EPOCH] + 1}/{arena[0, Word.EPOCHS]}",
+        f"step {step}/{total}",
+        f"loss {arena.loss(0):.4f}" if step else "",
+    ]
+    if pace is not None:
+        steps_per_s, samples_per_s = pace
+        left = timedelta(seconds=round((total - step) / steps_per_s))
+        facts += [f"{samples_per_s:,.0f} samples/s", f"{left} left"]
+    phases = {arena[rank, Word.PHASE] for rank in range(arena.world_size)}
+    facts += [name for phase, name in _NAMED.items() if phase in phases]
+    return "  ".join(filter(None, facts))
 
 
 def closing_table(rows: dict[str, object]) -> str:

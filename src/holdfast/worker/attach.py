@@ -8,14 +8,15 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from holdfast.arena.memory import Arena, private_memory
+from holdfast.arena.memory import private_memory
 from holdfast.arena.replica import Replica, replica_layout
 from holdfast.core.seeds import seed_for
 from holdfast.data.dataset import seed_everything
 from holdfast.errors import JobError
 from holdfast.job.spec import Job
-from holdfast.transport.shared_memory import SharedMemoryGroup
+from holdfast.transport.shared_memory import Meeting, SharedMemoryGroup
 from holdfast.worker.ddp import DdpStepper
+from holdfast.worker.room import check_room
 from holdfast.worker.sections import Sections
 from holdfast.worker.step import Stepper
 
@@ -25,8 +26,7 @@ OptimizerFactory = Callable[[Iterable[nn.Parameter]], Optimizer]
 
 def attach(
     job: Job,
-    arena: Arena,
-    rank: int,
+    group: SharedMemoryGroup,
     device: torch.device,
     model: ModelFactory,
     optimizer: OptimizerFactory,
@@ -34,7 +34,8 @@ def attach(
     """Build model and optimizer, the same on every worker, and lay them out.
 
     Raises:
-        JobError: They cannot be trained.
+        Aborted: The abort word was set.
+        JobError: They cannot be trained, or the host has too little memory for them.
     """
     seed_everything(seed_for("attach", job.seed))
     module = model()
@@ -44,17 +45,21 @@ def attach(
         raise JobError("the model has no parameter to train")
     layout = replica_layout(module, built)
     sections = Sections(
-        arena,
+        group.arena,
         trained if job.sync == "tree" else {},
         dict(module.named_buffers()),
         num_leaves=job.workers if job.merges_shards else job.shards,
         num_shards=job.shards,
         replica_bytes=layout.size_bytes if job.placement == "arena" else 0,
     )
+    private = device.type == "cpu" and job.placement == "private"
+    if group.rank == 0:
+        check_room(job, sections, layout.size_bytes if private else 0)
+    group.barrier(Meeting.ATTACH, 0)  # nobody fills memory before it is known that there is enough
     if device.type != "cpu":
         flat = torch.zeros(layout.size_bytes, dtype=torch.uint8, device=device)
-    elif job.placement == "arena":
-        flat = sections.replica(rank, layout.size_bytes)
+    elif not private:
+        flat = sections.replica(group.rank, layout.size_bytes)
     else:
         flat = torch.frombuffer(private_memory(layout.size_bytes), dtype=torch.uint8)
     replica = Replica(module, built, layout, flat)

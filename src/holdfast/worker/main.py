@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import inspect
 import os
+import re
 import socket
 import sys
 import traceback
@@ -12,7 +14,7 @@ from typing import Any, cast
 import torch
 
 from holdfast.arena.memory import Arena
-from holdfast.errors import Aborted
+from holdfast.errors import Aborted, OutOfMemory
 from holdfast.tasks import reference
 from holdfast.wire.channel import Channel
 from holdfast.wire.messages import Failed, Finished
@@ -49,19 +51,40 @@ def main(config: str, arena_fd: int, socket_fd: int) -> int:
         return ABORTED_STATUS
     except BaseException as error:  # noqa: BLE001  # the boundary of the user's code
         traceback.print_exc()
-        channel.send(
-            Failed(
-                rank=launch.rank,
-                error=type(error).__name__,
-                message=str(error),
-                traceback=traceback.format_exc(),
-            )
-        )
+        channel.send(_failure(launch.rank, error))
         return 1
     finally:
         sys.stdout.flush()
         sys.stderr.flush()
     return 0
+
+
+def _failure(rank: int, error: BaseException) -> Failed:
+    """What to tell the agent of `error`, which is being handled."""
+    if not _lacks_memory(error):
+        return Failed(
+            rank=rank,
+            error=type(error).__name__,
+            message=str(error),
+            traceback=traceback.format_exc(),
+        )
+    asked = re.search(r"allocate ([\d.]+ \w+)", str(error))
+    kind = "GPU memory" if isinstance(error, torch.OutOfMemoryError) else "memory"
+    advice = "lower batch, start fewer workers or make the model smaller"
+    return Failed(
+        rank=rank,
+        error=OutOfMemory.__name__,
+        message=f"rank {rank} ran out of {kind}{f', asking for {asked[1]}' if asked else ''}: "
+        f"{advice}; where it was is in its log, rank-{rank}.log",
+        traceback="",
+    )
+
+
+def _lacks_memory(error: BaseException) -> bool:
+    """Whether torch, numpy, Python or the kernel has refused memory."""
+    refused = isinstance(error, MemoryError | torch.OutOfMemoryError)
+    torch_refused = isinstance(error, RuntimeError) and "you tried to allocate" in str(error)
+    return refused or torch_refused or getattr(error, "errno", None) == errno.ENOMEM
 
 
 def _run_task(session: Session) -> None:

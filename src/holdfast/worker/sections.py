@@ -67,11 +67,17 @@ class Sections:
         self.root = Slot(at["root"], self.slot_layout)
         self._slots, self._replicas = at["slots"], at["replicas"]
         self.num_slots = num_slots
+        self._size_bytes = layout.size_bytes
 
     @functools.cache  # noqa: B019  # lives as long as the process
     def slot(self, rank: int, number: int) -> Slot:
         """Slot `number` of worker `rank`."""
         return Slot(self._slots[rank, number], self.slot_layout)
+
+    def used_bytes(self, partials: int) -> int:
+        """What is ever written to where all workers together hold up to `partials` partial sums."""
+        slots = self._slots
+        return self._size_bytes - slots.numel() + partials * slots.shape[-1]
 
     def replica(self, rank: int, size_bytes: int) -> torch.Tensor:
         """The memory for the replica of worker `rank`, uint8[size_bytes]."""

@@ -108,7 +108,7 @@ class Session:
         if self._replica is not None:
             raise JobError("session.attach was called twice; a run trains one model")
         self._replica, sections = attach.attach(
-            self.job, self._arena, self._rank, self._device, model, optimizer
+            self.job, self._group, self._device, model, optimizer
         )
         self._sections = sections
         built = self._replica.optimizer
@@ -157,7 +157,7 @@ class Session:
         )
         self._continue(asdict(order))
         factor = self._schedule(order.total_steps) if self._schedule else None
-        arena[rank, Word.TOTAL_STEPS] = order.total_steps
+        arena[rank, Word.TOTAL_STEPS], arena[rank, Word.EPOCHS] = order.total_steps, epochs
         arena[rank, Word.COMMITTED] = self._step
         loader = Loader(
             samples, order, self._units, settings=job.loader, check_abort=arena.check_abort
@@ -295,11 +295,13 @@ class Session:
         committed = stepper.commit(self._step, self._arena.stop_requested)
         self._step += 1
         self.metrics["loss"] = committed.loss
+        samples = order.batch_size_of(committed.step)
+        self._arena[self._rank, Word.SAMPLES] += samples
         assert self._replica is not None
         self._journal.step(
             committed,
             epoch=order.epoch_of(committed.step),
-            samples=order.batch_size_of(committed.step),
+            samples=samples,
             rate=self._replica.optimizer.param_groups[0]["lr"],
             phases=self._phases(),
         )

@@ -1,0 +1,109 @@
+"""Host memory: how much of it can still be had, and whether the kernel has killed for want of it.
+
+A container's limit counts like the machine's own: control groups of both versions are read, with
+all groups around them (Linux, Documentation/admin-guide: cgroup-v1/memory.rst, cgroup-v2.rst).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Final
+
+from rich.filesize import decimal as in_words
+
+ROOT: Final = Path("/")
+
+_LIMITS: Final = (
+    ("memory.max", "memory.current"),
+    ("memory.limit_in_bytes", "memory.usage_in_bytes"),
+)
+_COUNTERS: Final = ("memory.events", "memory.oom_control")
+
+
+@dataclass(frozen=True, slots=True)
+class Available:
+    """Memory that can still be had, the page cache that the kernel would give up included.
+
+    Attributes:
+        size_bytes: How much.
+        limit: What it is a part of, for messages.
+    """
+
+    size_bytes: int
+    limit: str
+
+
+def groups(root: Path = ROOT) -> Iterator[Path]:
+    """The control groups that account for this process's memory, each before the one around it.
+
+    They are directories of files, which differ with the version.
+    """
+    for line in _lines(root / "proc/self/mountinfo"):
+        before, _, after = line.partition(" - ")
+        _, _, _, mounted, point, *_ = before.split()
+        kind, _, options = after.split(" ", 2)
+        if kind == "cgroup2" or (kind == "cgroup" and "memory" in options.split(",")):
+            own = PurePosixPath(_own_group(root, "" if kind == "cgroup2" else "memory"))
+            inside = own.relative_to(mounted) if own.is_relative_to(mounted) else PurePosixPath()
+            for group in (inside, *inside.parents) if inside.parts else (inside,):
+                yield root / point.lstrip("/") / group
+
+
+def available(root: Path = ROOT) -> Available:
+    """The memory that this process and its children can still get.
+
+    Args:
+        root: Where `proc` and the control groups are mounted.
+    """
+    machine = _table(root / "proc/meminfo").get("MemAvailable:", 0) * 1024
+    found = [Available(machine, "this machine's memory")]
+    for group in groups(root):
+        for limit_file, usage_file in _LIMITS:
+            limit, usage = _number(group / limit_file), _number(group / usage_file)
+            if limit is not None and usage is not None:
+                stat = _table(group / "memory.stat")
+                cache = stat.get("total_inactive_file", stat.get("inactive_file", 0))
+                words = f"the {in_words(limit)} that {group} allows"
+                found.append(Available(max(0, limit - usage + cache), words))
+    return min(found, key=lambda each: each.size_bytes)
+
+
+def oom_kills(root: Path = ROOT) -> int:
+    """How many processes of our control group the kernel has killed so far for want of memory;
+    of the whole machine, where there is no such group.
+    """
+    for group in groups(root):
+        for file in _COUNTERS:
+            count = _table(group / file).get("oom_kill")
+            if count is not None:
+                return count
+    return _table(root / "proc/vmstat").get("oom_kill", 0)
+
+
+def _own_group(root: Path, controller: str) -> str:
+    for line in _lines(root / "proc/self/cgroup"):
+        _, controllers, path = line.split(":", 2)
+        if controller in controllers.split(","):
+            return path
+    return "/"
+
+
+def _lines(path: Path) -> list[str]:
+    try:
+        return path.read_text().splitlines()
+    except OSError:
+        return []
+
+
+def _table(path: Path) -> dict[str, int]:
+    """The numbers in a file that has a name and a number a line."""
+    rows = (line.split() for line in _lines(path))
+    return {row[0]: int(row[1]) for row in rows if len(row) > 1 and row[1].isdigit()}
+
+
+def _number(path: Path) -> int | None:
+    """The number that a file holds; None where it holds `max`, or is not there."""
+    text = "".join(_lines(path))
+    return int(text) if text.isdigit() else None

@@ -1,0 +1,59 @@
+"""What the shell offers when Tab is pressed."""
+
+from __future__ import annotations
+
+import json
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import typer
+
+from holdfast.errors import JobError
+from holdfast.job import keys, load
+
+
+def job(incomplete: str) -> list[str]:
+    """Built-in jobs, and the job files and folders that begin with `incomplete`."""
+    head, slash, begun = incomplete.rpartition("/")
+    with suppress(OSError):  # there is no such folder
+        near = [path for path in Path(head + slash).iterdir() if path.name.startswith(begun)]
+        names = [path.name for path in near if path.suffix in {".yaml", ".yml"}]
+        names += [f"{path.name}/" for path in near if path.is_dir() and path.name[0] != "."]
+        return [*load.builtin_names(), *(head + slash + name for name in sorted(names))]
+    return load.builtin_names()
+
+
+def override(context: typer.Context) -> list[str]:
+    """Keys of the job, each with the words that it may hold, or with the value that it has."""
+    # bash makes words of their own of `key`, `=` and the value, and typer drops a `=` at the end.
+    given = f"{' '.join(context.params.get('overrides') or [])} ".replace(" = ", "=").split()
+    values = _values(context.params.get("job") or "", given)
+    offers = {key: words or _present(values, key) for key, words in keys.words(values).items()}
+    begun = given[-1].removesuffix("=") if given else ""
+    if begun in offers:
+        return offers[begun]
+    # With `key=` offered beside a value, bash completes to that and sets no space behind it.
+    return [f"{key}={word}" for key, words in offers.items() for word in ["", *words]]
+
+
+def _values(name: str, overrides: list[str]) -> dict[str, Any]:
+    """What the job says so far; all that it says where it could be run."""
+    try:
+        given = load.source(name)
+    except JobError:
+        return {}
+    for text in overrides:
+        with suppress(JobError):
+            given.override(text)
+    with suppress(JobError):
+        return load.check(given.values, where=name).model_dump(mode="json")
+    return given.values
+
+
+def _present(values: Any, key: str) -> list[str]:
+    for part in key.split("."):
+        values = values.get(part) if isinstance(values, dict) else None
+    if values is None:
+        return []
+    return [values if isinstance(values, str) else json.dumps(values, separators=(",", ":"))]

@@ -1,0 +1,65 @@
+"""The keys that a job knows and the words that each may hold, read off the job's own schema."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from holdfast.job.spec import Job
+
+Schema = dict[str, Any]
+
+
+def words(values: Mapping[str, Any]) -> dict[str, list[str]]:
+    """Every key of a job, dotted, and the words that it may hold; none where it takes any value.
+
+    Args:
+        values: Of the job: a part that has a name in them has the keys of that variant only.
+    """
+    schema = Job.model_json_schema()
+    return dict(_words(schema, schema["properties"], values, ""))
+
+
+def below(values: Mapping[str, Any], *parents: str) -> list[str]:
+    """The keys that the job has inside the part `parents`, as `words` gives them."""
+    prefix = "".join(f"{parent}." for parent in parents)
+    inside = (key.removeprefix(prefix) for key in words(values) if key.startswith(prefix))
+    return list(dict.fromkeys(key.partition(".")[0] for key in inside))
+
+
+def _words(
+    schema: Schema, properties: Schema, values: Mapping[str, Any], prefix: str
+) -> Iterator[tuple[str, list[str]]]:
+    for key, node in properties.items():
+        found = values.get(key)
+        given = found if isinstance(found, Mapping) else {}
+        variants = [option for option in _options(schema, node) if "properties" in option]
+        if not variants:
+            yield prefix + key, _literals(schema, node)
+            continue
+        names = [_literals(schema, variant["properties"].get("name", {})) for variant in variants]
+        if any(names):
+            yield f"{prefix}{key}.name", [name for each in names for name in each]
+        chosen = [v for v, own in zip(variants, names, strict=True) if given.get("name") in own]
+        for variant in chosen or variants:
+            inner = {
+                k: v for k, v in variant["properties"].items() if k != "name" or not any(names)
+            }
+            yield from _words(schema, inner, given, f"{prefix}{key}.")
+
+
+def _options(schema: Schema, node: Schema) -> list[Schema]:
+    """What a node may be, references and choices followed."""
+    if "$ref" in node:
+        return _options(schema, schema["$defs"][node["$ref"].rpartition("/")[2]])
+    choices = node.get("anyOf", []) + node.get("oneOf", [])
+    return [option for choice in choices for option in _options(schema, choice)] or [node]
+
+
+def _literals(schema: Schema, node: Schema) -> list[str]:
+    found: list[str] = []
+    for option in _options(schema, node):
+        found += [option["const"]] if "const" in option else option.get("enum", [])
+        if option.get("type") == "boolean":
+            found += ["true", "false"]
+    return found

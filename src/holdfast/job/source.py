@@ -1,0 +1,120 @@
+"""Source: the values of a job, and where each was given: a line of a file, or an override."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import yaml
+
+from holdfast.errors import JobError
+
+Path = Sequence[str | int]
+"""Where a value is: keys, and places in lists, from the outside in."""
+
+
+class Source:
+    """A job's YAML file with overrides.
+
+    Args:
+        text: The file.
+        where: Its name, for messages.
+
+    Attributes:
+        values: What the file says, with the overrides applied so far.
+
+    Raises:
+        JobError: The text is not YAML, or is no mapping.
+    """
+
+    def __init__(self, text: str, where: str) -> None:
+        self._root, values = _parse(text, where)
+        if not isinstance(values, dict):
+            raise JobError(f"{where}: a job is a mapping of keys to values, not {values!r}")
+        self.values: dict[str, Any] = values
+        self._overrides: dict[tuple[str, ...], str] = {}
+
+    def override(self, text: str) -> None:
+        """Apply `key=value`, where key may be dotted and value is YAML.
+
+        Raises:
+            JobError: It is not of this form, or the value is not YAML.
+        """
+        dotted, equals, value = text.partition("=")
+        if not equals or not dotted:
+            raise JobError(f"{text!r} is not key=value, such as workers=2 or optimizer.lr=0.01")
+        *parents, last = path = dotted.split(".")
+        inner = self.values
+        for key in parents:
+            if inner.get(key) is None:
+                inner[key] = {}
+            inner = inner[key]
+            if not isinstance(inner, dict):
+                raise JobError(f"{dotted}: {key} has no keys of its own in this job")
+        _, inner[last] = _parse(value, text)
+        self._overrides[tuple(path)] = text
+
+    def overridden(self, path: Path) -> str | None:
+        """The newest override that has set the value at `path`, or a part of it."""
+        for key, text in reversed(self._overrides.items()):
+            shared = min(len(key), len(path))
+            if key[:shared] == tuple(path[:shared]):
+                return text
+        return None
+
+    def line(self, path: Path) -> int | None:
+        """The line of the value at `path`, or of the innermost part around it that the file has."""
+        node, found = self._root, None
+        for part in path:
+            entry = _entry(node, part)
+            if entry is None:
+                break
+            marked, node = entry
+            found = marked.start_mark.line + 1
+        return found
+
+
+def _entry(node: yaml.Node | None, part: str | int) -> tuple[yaml.Node, yaml.Node] | None:
+    """What names `part` inside `node`, and its value; the last one where there are several."""
+    match node:
+        case yaml.MappingNode():
+            found = [entry for entry in node.value if entry[0].value == str(part)]
+            return found[-1] if found else None
+        case yaml.SequenceNode() if isinstance(part, int) and part < len(node.value):
+            return node.value[part], node.value[part]
+    return None
+
+
+class _Loader(yaml.SafeLoader):
+    """Refuses a key that is given twice, where YAML's own loader takes the last."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        seen = set[str]()
+        for key, _ in node.value:
+            if isinstance(key, yaml.ScalarNode) and key.value in seen:
+                problem = f"{key.value!r} is given twice"
+                raise yaml.constructor.ConstructorError(
+                    problem=problem, problem_mark=key.start_mark
+                )
+            seen.add(str(key.value))
+        return super().construct_mapping(node, deep)
+
+
+def _parse(text: str, where: str) -> tuple[yaml.Node | None, Any]:
+    """The nodes of a YAML document, which know their lines, and its plain values."""
+    try:
+        loader = _Loader(text)
+        node = loader.get_single_node()
+        values = None if node is None else loader.construct_document(node)
+        json.dumps(values)  # dates, bytes and loops would not come back from job.yaml as they are
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark if "\n" in text else None  # an override has but one line
+        line = f", line {mark.line + 1}" if mark else ""
+        raise JobError(f"{where}{line} cannot be read: {error.problem}") from None
+    except (yaml.YAMLError, TypeError, ValueError, RecursionError) as error:
+        reason = " ".join(str(error).split())
+        raise JobError(
+            f"{where} cannot be read: {reason}; a job holds numbers, strings, lists and mappings"
+        ) from None
+    return node, values

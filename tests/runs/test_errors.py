@@ -1,0 +1,246 @@
+"""The error table: each fault that a user can make or meet ends `holdfast train` in one line that
+names it and says what to do, with the right status, leaving no process and no temporary file.
+"""
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+import uuid
+
+import pytest
+
+from conftest import SMALL, TASKS, holdfast_processes
+from holdfast.arena import host_memory
+from holdfast.job import load
+
+pytestmark = pytest.mark.slow
+
+HOLDFAST = [sys.executable, "-m", "holdfast"]
+FAULT_OF_THE_JOB, FAILED_RUN = 2, 1
+GROUP_LIMIT_BYTES = 800_000_000
+"""Enough for the processes of a small run, too little for that of the `big` model."""
+
+OWN = ["train", "own.yaml"]
+BIG = ["model={name: mlp, hidden: [3500, 3500]}", "workers=4"]
+
+
+@pytest.fixture
+def place(tmp_path, monkeypatch):
+    """A directory with job files, good and bad, to start commands in."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "own.yaml").write_text("batch: 20\nshards: 5\nworkers: 2\nname: own\n")
+    (tmp_path / "many.yaml").write_text("# mine\nname: many\nbatch: many\n")
+    (tmp_path / "mine.py").write_text("import nowhere\n")
+    (tmp_path / "cifar-10-python.tar.gz").write_bytes(b"\x1f\x8b\x08 and then nothing")
+    (tmp_path / "file").touch()
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "job.yaml").write_text(load.dump(load.check({**SMALL, "seed": 5}, where="test")))
+    yield tmp_path
+    assert [path.name for path in tmp_path.rglob("*") if path.name.endswith(".tmp")] == []
+
+
+@pytest.fixture
+def train(place):
+    """Run a command in `place`: `train(arguments, prefix) -> status, output, lines of errors`,
+    the lines that tell of progress left out.
+    """
+    mark = f"HOLDFAST_TEST_{uuid.uuid4().hex}"
+
+    def run(arguments, prefix=()):
+        done = subprocess.run(
+            [*prefix, *HOLDFAST, *map(str, arguments)],
+            env={**os.environ, mark: "1"},
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=120,
+        )
+        lines = done.stderr.splitlines()
+        return done.returncode, done.stdout, [line for line in lines if line[:6] != "epoch "]
+
+    yield run
+    assert holdfast_processes(mark) == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "messages"),
+    [
+        pytest.param(["train", "digits", "worker=2"], FAULT_OF_THE_JOB,
+                     ["unknown key worker; did you mean workers? (from worker=2)"],
+                     id="unknown key"),
+        pytest.param(["train", "digitz"], FAULT_OF_THE_JOB,
+                     ["no job 'digitz'", "did you mean digits?"], id="unknown job"),
+        pytest.param(["train", "many.yaml"], FAULT_OF_THE_JOB,
+                     ["job many.yaml, line 3: batch: input should be a valid integer, not 'many'"],
+                     id="wrong type"),
+        pytest.param(["train", "digits", "--tee", "7"], FAULT_OF_THE_JOB,
+                     ["--tee 7: '7' is no rank; write all, or ranks up to 1"], id="wrong rank"),
+        pytest.param(["train", "cifar10", "data.path=nowhere"], FAULT_OF_THE_JOB,
+                     ["nowhere: ", "No such file", "set data.path"], id="absent data"),
+        pytest.param(["train", "cifar10", "data.path=cifar-10-python.tar.gz"], FAULT_OF_THE_JOB,
+                     ["cifar-10-python.tar.gz: ", "fetch the data set anew"], id="damaged data"),
+        pytest.param(["train", "digits", "data=null"], FAULT_OF_THE_JOB,
+                     ["task classification needs images", "data.name=digits"], id="no data"),
+        pytest.param([*OWN, "task=mine.py:main"], FAULT_OF_THE_JOB,
+                     ["importing mine.py failed with ModuleNotFoundError", "'nowhere'"],
+                     id="task that does not import"),
+        pytest.param([*OWN, "task=none.py:main"], FAULT_OF_THE_JOB,
+                     ["task file none.py does not exist"], id="task without a file"),
+        pytest.param([*OWN, f"task={TASKS}:vector_loss"], FAULT_OF_THE_JOB,
+                     ["the loss must be a scalar", "take the mean over the shard's samples"],
+                     id="loss that is no scalar"),
+        pytest.param([*OWN, f"task={TASKS}:hungry"], FAILED_RUN,
+                     ["rank 1 ran out of memory, asking for 4000000000000000 bytes: lower batch"],
+                     id="allocator refuses"),
+        pytest.param(["train", "digits", "--run", "other", "--resume"], FAULT_OF_THE_JOB,
+                     ["other is a run with ", "or start a new run"],
+                     id="run directory of another job"),
+        pytest.param(["train", "digits", "--resume"], FAULT_OF_THE_JOB,
+                     ["no run of digits below runs/ to resume; leave out --resume"],
+                     id="nothing to resume"),
+        pytest.param(["train", "digits", "--run", "file/run"], FAULT_OF_THE_JOB,
+                     ["run directory file/run: Not a directory; ", "--run"], id="file in the way"),
+        pytest.param(["train", "digits", "workers=9"], FAULT_OF_THE_JOB,
+                     ["workers=9 is more than shards=8: start at most 8 workers, or set shards=9"],
+                     id="more workers than shards"),
+        # A port that is taken belongs here, with `sync: ddp`.
+    ],
+)  # fmt: skip
+def test_a_fault_ends_in_one_line_that_says_what_to_do(train, arguments, status, messages):
+    found, out, err = train(arguments)
+    assert (found, out, len(err)) == (status, "", 1), err
+    assert [message for message in messages if message not in err[0]] == []
+
+
+def test_the_traceback_of_a_worker_that_raises_is_shown_once_and_only_its_own(train):
+    status, out, err = train([*OWN, "workers=4", f"task={TASKS}:raising"])
+    assert (status, out) == (FAILED_RUN, "")
+    assert err[0] == "Traceback (most recent call last):"
+    assert err[-2] == "ValueError: the data of step 2 are odd"
+    assert err[-1] == "holdfast: rank 1 raised ValueError: the data of step 2 are odd"
+    assert err.count(err[0]) == 1
+    assert not any(f"rank {victim}" in line for victim in (0, 2, 3) for line in err)
+
+
+def test_lines_of_chosen_workers_are_shown_with_their_rank_to_the_last_before_a_crash(train):
+    status, _, err = train([*OWN, f"task={TASKS}:talking", "--tee", "1", "workers=3", "shards=3"])
+    assert status == FAILED_RUN
+    assert err[:3] == [
+        "[rank 1] step 0",
+        "[rank 1] step 1",
+        "[rank 1] unfinishedTraceback (most recent call last):",
+    ]
+    assert all(line.startswith("[rank 1] ") for line in err[:-1])
+    assert err[-2:] == [
+        "[rank 1] ValueError: said enough", "holdfast: rank 1 raised ValueError: said enough"
+    ]  # fmt: skip
+
+
+def test_with_json_an_error_is_the_object_that_ends_the_output_too(train):
+    status, out, err = train(["train", "digits", "worker=2", "--json"])
+    error = json.loads(out)
+    assert (status, error["error"]) == (FAULT_OF_THE_JOB, "JobError")
+    assert err == [f"holdfast: {error['message']}"]
+
+
+def test_other_systems_than_linux_are_told_so(place):
+    code = "import sys; from holdfast.cli.app import main; sys.platform = 'darwin'; main()"
+    done = subprocess.run(
+        [sys.executable, "-c", code, "train", "digits"],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == "holdfast: needs Linux (memfd, pidfd and fork)\n"
+
+
+@pytest.fixture
+def mounted(place):
+    """A file system of its own kind in `place`: `mounted(options) -> directory`."""
+    directory = place / "mounted"
+    directory.mkdir()
+
+    def mount(options):
+        command = ["mount", "-t", "tmpfs", "-o", options, "tmpfs", directory]
+        if subprocess.run(command, capture_output=True, check=False).returncode:
+            pytest.skip("mounting a file system needs root")
+        return directory
+
+    yield mount
+    if os.path.ismount(directory):
+        assert list(directory.rglob("*.tmp")) == []
+        subprocess.run(["umount", directory], check=True)
+
+
+@pytest.mark.parametrize(
+    ("options", "status", "messages"),
+    [
+        pytest.param("ro", FAULT_OF_THE_JOB, ["run directory ", "Read-only file system; mend that"],
+                     id="unwritable directory"),
+        pytest.param("size=4k,nr_inodes=4", FAULT_OF_THE_JOB,
+                     ["run directory ", "No space left on device; mend that, or name another"],
+                     id="full at the start"),
+        pytest.param("size=4k,nr_inodes=6", FAULT_OF_THE_JOB,
+                     ["events.jsonl: No space left on device; mend that, or name another"],
+                     id="full after the first files"),
+        pytest.param("size=100k", FAILED_RUN,
+                     ["the checkpoint of step 23 could not be written", "No space left on device",
+                      "free the disk and resume"], id="full at the end"),
+    ],
+)  # fmt: skip
+def test_a_disk_that_takes_no_more_is_named(train, mounted, options, status, messages):
+    directory = mounted(options)
+    found, out, err = train(["train", "digits", "epochs=1", "--run", directory / "run"])
+    assert (found, out, len(err)) == (status, "", 1), err
+    assert [message for message in messages if message not in err[0]] == []
+
+
+@pytest.fixture
+def limited():
+    """What to put before a command to run it in a control group of GROUP_LIMIT_BYTES."""
+    around = next(
+        (group for group in host_memory.groups() if (group / "memory.stat").exists()), None
+    )
+    if around is None:
+        pytest.skip("there is no control group for memory here")
+    group = around / f"holdfast-test-{uuid.uuid4().hex}"
+    try:
+        group.mkdir()
+        names = {path.name for path in group.iterdir()}
+        limit = "memory.max" if "memory.max" in names else "memory.limit_in_bytes"
+        (group / limit).write_text(str(GROUP_LIMIT_BYTES))
+        if "memory.swap.max" in names:
+            (group / "memory.swap.max").write_text("0")
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            group.rmdir()
+        pytest.skip(f"a control group cannot be limited here: {error}")
+    yield ["sh", "-c", 'echo $$ > "$0" && exec "$@"', group / "cgroup.procs"]
+    for _ in range(100_000):  # the kernel may take a moment to account for the dead
+        try:
+            group.rmdir()
+        except OSError:
+            os.sched_yield()
+        else:
+            break
+    assert not group.exists()
+
+
+def test_a_run_that_cannot_fit_into_its_control_group_is_refused_before_it_fills_it(
+    train, limited, place
+):
+    status, out, err = train(["train", "digits", *BIG, "--run", "run"], limited)
+    assert (status, out, len(err)) == (FAULT_OF_THE_JOB, "", 1), err
+    assert "of memory at least, and " in err[0]
+    assert f" are left of the 800.0 MB that {limited[-1].parent} allows. 4 workers keep " in err[0]
+    assert "start fewer workers, set fewer shards, make the model smaller" in err[0]
+    assert not (place / "run" / "metrics.jsonl").exists()
+
+
+def test_a_worker_that_the_kernel_kills_for_want_of_memory_is_reported_so(train, limited):
+    status, out, err = train([*OWN, f"task={TASKS}:swelling"], limited)
+    assert (status, out, len(err)) == (FAILED_RUN, "", 1), err
+    assert "rank 1 was killed by the kernel, which ran out of the 800.0 MB that " in err[0]
+    assert ": lower batch, start fewer workers or allow more, and resume" in err[0]
