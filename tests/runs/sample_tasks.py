@@ -116,6 +116,10 @@ def augmented(session):
         session.backward(F.cross_entropy(model(shard.x), shard.y))
 
 
+def imported(session):
+    assert "transformers" in sys.modules
+
+
 def locked(session):
     session.attach(net, adamw)
     for _ in session.shards(Locks(), epochs=1):

@@ -57,6 +57,11 @@ def test_weights_are_the_same_for_any_workers_across_resume_and_recomputed(train
     assert resumed["weights_sha256"] == whole
 
 
+def test_workers_find_the_library_imported(train):
+    pytest.importorskip("transformers")
+    assert train(task=f"{TASKS}:imported", workers=2)["status"] == "finished"
+
+
 @pytest.mark.parametrize("name", ["gpt2", "bert"])
 def test_a_language_model_learns_more_than_the_frequencies_of_bytes(train, name, tmp_path):
     pytest.importorskip("transformers")

@@ -73,7 +73,6 @@ class Loader:
     ) -> None:
         self._dataset, self._order, self._units = dataset, order, units
         self._settings, self._check_abort = settings, check_abort
-        self._pin = settings.pin_memory and torch.cuda.is_available()
         in_thread = settings.prefetch if getattr(dataset, "reads_ahead", True) else 0
         self._depth = max(settings.prefetch, settings.workers) if settings.workers else in_thread
         self._ahead: dict[tuple[int, int], Future[Loaded | None]] = {}
@@ -145,7 +144,8 @@ class Loader:
     def _finish(self, read: Callable[[], Loaded | None]) -> Loaded | None:
         """What `read` gives, its tensors pinned if that is asked for."""
         loaded = read()
-        if loaded is None or not self._pin:
+        pin = self._settings.pin_memory and torch.cuda.is_available()  # asked after any fork
+        if loaded is None or not pin:
             return loaded
         parts = (x.pin_memory() if isinstance(x, torch.Tensor) else x for x in loaded.batch)
         return Loaded(tuple(parts), loaded.size)

@@ -32,7 +32,8 @@ Found = TypeVar("Found")
 class LoaderProcesses(Generic[Key, Found]):
     """Forks of this process that call `read`.
 
-    Make it in the main thread: that is the one whose end the kernel takes for the parent's.
+    Make it in the main thread, whose end is what the kernel takes for the parent's, and before
+    there are others: a process with threads is not safely forked.
 
     Args:
         read: Called in the forks with a key each.
@@ -45,6 +46,7 @@ class LoaderProcesses(Generic[Key, Found]):
         self._pool = ProcessPoolExecutor(
             count, get_context("fork"), initializer=_begin, initargs=(read, os.getpid())
         )
+        self._pool.submit(os.getpid)  # the pool forks with the first call, all of them at once
 
     def begin(self, key: Key) -> Callable[[], Found]:
         """Have `key` read; what is returned waits for the samples and gives them.

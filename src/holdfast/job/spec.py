@@ -51,7 +51,8 @@ class LoaderSettings(Spec):
     prefetch: Annotated[int, Field(ge=0, le=64)] = 2
     """Shards that a worker reads ahead; at least as many as it has loader processes."""
     workers: Annotated[int, Field(ge=0, le=64)] = 0
-    """Loader processes of each worker; 0 reads in a thread of the worker's own."""
+    """Loader processes of each worker; with 0 it reads in a thread of its own, or, where a data set
+    may draw from the global generators, between shards."""
     pin_memory: bool = False
     """Put samples into page-locked memory, from which a GPU copies faster; nothing without CUDA."""
 
