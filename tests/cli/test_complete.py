@@ -35,7 +35,8 @@ def offered(line, cwd):
     [
         ("holdfast tr", ["train"]),
         ("holdfast train dig", ["digits"]),
-        ("holdfast train m", ["mine.yaml", "more/"]),
+        ("holdfast train mi", ["mine.yaml"]),
+        ("holdfast train mo", ["more/"]),
         ("holdfast train more/", ["more/other.yml"]),
         ("holdfast train nowhere/", []),
         ("holdfast train digits --te", ["--tee"]),

@@ -14,8 +14,9 @@ from typing import Final
 
 from holdfast.observe.run_dir import worker_log
 
-READ_BYTES: Final = 1 << 20
-"""The most that is taken from one log at a time; a line that is longer is broken there."""
+READ_BYTES: Final = 1 << 16
+"""The most that is taken from one log at a time, so that a flood does not keep the reader from the
+rest of its work; a line that is longer is broken there."""
 
 
 @dataclass(slots=True, kw_only=True)

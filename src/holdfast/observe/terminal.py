@@ -86,8 +86,8 @@ class RunView:
         self._pace.note(now, step, arena[0, Word.SAMPLES])
         facts = _facts(arena, self._pace())
         if self._bar is not None:
-            self._bar.start()
             self._bar.update(self._task, total=total, completed=step, description=facts)
+            self._bar.start()
         elif now - self._printed_at >= PLAIN_INTERVAL_S and facts != self._printed:
             self._printed_at, self._printed = now, facts
             self._print(facts)
