@@ -111,6 +111,7 @@ def test_the_options_of_the_command_are_these():
         "bench": [],
         "jobs": ["--json"],
         "train": [
+            "--device",
             "--download",
             "--dry-run",
             "--json",

@@ -76,5 +76,5 @@ def test_no_other_job_imports_the_library():
 
 @pytest.mark.parametrize("job", ["gpt2", "bert", "text"])
 def test_heads_must_share_the_width(job):
-    with pytest.raises(JobError, match=r"model: .*width=30 must be a multiple of heads=4$"):
+    with pytest.raises(JobError, match=r"model\.\w+: width=30 must be a multiple of heads=4$"):
         load(job, ["model.width=30", "model.heads=4"])

@@ -5,6 +5,7 @@ names it and says what to do, with the right status, leaving no process and no t
 import contextlib
 import json
 import os
+import socket
 import subprocess
 import sys
 import uuid
@@ -107,13 +108,20 @@ def train(place):
         pytest.param(["train", "digits", "workers=9"], FAULT_OF_THE_JOB,
                      ["workers=9 is more than shards=8: start at most 8 workers, or set shards=9"],
                      id="more workers than shards"),
-        # A port that is taken belongs here, with `sync: ddp`.
     ],
 )  # fmt: skip
 def test_a_fault_ends_in_one_line_that_says_what_to_do(train, arguments, status, messages):
     found, out, err = train(arguments)
     assert (found, out, len(err)) == (status, "", 1), err
     assert [message for message in messages if message not in err[0]] == []
+
+
+def test_a_port_that_is_taken_is_named(train):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        status, out, err = train(["train", "digits", "sync=ddp", f"port={port}"])
+    assert (status, out, len(err)) == (FAULT_OF_THE_JOB, "", 1), err
+    assert f"port {port} of 127.0.0.1: Address already in use; set port=0" in err[0]
 
 
 def test_the_traceback_of_a_worker_that_raises_is_shown_once_and_only_its_own(train):

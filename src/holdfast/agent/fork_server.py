@@ -113,7 +113,8 @@ class _Server:
         self._selector.unregister(pidfd)
         os.close(pidfd)
         _, status = os.waitpid(pid, 0)
-        self._channel.send(Exited(rank=rank, pid=pid, status=os.waitstatus_to_exitcode(status)))
+        with contextlib.suppress(BrokenPipeError):  # the agent has left, and so shall we
+            self._channel.send(Exited(rank=rank, pid=pid, status=os.waitstatus_to_exitcode(status)))
 
 
 def _num_threads() -> int:

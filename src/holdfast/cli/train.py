@@ -38,6 +38,9 @@ def train(
         ),
     ] = None,
     workers: Annotated[int | None, typer.Option(help="Workers; the same as workers=N.")] = None,
+    device: Annotated[
+        str | None, typer.Option(help="auto, cpu or cuda; the same as device=NAME.")
+    ] = None,
     run: Annotated[
         Path | None, typer.Option(help="The run's directory [default: a new one below runs/].")
     ] = None,
@@ -63,7 +66,8 @@ def train(
     ] = False,
 ) -> None:
     """Train a job; what it leaves lies in its run directory."""
-    extra = [f"workers={workers}"] if workers is not None else []
+    options = {"workers": workers, "device": device}
+    extra = [f"{key}={value}" for key, value in options.items() if value is not None]
     chosen = load.load(job, [*(overrides or []), *extra])
     shown = _ranks(tee, chosen.workers)
     if dry_run:

@@ -139,7 +139,7 @@ class TreeReducer:
         if not (math.isfinite(weight) and weight > 0):
             raise JobError(f"the shards of step {step} weigh {weight} in all; it must be above 0")
         self._norms[self._mine.start : self._mine.stop] = torch.tensor(
-            [self._reduce_block(index, term, 1 / weight) for index in self._mine],
+            [self._reduce_block(index, term, weight) for index in self._mine],
             dtype=torch.float64,
         )
         kept, names = [tensor.clone() for tensor in first.kept], read_names(first.names)
@@ -176,10 +176,14 @@ class TreeReducer:
         check_names(first, other)
         return stats.add_(right_stats), used.logical_or_(right_used), first
 
-    def _reduce_block(self, index: int, term: tree.Term, scale: float) -> float:
+    def _reduce_block(self, index: int, term: tree.Term, weight: float) -> float:
         """Write one block of the mean to the root; returns the sum of its squares."""
         out = self._root.blocks[index]
-        torch.mul(self._sum(term, index, out, 0), scale, out=out)
+        total = self._sum(term, index, out, 0)
+        if not math.isclose(weight, 1, rel_tol=1e-12):
+            torch.mul(total, 1 / weight, out=out)
+        elif total is not out:
+            out.copy_(total)
         return _square(out) if index < self._layout.num_gradient_blocks else 0.0
 
     def _sum(self, term: tree.Term, index: int, room: torch.Tensor, depth: int) -> torch.Tensor:

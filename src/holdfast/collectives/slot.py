@@ -13,7 +13,8 @@ host can read. The division by the whole weight comes last, at the root of the t
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import itertools
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 import torch
@@ -42,8 +43,8 @@ class SlotLayout:
 
     Attributes:
         runs: Stretches of `sums` as `(dtype, start, end, is_gradient)`, bytes.
-        blocks: The runs cut into pieces of BLOCK elements, as `(run, start, end)`, elements; the
-            same for every world size.
+        blocks: The runs cut into pieces of up to BLOCK elements, as `(run, start, end)`, elements;
+            the same for every world size. A long tensor has blocks of its own.
         num_gradient_blocks: How many of them, the first ones, are of gradients.
         gradient_spans: Where each parameter's gradient lies in `sums`, as `(run, start, end)`,
             elements, in the order of `parameter_names`.
@@ -71,21 +72,38 @@ class SlotLayout:
         self.runs = [(*run, True) for run in gradients.runs()] + [
             (dtype, start + shift, end + shift, False) for dtype, start, end in averages.runs()
         ]
-        self.blocks = [
-            (run, start, min(start + BLOCK, count))
-            for run, (dtype, first, last, _) in enumerate(self.runs)
-            for count in [(last - first) // ITEM_BYTES[dtype]]
-            for start in range(0, count, BLOCK)
-        ]
-        self.num_gradient_blocks = sum(self.runs[run][3] for run, _, _ in self.blocks)
         spans = {
             entry.name: (run, (entry.offset - start) // size, (entry.end - start) // size)
-            for run, (dtype, start, _) in enumerate(gradients.runs())
+            for run, (dtype, start, end, _) in enumerate(self.runs)
             for size in [ITEM_BYTES[dtype]]
-            for entry in gradients.entries
-            if entry.dtype == dtype
+            for entry in self.layout.entries
+            if entry.dtype == dtype and start <= entry.offset and entry.end <= end
         }
         self.gradient_spans = [spans[f"gradient.{name}"] for name in parameters]
+        self.blocks = [
+            (run, start, end)
+            for run, (dtype, first, last, _) in enumerate(self.runs)
+            for start, end in _cut(
+                (last - first) // ITEM_BYTES[dtype],
+                [span[1:] for span in spans.values() if span[0] == run],
+            )
+        ]
+        self.num_gradient_blocks = sum(self.runs[run][3] for run, _, _ in self.blocks)
+
+
+def _cut(count: int, spans: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Cut `count` elements into blocks, at both ends of every span that is longer than a tenth of
+    a block: so a block is of one such tensor, or of many small ones.
+    """
+    borders = {0, count}
+    for start, end in spans:
+        if end - start > BLOCK // 10:
+            borders |= {start, end}
+    return [
+        (start, min(start + BLOCK, last))
+        for first, last in itertools.pairwise(sorted(borders))
+        for start in range(first, last, BLOCK)
+    ]
 
 
 class Slot:

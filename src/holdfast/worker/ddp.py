@@ -108,7 +108,7 @@ class DdpStepper:
 
         Args:
             loss: The mean over the batch, a scalar.
-            weight: What the batch counts for.
+            weight: What the batch counts for; see `Stepper.backward`.
 
         Raises:
             Aborted: Another worker was lost.

@@ -80,6 +80,7 @@ class Session:
         self._best = Best()
         self._current: Shard | None = None
         self._times = arena.times(rank)
+        self._samples = 0
         self._loop_begun = False
 
     @property
@@ -165,6 +166,7 @@ class Session:
         try:
             while self._step < order.total_steps and not hope_is_lost(self._best, job.evaluation):
                 arena[rank, Word.EPOCH] = order.epoch_of(self._step)
+                self._samples = order.batch_size_of(self._step)
                 self._set_rates(factor)
                 for unit in self._units:
                     arena.enter(rank, Phase.DATA)
@@ -199,7 +201,7 @@ class Session:
         size = self._current.size
         chosen = size if weight is None or size == 0 else weight
         with self._autocast(enabled=False):
-            self._attached().backward(loss, float(chosen))
+            self._attached().backward(loss, chosen / self._samples)
 
     def log(self, **values: float) -> None:
         """Log means over the current shard's samples; the run keeps their means over the step.
@@ -295,13 +297,12 @@ class Session:
         committed = stepper.commit(self._step, self._arena.stop_requested)
         self._step += 1
         self.metrics["loss"] = committed.loss
-        samples = order.batch_size_of(committed.step)
-        self._arena[self._rank, Word.SAMPLES] += samples
+        self._arena[self._rank, Word.SAMPLES] += self._samples
         assert self._replica is not None
         self._journal.step(
             committed,
             epoch=order.epoch_of(committed.step),
-            samples=samples,
+            samples=self._samples,
             rate=self._replica.optimizer.param_groups[0]["lr"],
             phases=self._phases(),
         )

@@ -155,8 +155,8 @@ class Stepper:
 
         Args:
             loss: The mean over the shard, a scalar.
-            weight: What the shard counts for; its samples, usually. It is rounded to the loss's
-                dtype.
+            weight: What the shard counts for; usually its part of the step's samples, so that all
+                weights add up to one. It is rounded to the loss's dtype.
 
         Raises:
             JobError: The loss is not a scalar that depends on the model, or this is the second
