@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.agent.forks import ForkServer
+from holdfast.agent.spawn import WORKER, spawn
 from holdfast.agent.supervisor import Controls
 from holdfast.engines import local
 from holdfast.job import load
@@ -30,9 +31,8 @@ augmentation, dropout, clipping, a schedule, and a short last batch."""
 
 
 @pytest.fixture(scope="session")
-def forks(tmp_path_factory):
-    log = tmp_path_factory.mktemp("fork-server") / "log"
-    with ForkServer(local.WORKER, [], log) as server:
+def forks():
+    with ForkServer(spawn(WORKER)) as server:
         yield server
 
 

@@ -68,8 +68,9 @@ def test_nothing_that_crosses_a_file_or_a_wire_is_run():
 
 @pytest.mark.parametrize(
     "module",
-    ["holdfast", "holdfast.cli.app", "holdfast.engines.local", "holdfast.agent.supervisor",
-     "holdfast.wire.channel", "holdfast.core.plan", "holdfast.job.load"],
+    ["holdfast", "holdfast.cli.app", "holdfast.cli.main", "holdfast.engines.local",
+     "holdfast.agent.supervisor", "holdfast.wire.channel", "holdfast.core.plan",
+     "holdfast.job.load"],
 )  # fmt: skip
 def test_commands_and_control_import_no_torch(module):
     code = f"import sys, {module}; sys.exit('torch' in sys.modules)"

@@ -1,6 +1,6 @@
 """`python -m holdfast`."""
 
-from holdfast.cli.app import main
+from holdfast.cli.main import main
 
 if __name__ == "__main__":
     main()

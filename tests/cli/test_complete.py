@@ -12,7 +12,7 @@ pytestmark = pytest.mark.slow
 def offered(line, cwd):
     """What bash is offered for the last word of `line`, which it has split at `=` already."""
     words = line.split(" ")
-    code = "import sys; sys.argv[0] = 'holdfast'; from holdfast.cli.app import main; main()"
+    code = "import sys; sys.argv[0] = 'holdfast'; from holdfast.cli.main import main; main()"
     done = subprocess.run(
         [sys.executable, "-X", "importtime", "-c", code],
         env={

@@ -156,7 +156,7 @@ def test_with_json_an_error_is_the_object_that_ends_the_output_too(train):
 
 
 def test_other_systems_than_linux_are_told_so(place):
-    code = "import sys; from holdfast.cli.app import main; sys.platform = 'darwin'; main()"
+    code = "import sys; from holdfast.cli.main import main; sys.platform = 'darwin'; main()"
     done = subprocess.run(
         [sys.executable, "-c", code, "train", "digits"],
         capture_output=True, text=True, check=False,

@@ -6,7 +6,7 @@ import pytest
 
 from conftest import TASKS, metrics_of
 from holdfast.agent.forks import ForkServer
-from holdfast.engines import local
+from holdfast.agent.spawn import WORKER, spawn
 from holdfast.job.load import check
 from holdfast.tasks import reference
 
@@ -30,11 +30,11 @@ JOBS = {
 
 
 @pytest.fixture(scope="module")
-def forks(tmp_path_factory):
+def forks():
     """A fork server that has imported transformers, where that is installed."""
     job = check(JOBS["gpt2"], where="test")
-    log = tmp_path_factory.mktemp("fork-server") / "log"
-    with ForkServer(local.WORKER, reference.of_job(job), log) as server:
+    with ForkServer(spawn(WORKER)) as server:
+        server.prepare(reference.of_job(job))
         yield server
 
 

@@ -26,7 +26,7 @@ from holdfast.errors import JobError, ProtocolError
 from holdfast.tasks import reference
 from holdfast.wire.channel import Channel
 from holdfast.wire.lifeline import die_with_parent
-from holdfast.wire.messages import Exited, Fork, Forked, Ready
+from holdfast.wire.messages import Exited, Fork, Forked, Prepare, Ready
 
 _CRASHED: Final = 70
 
@@ -37,7 +37,6 @@ def main() -> None:
     parser.add_argument("--socket", type=int, required=True)
     parser.add_argument("--parent", type=int, required=True)
     parser.add_argument("--entry", required=True)
-    parser.add_argument("--import", dest="imports", action="append", default=[])
     options = parser.parse_args()
     die_with_parent(options.parent)
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]  # a line that a worker
@@ -47,12 +46,6 @@ def main() -> None:
         signal.signal(number, lambda *_: None)
     entry = importlib.import_module(options.entry)
     entry.warm_up()
-    for needed in options.imports:
-        # What cannot be imported is reported by the workers, which try again.
-        with contextlib.suppress(JobError):
-            reference.load(needed)
-    if options.imports and _num_threads() > 1:
-        _start_over_without_imports()
     assert _num_threads() == 1, "something started a thread; forking would not be safe"
     _Server(Channel(socket.socket(fileno=options.socket)), entry.main).run()
 
@@ -74,6 +67,9 @@ class _Server:
                     self._reap(key.fd, *key.data)
 
     def _handle(self, message: Any) -> None:
+        if isinstance(message, Prepare):
+            self._prepare(message)
+            return
         if not isinstance(message, Fork):
             raise ProtocolError(f"the fork server cannot handle {message.kind!r}")
         fds = self._channel.take_fds(3)
@@ -88,6 +84,15 @@ class _Server:
         pidfd = os.pidfd_open(pid)
         self._selector.register(pidfd, selectors.EVENT_READ, (message.rank, pid))
         self._channel.send(Forked(rank=message.rank, pid=pid), [pidfd])
+
+    def _prepare(self, wish: Prepare) -> None:
+        for needed in wish.imports:
+            # What cannot be imported is reported by the workers, which try again.
+            with contextlib.suppress(JobError):
+                reference.load(needed)
+        if _num_threads() > 1:
+            _start_over()  # and say then that we are ready
+        self._channel.send(Ready())
 
     def _become_worker(
         self, orders: Fork, server: int, arena_fd: int, socket_fd: int, log_fd: int
@@ -121,10 +126,9 @@ def _num_threads() -> int:
     return len(list(Path("/proc/self/task").iterdir()))
 
 
-def _start_over_without_imports() -> NoReturn:
-    arguments = sys.argv[1 : sys.argv.index("--import")]
+def _start_over() -> NoReturn:
     os.execv(  # noqa: S606  # ourselves, without a shell
-        sys.executable, [sys.executable, "-m", "holdfast.agent.fork_server", *arguments]
+        sys.executable, [sys.executable, "-m", "holdfast.agent.fork_server", *sys.argv[1:]]
     )
 
 

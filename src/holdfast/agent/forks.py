@@ -5,71 +5,49 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import sys
 import time
-from collections.abc import Iterable
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Final, Self
 
+from holdfast.agent.spawn import Spawned
 from holdfast.errors import HoldfastError
-from holdfast.wire.channel import pair
-from holdfast.wire.messages import AnyMessage, Fork, Forked, Ready
+from holdfast.wire.channel import Channel
+from holdfast.wire.messages import AnyMessage, Fork, Forked, Prepare, Ready
 
 START_TIMEOUT_S: Final = 120.0
 FORK_TIMEOUT_S: Final = 30.0
 END_TIMEOUT_S: Final = 5.0
 
-WORKER_ENVIRONMENT: Final = {
-    # One thread until a worker sets its own number: a process with threads must not be forked.
-    "OMP_NUM_THREADS": "1",
-    "MKL_NUM_THREADS": "1",
-    "OPENBLAS_NUM_THREADS": "1",
-    # glibc's defaults give freed gradients back to the kernel and fault them in again, each step.
-    "MALLOC_MMAP_THRESHOLD_": str(4 << 30),
-    "MALLOC_TRIM_THRESHOLD_": str(8 << 30),
-}
-
 
 class ForkServer:
-    """A running fork server; ends with the `with` block.
+    """A fork server; ends with the `with` block.
 
     Args:
-        entry: The module whose `main` the forks call, and whose `warm_up` is called before.
-        imports: References to what the forks will import, done beforehand where that is safe.
-        log: Where the fork server itself writes.
+        spawned: Its process.
 
     Attributes:
         channel: To it.
-        log: As given.
-
-    Raises:
-        HoldfastError: It did not come up.
     """
 
-    def __init__(self, entry: str, imports: Iterable[str], log: Path) -> None:
-        self.log = log
+    def __init__(self, spawned: Spawned) -> None:
+        self._process, self._output = spawned.process, spawned.output
         self._pending: list[AnyMessage] = []
-        self.channel, far = pair()
-        arguments = ["--socket", str(far.fileno()), "--parent", str(os.getpid()), "--entry", entry]
-        for needed in imports:
-            arguments += ["--import", needed]
-        path = os.pathsep.join(entry for entry in sys.path if entry)
-        with log.open("ab") as file:
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", "holdfast.agent.fork_server", *arguments],
-                stdin=subprocess.DEVNULL,
-                stdout=file,
-                stderr=file,
-                pass_fds=[far.fileno()],
-                env={**os.environ, **WORKER_ENVIRONMENT, "PYTHONPATH": path},
-                start_new_session=True,
-            )
-        far.close()
-        try:
+        self._ready = False
+        self.channel = Channel(spawned.socket)
+
+    def prepare(self, imports: Sequence[str]) -> None:
+        """Have it import beforehand what its forks will need, where that is safe.
+
+        Args:
+            imports: References; see `tasks.reference`.
+
+        Raises:
+            HoldfastError: It did not come up.
+        """
+        self._await_ready()
+        if imports:
+            self.channel.send(Prepare(imports=tuple(imports)))
             self._await(Ready, START_TIMEOUT_S)
-        except BaseException:
-            self.close()
-            raise
 
     def __enter__(self) -> Self:
         return self
@@ -88,10 +66,11 @@ class ForkServer:
         Raises:
             HoldfastError: The fork server is gone.
         """
+        self._await_ready()
         try:
             self.channel.send(Fork(rank=rank, config=config), fds)
         except BrokenPipeError:
-            raise HoldfastError(f"the fork server died; see {self.log}") from None
+            raise HoldfastError(self.died) from None
         forked = self._await(Forked, FORK_TIMEOUT_S)
         assert isinstance(forked, Forked)
         return forked.pid, self.channel.take_fds(1)[0]
@@ -105,11 +84,29 @@ class ForkServer:
     def close(self) -> None:
         """End it, and with it every worker that still runs."""
         self.channel.close()
+        if not self._ready:  # it is importing, and would not notice for a while
+            self._process.kill()
         try:
             self._process.wait(END_TIMEOUT_S)
         except subprocess.TimeoutExpired:
             self._process.send_signal(signal.SIGKILL)
             self._process.wait()
+
+    @property
+    def died(self) -> str:
+        """What to say where it has died."""
+        return "the fork server died; see fork-server.log in the run's logs"
+
+    def output(self) -> bytes:
+        """What it has printed; once, after the end."""
+        with os.fdopen(self._output, "rb") as file:
+            file.seek(0)
+            return file.read()
+
+    def _await_ready(self) -> None:
+        if not self._ready:
+            self._await(Ready, START_TIMEOUT_S)
+            self._ready = True
 
     def _await(self, kind: type, timeout_s: float) -> AnyMessage:
         deadline = time.monotonic() + timeout_s
@@ -120,7 +117,5 @@ class ForkServer:
                     self._pending.remove(message)
                     return message
         if self.channel.at_end:
-            raise HoldfastError(f"the fork server died; see {self.log}")
-        raise HoldfastError(
-            f"the fork server gave no '{kind.__name__}' within {timeout_s:.0f} s; see {self.log}"
-        )
+            raise HoldfastError(self.died)
+        raise HoldfastError(f"the fork server gave no '{kind.__name__}' within {timeout_s:.0f} s")

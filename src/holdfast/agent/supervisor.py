@@ -161,7 +161,7 @@ class Supervisor:
             if self._forks.channel.at_end:
                 if oom_kills() > self._oom_kills:
                     raise _killed_for_memory("the fork server")
-                raise HoldfastError(f"the fork server died; see {self._forks.log}")
+                raise HoldfastError(self._forks.died)
             return
         for message in worker.channel.poll(0):
             self._on_worker(worker, message)

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from holdfast.agent.forks import WORKER_ENVIRONMENT
+from holdfast.agent.spawn import WORKER_ENVIRONMENT
 from holdfast.agent.supervisor import Controls
 from holdfast.bench.figures import ratio, spread
 from holdfast.bench.workloads import WORKLOADS

@@ -7,6 +7,7 @@ import sys
 
 import typer
 
+from holdfast.agent.spawn import Spawned
 from holdfast.cli import bench, jobs, train
 from holdfast.errors import HoldfastError, JobError, WorkerFailed
 
@@ -24,15 +25,16 @@ app.command("jobs")(jobs.jobs)
 app.add_typer(bench.app, name="bench")
 
 
-def main() -> None:
+def run(spawned: Spawned | None) -> None:
     """Run the command line; every known error is one line on standard error.
 
     With --json the error is also the object that ends standard output.
+
+    Args:
+        spawned: A fork server for the command to use.
     """
-    if not sys.platform.startswith("linux"):
-        sys.exit("holdfast: needs Linux (memfd, pidfd and fork)")
     try:
-        app()
+        app(obj=spawned)
     except HoldfastError as error:
         if isinstance(error, WorkerFailed):
             print(error.traceback or "", end="", file=sys.stderr)

@@ -23,6 +23,7 @@ STOPPED_STATUS = 130
 
 
 def train(
+    context: typer.Context,
     job: Annotated[
         str,
         typer.Argument(
@@ -77,7 +78,7 @@ def train(
     if download:
         _download(chosen.data)
     try:
-        result = engine.run_job(chosen, run_dir=run, resume=resume, tee=shown)
+        result = engine.run_job(chosen, run_dir=run, resume=resume, tee=shown, forks=context.obj)
     except WorkerFailed as error:
         if error.rank in shown:  # its traceback has been seen
             error.traceback = None

@@ -13,6 +13,7 @@ from typing import Any
 
 from holdfast.agent.barrier import CheckpointBarrier
 from holdfast.agent.forks import ForkServer
+from holdfast.agent.spawn import WORKER, Spawned, spawn
 from holdfast.agent.supervisor import Controls, Supervisor
 from holdfast.arena.memory import Arena
 from holdfast.checkpoint import manifest
@@ -23,14 +24,15 @@ from holdfast.observe.run_dir import RunDirectory
 from holdfast.tasks import reference
 from holdfast.worker.launch import Launch
 
-WORKER = "holdfast.worker.main"
-
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 """Ctrl-C, a polite kill, a closed terminal: each saves and ends the run."""
 
 
 def run(
-    job: Job, directory: RunDirectory, controls: Controls, forks: ForkServer | None = None
+    job: Job,
+    directory: RunDirectory,
+    controls: Controls,
+    forks: ForkServer | Spawned | None = None,
 ) -> dict[str, Any]:
     """Run `job` in `directory`, from its newest good checkpoint if it has any.
 
@@ -38,7 +40,8 @@ def run(
         job: What to do.
         directory: The run's directory, held by this process.
         controls: How to stop it; the signals in STOP_SIGNALS do too, and abort it when repeated.
-        forks: A fork server to use; by default one is started for this run.
+        forks: A fork server to use, or one that is on its way and for this run alone; by default
+            one is started.
 
     Returns:
         What rank 0 reports: steps, loss, evaluation, throughput, hash of the weights.
@@ -71,7 +74,7 @@ def _run(
     directory: RunDirectory,
     attempt: str,
     controls: Controls,
-    forks: ForkServer | None,
+    forks: ForkServer | Spawned | None,
 ) -> dict[str, Any]:
     launches = _launches(job, directory, attempt)
     barrier = CheckpointBarrier(directory.checkpoints, attempt, job.workers, job.checkpoint.keep)
@@ -110,13 +113,20 @@ def _launches(job: Job, directory: RunDirectory, attempt: str) -> list[str]:
 
 @contextmanager
 def _fork_server(
-    job: Job, directory: RunDirectory, forks: ForkServer | None
+    job: Job, directory: RunDirectory, forks: ForkServer | Spawned | None
 ) -> Iterator[ForkServer]:
-    if forks is not None:
+    if isinstance(forks, ForkServer):
         yield forks
         return
-    with ForkServer(WORKER, reference.of_job(job), directory.logs / "fork-server.log") as server:
-        yield server
+    server = ForkServer(forks or spawn(WORKER))
+    try:
+        with server:
+            server.prepare(reference.of_job(job))
+            yield server
+    finally:
+        with suppress(OSError):  # the disk is full
+            if output := server.output():
+                (directory.logs / "fork-server.log").write_bytes(output)
 
 
 @contextmanager

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+from holdfast.agent.spawn import Spawned
 from holdfast.agent.supervisor import Controls
 from holdfast.checkpoint import manifest
 from holdfast.engines import local
@@ -137,14 +138,22 @@ def train(
 
 
 def run_job(
-    job: Job, *, run_dir: str | Path | None, resume: bool, tee: Collection[int] = ()
+    job: Job,
+    *,
+    run_dir: str | Path | None,
+    resume: bool,
+    tee: Collection[int] = (),
+    forks: Spawned | None = None,
 ) -> Result:
-    """Run a whole `Job`; see `train`. What the workers in `tee` print is shown too."""
+    """Run a whole `Job`; see `train`. What the workers in `tee` print is shown too.
+
+    A fork server may be on its way already.
+    """
     job.plan()  # refuse a job that cannot be shared out before anything is written
     with RunDirectory(_path(job, run_dir, resume), job, resume=resume) as directory:
         view = RunView(Tee(directory.logs, tee))
         try:
-            found = local.run(job, directory, Controls(watch=view.watch))
+            found = local.run(job, directory, Controls(watch=view.watch), forks)
         finally:
             view.close()
         result = _result(found, job, directory.path)

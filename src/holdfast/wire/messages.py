@@ -1,6 +1,6 @@
 """The messages between an agent, its fork server and its workers, all on one host.
 
-    agent ── Fork ──▶ fork server ── (forks) ──▶ worker
+    agent ── Prepare, Fork ──▶ fork server ── (forks) ──▶ worker
           ◀─ Ready, Forked, Exited ─┘
     agent ◀─ PartWritten, PartFailed, Refused, Finished, Failed ── worker
           ── CheckpointDone ─────────────────────────────────────▶
@@ -31,8 +31,15 @@ class Fork(Message):
     config: str
 
 
+class Prepare(Message):
+    """Import what the references name, as every fork would have to."""
+
+    kind: Literal["prepare"] = "prepare"
+    imports: tuple[str, ...]
+
+
 class Ready(Message):
-    """The fork server has imported everything."""
+    """The fork server has imported what it was asked to."""
 
     kind: Literal["ready"] = "ready"
 
@@ -115,7 +122,7 @@ class Failed(Message):
 
 
 AnyMessage = Annotated[
-    Fork | Ready | Forked | Exited | PartWritten | PartFailed | CheckpointDone | Refused
+    Fork | Prepare | Ready | Forked | Exited | PartWritten | PartFailed | CheckpointDone | Refused
     | Finished | Failed,
     Field(discriminator="kind"),
 ]  # fmt: skip

@@ -1,0 +1,61 @@
+"""Starting the process of the fork server.
+
+It imports torch, which takes longer than all else that happens before the first step. So a command
+starts it before it has read its own arguments, and this module imports next to nothing.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+from dataclasses import dataclass
+from typing import Final
+
+WORKER: Final = "holdfast.worker.main"
+"""The module whose `main` a training worker runs."""
+
+WORKER_ENVIRONMENT: Final = {
+    # One thread until a worker sets its own number: a process with threads must not be forked.
+    "OMP_NUM_THREADS": "1",
+    "MKL_NUM_THREADS": "1",
+    "OPENBLAS_NUM_THREADS": "1",
+    # glibc's defaults give freed gradients back to the kernel and fault them in again, each step.
+    "MALLOC_MMAP_THRESHOLD_": str(4 << 30),
+    "MALLOC_TRIM_THRESHOLD_": str(8 << 30),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Spawned:
+    """A fork server that is on its way.
+
+    Attributes:
+        process: It ends when this process does.
+        socket: To it.
+        output: A descriptor of the anonymous file that holds what it prints.
+    """
+
+    process: subprocess.Popen[bytes]
+    socket: socket.socket
+    output: int
+
+
+def spawn(entry: str) -> Spawned:
+    """Start a fork server whose forks call `main` of the module `entry`."""
+    near, far = socket.socketpair()
+    output = os.memfd_create("holdfast-fork-server", os.MFD_CLOEXEC)
+    arguments = ["--socket", str(far.fileno()), "--parent", str(os.getpid()), "--entry", entry]
+    path = os.pathsep.join(entry for entry in sys.path if entry)
+    process = subprocess.Popen(
+        [sys.executable, "-m", "holdfast.agent.fork_server", *arguments],
+        stdin=subprocess.DEVNULL,
+        stdout=output,
+        stderr=output,
+        pass_fds=[far.fileno()],
+        env={**os.environ, **WORKER_ENVIRONMENT, "PYTHONPATH": path},
+        start_new_session=True,
+    )
+    far.close()
+    return Spawned(process, near, output)
