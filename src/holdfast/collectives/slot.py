@@ -111,6 +111,7 @@ class Slot:
 
     Attributes:
         gradients: One view a trained parameter, in the order of `parameter_names`.
+        flat_gradients: The same with one dimension.
         buffers: One view a floating-point buffer, in the order of `buffer_names`.
         kept: One view an integer buffer, in the order of `kept_names`.
         sums: Flat views, one a run.
@@ -120,6 +121,7 @@ class Slot:
     def __init__(self, memory: torch.Tensor, layout: SlotLayout) -> None:
         at = {entry.name: view(memory, entry) for entry in layout.layout.entries}
         self.gradients = [at[f"gradient.{name}"] for name in layout.parameter_names]
+        self.flat_gradients = [gradient.view(-1) for gradient in self.gradients]
         self.buffers = [at[f"buffer.{name}"] for name in layout.buffer_names]
         self.kept = [at[f"kept.{name}"] for name in layout.kept_names]
         self.used, self.stats, self.names = at["used"], at["stats"], at["names"]

@@ -4,16 +4,15 @@
     then once:             commit: reduce ─▶ check ─▶ clip ─▶ optimizer ─▶ buffers ─▶ commit
 
 Each shard starts from the same weights and the same buffers, with random numbers of its own. The
-loss is multiplied by the shard's weight, so autograd gives weight x gradient. As it finishes a
-parameter's, that is written to the shard's slot in the arena, and never copied again. Siblings in
-the tree are added as soon as both are there. What the reduction leaves in the root slot is what the
-optimizer reads.
+loss is multiplied by the shard's weight, so autograd gives weight x gradient. That is written to
+the shard's slot in the arena, and never copied again. Siblings in the tree are added as soon as
+both are there. What the reduction leaves in the root slot is what the optimizer reads.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import torch
@@ -56,7 +55,6 @@ class _ShardInHand:
     Attributes:
         weight: None until `backward` is called.
         fired: Which parameters have got a gradient.
-        lent: Flat gradients that the reducer reads where they are, by parameter.
         logged: Means over the shard by name.
     """
 
@@ -65,7 +63,6 @@ class _ShardInHand:
     slot: Slot
     fired: list[bool]
     weight: float | None = None
-    lent: dict[int, torch.Tensor] = field(default_factory=dict)
     logged: dict[str, float] = field(default_factory=dict)
 
 
@@ -135,8 +132,6 @@ class Stepper:
             layout=layout,
             num_shards=num_leaves,
         )
-        for index, parameter in enumerate(self._parameters):
-            parameter.register_post_accumulate_grad_hook(self._recorder(index))  # type: ignore[no-untyped-call]
         self.model = replica.model
         self._shard: _ShardInHand | None = None
         self._begin_step()
@@ -172,7 +167,9 @@ class Stepper:
         shard.weight = weight
         shard.slot.stats[WEIGHT] = weight
         shard.slot.stats[LOSS] = weight * loss.detach().double()
+        self._check_no_gradients()
         (loss * weight).backward()  # type: ignore[no-untyped-call]
+        self._collect(shard)
 
     def log(self, values: dict[str, float]) -> None:
         """Add values to what the current shard logs.
@@ -190,6 +187,7 @@ class Stepper:
         assert shard is not None, "no shard was begun"
         self._replica.capture_buffers()
         if shard.weight is None:
+            self._check_no_gradients()
             self._free.append(shard.number)
             self.skip_shard(shard.leaf)
         else:
@@ -255,9 +253,6 @@ class Stepper:
     def _complete(self, shard: _ShardInHand, weight: float) -> None:
         """Write down what the shard says beside the gradients that are in its slot already."""
         slot = shard.slot
-        for gradient, fired in zip(slot.gradients, shard.fired, strict=True):
-            if not fired:
-                gradient.zero_()
         changed = self._buffers.write_to(slot, weight)
         slot.used.copy_(torch.tensor([*shard.fired, *changed], dtype=torch.uint8))
         names = sorted(shard.logged)
@@ -265,32 +260,30 @@ class Stepper:
         for column, name in enumerate(names, start=LOGGED):
             slot.stats[column] = weight * shard.logged[name]
 
-    def _recorder(self, index: int) -> Callable[[torch.Tensor], None]:
-        """The hook that autograd calls when the gradient of a parameter is complete."""
-
-        def record(parameter: torch.Tensor) -> None:
-            shard, gradient = self._shard, parameter.grad
-            assert gradient is not None
-            if shard is None or shard.weight is None:
-                raise JobError("call session.backward(loss) instead of loss.backward()")
+    def _collect(self, shard: _ShardInHand) -> None:
+        """Move the gradients that autograd has left into the shard's slot, or lend them."""
+        targets, sources = list[torch.Tensor](), list[torch.Tensor]()
+        for index, parameter in enumerate(self._parameters):
+            gradient, parameter.grad = parameter.grad, None
+            if gradient is None:
+                shard.slot.gradients[index].zero_()
+                continue
             if gradient.is_sparse:
                 raise JobError("sparse gradients cannot be reduced; build with sparse=False")
-            parameter.grad = None
-            flat, target = gradient.reshape(-1), shard.slot.gradients[index].view(-1)
-            if shard.fired[index]:  # recomputed segments may each bring a part of the gradient
-                if index not in shard.lent:
-                    target.add_(flat)
-                    return
-                flat = shard.lent[index].add_(flat)
             shard.fired[index] = True
+            flat, target = gradient.reshape(-1), shard.slot.flat_gradients[index]
             lendable = self._lone and flat.device.type == "cpu"
             start, end = self._reducer.lend(index, flat) if lendable else (0, 0)
-            target[:start].copy_(flat[:start])
-            target[end:].copy_(flat[end:])
-            if start < end:
-                shard.lent[index] = flat
+            for piece in (slice(0, start), slice(end, len(flat))):
+                if piece.start < piece.stop:
+                    targets.append(target[piece])
+                    sources.append(flat[piece])
+        if targets:
+            torch._foreach_copy_(targets, sources)
 
-        return record
+    def _check_no_gradients(self) -> None:
+        if any(parameter.grad is not None for parameter in self._parameters):
+            raise JobError("call session.backward(loss) instead of loss.backward()")
 
     def _node(self, leaf: int) -> int:
         return tree.leaf(leaf, self._num_leaves)
