@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
+from math import isfinite
 from pathlib import Path
 from typing import Any, Final
 
@@ -100,15 +101,16 @@ class Result:
         return lines.read(self.run_dir / "metrics.jsonl")
 
     def as_dict(self) -> dict[str, Any]:
-        """The result as plain data, metrics beside the rest."""
+        """The result as plain data, metrics beside the rest; JSON knows no NaN, so None is one."""
         return {
             "status": self.status,
             "data": self.data,
             "steps": self.steps,
             "loss": self.loss,
-            **self.metrics,
+            **{name: value if isfinite(value) else None for name, value in self.metrics.items()},
             **({} if self.best is None else {"best": self.best}),
             "samples_per_s": self.samples_per_s,
+            "seconds": self.seconds,
             "weights_sha256": self.weights_sha256,
             "run_dir": str(self.run_dir),
         }

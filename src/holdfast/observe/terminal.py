@@ -124,7 +124,13 @@ def _facts(arena: Arena, pace: tuple[float, float] | None) -> str:
 def closing_table(rows: dict[str, object]) -> str:
     """The results of a run, a line each, wide enough for a hash and narrow enough for a screen."""
     width = max(len(name) for name in rows) + 2
-    return "\n".join(
-        f"{name:<{width}}{f'{value:.6g}' if isinstance(value, float) else value}"
-        for name, value in rows.items()
-    )
+    return "\n".join(f"{name:<{width}}{_cell(value)}" for name, value in rows.items())
+
+
+def _cell(value: object) -> str:
+    match value:
+        case float():
+            return f"{value:.6g}"
+        case dict():
+            return ", ".join(f"{name} {_cell(part)}" for name, part in value.items())
+    return str(value)
