@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
 from collections.abc import Iterable, Sequence
 from typing import Final
@@ -69,3 +70,19 @@ def read_names(memory: torch.Tensor) -> list[str]:
     """The names that `write_names` wrote into `memory`."""
     names: list[str] = json.loads(memory.numpy().tobytes().rstrip(b"\0"))
     return names
+
+
+def copy_past_cache(target: torch.Tensor, source: torch.Tensor) -> None:
+    """Copy to shared memory what this process will not read soon.
+
+    The C library's copy, unlike torch's, writes long stretches without reading what was there
+    before; it ends with a store fence.
+
+    Args:
+        target: Contiguous.
+        source: Contiguous, of the same dtype and number of elements.
+    """
+    if source.device.type == "cpu":
+        ctypes.memmove(target.data_ptr(), source.data_ptr(), target.nbytes)
+    else:
+        target.copy_(source)

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from holdfast.agent.spawn import WORKER_ENVIRONMENT
+from holdfast.agent.spawn import worker_environment
 from holdfast.agent.supervisor import Controls
 from holdfast.bench.figures import ratio, spread
 from holdfast.bench.workloads import WORKLOADS
@@ -62,7 +62,7 @@ def run_plain(
         children = [
             subprocess.Popen(
                 [*command, "--rank", str(rank)],
-                env=environment | (WORKER_ENVIRONMENT if tuned else {}),
+                env=worker_environment() if tuned else environment,
                 stdout=subprocess.PIPE,
                 text=True,
             )

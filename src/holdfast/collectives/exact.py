@@ -24,7 +24,7 @@ from dataclasses import dataclass
 
 import torch
 
-from holdfast.arena.tensors import read_names
+from holdfast.arena.tensors import copy_past_cache, read_names
 from holdfast.collectives.slot import BLOCK, LOGGED, LOSS, WEIGHT, Slot, SlotLayout, check_names
 from holdfast.core import tree
 from holdfast.errors import JobError
@@ -179,12 +179,12 @@ class TreeReducer:
     def _reduce_block(self, index: int, term: tree.Term, weight: float) -> float:
         """Write one block of the mean to the root; returns the sum of its squares."""
         out = self._root.blocks[index]
-        total = self._sum(term, index, out, 0)
+        room = self._room(out.dtype, 0)[: len(out)]
+        total = self._sum(term, index, room, 1)
         if not math.isclose(weight, 1, rel_tol=1e-12):
-            torch.mul(total, 1 / weight, out=out)
-        elif total is not out:
-            out.copy_(total)
-        return _square(out) if index < self._layout.num_gradient_blocks else 0.0
+            total = torch.mul(total, 1 / weight, out=room)
+        copy_past_cache(out, total)
+        return _square(total) if index < self._layout.num_gradient_blocks else 0.0
 
     def _sum(self, term: tree.Term, index: int, room: torch.Tensor, depth: int) -> torch.Tensor:
         """The elements of one block of a term: where they lie, or summed up in `room`."""

@@ -19,7 +19,7 @@ import torch
 
 from holdfast.arena.memory import Phase, Word
 from holdfast.arena.replica import Replica
-from holdfast.arena.tensors import write_names
+from holdfast.arena.tensors import copy_past_cache, write_names
 from holdfast.collectives.exact import Reduced, TreeReducer
 from holdfast.collectives.slot import LOGGED, LOSS, NUM_STATS, WEIGHT, Slot
 from holdfast.core import tree
@@ -262,7 +262,6 @@ class Stepper:
 
     def _collect(self, shard: _ShardInHand) -> None:
         """Move the gradients that autograd has left into the shard's slot, or lend them."""
-        targets, sources = list[torch.Tensor](), list[torch.Tensor]()
         for index, parameter in enumerate(self._parameters):
             gradient, parameter.grad = parameter.grad, None
             if gradient is None:
@@ -271,15 +270,11 @@ class Stepper:
             if gradient.is_sparse:
                 raise JobError("sparse gradients cannot be reduced; build with sparse=False")
             shard.fired[index] = True
-            flat, target = gradient.reshape(-1), shard.slot.flat_gradients[index]
+            flat, target = gradient.contiguous().view(-1), shard.slot.flat_gradients[index]
             lendable = self._lone and flat.device.type == "cpu"
             start, end = self._reducer.lend(index, flat) if lendable else (0, 0)
             for piece in (slice(0, start), slice(end, len(flat))):
-                if piece.start < piece.stop:
-                    targets.append(target[piece])
-                    sources.append(flat[piece])
-        if targets:
-            torch._foreach_copy_(targets, sources)
+                copy_past_cache(target[piece], flat[piece])
 
     def _check_no_gradients(self) -> None:
         if any(parameter.grad is not None for parameter in self._parameters):
