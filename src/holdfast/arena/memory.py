@@ -12,7 +12,6 @@ The file is sparse, so what is never written costs nothing.
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import enum
 import mmap
@@ -23,13 +22,13 @@ import time
 from typing import Final, Self
 
 from holdfast.arena import futex
+from holdfast.arena.pages import HUGE_PAGE, map_shared
 from holdfast.errors import Aborted, HoldfastError
 
 WORD: Final = 8
 """Bytes in a word (int64)."""
 LINE: Final = 32
 """Words in a line: whole cache lines, so that no two workers write to the same one."""
-PAGE: Final = 4096
 
 _MAGIC: Final = 0x686F6C64666173  # "holdfas"
 
@@ -179,27 +178,14 @@ class Arena:
         # The low half of the arrivals word: x86-64 is little-endian.
         return self._address + WORD * (LINE * (rank + 1) + Word.ARRIVALS)
 
-    def map_sections(self, size_bytes: int) -> mmap.mmap:
+    def map_sections(self, size_bytes: int) -> memoryview:
         """Grow the file to hold sections of `size_bytes` and map them.
 
-        Every worker asks for the same size, in any order. The mapping begins on a page.
+        Every worker asks for the same size, in any order. The mapping begins on a huge page.
         """
-        start = -(-_header_bytes(self.world_size) // PAGE) * PAGE
+        start = -(-_header_bytes(self.world_size) // HUGE_PAGE) * HUGE_PAGE
         os.ftruncate(self.fd, max(start + size_bytes, os.fstat(self.fd).st_size))
-        return _in_huge_pages(mmap.mmap(self.fd, size_bytes, offset=start))
-
-
-def private_memory(size_bytes: int) -> mmap.mmap:
-    """Zeros that only this process and its future forks hold, aligned to a page."""
-    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
-    return _in_huge_pages(mmap.mmap(-1, size_bytes, flags=flags))
-
-
-def _in_huge_pages(mapping: mmap.mmap) -> mmap.mmap:
-    """Ask the kernel to back `mapping` with huge pages: reading all of it misses the TLB less."""
-    with contextlib.suppress(OSError):  # a kernel without them
-        mapping.madvise(mmap.MADV_HUGEPAGE)
-    return mapping
+        return map_shared(self.fd, size_bytes, start)
 
 
 def _header_bytes(world_size: int) -> int:

@@ -8,8 +8,9 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from holdfast.arena.memory import private_memory
+from holdfast.arena.pages import private_memory
 from holdfast.arena.replica import Replica, replica_layout
+from holdfast.core import tree
 from holdfast.core.seeds import seed_for
 from holdfast.data.dataset import seed_everything
 from holdfast.errors import JobError
@@ -18,6 +19,7 @@ from holdfast.transport.shared_memory import Meeting, SharedMemoryGroup
 from holdfast.worker.ddp import DdpStepper
 from holdfast.worker.room import check_room
 from holdfast.worker.sections import Sections
+from holdfast.worker.shard import units_of
 from holdfast.worker.step import Stepper
 
 ModelFactory = Callable[[], nn.Module]
@@ -56,6 +58,9 @@ def attach(
     if group.rank == 0:
         check_room(job, sections, layout.size_bytes if private else 0)
     group.barrier(Meeting.ATTACH, 0)  # nobody fills memory before it is known that there is enough
+    owed = units_of(job.plan(), group.rank, merged=job.merges_shards)
+    leaves = [unit.leaf for unit in owed]
+    sections.prepare(group.rank, tree.most_partials(leaves, sections.num_leaves))
     if device.type != "cpu":
         flat = torch.zeros(layout.size_bytes, dtype=torch.uint8, device=device)
     elif not private:
@@ -78,7 +83,7 @@ def stepper(
         replica,
         sections,
         group,
-        num_leaves=job.workers if job.merges_shards else job.shards,
+        num_leaves=sections.num_leaves,
         lone=lone,
         clip_norm=job.clip_norm,
     )

@@ -8,7 +8,8 @@ from collections.abc import Mapping
 import torch
 
 from holdfast.arena.layout import Field, Layout
-from holdfast.arena.memory import PAGE, Arena
+from holdfast.arena.memory import Arena
+from holdfast.arena.pages import PAGE, populate
 from holdfast.arena.tensors import views
 from holdfast.collectives.slot import NAMES_BYTES, Slot, SlotLayout
 from holdfast.core import tree
@@ -64,15 +65,23 @@ class Sections:
         at = views(memory, layout)
         self.tables, self.norms = at["tables"], at["norms"]
         self.evaluation = EvaluationTable(at["evaluation"], at["evaluation names"])
-        self.root = Slot(at["root"], self.slot_layout)
-        self._slots, self._replicas = at["slots"], at["replicas"]
-        self.num_slots = num_slots
+        self._root, self._slots, self._replicas = at["root"], at["slots"], at["replicas"]
+        self.root = Slot(self._root, self.slot_layout)
+        self.num_leaves, self.num_slots = num_leaves, num_slots
         self._size_bytes = layout.size_bytes
 
     @functools.cache  # noqa: B019  # lives as long as the process
     def slot(self, rank: int, number: int) -> Slot:
         """Slot `number` of worker `rank`."""
         return Slot(self._slots[rank, number], self.slot_layout)
+
+    def prepare(self, rank: int, partials: int) -> None:
+        """Have memory ready for what worker `rank` will write, holding `partials` partial sums at
+        most, and for its part of what all write.
+        """
+        share = torch.tensor_split(self._root, self._slots.shape[0])[rank]
+        for stretch in (share, self._slots[rank, :partials], self._replicas[rank]):
+            populate(stretch.data_ptr(), stretch.numel())
 
     def used_bytes(self, partials: int) -> int:
         """What is ever written to where all workers together hold up to `partials` partial sums."""
