@@ -1,0 +1,110 @@
+"""What the machines ask their shells for, and the facts that must outlive the coordinator."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from holdfast.core.protocol import Orders, Start, Status
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """A generation has begun.
+
+    Attributes:
+        generation: Its number.
+        members: The host of every rank.
+    """
+
+    generation: int
+    members: Mapping[int, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Saved:
+    """The checkpoint of `step` is committed."""
+
+    step: int
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """The run is over, for a reason if it failed."""
+
+    reason: str
+
+
+Fact = Opened | Saved | Ended
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """Make a fact durable before any later action is performed."""
+
+    fact: Fact
+
+
+@dataclass(frozen=True, slots=True)
+class Send:
+    """Give an agent its orders."""
+
+    host: str
+    orders: Orders
+
+
+RunAction = Record | Send
+
+
+@dataclass(frozen=True, slots=True)
+class Abort:
+    """Wake all workers out of their waits: generations before this one are over."""
+
+    generation: int
+
+
+@dataclass(frozen=True, slots=True)
+class Fork:
+    """Start a worker, which parks in `generation`; `process` is to name it in `Exited`."""
+
+    rank: int
+    generation: int
+    process: int
+
+
+@dataclass(frozen=True, slots=True)
+class Kill:
+    """End a worker process at once."""
+
+    rank: int
+    process: int
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """Let the parked workers go on."""
+
+    generation: int
+    start: Start
+
+
+@dataclass(frozen=True, slots=True)
+class RequestStop:
+    """Ask the workers to end after the step in hand."""
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """Tell the coordinator."""
+
+    status: Status
+
+
+@dataclass(frozen=True, slots=True)
+class Leave:
+    """End the agent; its workers have been ended or have finished."""
+
+    reason: str
+
+
+AgentAction = Abort | Fork | Kill | Release | RequestStop | Report | Leave

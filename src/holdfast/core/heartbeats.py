@@ -1,0 +1,103 @@
+"""Heartbeats: who has been silent for longer than can be chance.
+
+The deadline follows the arrivals, as in Bertier, Marin and Sens, "Implementation and performance
+evaluation of an adaptable failure detector" (DSN 2002): their mean gap plus four mean deviations,
+both smoothed as round-trip times are in RFC 6298, and never under a floor.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from dataclasses import dataclass
+from typing import Final
+
+GAP_GAIN: Final = 1 / 8
+DEVIATION_GAIN: Final = 1 / 4
+DEVIATIONS: Final = 4
+"""The constants of RFC 6298, section 2."""
+
+
+@dataclass(slots=True)
+class _Arrivals:
+    """What is known of a host.
+
+    Attributes:
+        limit: When it is suspected at the latest; forgotten when it is heard.
+        queued: Its earliest place in the queue, which is never after its deadline.
+    """
+
+    last: float
+    gap: float
+    deviation: float
+    limit: float = math.inf
+    queued: float = math.inf
+
+
+class Heartbeats:
+    """When each host was heard last.
+
+    Args:
+        interval_s: How often a host is to be heard, seconds.
+        floor_s: A silence that is never suspected, seconds.
+    """
+
+    def __init__(self, *, interval_s: float, floor_s: float) -> None:
+        self._interval_s, self._floor_s = interval_s, floor_s
+        self._arrivals: dict[str, _Arrivals] = {}
+        self._queue: list[tuple[float, str]] = []
+
+    def heard(self, host: str, now: float) -> None:
+        """Note a sign of life."""
+        known = self._arrivals.get(host)
+        if known is None:
+            self._arrivals[host] = _Arrivals(now, self._interval_s, self._interval_s / 2)
+        else:
+            gap = now - known.last
+            known.deviation += DEVIATION_GAIN * (abs(gap - known.gap) - known.deviation)
+            known.gap += GAP_GAIN * (gap - known.gap)
+            known.last, known.limit = now, math.inf
+        self._enqueue(host)
+
+    def hurry(self, host: str, deadline: float) -> None:
+        """Suspect `host` by `deadline` unless it is heard first."""
+        if host in self._arrivals:
+            self._arrivals[host].limit = deadline
+            self._enqueue(host)
+
+    def forget(self, host: str) -> None:
+        """Wait for this host no longer."""
+        self._arrivals.pop(host, None)
+
+    def deadline_of(self, host: str) -> float:
+        """When `host` will be suspected if it stays silent."""
+        arrivals = self._arrivals[host]
+        patience = arrivals.gap + DEVIATIONS * arrivals.deviation
+        return min(arrivals.last + max(self._floor_s, patience), arrivals.limit)
+
+    def next_deadline(self) -> float | None:
+        """When to ask for suspects again; a host may have been heard by then."""
+        return self._queue[0][0] if self._queue else None
+
+    def suspects(self, now: float) -> list[str]:
+        """Hosts whose deadline has passed; they are forgotten."""
+        found = []
+        while self._queue and self._queue[0][0] <= now:
+            queued, host = heapq.heappop(self._queue)
+            arrivals = self._arrivals.get(host)
+            if arrivals is None or arrivals.queued != queued:
+                continue
+            if self.deadline_of(host) <= now:
+                self.forget(host)
+                found.append(host)
+            else:
+                arrivals.queued = math.inf
+                self._enqueue(host)
+        return found
+
+    def _enqueue(self, host: str) -> None:
+        """See that the host's place in the queue is not after its deadline."""
+        arrivals, deadline = self._arrivals[host], self.deadline_of(host)
+        if deadline < arrivals.queued:
+            arrivals.queued = deadline
+            heapq.heappush(self._queue, (deadline, host))

@@ -1,0 +1,97 @@
+"""What agents and the coordinator tell each other: each its whole state, again and again.
+
+An agent reports a `Status` when something changes and at every heartbeat; the coordinator answers
+with `Orders` that say how things should be. Neither sends differences, so a message that is lost,
+late, doubled or overtaken does no harm: the next one says it all. A report with an older number
+and orders of an older generation are refused.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+
+class Stage(enum.IntEnum):
+    """How far a host is, or should be, in its generation.
+
+    IDLE    it has no part in any
+    HALT    workers stand still: nobody commits, everybody says what he has
+    RUN     workers train
+    END     the run is over: workers and agent leave
+    """
+
+    IDLE = 0
+    HALT = 1
+    RUN = 2
+    END = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Status:
+    """How an agent and its workers are.
+
+    Attributes:
+        host: The agent; one that was started anew has another name.
+        number: Rises with every report of this agent.
+        generation: The newest that it has heard of; 0 for none.
+        stage: What it has reached there. HALT means that all its workers stand still.
+        room: How many workers it can run.
+        failed: Why workers of this generation died, by rank.
+        committed: How many steps the replica of each of its workers has behind it, by rank; a
+            worker without one is not in it. Said only where they stand still.
+        rooted: The number of steps that would be committed with the reduced gradient that lies
+            complete in this host's arena; 0 for none.
+        finished: Workers that have reached the end of the run.
+        stop: Whether it has heard that workers are to end.
+    """
+
+    host: str
+    number: int
+    generation: int = 0
+    stage: Stage = Stage.IDLE
+    room: int = 0
+    failed: Mapping[int, str] = field(default_factory=dict)
+    committed: Mapping[int, int] = field(default_factory=dict)
+    rooted: int = 0
+    finished: frozenset[int] = frozenset()
+    stop: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Start:
+    """From where a generation goes on.
+
+    Attributes:
+        step: How many steps are committed.
+        donors: From whose replica each rank takes its state: its own if it has it already, or
+            can complete it from the reduced gradient on its host. Empty where nobody is left that
+            has any: all load the checkpoint of `step`, or at step 0 begin anew.
+    """
+
+    step: int
+    donors: Mapping[int, int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Orders:
+    """How an agent and its workers should be.
+
+    Attributes:
+        generation: What they are for.
+        stage: What is to be reached.
+        ranks: The workers that this agent is to have.
+        members: The host of every rank.
+        start: From where to go on; known from stage RUN on.
+        stop: Whether workers are to end after the step in hand.
+        reason: Why the run is over for this host, at stage END; empty if all went well.
+    """
+
+    generation: int
+    stage: Stage
+    ranks: tuple[int, ...] = ()
+    members: Mapping[int, str] = field(default_factory=dict)
+    start: Start | None = None
+    stop: bool = False
+    reason: str = ""

@@ -1,0 +1,295 @@
+"""Run: the coordinator's machine. It keeps who is in, and brings all of them to the same place.
+
+    too few ──────▶ HALT ──all stand still──▶ settle ──▶ RUN ──all finished──▶ END
+       ▲              │ ▲                                 │
+       └─ room lost ──┘ └── a worker or host is lost, or there is room for more: a new generation
+
+Every change of membership is a generation of its own, begun by halting all. A fault while one is
+being formed needs no rule: it begins the next. Where there is doubt, as after a restart of the
+coordinator in the middle of one, it begins the next too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from holdfast.core.actions import Ended, Fact, Opened, Record, RunAction, Saved, Send
+from holdfast.core.budget import Budget
+from holdfast.core.events import (
+    CheckpointCommitted,
+    Disconnected,
+    Reported,
+    RunEvent,
+    StopAsked,
+    Tick,
+)
+from holdfast.core.heartbeats import Heartbeats
+from holdfast.core.placement import place
+from holdfast.core.protocol import Orders, Stage, Start, Status
+from holdfast.core.settlement import settle
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Policy:
+    """What the user wants to happen.
+
+    Attributes:
+        world_size: Workers of a full world.
+        min_workers: The fewest to go on with; `world_size` where lost ones are to be replaced.
+        failures, window_s: How many failures are forgiven in how many seconds.
+        heartbeat_s: How often agents report, seconds.
+        silence_s: A silence that is never suspected, seconds.
+        reconnect_s: How long an agent may be without a connection, seconds.
+        gather_s: How long to wait for more room before a smaller world grows, seconds.
+        patience_s: How long to wait with too few workers before giving up, seconds.
+    """
+
+    world_size: int
+    min_workers: int
+    failures: int = 10
+    window_s: float = 600.0
+    heartbeat_s: float = 1.0
+    silence_s: float = 3.0
+    reconnect_s: float = 0.5
+    gather_s: float = 0.2
+    patience_s: float = 600.0
+
+
+class Run:
+    """One run of a job.
+
+    Args:
+        policy: The user's.
+        facts: What was recorded before the coordinator was restarted.
+        now: This process's monotonic clock, seconds, as in every `now` here.
+
+    Attributes:
+        generation, members, stage: As in the newest orders. At stage IDLE a restarted coordinator
+            does not know yet how its members are.
+        start: As in the newest orders; None where the coordinator was restarted since.
+        reason: Why the run failed, once it has.
+    """
+
+    def __init__(self, policy: Policy, facts: Iterable[Fact], now: float) -> None:
+        self.policy = policy
+        self.generation, self.members, self.stage = 0, dict[int, str](), Stage.IDLE
+        self.start: Start | None = None
+        self.reason = ""
+        self._checkpoint, self._stop = 0, False
+        for fact in facts:
+            self._replay(fact)
+        self._hosts: dict[str, Status] = {}
+        self._room = 0
+        self._fenced: dict[str, None] = {}
+        self._finished: set[int] = set()
+        self._budget = Budget(policy.failures, policy.window_s)
+        self._heartbeats = Heartbeats(interval_s=policy.heartbeat_s, floor_s=policy.silence_s)
+        self._grow_at: float | None = None
+        self._give_up_at: float | None = now + policy.patience_s
+        self._member_hosts = _by_host(self.members)
+        self._waiting = dict.fromkeys(self._member_hosts)
+        for host in self._waiting:
+            self._heartbeats.heard(host, now)
+
+    def handle(self, event: RunEvent, now: float) -> list[RunAction]:
+        """Take note of `event`; returns what is to be done, in order."""
+        match event:
+            case Reported(status):
+                return self._report(status, now)
+            case Disconnected(host):
+                self._heartbeats.hurry(host, now + self.policy.reconnect_s)
+                return []
+            case CheckpointCommitted(step):
+                self._checkpoint = max(self._checkpoint, step)
+                return [Record(Saved(step))]
+            case StopAsked():
+                self._stop = True
+                return self._orders_to(self._member_hosts)
+            case Tick():
+                return self._tick(now)
+
+    def next_deadline(self) -> float | None:
+        """When a Tick is due, if nothing else happens."""
+        if self.stage == Stage.END:
+            return None
+        waits = (self._heartbeats.next_deadline(), self._grow_at, self._give_up_at)
+        return min((wait for wait in waits if wait is not None), default=None)
+
+    def check_invariants(self) -> None:
+        """Raises: AssertionError: This machine is in a state that it must never be in."""
+        assert all(0 <= rank < self.policy.world_size for rank in self.members)
+        assert list(self.members) == sorted(self.members)
+        if self.stage != Stage.IDLE:  # where it is still to be found out who is lost
+            assert not self._fenced.keys() & set(self.members.values())
+        assert not self._fenced.keys() & self._hosts.keys()
+        assert self._waiting.keys() <= self._member_hosts.keys()
+        assert self._room == sum(status.room for status in self._hosts.values())
+        if self.stage == Stage.RUN:
+            assert len(self.members) >= self.policy.min_workers
+            assert not (self.start and self.start.donors) or (
+                self.start.donors.keys() == self.members.keys()
+            )
+
+    def _replay(self, fact: Fact) -> None:
+        match fact:
+            case Opened(generation, members):
+                self.generation, self.members = generation, dict(members)
+            case Saved(step):
+                self._checkpoint = max(self._checkpoint, step)
+            case Ended(reason):
+                self.stage, self.reason = Stage.END, reason
+
+    def _report(self, status: Status, now: float) -> list[RunAction]:
+        host = status.host
+        if self.stage == Stage.END:
+            return self._orders_to([host])
+        if host in self._fenced or status.generation > self.generation:
+            reason = "this agent was given up, or belongs to another run; start it anew"
+            return [Send(host, Orders(generation=self.generation, stage=Stage.END, reason=reason))]
+        known = self._hosts.get(host)
+        if known is not None and status.number <= known.number:
+            return []
+        self._heartbeats.heard(host, now)
+        self._hosts[host] = status
+        self._room += status.room - (known.room if known else 0)
+        if self.stage == Stage.IDLE and self.members:
+            return self._welcome_back(now, host)
+        if host in self._member_hosts:
+            return self._hear_member(status, now)
+        return self._consider_growth(now)
+
+    def _hear_member(self, status: Status, now: float) -> list[RunAction]:
+        if status.generation < self.generation:
+            return self._orders_to([status.host])
+        if status.failed:
+            for rank in status.failed:
+                self.members.pop(rank, None)
+            causes = (f"rank {rank}: {why}" for rank, why in sorted(status.failed.items()))
+            return self._lose(f"{status.host}: {'; '.join(causes)}", now)
+        self._finished |= status.finished
+        if self._finished >= self.members.keys():
+            return self._end("")
+        if status.stage < self.stage or status.stop != self._stop:
+            return self._orders_to([status.host])
+        self._waiting.pop(status.host, None)
+        if self.stage == Stage.HALT and not self._waiting and not self._too_few:
+            return self._go_on()
+        return self._consider_growth(now)
+
+    def _welcome_back(self, now: float, *hosts: str) -> list[RunAction]:
+        """After a restart: once no more is to be heard, go on if all have gone on meanwhile."""
+        for host in hosts:
+            self._waiting.pop(host, None)
+        if self._waiting:
+            return []
+        if all(self._is_running(host) for host in self._member_hosts):
+            self.stage, self._give_up_at = Stage.RUN, None
+            return []
+        return self._open(now)
+
+    def _is_running(self, host: str) -> bool:
+        status = self._hosts.get(host)
+        return (
+            status is not None
+            and (status.generation, status.stage) == (self.generation, Stage.RUN)
+            and not status.failed
+        )
+
+    def _tick(self, now: float) -> list[RunAction]:
+        if self.stage == Stage.END:
+            return []
+        lost = self._heartbeats.suspects(now)
+        for host in lost:
+            self._fenced[host] = None
+            if host in self._hosts:
+                self._room -= self._hosts.pop(host).room
+        if any(host in self._member_hosts for host in lost):
+            if self.stage == Stage.IDLE:
+                return self._welcome_back(now, *lost)
+            return self._lose(f"{', '.join(lost)}: silent", now)
+        if self._give_up_at is not None and now >= self._give_up_at:
+            return self._end(
+                f"{len(self.members)} of {self.policy.min_workers} needed workers could be had "
+                f"within {self.policy.patience_s:.0f} s"
+            )
+        return self._consider_growth(now)
+
+    def _lose(self, what: str, now: float) -> list[RunAction]:
+        """Go on without what was lost, unless that was once too often."""
+        if self._budget.spend(now):
+            return self._open(now)
+        limit, window = self.policy.failures, self.policy.window_s
+        return self._end(f"more than {limit} failures in {window:.0f} s; the last on {what}")
+
+    def _consider_growth(self, now: float) -> list[RunAction]:
+        """Use new room: at once if that makes the world full, else when more had time to come."""
+        size = min(self._room, self.policy.world_size)
+        if size <= len(self.members) or size < self.policy.min_workers:
+            self._grow_at = None
+            return []
+        if self._grow_at is None:
+            self._grow_at = now + self.policy.gather_s
+        return self._open(now) if size == self.policy.world_size or now >= self._grow_at else []
+
+    def _open(self, now: float) -> list[RunAction]:
+        """Begin a generation with all for whom there is room, by halting them."""
+        before = self._member_hosts
+        room = {host: status.room for host, status in self._hosts.items()}
+        present = {rank: host for rank, host in self.members.items() if host in room}
+        self.members = place(self.policy.world_size, room, present)
+        self._member_hosts = _by_host(self.members)
+        self.generation += 1
+        self.stage, self.start, self._grow_at = Stage.HALT, None, None
+        self._finished.clear()
+        self._waiting = dict.fromkeys(self._member_hosts)
+        if not self._too_few:
+            self._give_up_at = None
+        elif self._give_up_at is None:
+            self._give_up_at = now + self.policy.patience_s
+        left = [host for host in before if host in room and host not in self._member_hosts]
+        record = Record(Opened(self.generation, dict(self.members)))
+        return [record, *self._orders_to([*self._member_hosts, *left])]
+
+    def _go_on(self) -> list[RunAction]:
+        """All stand still: have them settle the step in hand and go on."""
+        reports = [self._hosts[host] for host in self._member_hosts]
+        self.start = settle(self.members, reports, self._checkpoint)
+        self.stage = Stage.RUN
+        self._waiting = dict.fromkeys(self._member_hosts)
+        return self._orders_to(self._member_hosts)
+
+    def _end(self, reason: str) -> list[RunAction]:
+        self.stage, self.reason = Stage.END, reason
+        self._waiting.clear()
+        return [Record(Ended(reason)), *self._orders_to(self._hosts)]
+
+    @property
+    def _too_few(self) -> bool:
+        return len(self.members) < self.policy.min_workers
+
+    def _orders_to(self, hosts: Iterable[str]) -> list[RunAction]:
+        members = dict(self.members)
+        return [
+            Send(
+                host,
+                Orders(
+                    generation=self.generation,
+                    stage=self.stage,
+                    ranks=self._member_hosts.get(host, ()),
+                    members=members,
+                    start=self.start,
+                    stop=self._stop,
+                    reason=self.reason,
+                ),
+            )
+            for host in hosts
+        ]
+
+
+def _by_host(members: Mapping[int, str]) -> dict[str, tuple[int, ...]]:
+    """The ranks of each host, in rank order."""
+    ranks: dict[str, list[int]] = {}
+    for rank, host in members.items():
+        ranks.setdefault(host, []).append(rank)
+    return {host: tuple(own) for host, own in ranks.items()}

@@ -1,0 +1,48 @@
+"""Settlement: what counts as committed when a step was interrupted, and who gives it to whom.
+
+A step is decided once one worker has passed the last barrier of its reduction: then the reduced
+gradient lies complete in that host's arena, every other worker can still commit with it, and
+whoever passed may have committed already. Nobody decides it later, for it is asked only when all
+workers stand still. So of a step that anyone may have committed, all commit; and of one that is
+undecided nobody has, and it is computed again, with what the survivors have of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from holdfast.core.protocol import Start, Status
+
+
+def settle(members: Mapping[int, str], reports: Sequence[Status], checkpoint: int) -> Start:
+    """From where the ranks of a new generation go on.
+
+    Args:
+        members: The host of every rank.
+        reports: What the halted hosts say, in any order.
+        checkpoint: The step of the newest checkpoint that all verified; 0 for none.
+    """
+    reach = {
+        rank: _reach(report, steps)
+        for report in sorted(reports, key=lambda report: report.host)
+        for rank, steps in sorted(report.committed.items())
+        if members.get(rank) == report.host
+    }
+    if not reach:
+        return Start(step=checkpoint, donors={})
+    step = max(reach.values())
+    ready = [rank for rank, steps in sorted(reach.items()) if steps == step]
+    return Start(step=step, donors={rank: _donor(rank, ready, members) for rank in members})
+
+
+def _reach(report: Status, committed: int) -> int:
+    """The steps that a replica can have behind it without help from another host."""
+    return report.rooted if report.rooted == committed + 1 else committed
+
+
+def _donor(rank: int, ready: Sequence[int], members: Mapping[int, str]) -> int:
+    """Who gives `rank` its state: itself, else the next of its host, else the next of all."""
+    if rank in ready:
+        return rank
+    near = [donor for donor in ready if members[donor] == members[rank]] or ready
+    return near[rank % len(near)]

@@ -1,0 +1,188 @@
+"""Supervisor: an agent's machine. It makes its workers what the newest orders say.
+
+Which processes there should be follows from the orders alone, so a worker that died, one that was
+never started and one that belongs elsewhere need no rules of their own. A death is reported at
+once, and its generation ended on this host without asking: nobody can finish a step there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from holdfast.core.actions import (
+    Abort,
+    AgentAction,
+    Fork,
+    Kill,
+    Leave,
+    Release,
+    Report,
+    RequestStop,
+)
+from holdfast.core.events import AgentEvent, Exited, Finished, Ordered, Parked, Tick
+from holdfast.core.protocol import Orders, Stage, Status
+
+
+@dataclass(slots=True)
+class _Worker:
+    """One process.
+
+    Attributes:
+        process: Its number.
+        parked: The generation in which it stands still or has last stood still.
+        committed: What it had committed there.
+    """
+
+    process: int
+    parked: int = 0
+    committed: int | None = None
+
+
+class Supervisor:
+    """The workers of one agent.
+
+    Args:
+        host: The agent's name.
+        room: How many workers it can run.
+        heartbeat_s: How often it reports, seconds.
+        now: This process's monotonic clock, seconds, as in every `now` here.
+
+    Attributes:
+        generation, stage: As in `Status`.
+    """
+
+    def __init__(self, host: str, room: int, heartbeat_s: float, now: float) -> None:
+        self.generation, self.stage = 0, Stage.IDLE
+        self._host, self._room, self._heartbeat_s = host, room, heartbeat_s
+        self._orders = Orders(generation=0, stage=Stage.IDLE)
+        self._workers: dict[int, _Worker] = {}
+        self._failed: dict[int, str] = {}
+        self._finished: set[int] = set()
+        self._rooted, self._stop = 0, False
+        self._number, self._processes = 0, 0
+        self._report_at = now
+
+    def handle(self, event: AgentEvent, now: float) -> list[AgentAction]:
+        """Take note of `event`; returns what is to be done, in order."""
+        if self.stage == Stage.END:
+            return []
+        match event:
+            case Ordered(orders):
+                return self._obey(orders, now)
+            case Parked():
+                return self._park(event, now)
+            case Finished():
+                return self._finish(event, now)
+            case Exited():
+                return self._bury(event, now)
+            case Tick():
+                return [self._report(now)] if now >= self._report_at else []
+
+    def next_deadline(self) -> float | None:
+        """When a Tick is due, if nothing else happens."""
+        return None if self.stage == Stage.END else self._report_at
+
+    def check_invariants(self) -> None:
+        """Raises: AssertionError: This machine is in a state that it must never be in."""
+        assert self._workers.keys() <= set(self._orders.ranks)
+        assert not self._workers.keys() & self._failed.keys()
+        if self.stage in (Stage.HALT, Stage.RUN) and not self._failed:
+            assert tuple(self._workers) == self._orders.ranks
+            assert all(worker.parked == self.generation for worker in self._workers.values())
+
+    def _obey(self, orders: Orders, now: float) -> list[AgentAction]:
+        if orders.stage == Stage.END:
+            self.stage = Stage.END
+            return [Abort(orders.generation + 1), *self._kill_all(), Leave(orders.reason)]
+        actions: list[AgentAction] = []
+        if orders.generation > self.generation:
+            actions = self._enter(orders)
+        if orders.generation == self.generation:
+            if orders.stop and not self._stop:
+                self._stop = True
+                actions += [RequestStop(), self._report(now)]
+            if (orders.stage, self.stage) == (Stage.RUN, Stage.HALT) and not self._failed:
+                assert orders.start is not None
+                self.stage = Stage.RUN
+                actions += [Release(self.generation, orders.start), self._report(now)]
+        return actions
+
+    def _enter(self, orders: Orders) -> list[AgentAction]:
+        """End the generation before, and bring those together who belong to this one."""
+        self._orders, self.generation = orders, orders.generation
+        self.stage, self._rooted = Stage.IDLE, 0
+        self._failed.clear()
+        self._finished.clear()
+        kills = self._kill_all(keep=orders.ranks)
+        forks = [self._fork(rank) for rank in orders.ranks if rank not in self._workers]
+        self._workers = dict(sorted(self._workers.items()))
+        return [Abort(self.generation), *kills, *forks]
+
+    def _park(self, parked: Parked, now: float) -> list[AgentAction]:
+        worker = self._workers.get(parked.rank)
+        if worker is None or parked.generation != self.generation:
+            return []
+        worker.parked, worker.committed = parked.generation, parked.committed
+        self._rooted = max(self._rooted, parked.rooted)
+        here = all(worker.parked == self.generation for worker in self._workers.values())
+        if self.stage != Stage.IDLE or not here or self._failed:
+            return []
+        self.stage = Stage.HALT
+        return [self._report(now)]
+
+    def _finish(self, finished: Finished, now: float) -> list[AgentAction]:
+        if finished.generation != self.generation or finished.rank not in self._workers:
+            return []
+        self._finished.add(finished.rank)
+        return [self._report(now)]
+
+    def _bury(self, exited: Exited, now: float) -> list[AgentAction]:
+        worker = self._workers.get(exited.rank)
+        if worker is None or worker.process != exited.process:
+            return []  # we have ended it ourselves
+        del self._workers[exited.rank]
+        self._failed[exited.rank] = exited.cause
+        return [Abort(self.generation + 1), self._report(now)]
+
+    def _fork(self, rank: int) -> Fork:
+        self._processes += 1
+        self._workers[rank] = _Worker(self._processes)
+        return Fork(rank, self.generation, self._processes)
+
+    def _kill_all(self, keep: Sequence[int] = ()) -> list[AgentAction]:
+        odd = [rank for rank in self._workers if rank not in keep]
+        return [Kill(rank, self._workers.pop(rank).process) for rank in odd]
+
+    @property
+    def members(self) -> Mapping[int, str]:
+        """The host of every rank of the generation."""
+        return self._orders.members
+
+    @property
+    def failed(self) -> Mapping[int, str]:
+        """Why workers of the generation died, by rank."""
+        return self._failed
+
+    def _report(self, now: float) -> Report:
+        self._number += 1
+        self._report_at = now + self._heartbeat_s
+        still = self.stage == Stage.HALT
+        return Report(
+            Status(
+                host=self._host,
+                number=self._number,
+                generation=self.generation,
+                stage=self.stage,
+                room=self._room,
+                failed=dict(self._failed),
+                committed={
+                    rank: worker.committed
+                    for rank, worker in self._workers.items()
+                    if still and worker.committed is not None
+                },
+                rooted=self._rooted if still else 0,
+                finished=frozenset(self._finished),
+                stop=self._stop,
+            )
+        )

@@ -1,0 +1,1 @@
+"""A cluster that exists in memory only, to try the core against every fault there is."""

@@ -1,0 +1,162 @@
+"""The simulated workers: they train in lockstep, stand still when told to, and die when killed.
+
+What a worker has learnt is a chain of hashes, one link a step, so two workers that differ in any
+step differ for ever. A step is simulated as a whole: when it began, when its reduced gradient was
+complete, and when the last worker had taken it over. How far a single worker was in between is
+worked out only if something happens to it.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final
+
+from holdfast.core.protocol import Start
+
+NEVER: Final = math.inf
+PASSING: Final = 0.1
+"""How long after the first worker the last one leaves the step's last barrier, of a step."""
+
+
+def link(chain: int, step: int) -> int:
+    """What is known after `step`, from what was known before it."""
+    return hash((chain, step))
+
+
+@dataclass(slots=True, eq=False)
+class Worker:
+    """A process.
+
+    Attributes:
+        committed: Steps behind its replica; None if it has none.
+        chain: What it has learnt.
+        group: With whom it trains, if it does.
+    """
+
+    rank: int
+    host: str
+    process: int
+    alive: bool = True
+    committed: int | None = None
+    chain: int = 0
+    group: Group | None = None
+
+
+@dataclass(slots=True, eq=False)
+class Group:
+    """The workers of a generation.
+
+    Attributes:
+        size: How many there must be before a step can begin.
+        root_at: When the reduced gradient of the step in hand is complete.
+        end_at: When all have committed it.
+        whole: Whether nobody has left.
+    """
+
+    generation: int
+    size: int
+    workers: dict[int, Worker] = field(default_factory=dict)
+    step: int = 0
+    root_at: float = NEVER
+    end_at: float = NEVER
+    whole: bool = True
+
+
+class DataPlane:
+    """All workers of a cluster.
+
+    Args:
+        chance: Draws all that is left to chance.
+        num_steps: Length of the run.
+        step_s: Mean time of a step, seconds.
+        begin: Called with a group when it begins a step, to have `end_step` called at its `end_at`,
+            or when there is none left to begin.
+    """
+
+    def __init__(
+        self,
+        chance: random.Random,
+        num_steps: int,
+        step_s: float,
+        begin: Callable[[Group], None],
+    ) -> None:
+        self._chance, self.num_steps, self._step_s, self._begin = chance, num_steps, step_s, begin
+        self._groups: dict[int, Group] = {}
+        self._roots: dict[str, tuple[int, int]] = {}
+        self.chains = [0]
+        """What an undisturbed run would have learnt after each step, as far as this one came."""
+
+    def rooted(self, host: str) -> int:
+        """As `core.protocol.Status.rooted`."""
+        return self._roots.get(host, (0, 0))[0]
+
+    def leave(self, worker: Worker, now: float) -> None:
+        """Take a worker out of its group: it died, or it was told to stand still."""
+        group, worker.group = worker.group, None
+        if group is None:
+            return
+        del group.workers[worker.rank]
+        group.whole = False
+        if now < group.root_at:
+            # It may have done its part before it went, and then the others can complete the step.
+            if not worker.alive or self._chance.random() < 0.5:
+                group.root_at = group.end_at = NEVER
+        elif now >= self._chance.uniform(group.root_at, group.end_at):
+            self._commit(worker, group)
+
+    def settle(self, worker: Worker, start: Start) -> None:
+        """Bring a worker's own replica to where all are to go on from."""
+        if worker.committed == start.step:
+            return
+        count, chain = self._roots[worker.host]
+        assert worker.committed == start.step - 1, "a donor that cannot come to the step"
+        assert count == start.step, "a root of another step"
+        worker.committed, worker.chain = count, chain
+
+    def copy(self, worker: Worker, start: Start, donor: Worker | None) -> None:
+        """Give a worker the state of another, or without one that of a checkpoint."""
+        worker.committed = start.step
+        worker.chain = self.chains[start.step] if donor is None else donor.chain
+
+    def join(self, worker: Worker, generation: int, size: int, now: float) -> None:
+        """Have a worker train with the others of its generation, once all are there."""
+        group = self._groups.setdefault(generation, Group(generation, size))
+        group.workers[worker.rank], worker.group = worker, group
+        self._roots.pop(worker.host, None)
+        if group.whole and len(group.workers) == size:
+            self._groups.clear()
+            found = {(worker.committed, worker.chain) for worker in group.workers.values()}
+            assert len(found) == 1, f"the workers of generation {generation} differ: {found}"
+            assert worker.committed is not None
+            group.step = worker.committed
+            assert worker.chain == self.chains[group.step], f"step {group.step}: another lineage"
+            self._begin_step(group, now)
+
+    def end_step(self, group: Group, now: float) -> None:
+        """All that are left commit the step, and begin the next if nobody has left."""
+        if now != group.end_at:
+            return  # somebody died, so it does not end
+        for worker in group.workers.values():
+            self._commit(worker, group)
+        group.step += 1
+        group.root_at = group.end_at = NEVER
+        if group.whole:
+            self._begin_step(group, now)
+
+    def _begin_step(self, group: Group, now: float) -> None:
+        if group.step < self.num_steps:
+            duration = self._step_s * self._chance.uniform(0.8, 1.5)
+            group.root_at = now + duration
+            group.end_at = group.root_at + PASSING * duration
+        self._begin(group)
+
+    def _commit(self, worker: Worker, group: Group) -> None:
+        assert worker.committed == group.step, "a step was skipped, or committed twice"
+        worker.committed, worker.chain = group.step + 1, link(worker.chain, group.step)
+        self._roots[worker.host] = (worker.committed, worker.chain)
+        if len(self.chains) == worker.committed:
+            self.chains.append(worker.chain)
+        assert self.chains[worker.committed] == worker.chain, "two lineages"

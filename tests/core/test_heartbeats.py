@@ -1,0 +1,65 @@
+"""Who is suspected, and when."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from holdfast.core.budget import Budget
+from holdfast.core.heartbeats import Heartbeats
+
+
+def watched(gaps: list[float]) -> tuple[Heartbeats, float]:
+    beats, now = Heartbeats(interval_s=1.0, floor_s=3.0), 0.0
+    beats.heard("a", now)
+    for gap in gaps:
+        now += gap
+        beats.heard("a", now)
+    return beats, now
+
+
+def test_a_silent_host_is_suspected_once() -> None:
+    beats, now = watched([1.0] * 20)
+    assert beats.suspects(now + 2.9) == []
+    assert beats.suspects(now + 3.1) == ["a"]
+    assert beats.suspects(now + 9.0) == []
+
+
+def test_who_is_usually_late_is_given_longer() -> None:
+    regular, _ = watched([1.0] * 40)
+    erratic, _ = watched([0.2, 4.0] * 20)
+    assert erratic.suspects(1e3) == regular.suspects(1e3) == ["a"]
+    regular, end = watched([1.0] * 40)
+    erratic, late_end = watched([0.2, 4.0] * 20)
+    assert erratic.deadline_of("a") - late_end > 2 * (regular.deadline_of("a") - end)
+
+
+def test_a_lost_connection_shortens_the_wait_until_the_host_is_heard() -> None:
+    beats, now = watched([1.0] * 5)
+    beats.hurry("a", now + 0.5)
+    due = beats.next_deadline()
+    assert due is not None
+    assert due <= now + 0.5
+    beats.heard("a", now + 0.4)
+    assert beats.suspects(now + 0.6) == []
+    beats.hurry("a", now + 1.0)
+    assert beats.suspects(now + 1.0) == ["a"]
+
+
+@given(st.lists(st.floats(0.01, 2.9), max_size=30))
+def test_nobody_is_suspected_within_the_floor(gaps: list[float]) -> None:
+    beats, now = Heartbeats(interval_s=1.0, floor_s=3.0), 0.0
+    beats.heard("a", now)
+    for gap in gaps:
+        now += gap
+        assert beats.suspects(now) == []
+        beats.heard("a", now)
+    assert beats.suspects(beats.deadline_of("a")) == ["a"]
+
+
+def test_the_budget_forgets_old_failures() -> None:
+    budget = Budget(failures=2, window_s=10.0)
+    assert budget.spend(0.0)
+    assert budget.spend(1.0)
+    assert budget.spend(10.5), "the first is forgotten"
+    assert not budget.spend(10.6)

@@ -1,0 +1,148 @@
+"""The machines of coordinator and agents, against everything that can happen to a cluster.
+
+What must never happen is asserted inside the simulation: two lineages, a step that is skipped,
+committed twice or taken back, workers of one generation that differ.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from holdfast.core.actions import Ended, Opened
+from holdfast.core.protocol import Stage
+from holdfast.core.run import Policy
+from holdfast.testing.simulation import Cluster, Simulation, storm
+
+ALL_KINDS = ("worker", "agent", "coordinator", "network")
+
+
+def replacing(world_size: int, **more: int) -> Policy:
+    return Policy(world_size=world_size, min_workers=world_size, **{"failures": 10**6} | more)
+
+
+def assert_finished(simulation: Simulation, steps: int) -> None:
+    assert simulation.over
+    assert simulation.run is not None
+    assert not simulation.run.reason
+    assert simulation.steps == steps
+
+
+def generations(simulation: Simulation) -> int:
+    assert simulation.run is not None
+    return simulation.run.generation
+
+
+def test_an_undisturbed_run_needs_one_generation() -> None:
+    simulation = Simulation(Cluster(hosts=2, room=2, num_steps=20), replacing(4), seed=0)
+    simulation.run_until(100)
+    assert_finished(simulation, 20)
+    assert generations(simulation) == 1
+
+
+def test_a_killed_worker_is_replaced_and_no_step_is_lost() -> None:
+    simulation = Simulation(Cluster(hosts=1, room=2, num_steps=20), replacing(2), seed=0)
+    simulation.run_until(5)
+    before = simulation.steps
+    simulation.kill_worker(simulation.living_workers()[0])
+    simulation.run_until(6.5)
+    assert simulation.steps >= before
+    simulation.run_until(100)
+    assert_finished(simulation, 20)
+    assert generations(simulation) == 2
+
+
+def test_a_coordinator_that_comes_back_disturbs_nobody() -> None:
+    simulation = Simulation(Cluster(hosts=3, room=1, num_steps=20), replacing(3), seed=0)
+    simulation.run_until(5)
+    simulation.kill_coordinator(back_s=2)
+    simulation.run_until(100)
+    assert_finished(simulation, 20)
+    assert generations(simulation) == 1
+
+
+def test_the_run_ends_while_the_coordinator_is_away_and_it_finds_that_out() -> None:
+    simulation = Simulation(Cluster(hosts=2, room=1, num_steps=5), replacing(2), seed=0)
+    simulation.run_until(2)
+    simulation.kill_coordinator(back_s=60)
+    simulation.run_until(200)
+    assert_finished(simulation, 5)
+
+
+def test_a_world_shrinks_and_grows_again() -> None:
+    policy = Policy(world_size=4, min_workers=2, failures=100)
+    simulation = Simulation(Cluster(hosts=2, room=2, num_steps=60), policy, seed=0)
+    simulation.run_until(5)
+    sizes = []
+    simulation.kill_agent(simulation.living_agents()[0], back_s=20)
+    for time in (8, 40):
+        simulation.run_until(time)
+        assert simulation.run is not None
+        assert simulation.run.stage == Stage.RUN
+        sizes.append(len(simulation.run.members))
+    assert sizes == [2, 4]
+    simulation.run_until(200)
+    assert_finished(simulation, 60)
+
+
+def test_a_host_that_is_cut_off_is_fenced_and_comes_back_as_another() -> None:
+    policy = Policy(world_size=2, min_workers=1, failures=100)
+    simulation = Simulation(Cluster(hosts=2, room=1, num_steps=60), policy, seed=0)
+    simulation.run_until(5)
+    lost = simulation.living_agents()[0]
+    simulation.cut(lost, to=True, back=True, heal_s=10)
+    simulation.run_until(30)
+    assert lost not in simulation.living_agents()
+    assert len(simulation.living_workers()) == 2
+    simulation.run_until(200)
+    assert_finished(simulation, 60)
+
+
+def test_a_run_that_fails_again_and_again_ends_with_the_reason() -> None:
+    policy = replacing(2, failures=3)
+    simulation = Simulation(Cluster(hosts=1, room=2, num_steps=1000), policy, seed=0)
+    for time in range(5, 30, 5):
+        simulation.at(time, lambda: simulation.kill_worker(simulation.living_workers()[0]))
+    simulation.run_until(100)
+    assert simulation.over
+    assert simulation.run is not None
+    assert "more than 3 failures" in simulation.run.reason
+    assert "SIGKILL" in simulation.run.reason
+
+
+def test_a_run_that_cannot_get_its_workers_gives_up() -> None:
+    policy = Policy(world_size=4, min_workers=4, patience_s=30.0)
+    simulation = Simulation(Cluster(hosts=3, room=1, num_steps=10), policy, seed=0)
+    simulation.run_until(100)
+    assert simulation.over
+    assert simulation.run is not None
+    assert "of 4 needed workers" in simulation.run.reason
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_a_storm_of_faults_costs_time_and_nothing_else(seed: int) -> None:
+    cluster = Cluster(
+        hosts=3,
+        room=2,
+        num_steps=400,
+        step_s=(1.0, 0.1, 0.5)[seed % 3],
+        loss=(0.0, 0.05, 0.1)[seed // 3 % 3],
+        late=(0.0, 0.1, 0.3)[seed // 9 % 3],
+    )
+    policy = Policy(world_size=6, min_workers=(6, 2)[seed % 2], failures=10**6)
+    simulation = Simulation(cluster, policy, seed)
+    storm(simulation, faults=60, until=200, kinds=ALL_KINDS)
+    simulation.run_until(5000)
+    assert_finished(simulation, 400)
+
+
+def test_one_seed_is_one_history() -> None:
+    logs = []
+    for _ in range(2):
+        cluster = Cluster(hosts=3, room=2, num_steps=100, loss=0.05, late=0.1)
+        simulation = Simulation(cluster, replacing(6), seed=7)
+        storm(simulation, faults=20, until=80, kinds=ALL_KINDS)
+        simulation.run_until(1000)
+        logs.append(simulation.log)
+    assert logs[0] == logs[1]
+    assert any(str(Opened.__name__) in line for line in logs[0])
+    assert any(str(Ended.__name__) in line for line in logs[0])
