@@ -43,6 +43,7 @@ def save(root, step, flat, layout, world=2):
         size_bytes=layout.size_bytes,
         absent=(),
         state={},
+        loss=None,
         metrics={},
         order={},
         versions={},

@@ -77,6 +77,18 @@ def test_a_cache_is_built_once_and_anew_when_a_file_changes(pictures, tmp_path):
     assert_same(changed, folder(pictures, None))
 
 
+def test_a_link_that_moves_to_another_class_makes_another_cache(pictures, tmp_path):
+    pool = tmp_path / "pool"
+    pictures.rename(pool)
+    for file in sorted(pool.glob("*/*.png")):
+        link = pictures / file.parent.name / f"{file.parent.name}{file.stem}.png"
+        link.parent.mkdir(parents=True, exist_ok=True)
+        link.symlink_to(file)
+    folder(pictures, tmp_path / "cache")
+    (pictures / "a" / "a0.png").rename(pictures / "b" / "a0.png")
+    assert_same(folder(pictures, tmp_path / "cache"), folder(pictures, None))
+
+
 @pytest.mark.parametrize("seed", range(20))
 def test_a_damaged_cache_is_built_anew(pictures, tmp_path, seed):
     cache, draw = tmp_path / "cache", random.Random(seed)

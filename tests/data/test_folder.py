@@ -174,3 +174,12 @@ def test_hidden_files_are_no_images(parted):
 def test_a_missing_folder_is_refused(tmp_path):
     with pytest.raises(JobError, match=r"nowhere: No such file or directory; set data\.path"):
         folder(tmp_path / "nowhere")
+
+
+def test_an_empty_part_is_refused(parted):
+    for file in (parted / "test").rglob("*.*"):
+        file.unlink()
+    for kind in ("red", "blue"):
+        (parted / "test" / kind).rmdir()
+    with pytest.raises(JobError, match="test holds no folders of classes"):
+        folder(parted)

@@ -306,3 +306,24 @@ def test_a_missing_library_is_named_with_how_to_install_it(tmp_path, monkeypatch
     with pytest.raises(JobError) as caught:
         records(kind, path)
     assert str(caught.value) == f"{module} is not installed: pip install 'holdfast[data]'"
+
+
+def test_an_empty_compressed_file_is_no_file_without_records(tmp_path):
+    for number in range(2):
+        write(tmp_path / f"x-0000{number}-of-00002", "tfrecord", x=IMAGES, y=LABELS)
+    for file in tmp_path.glob("x-*"):
+        file.with_name(f"{file.name}.gz").write_bytes(gzip.compress(file.read_bytes()))
+    (tmp_path / "x-00001-of-00002.gz").write_bytes(b"")
+    with pytest.raises(JobError, match=r"00001-of-00002\.gz is empty"):
+        records("tfrecord", tmp_path / "x-*.gz")
+
+
+def test_a_virtual_data_set_is_refused(tmp_path):
+    write(tmp_path / "part", "hdf5", x=IMAGES, y=LABELS)
+    layout = h5py.VirtualLayout(shape=IMAGES.shape, dtype=IMAGES.dtype)
+    layout[:] = h5py.VirtualSource(tmp_path / "part", "x", shape=IMAGES.shape)
+    with h5py.File(tmp_path / "whole", "w") as file:
+        file.create_virtual_dataset("x", layout)
+        file["y"] = LABELS
+    with pytest.raises(JobError, match="x is a virtual data set"):
+        records("hdf5", tmp_path / "whole")

@@ -33,7 +33,7 @@ def test_a_folder_is_read_in_the_order_of_its_names(tmp_path):
 def test_the_default_text_is_real_and_the_byte_entropy_is_that_of_english():
     training, test = windows(None, 64)
     assert len(training) > 5000
-    assert 2.8 < test.byte_entropy() < 3.5
+    assert 2.8 < test.byte_entropy < 3.5
 
 
 @pytest.mark.parametrize("content", [b"", b"short"])
@@ -60,7 +60,6 @@ def test_a_device_is_refused():
 
 def test_a_file_in_a_folder_that_cannot_be_read_is_named(tmp_path):
     (tmp_path / "a").write_bytes(TEXT)
-    (tmp_path / "loop").symlink_to("loop")
     (tmp_path / "mem").symlink_to("/proc/self/mem")
     with pytest.raises(JobError, match=r"text \S*/mem: Input/output error; set data\.path"):
         windows(tmp_path, 64)
@@ -69,3 +68,21 @@ def test_a_file_in_a_folder_that_cannot_be_read_is_named(tmp_path):
 def test_a_missing_text_is_refused_by_name(tmp_path):
     with pytest.raises(JobError, match=r"nowhere: No such file"):
         windows(tmp_path / "nowhere", 64)
+
+
+@pytest.mark.parametrize(
+    ("target", "message"),
+    [
+        ("nowhere", "No such file"),
+        ("part", "a link to another folder"),
+        ("link", "Too many levels"),
+    ],
+)
+def test_a_link_that_leads_to_no_text_is_refused_not_passed_over(tmp_path, target, message):
+    folder = tmp_path / "text"
+    (tmp_path / "part").mkdir()
+    folder.mkdir()
+    (folder / "a").write_bytes(TEXT)
+    (folder / "link").symlink_to(target if target == "link" else tmp_path / target)
+    with pytest.raises(JobError, match=message):
+        windows(folder, 64)

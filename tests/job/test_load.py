@@ -41,7 +41,8 @@ def test_overrides_reach_into_the_job():
         ("model.name=mlp", "to replace the whole part write 'model={name: mlp}'"),
         ("workers", "'workers' is not key=value"),
         ("workers.x=1", "workers has no keys of its own"),
-        ("clip_norm=.inf", "clip_norm: input should be a finite number"),
+        ("clip_norm=.inf", "clip_norm=.inf cannot be read: "),
+        ("params={1: a}", "a key that is no string"),
         ("data=[", "data=[ cannot be read: "),
     ],
 )
@@ -136,3 +137,15 @@ def test_only_what_does_not_show_in_the_weights_may_change_on_resume():
     assert load("digits", [*folder, "data.height=9"]).lineage() != load("digits", folder).lineage()
     fast = load("digits", ["numerics=fast"])
     assert load("digits", ["numerics=fast", "workers=1"]).lineage() != fast.lineage()
+
+
+def test_what_yaml_shares_is_not_shared_in_the_job(tmp_path):
+    path = tmp_path / "mine.yaml"
+    path.write_text("params:\n  a: &p {lr: 1}\n  b: *p\n")
+    assert load(str(path), ["params.a.lr=2"]).params == {"a": {"lr": 2}, "b": {"lr": 1}}
+
+
+def test_values_from_python_stay_as_they_are():
+    job = load("digits", values={"params": {"lr": 1e-5}, "optimizer.lr": 0.5})
+    assert job.params == {"lr": 1e-5}
+    assert job.optimizer.lr == 0.5

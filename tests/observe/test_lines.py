@@ -1,5 +1,8 @@
 """Logs survive crashes and full disks, and never end a run."""
 
+import subprocess
+import sys
+
 from holdfast.observe import lines
 
 
@@ -27,9 +30,32 @@ def test_torn_lines_are_passed_over(tmp_path):
     path.write_text('{"step": 1}\n{"ste\n[1]\n{"step": 2}\n{"step"')
     assert [entry["step"] for entry in lines.read(path)] == [1, 2]
     lines.forget_after(path, 5)
-    assert path.read_text() == '{"step": 1}\n'
+    assert [entry["step"] for entry in lines.read(path)] == [1, 2]
+    assert path.read_text().endswith('{"step": 2}\n'), "what was torn at the end is cut"
 
 
 def test_a_line_that_cannot_be_written_is_forgiven():
     with lines.JsonLines("/dev/full") as log:
         log.write(step=1)
+
+
+def test_the_line_after_a_torn_one_is_whole(tmp_path):
+    """A limit on the size of files tears a line as a full disk does."""
+    program = f"""
+import resource, signal
+from pathlib import Path
+from holdfast.observe import lines
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+path = Path({str(tmp_path / "log")!r})
+with lines.JsonLines(path) as log:
+    log.write(step=1)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (path.stat().st_size + 5, resource.RLIM_INFINITY))
+    log.write(step=2)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+    log.write(step=3)
+print([entry["step"] for entry in lines.read(path)])
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert done.stdout == "[1, 3]\n"

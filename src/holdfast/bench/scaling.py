@@ -24,6 +24,7 @@ from holdfast.agent.supervisor import Controls
 from holdfast.bench.figures import ratio, spread
 from holdfast.bench.workloads import WORKLOADS
 from holdfast.engines import local
+from holdfast.errors import HoldfastError
 from holdfast.job import load
 from holdfast.observe import lines
 from holdfast.observe.run_dir import RunDirectory
@@ -74,6 +75,8 @@ def run_plain(
             for child in children:
                 child.kill()
                 child.wait()
+    if any(child.returncode for child in children):
+        raise HoldfastError(f"a plain process of {workload} failed; its words are above")
     ends = [[float(end) for end in text.split()][WARM_STEPS - 1 :] for text in texts]
     start, end = max(times[0] for times in ends), min(times[-1] for times in ends)
     rate = 0.0
@@ -160,6 +163,11 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=48)
     parser.add_argument("--rounds", type=int, default=5)
     options = parser.parse_args()
+    unknown = set(options.workloads.split(",")) - WORKLOADS.keys()
+    if unknown:
+        parser.error(f"no workload {', '.join(sorted(unknown))}; there are {', '.join(WORKLOADS)}")
+    if not all(number.isdecimal() and int(number) for number in options.workers.split(",")):
+        parser.error(f"--workers {options.workers} must be numbers above 0, such as 1,2,4")
     rows = [
         row
         for workload in options.workloads.split(",")

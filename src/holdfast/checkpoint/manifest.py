@@ -83,7 +83,8 @@ class Header(_Record):
         tensors: The layout of the state, `size_bytes` long.
         absent: Tensors that had no value yet.
         state: What the user's code keeps, `session.state`.
-        metrics: The newest loss and evaluation.
+        loss: That of the newest step.
+        metrics: The newest evaluation.
         best: The best evaluation so far, where one is looked for.
         order: The data set and how the run walks through it; see `data.order`.
         versions: Of holdfast, torch and Python.
@@ -97,6 +98,7 @@ class Header(_Record):
     size_bytes: int
     absent: tuple[str, ...]
     state: dict[str, Any]
+    loss: float | None
     metrics: dict[str, float]
     best: Best = Best()
     order: dict[str, Any]

@@ -125,10 +125,11 @@ def cached(
 
 def _key(settings: Mapping[str, Any], sources: Mapping[str, Source]) -> str:
     """Raises: OSError: A file is gone."""
-    files = [
-        (name, str(path.resolve()), (state := path.stat()).st_size, state.st_mtime_ns)
+    files = [  # a link's own place counts too: the class of an image may follow from it
+        (name, str(path.absolute()), str(path.resolve()), state.st_size, state.st_mtime_ns)
         for name, source in sources.items()
         for path in source.files
+        for state in [path.stat()]
     ]
     known = json.dumps([FORMAT, pillow_version, dict(settings), files], sort_keys=True)
     return hashlib.sha256(known.encode()).hexdigest()[:16]
@@ -177,7 +178,7 @@ def _opened(place: Path, names: list[str]) -> Cached | None:
     try:
         manifest = _Manifest.model_validate_json((place / "manifest.json").read_bytes())
         samples = {name: _mapped(place, name, manifest.parts[name]) for name in names}
-    except (FileNotFoundError, ValueError, KeyError):
+    except (FileNotFoundError, EOFError, ValueError, KeyError):
         return None
     if manifest.sha256 != manifest.digest():
         return None

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from itertools import chain
 from pathlib import Path
 from typing import Final
@@ -46,6 +47,34 @@ def build(spec: LabelledData) -> Splits:
     Raises:
         JobError: They are absent, damaged, or not what the job says.
     """
+    with _readable():
+        return _build(spec)
+
+
+def build_text(spec: Text | SyntheticText) -> tuple[Windows, Windows]:
+    """The text of a job, for training and for the test.
+
+    Raises:
+        JobError: It cannot be read, or is too short.
+    """
+    with _readable():
+        match spec:
+            case Text():
+                return windows(spec.path, spec.length)
+            case SyntheticText():
+                return parted(synthetic_text(spec.size), spec.length, spec.name)
+
+
+@contextmanager
+def _readable() -> Iterator[None]:
+    """Name what may not be looked at, wherever that turns up."""
+    try:
+        yield
+    except PermissionError as error:
+        raise JobError(f"{error.filename}: {error.strerror}; let it be read") from None
+
+
+def _build(spec: LabelledData) -> Splits:
     match spec:
         case DigitsData():
             return digits(augment=spec.augment)
@@ -61,19 +90,6 @@ def build(spec: LabelledData) -> Splits:
         case Records():
             test = None if spec.test_path is None else _records(spec, spec.test_path)
             return _splits(spec, _records(spec, spec.path), test, spec.classes)
-
-
-def build_text(spec: Text | SyntheticText) -> tuple[Windows, Windows]:
-    """The text of a job, for training and for the test.
-
-    Raises:
-        JobError: It cannot be read, or is too short.
-    """
-    match spec:
-        case Text():
-            return windows(spec.path, spec.length)
-        case SyntheticText():
-            return parted(synthetic_text(spec.size), spec.length, spec.name)
 
 
 def _records(spec: Records, pattern: Path) -> Source:

@@ -43,10 +43,11 @@ def image_folder(path: Path, height: int) -> tuple[Source, Source | None, list[s
 
 
 def _source(root: Path, classes: list[str], height: int) -> Source:
+    folders = _visible(root)
+    if not folders:
+        raise JobError(f"{root} holds no folders of classes; fill it, or remove it")
     labelled = [
-        (file, _class_of(folder, classes))
-        for folder in _visible(root)
-        for file in _pictures(folder)
+        (file, _class_of(folder, classes)) for folder in folders for file in _pictures(folder)
     ]
     return Source(
         files=tuple(file for file, _ in labelled), blocks=lambda: _blocks(labelled, height)

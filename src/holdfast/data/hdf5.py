@@ -46,6 +46,11 @@ def _data_set(h5py: Any, file: Any, name: str, path: Path) -> Any:
     found = file.get(name)
     if not isinstance(found, h5py.Dataset) or not found.shape:
         raise JobError(f"{path} has no data set {name}; it has {', '.join(_names(h5py, file))}")
+    if found.is_virtual:
+        raise JobError(
+            f"{path}: {name} is a virtual data set, in which absent parts read as zeros; "
+            "copy it into a file of its own"
+        )
     return found
 
 

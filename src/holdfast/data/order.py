@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
-from functools import cached_property
+from functools import lru_cache
 
 from holdfast.data.permutation import Indices, Permutation
 
@@ -65,16 +65,13 @@ class Order:
         return self._permutation(self.epoch_of(step)).take(start + lo, start + hi)
 
     def _permutation(self, epoch: int) -> Permutation:
-        if epoch not in self._permutations:
-            self._permutations.clear()
-            key = f"{self.fingerprint}\0{self.seed}\0{epoch}".encode()
-            digest = hashlib.blake2b(key, digest_size=32).digest()
-            self._permutations[epoch] = Permutation(self.num_samples, digest)
-        return self._permutations[epoch]
+        key = f"{self.fingerprint}\0{self.seed}\0{epoch}".encode()
+        return _permutation(self.num_samples, hashlib.blake2b(key, digest_size=32).digest())
 
-    @cached_property
-    def _permutations(self) -> dict[int, Permutation]:
-        return {}
+
+@lru_cache(maxsize=4)  # of a run and its neighbours; safe where threads share it
+def _permutation(num_samples: int, key: bytes) -> Permutation:
+    return Permutation(num_samples, key)
 
 
 def shard_bounds(num_samples: int, batch_size: int, num_shards: int) -> tuple[int, ...]:

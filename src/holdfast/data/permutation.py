@@ -46,10 +46,11 @@ class Permutation:
         return np.concatenate(pieces) if pieces else np.empty(0, dtype=np.int64)
 
     def _images(self, block: int) -> Indices:
-        if self._block is None or self._block[0] != block:
+        known = self._block  # read once, for another thread may be in here too
+        if known is None or known[0] != block:
             positions = np.arange(block * BLOCK, min((block + 1) * BLOCK, self.n), dtype=np.uint64)
-            self._block = (block, self._walk(positions))
-        return self._block[1]
+            self._block = known = (block, self._walk(positions))
+        return known[1]
 
     def _walk(self, values: npt.NDArray[np.uint64]) -> Indices:
         values = self._feistel(values)

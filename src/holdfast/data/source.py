@@ -115,15 +115,17 @@ def matching(pattern: Path) -> tuple[Path, ...]:
     found = tuple(sorted(pattern.parent.glob(pattern.name)))
     if not found:
         raise JobError(f"{pattern} names no file; set data.path to one, or to a pattern")
-    for path in found:
-        part = _PART.fullmatch(path.name)
-        if part is None:
-            continue
-        name, digits, total, rest = part[1], len(part[2]), part[3], part[4] or ""
+    there = {path.name for path in found}
+    parts = [part for name in sorted(there) if (part := _PART.fullmatch(name))]
+    groups = {(part[1], len(part[2]), part[3], part[4] or "") for part in parts}
+    for name, digits, total, rest in sorted(groups):
         for number in range(int(total)):
-            sibling = path.with_name(f"{name}-{number:0{digits}}-of-{total}{rest}")
-            if sibling not in found:
-                raise JobError(f"{sibling} is missing beside {path.name}; fetch it too")
+            sibling = f"{name}-{number:0{digits}}-of-{total}{rest}"
+            if sibling not in there:
+                raise JobError(
+                    f"{pattern.with_name(sibling)} is missing beside other parts of {total}; "
+                    "fetch it too"
+                )
     return found
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+from functools import cached_property
 from pathlib import Path
 from typing import Final
 
@@ -16,6 +17,8 @@ from holdfast.errors import JobError
 
 TEST_SHARE: Final = 0.1
 """Share of the text, at its end, that is kept for the test."""
+COUNTED: Final = 1 << 20
+"""Bytes that are counted at a time, since numpy needs eight times their room."""
 
 
 class Windows:
@@ -39,10 +42,13 @@ class Windows:
         windows = torch.from_numpy(self._text[places]).long()
         return windows[:, :-1].contiguous(), windows[:, 1:].contiguous()
 
+    @cached_property
     def byte_entropy(self) -> float:
         """The entropy of the single bytes, nats: what a model without context could reach."""
-        shares = np.bincount(self._text) / len(self._text)
-        shares = shares[shares > 0]
+        counts = np.zeros(256, np.int64)
+        for start in range(0, len(self._text), COUNTED):
+            counts += np.bincount(self._text[start : start + COUNTED], minlength=256)
+        shares = counts[counts > 0] / len(self._text)
         return float(-(shares * np.log(shares)).sum())
 
 
@@ -92,10 +98,16 @@ def _files(folder: Path) -> list[Path]:
     def refuse(error: OSError) -> None:
         raise JobError(f"text {error.filename}: {error.strerror}; let it be read, or remove it")
 
-    found = (
-        Path(root, name) for root, _, names in os.walk(folder, onerror=refuse) for name in names
-    )
-    return sorted(file for file in found if file.is_file())
+    found = list[Path]()
+    for root, folders, names in os.walk(folder, onerror=refuse):
+        for name in folders:
+            if Path(root, name).is_symlink():
+                raise JobError(
+                    f"text {Path(root, name)} is a link to another folder, which is not followed; "
+                    "copy what is there, or remove it"
+                )
+        found += (Path(root, name) for name in names)
+    return sorted(file for file in found if file.is_file() or file.is_symlink())
 
 
 def _content(path: Path) -> bytes:

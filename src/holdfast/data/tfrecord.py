@@ -77,6 +77,8 @@ def _records(path: Path) -> Iterator[bytes]:
     """
     checksum = library("google_crc32c").value
     try:
+        if path.suffix == ".gz" and path.stat().st_size == 0:
+            raise JobError(f"{path} is empty, which no compressed file is; replace it")
         with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
             for number in itertools.count():
                 head = file.read(12)

@@ -101,19 +101,26 @@ class Result:
         return lines.read(self.run_dir / "metrics.jsonl")
 
     def as_dict(self) -> dict[str, Any]:
-        """The result as plain data, metrics beside the rest; JSON knows no NaN, so None is one."""
-        return {
+        """The result as plain data, metrics beside the rest; JSON knows no NaN, so None is one.
+
+        A metric that is called like one of the others is `evaluation.` and its name.
+        """
+        facts = {
             "status": self.status,
             "data": self.data,
             "steps": self.steps,
             "loss": self.loss,
-            **{name: value if isfinite(value) else None for name, value in self.metrics.items()},
             **({} if self.best is None else {"best": self.best}),
             "samples_per_s": self.samples_per_s,
             "seconds": self.seconds,
             "weights_sha256": self.weights_sha256,
             "run_dir": str(self.run_dir),
         }
+        metrics = {
+            f"evaluation.{name}" if name in facts else name: value if isfinite(value) else None
+            for name, value in self.metrics.items()
+        }
+        return facts | metrics
 
 
 def train(
@@ -185,18 +192,22 @@ def _job(task: str | Callable[..., Any], job: Mapping[str, Any] | Job | None) ->
     if isinstance(task, str):
         if isinstance(job, Job):
             raise JobError("give a job's name or a Job, not both")
-        return load.load(task, [f"{key}={json.dumps(value)}" for key, value in (job or {}).items()])
+        return load.load(task, values=job or {})
     values = job.model_dump() if isinstance(job, Job) else dict(job or {})
     values = {"name": task.__name__, **values, "task": reference.of(task)}
     return load.check(values, where=task.__qualname__)
 
 
 def _result(found: dict[str, Any], job: Job, path: Path) -> Result:
-    known = ("status", "steps", "loss", "best", "samples_per_s", "seconds", "weights_sha256")
     return Result(
-        **{key: found.get(key) for key in known}
-        | {"steps": found.get("steps") or 0, "seconds": found.get("seconds") or {}},
+        status=found["status"],
         data=None if job.data is None else job.data.name,
-        metrics={key: value for key, value in found.items() if key not in known},
+        steps=found.get("steps", 0),
+        loss=found.get("loss"),
+        metrics=found.get("metrics", {}),
+        best=found.get("best"),
+        samples_per_s=found.get("samples_per_s"),
+        seconds=found.get("seconds", {}),
+        weights_sha256=found.get("weights_sha256"),
         run_dir=path,
     )

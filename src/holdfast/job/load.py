@@ -28,12 +28,13 @@ def summary(name: str) -> str:
     return first.removeprefix("# ")
 
 
-def load(job: str, overrides: Iterable[str] = ()) -> Job:
+def load(job: str, overrides: Iterable[str] = (), values: Mapping[str, Any] | None = None) -> Job:
     """The job called `job` (a YAML file, or the name of a built-in one) with `overrides` applied.
 
     Args:
         job: A path that ends in .yaml or .yml, or a built-in name.
         overrides: `key=value` each, where key may be dotted and value is YAML.
+        values: Further ones by key, as they are.
 
     Raises:
         JobError: There is no such job, or a key or value in it is wrong.
@@ -41,6 +42,8 @@ def load(job: str, overrides: Iterable[str] = ()) -> Job:
     given = source(job)
     for override in overrides:
         given.override(override)
+    for key, value in (values or {}).items():
+        given.assign(key, value, f"{key}={value!r}")
     return _checked(given.values, job, given)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar, Literal, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -49,9 +49,6 @@ class Transformer(Spec):
     dropout: Fraction = 0.1
     gradient_checkpointing: bool = False
     """As in `Resnet`."""
-
-    IMPORTS: ClassVar[tuple[str, ...]] = ()
-    """Modules that building it takes, which are slow to import."""
 
     @model_validator(mode="after")
     def _heads_share_the_width(self) -> Self:

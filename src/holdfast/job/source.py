@@ -44,6 +44,14 @@ class Source:
         dotted, equals, value = text.partition("=")
         if not equals or not dotted:
             raise JobError(f"{text!r} is not key=value, such as workers=2 or optimizer.lr=0.01")
+        self.assign(dotted, _parse(value, text)[1], text)
+
+    def assign(self, dotted: str, value: Any, text: str) -> None:
+        """Set the value at a key, which may be dotted; messages call it `text`.
+
+        Raises:
+            JobError: There is no room for such a key.
+        """
         *parents, last = path = dotted.split(".")
         inner = self.values
         for key in parents:
@@ -52,7 +60,7 @@ class Source:
             inner = inner[key]
             if not isinstance(inner, dict):
                 raise JobError(f"{dotted}: {key} has no keys of its own in this job")
-        _, inner[last] = _parse(value, text)
+        inner[last] = value
         self._overrides[tuple(path)] = text
 
     def overridden(self, path: Path) -> str | None:
@@ -107,7 +115,9 @@ def _parse(text: str, where: str) -> tuple[yaml.Node | None, Any]:
         loader = _Loader(text)
         node = loader.get_single_node()
         values = None if node is None else loader.construct_document(node)
-        json.dumps(values)  # dates, bytes and loops would not come back from job.yaml as they are
+        plain = json.loads(json.dumps(values, allow_nan=False))
+        if plain != values:
+            raise ValueError("it has a key that is no string")
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark if "\n" in text else None  # an override has but one line
         line = f", line {mark.line + 1}" if mark else ""
@@ -115,6 +125,7 @@ def _parse(text: str, where: str) -> tuple[yaml.Node | None, Any]:
     except (yaml.YAMLError, TypeError, ValueError, RecursionError) as error:
         reason = " ".join(str(error).split())
         raise JobError(
-            f"{where} cannot be read: {reason}; a job holds numbers, strings, lists and mappings"
+            f"{where} cannot be read: {reason}; "
+            "a job holds finite numbers, strings, lists and mappings"
         ) from None
-    return node, values
+    return node, plain  # in which nothing is shared, as it may be in YAML

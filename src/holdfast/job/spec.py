@@ -61,7 +61,7 @@ class Job(Spec):
     """A training job.
 
     The keys in `FREE_ON_RESUME`, and a model's `gradient_checkpointing`, may differ when a run is
-    resumed: none of them shows in the weights.
+    resumed: none of them shows in the weights on one kind of hardware.
     """
 
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")] = "job"

@@ -9,10 +9,7 @@ from holdfast.observe import lines
 
 def draw(metrics: Path, picture: Path) -> None:
     """Draw the losses in `metrics` (`metrics.jsonl`), and the accuracy if there is one."""
-    import matplotlib  # only the end of a run pays for the import
-
-    matplotlib.use("agg")
-    from matplotlib.figure import Figure
+    from matplotlib.figure import Figure  # only the end of a run pays for the import
 
     entries = list(lines.read(metrics))
     steps = [(line["step"], line["loss"]) for line in entries if "loss" in line]

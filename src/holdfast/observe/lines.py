@@ -24,6 +24,7 @@ class JsonLines:
 
     def __init__(self, path: Path) -> None:
         self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+        self._torn = False
 
     def __enter__(self) -> Self:
         return self
@@ -33,8 +34,9 @@ class JsonLines:
 
     def write(self, **values: object) -> None:
         """Append one object."""
+        line = b"\n" * self._torn + json.dumps(values).encode() + b"\n"
         with contextlib.suppress(OSError):
-            os.write(self._fd, json.dumps(values).encode() + b"\n")
+            self._torn = os.write(self._fd, line) < len(line)
 
 
 class EventLog(JsonLines):
@@ -65,7 +67,9 @@ def forget_after(path: Path, step: int) -> None:
         return
     end = 0
     for line_end, value in _lines(path):
-        if value is None or int(value["step"]) > step:
+        if value is None:
+            continue
+        if int(value["step"]) > step:
             break
         end = line_end
     os.truncate(path, end)

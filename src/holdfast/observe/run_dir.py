@@ -45,14 +45,14 @@ class RunDirectory:
         self.path = path
         self.checkpoints, self.logs = path / "checkpoints", path / "logs"
         spec = path / "job.yaml"
-        if resume:
-            self._check_same_job(spec, job)
-        elif spec.exists():
-            raise JobError(
-                f"{path} holds a run already; add --resume to go on with it, "
-                "or name another directory with --run"
-            )
         try:
+            if resume:
+                self._check_same_job(spec, job)
+            elif spec.exists():
+                raise JobError(
+                    f"{path} holds a run already; add --resume to go on with it, "
+                    "or name another directory with --run"
+                )
             self.logs.mkdir(parents=True, exist_ok=True)
             self.checkpoints.mkdir(exist_ok=True)
             self._lock = self._locked(path / ".lock")

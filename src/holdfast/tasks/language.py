@@ -52,7 +52,7 @@ class LanguageModelling:
 
     def measure(self, model: nn.Module, batch: Batch) -> dict[str, float]:
         loss = float(self.loss(model, batch))
-        baseline = self.test_data().byte_entropy() / math.log(2)
+        baseline = self.test_data().byte_entropy / math.log(2)
         return {
             "test_loss": loss,
             "bits_per_byte": loss / math.log(2),

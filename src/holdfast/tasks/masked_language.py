@@ -53,7 +53,7 @@ class MaskedLanguageModelling:
 
     def measure(self, model: nn.Module, batch: Batch) -> dict[str, float]:
         loss = float(self.loss(model, batch))
-        baseline = self._windows[1].byte_entropy() / math.log(2)
+        baseline = self._windows[1].byte_entropy / math.log(2)
         return {
             "test_loss": loss,
             "bits_per_byte": loss / math.log(2),

@@ -32,6 +32,7 @@ class Progress:
 
     step: int = 0
     state: dict[str, Any] = field(default_factory=dict)
+    loss: float | None = None
     metrics: dict[str, float] = field(default_factory=dict)
     best: Best = field(default_factory=Best)
     order: dict[str, Any] = field(default_factory=dict)
@@ -71,6 +72,7 @@ class Journal:
                 progress = Progress(
                     step=found.step,
                     state=found.state,
+                    loss=found.loss,
                     metrics=found.metrics,
                     best=found.best,
                     order=found.order,
@@ -195,6 +197,7 @@ class Journal:
             size_bytes=layout.size_bytes,
             absent=tuple(sorted(replica.absent)),
             state=progress.state,
+            loss=progress.loss,
             metrics=progress.metrics,
             best=progress.best,
             order=progress.order,

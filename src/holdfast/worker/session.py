@@ -59,12 +59,14 @@ class Session:
         state: A dictionary for whatever user code wants to keep. It is saved with every checkpoint
             and given back when the run is resumed, so it must hold plain JSON values, and the same
             ones on every worker.
-        metrics: The loss of the newest step, and the newest results of the evaluation.
+        loss: The loss of the newest step; None if there was none.
+        metrics: The newest results of the evaluation.
     """
 
     def __init__(self, job: Job, arena: Arena, rank: int, journal: Journal) -> None:
         self.job = job
         self.state: dict[str, Any] = {}
+        self.loss: float | None = None
         self.metrics: dict[str, float] = {}
         self._arena, self._rank, self._journal = arena, rank, journal
         self._group = SharedMemoryGroup(arena, rank, job.timeout_s)
@@ -118,7 +120,8 @@ class Session:
         layout = self._replica.layout
         self._check_alike(layout.digest, "different models: their shapes differ")
         restored = self._journal.restore(self._replica, self._group)
-        self._step, self.state, self.metrics = restored.step, restored.state, restored.metrics
+        self._step, self.state = restored.step, restored.state
+        self.loss, self.metrics = restored.loss, restored.metrics
         self._order, self._best = restored.order, restored.best
         self._check_alike(
             self._replica.checksum(),
@@ -259,7 +262,8 @@ class Session:
             return {}
         return {
             "steps": self._step,
-            **self.metrics,
+            "loss": self.loss,
+            "metrics": self.metrics,
             "best": None
             if self._best.value is None
             else {"step": self._best.step, "value": self._best.value},
@@ -296,7 +300,7 @@ class Session:
     def _commit(self, stepper: Stepper | DdpStepper, order: Order) -> None:
         committed = stepper.commit(self._step, self._arena.stop_requested)
         self._step += 1
-        self.metrics["loss"] = committed.loss
+        self.loss = committed.loss
         self._arena[self._rank, Word.SAMPLES] += self._samples
         assert self._replica is not None
         self._journal.step(
@@ -332,6 +336,7 @@ class Session:
         now = Progress(
             step=self._step,
             state=self.state,
+            loss=self.loss,
             metrics=self.metrics,
             best=self._best,
             order=self._order,
