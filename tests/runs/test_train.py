@@ -68,3 +68,31 @@ def test_a_result_holds_tables_checkpoints_and_figures(tmp_path):
     assert result.checkpoint.name == "step-00000069"
     assert (result.best_checkpoint / "manifest.json").exists()
     assert result.figures["loss"].read_bytes().startswith(b"\x89PNG")
+
+
+CLASH = """
+import torch, torch.nn.functional as F
+import holdfast
+
+data = torch.utils.data.TensorDataset(torch.arange(40.0)[:, None] / 40, torch.arange(40) // 20)
+
+def main(session):
+    model, _ = session.attach(lambda: torch.nn.Linear(1, 2), lambda p: torch.optim.SGD(p, lr=1.0))
+    session.evaluate_each_epoch(data, lambda model, batch: {"loss": 7.0, "steps": 8.0})
+    for shard in session.shards(data, epochs=1):
+        session.backward(F.cross_entropy(model(shard.x), shard.y))
+
+if __name__ == "__main__":
+    result = holdfast.train(main, {"workers": 1, "batch": 10, "shards": 1})
+    plain = result.as_dict()
+    assert result.loss == result.history["loss"][-1] == plain["loss"] < 2
+    assert (result.steps, plain["steps"]) == (4, 4)
+    assert result.metrics == {"loss": 7.0, "steps": 8.0}
+    assert (plain["evaluation.loss"], plain["evaluation.steps"]) == (7.0, 8.0)
+"""
+
+
+def test_metrics_may_be_called_like_what_the_run_itself_tells(tmp_path):
+    path = tmp_path / "mine.py"
+    path.write_text(CLASH)
+    subprocess.run([sys.executable, path], cwd=tmp_path, check=True, timeout=120)
