@@ -34,7 +34,7 @@ def test_mnist_is_learnt_alike_by_any_number_of_workers(train, tmp_path):
     keys = {"data": {"name": "mnist", "path": str(tmp_path), "augment": True}, "batch": 40}
     one, two = (train(workers=workers, model=CNN, epochs=8, **keys) for workers in (1, 2))
     assert one["weights_sha256"] == two["weights_sha256"]
-    assert one["accuracy"] > 0.5
+    assert one["metrics"]["accuracy"] > 0.5
 
 
 def test_a_cache_shows_neither_in_the_weights_nor_in_a_resumed_run(train, tmp_path):
@@ -69,7 +69,7 @@ def test_vectors_from_parquet_are_learnt_alike_by_any_number_of_workers(train, t
     keys = {"data": data, "model": {"name": "mlp", "hidden": [16]}, "batch": 32, "epochs": 8}
     one, two = (train(workers=workers, **keys) for workers in (1, 2))
     assert one["weights_sha256"] == two["weights_sha256"]
-    assert one["accuracy"] > 0.8
+    assert one["metrics"]["accuracy"] > 0.8
 
 
 def test_made_up_text_is_learnt_alike_by_any_number_of_workers(train):
@@ -82,7 +82,7 @@ def test_made_up_text_is_learnt_alike_by_any_number_of_workers(train):
     }
     one, two = (train(workers=workers, **keys) for workers in (1, 2))
     assert one["weights_sha256"] == two["weights_sha256"]
-    assert one["bits_per_byte"] < one["byte_entropy_bits"]
+    assert one["metrics"]["bits_per_byte"] < one["metrics"]["byte_entropy_bits"]
 
 
 def test_data_that_are_damaged_end_the_run_in_one_line(train, tmp_path):

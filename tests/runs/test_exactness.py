@@ -95,8 +95,8 @@ def test_fast_numerics_learn_as_well(train, workers):
     result = train(numerics="fast", workers=workers, epochs=6)
     exact = train(numerics="exact", workers=workers, epochs=6)
     assert result["weights_sha256"] != exact["weights_sha256"]
-    assert abs(result["accuracy"] - exact["accuracy"]) < 0.1
-    assert result["accuracy"] > 0.7
+    assert abs(result["metrics"]["accuracy"] - exact["metrics"]["accuracy"]) < 0.1
+    assert result["metrics"]["accuracy"] > 0.7
 
 
 def test_more_workers_than_batches_of_work_still_train(train):

@@ -69,8 +69,8 @@ def test_a_language_model_learns_more_than_the_frequencies_of_bytes(train, name,
     text.write_bytes(b"tide" * 1000)
     data = {"name": "text", "length": 16, "path": str(text)}
     result = train(**{**JOBS[name], "data": data, "batch": 20, "epochs": 4})
-    assert result["byte_entropy_bits"] == 2.0
-    assert result["bits_per_byte"] < 1.0
+    assert result["metrics"]["byte_entropy_bits"] == 2.0
+    assert result["metrics"]["bits_per_byte"] < 1.0
 
 
 def test_gradient_checkpointing_may_be_changed_when_a_run_is_resumed(train, tmp_path):

@@ -23,7 +23,7 @@ def test_logged_values_and_evaluations_are_kept(train, tmp_path):
     lines = metrics_of(tmp_path / "run")
     assert [line["step"] for line in lines] == list(range(1, 16))
     assert all(0 <= line["logged"]["accuracy"] <= 1 for line in lines)
-    assert result["points_right"] > 0.8
+    assert result["metrics"]["points_right"] > 0.8
     assert result["loss"] == lines[-1]["loss"] < lines[0]["loss"]
 
 
@@ -148,7 +148,7 @@ def test_a_damaged_checkpoint_is_passed_over_by_all_and_the_run_ends_the_same(tr
 def test_values_that_are_no_numbers_are_kept_as_they_are(train, tmp_path):
     keys = own("not_numbers", checkpoint={"every_steps": 3, "keep": 9})
     whole = train(run_dir=tmp_path / "run", **keys)
-    assert whole["odd"] != whole["odd"]
+    assert whole["metrics"]["odd"] != whole["metrics"]["odd"]
     newest = max((tmp_path / "run" / "checkpoints").glob("step-*"))
     shutil.rmtree(newest)
     resumed = train(run_dir=tmp_path / "run", resume=True, **keys)
@@ -156,7 +156,7 @@ def test_values_that_are_no_numbers_are_kept_as_they_are(train, tmp_path):
 
 
 def test_an_evaluation_leaves_frozen_parts_frozen(train):
-    assert train(**own("frozen"))["size"] > 0
+    assert train(**own("frozen"))["metrics"]["size"] > 0
 
 
 def test_a_run_is_not_resumed_on_other_data(train, tmp_path):
