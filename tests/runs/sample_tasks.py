@@ -279,6 +279,32 @@ def dying_in_a_checkpoint(session):
         session.backward(F.cross_entropy(model(shard.x), shard.y))
 
 
+def nesterov(session):
+    """With an optimizer that writes to the gradients that it is given."""
+    model, _ = session.attach(
+        net, lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9, nesterov=True, foreach=True)
+    )
+    for shard in session.shards(Points(), epochs=3):
+        session.backward(F.cross_entropy(model(shard.x), shard.y))
+
+
+def leaving(session):
+    """Leaves the loop inside a step, with statistics that the shard has moved already."""
+    model, _ = session.attach(
+        lambda: nn.Sequential(nn.Linear(2, 8), nn.BatchNorm1d(8), nn.Linear(8, 2)),
+        lambda p: torch.optim.AdamW(p, lr=torch.tensor(0.01)),
+    )
+    for shard in session.shards(Points(), epochs=3):
+        session.backward(F.cross_entropy(model(shard.x), shard.y))
+        if shard.step == session.job.params["leave"]:
+            break
+
+
+def measures_nothing(session):
+    _model, _ = session.attach(net, adamw)
+    session.evaluate(Points(), lambda model, batch: {})
+
+
 def parting(session):
     model, _ = session.attach(net, adamw)
     for shard in session.shards(Points(), epochs=3):

@@ -216,3 +216,19 @@ def test_a_full_disk_costs_checkpoints_but_neither_the_run_nor_the_last_good_one
     subprocess.run(["mount", "-o", "remount,size=9m", small_disk], check=True)
     resumed = train(run_dir=tmp_path / "run", resume=True, **keys)
     assert resumed["weights_sha256"] == whole
+
+
+def test_an_optimizer_that_writes_to_its_gradients_does_not_write_to_those_of_others(train):
+    digests = {train(**own("nesterov", workers=n))["weights_sha256"] for n in (1, 2, 3)}
+    assert len(digests) == 1
+
+
+def test_leaving_the_loop_keeps_nothing_of_the_step_in_hand(train):
+    left = [train(**own("leaving", params={"leave": 7}, workers=n)) for n in (1, 2, 3)]
+    assert [result["steps"] for result in left] == [7, 7, 7]
+    assert len({result["weights_sha256"] for result in left}) == 1
+
+
+def test_an_evaluation_that_measures_nothing_is_refused(train):
+    with pytest.raises(JobError, match="an evaluation gives 1 to"):
+        train(**own("measures_nothing"))

@@ -16,6 +16,7 @@ PAGE: Final = 4096
 HUGE_PAGE: Final = 2 << 20
 _MADV_COLLAPSE: Final = 25
 _MAP_FIXED: Final = 0x10
+_MAP_NORESERVE: Final = 0x4000
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.mmap.restype = ctypes.c_void_p
@@ -42,7 +43,8 @@ def map_shared(fd: int, size_bytes: int, offset: int) -> memoryview:
     Raises:
         OSError: It cannot be mapped.
     """
-    place = _reserve(size_bytes + HUGE_PAGE)  # Python cannot be told at which address to map
+    # Python cannot be told at which address to map. This is only room: nothing is ever in it.
+    place = _reserve(size_bytes + HUGE_PAGE, _MAP_NORESERVE)
     address = ctypes.addressof(ctypes.c_char.from_buffer(place))
     shift = -address % HUGE_PAGE
     access, flags = mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_SHARED | _MAP_FIXED
@@ -61,5 +63,5 @@ def populate(address: int, size_bytes: int) -> None:
         _libc.madvise(first, end - first, _MADV_COLLAPSE)  # where that fails, they stay small
 
 
-def _reserve(size_bytes: int) -> mmap.mmap:
-    return mmap.mmap(-1, size_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+def _reserve(size_bytes: int, flags: int = 0) -> mmap.mmap:
+    return mmap.mmap(-1, size_bytes, flags=flags | mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)

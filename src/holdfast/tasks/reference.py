@@ -50,7 +50,7 @@ def load(reference: str) -> Callable[..., Any]:
         )
     except JobError:
         raise
-    except Exception as error:  # whatever the user's module does when it is imported
+    except (Exception, SystemExit) as error:  # whatever the user's module does when it is imported
         raise JobError(
             f"task {reference}: importing {place} failed with {type(error).__name__}: {error}"
         ) from error

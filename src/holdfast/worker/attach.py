@@ -46,15 +46,16 @@ def attach(
     if not trained:
         raise JobError("the model has no parameter to train")
     layout = replica_layout(module, built)
+    in_arena = device.type == "cpu" and job.placement == "arena"
     sections = Sections(
         group.arena,
         trained if job.sync == "tree" else {},
         dict(module.named_buffers()),
         num_leaves=job.workers if job.merges_shards else job.shards,
         num_shards=job.shards,
-        replica_bytes=layout.size_bytes if job.placement == "arena" else 0,
+        replica_bytes=layout.size_bytes if in_arena else 0,
     )
-    private = device.type == "cpu" and job.placement == "private"
+    private = device.type == "cpu" and not in_arena
     if group.rank == 0:
         check_room(job, sections, layout.size_bytes if private else 0)
     group.barrier(Meeting.ATTACH, 0)  # nobody fills memory before it is known that there is enough
@@ -63,7 +64,7 @@ def attach(
     sections.prepare(group.rank, tree.most_partials(leaves, sections.num_leaves))
     if device.type != "cpu":
         flat = torch.zeros(layout.size_bytes, dtype=torch.uint8, device=device)
-    elif not private:
+    elif in_arena:
         flat = sections.replica(group.rank, layout.size_bytes)
     else:
         flat = torch.frombuffer(private_memory(layout.size_bytes), dtype=torch.uint8)

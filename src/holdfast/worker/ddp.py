@@ -158,6 +158,12 @@ class DdpStepper:
         for column, name in enumerate(names, start=LOGGED):
             self._slot.stats[column] = self._weight * self._logged[name]
 
+    def abandon(self) -> None:
+        """As `Stepper.abandon`."""
+        self._replica.capture_buffers()
+        self._buffers.reset()
+        self._replica.optimizer.zero_grad()
+
     def commit(self, step: int, stop_seen: bool) -> Committed:
         """Check, clip, update and commit; as `Stepper.commit`."""
         arena, rank = self._group.arena, self._group.rank

@@ -39,7 +39,8 @@ def moved(batch: Any, device: torch.device) -> Any:
         case torch.Tensor():
             return batch.to(device, non_blocking=True)
         case tuple() | list():
-            return type(batch)(moved(part, device) for part in batch)
+            parts = [moved(part, device) for part in batch]
+            return type(batch)(*parts) if hasattr(batch, "_fields") else type(batch)(parts)
         case dict():
             return {key: moved(part, device) for key, part in batch.items()}
     return batch

@@ -115,9 +115,9 @@ def _measure(
         batch = dataset.batch(indices, generator_for("evaluation", start))
         values = measure(model, moved(batch, device))
         found = sorted(values)
-        if (names and found != names) or len(found) > COLUMNS - 1:
+        if (names and found != names) or not 0 < len(found) < COLUMNS:
             raise JobError(
-                f"an evaluation gives up to {COLUMNS - 1} values, the same for every "
+                f"an evaluation gives 1 to {COLUMNS - 1} values, the same for every "
                 f"batch; it gave {names or 'none'} and then {found}"
             )
         names = found

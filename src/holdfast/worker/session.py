@@ -185,6 +185,7 @@ class Session:
                 self._commit(stepper, order)
         finally:
             self._current = None
+            stepper.abandon()
             loader.close()
 
     def backward(self, loss: torch.Tensor, *, weight: float | None = None) -> None:
@@ -307,7 +308,7 @@ class Session:
             committed,
             epoch=order.epoch_of(committed.step),
             samples=self._samples,
-            rate=self._replica.optimizer.param_groups[0]["lr"],
+            rate=float(self._replica.optimizer.param_groups[0]["lr"]),
             phases=self._phases(),
         )
         improved = self._evaluate_after(committed.step, order)

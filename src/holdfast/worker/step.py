@@ -123,6 +123,9 @@ class Stepper:
         self._parameters = [replica.parameters[name] for name in self._names]
         self._buffers = Buffers(replica, layout)
         self._root_gradients = sections.root.gradients
+        # Whether the optimizer may be given what all workers read; the first update shows it.
+        self._lends_root = group.world_size == 1
+        self._first_update = not self._lends_root
         self._reducer = TreeReducer(
             group,
             tables=sections.tables,
@@ -199,6 +202,16 @@ class Stepper:
         """Account for a shard that has no samples, or taught nothing: it weighs nothing."""
         tree.carry(self._table, self._node(leaf), tree.EMPTY, self._merge)
 
+    def abandon(self) -> None:
+        """Forget what was computed of a step that will not be committed."""
+        self._replica.capture_buffers()
+        self._buffers.reset()
+        for parameter in self._parameters:
+            parameter.grad = None
+        self._shard = None
+        self._reducer.take_back()
+        self._begin_step()
+
     def commit(self, step: int, stop_seen: bool) -> Committed:
         """Reduce, check, clip, update and commit.
 
@@ -233,13 +246,22 @@ class Stepper:
         )
 
     def _update(self, reduced: Reduced) -> None:
-        """Step the optimizer on what lies in the root slot, and take over the buffers."""
+        """Step the optimizer on what lies in the root slot, and take over the buffers.
+
+        All workers read that slot, and some optimizers write to the gradients (SGD with Nesterov's
+        momentum, where it takes all parameters together): one that did so in its first step works
+        on copies.
+        """
         used = reduced.used.tolist()
-        for parameter, gradient, was_used in zip(
-            self._parameters, self._root_gradients, used, strict=False
-        ):
+        gradients = self._root_gradients
+        if not self._lends_root:
+            gradients = [gradient.clone() for gradient in gradients]
+        for parameter, gradient, was_used in zip(self._parameters, gradients, used, strict=False):
             parameter.grad = gradient.to(parameter.device) if was_used else None
         self._replica.optimizer.step()
+        if self._first_update:
+            self._first_update = False
+            self._lends_root = all(map(torch.equal, gradients, self._root_gradients))
         for parameter in self._parameters:
             parameter.grad = None
         self._replica.capture_optimizer()
