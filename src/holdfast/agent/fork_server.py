@@ -25,7 +25,7 @@ from typing import Any, Final, NoReturn
 from holdfast.errors import JobError, ProtocolError
 from holdfast.tasks import reference
 from holdfast.wire.channel import Channel
-from holdfast.wire.lifeline import die_with_parent
+from holdfast.wire.lifeline import STOP_SIGNALS, die_with_parent
 from holdfast.wire.messages import Exited, Fork, Forked, Prepare, Ready
 
 _CRASHED: Final = 70
@@ -41,9 +41,7 @@ def main() -> None:
     die_with_parent(options.parent)
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]  # a line that a worker
     # prints is to be in its log before it dies, and to be seen by those who follow the log
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        # Sent to the whole tree, these are for the agent, which has the workers save and end.
-        signal.signal(number, lambda *_: None)
+    _on_signals(lambda *_: None)
     entry = importlib.import_module(options.entry)
     entry.warm_up()
     assert _num_threads() == 1, "something started a thread; forking would not be safe"
@@ -103,6 +101,8 @@ class _Server:
             for key in list(self._selector.get_map().values()):
                 os.close(key.fd)
             self._selector.close()
+            # What a task forks in its turn is to end when the task tells it to.
+            os.register_at_fork(after_in_child=lambda: _on_signals(signal.SIG_DFL))
             os.dup2(log_fd, 1)
             os.dup2(log_fd, 2)
             os.close(log_fd)
@@ -118,8 +118,14 @@ class _Server:
         self._selector.unregister(pidfd)
         os.close(pidfd)
         _, status = os.waitpid(pid, 0)
-        with contextlib.suppress(BrokenPipeError):  # the agent has left, and so shall we
+        with contextlib.suppress(ConnectionError):  # the agent has left, and so shall we
             self._channel.send(Exited(rank=rank, pid=pid, status=os.waitstatus_to_exitcode(status)))
+
+
+def _on_signals(handler: signal.Handlers | Callable[..., None]) -> None:
+    """Handle so what, sent to the whole tree, is for the agent: it has the workers save and end."""
+    for number in STOP_SIGNALS:
+        signal.signal(number, handler)
 
 
 def _num_threads() -> int:

@@ -6,7 +6,7 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final, Self
 
 from holdfast.agent.spawn import Spawned
@@ -17,6 +17,10 @@ from holdfast.wire.messages import AnyMessage, Fork, Forked, Prepare, Ready
 START_TIMEOUT_S: Final = 120.0
 FORK_TIMEOUT_S: Final = 30.0
 END_TIMEOUT_S: Final = 5.0
+
+
+def _never() -> bool:
+    return False
 
 
 class ForkServer:
@@ -35,19 +39,21 @@ class ForkServer:
         self._ready = False
         self.channel = Channel(spawned.socket)
 
-    def prepare(self, imports: Sequence[str]) -> None:
+    def prepare(self, imports: Sequence[str], given_up: Callable[[], bool] = _never) -> None:
         """Have it import beforehand what its forks will need, where that is safe.
 
         Args:
             imports: References; see `tasks.reference`.
+            given_up: Whether nobody wants it any more.
 
         Raises:
-            HoldfastError: It did not come up.
+            HoldfastError: It did not come up, or was given up.
         """
-        self._await_ready()
+        self._await_ready(given_up)
         if imports:
-            self.channel.send(Prepare(imports=tuple(imports)))
-            self._await(Ready, START_TIMEOUT_S)
+            doing = f"importing {', '.join(imports)}"
+            self._send(Prepare(imports=tuple(imports)))
+            self._await(Ready, START_TIMEOUT_S, doing, given_up)
 
     def __enter__(self) -> Self:
         return self
@@ -67,11 +73,8 @@ class ForkServer:
             HoldfastError: The fork server is gone.
         """
         self._await_ready()
-        try:
-            self.channel.send(Fork(rank=rank, config=config), fds)
-        except BrokenPipeError:
-            raise HoldfastError(self.died) from None
-        forked = self._await(Forked, FORK_TIMEOUT_S)
+        self._send(Fork(rank=rank, config=config), fds)
+        forked = self._await(Forked, FORK_TIMEOUT_S, f"forking rank {rank}")
         assert isinstance(forked, Forked)
         return forked.pid, self.channel.take_fds(1)[0]
 
@@ -103,14 +106,25 @@ class ForkServer:
             file.seek(0)
             return file.read()
 
-    def _await_ready(self) -> None:
+    def _send(self, message: AnyMessage, fds: Sequence[int] = ()) -> None:
+        try:
+            self.channel.send(message, fds)
+        except ConnectionError:
+            raise HoldfastError(self.died) from None
+
+    def _await_ready(self, given_up: Callable[[], bool] = _never) -> None:
         if not self._ready:
-            self._await(Ready, START_TIMEOUT_S)
+            self._await(Ready, START_TIMEOUT_S, "importing torch", given_up)
             self._ready = True
 
-    def _await(self, kind: type, timeout_s: float) -> AnyMessage:
+    def _await(
+        self, kind: type, timeout_s: float, doing: str, given_up: Callable[[], bool] = _never
+    ) -> AnyMessage:
         deadline = time.monotonic() + timeout_s
         while time.monotonic() < deadline and not self.channel.at_end:
+            if given_up():
+                self._process.kill()
+                raise HoldfastError(f"the run was aborted while the fork server was {doing}")
             self._pending += self.channel.poll(0.1)
             for message in self._pending:
                 if isinstance(message, kind):
@@ -118,4 +132,8 @@ class ForkServer:
                     return message
         if self.channel.at_end:
             raise HoldfastError(self.died)
-        raise HoldfastError(f"the fork server gave no '{kind.__name__}' within {timeout_s:.0f} s")
+        self._process.kill()
+        raise HoldfastError(
+            f"the fork server was {doing} for more than {timeout_s:.0f} s and was ended; see "
+            "fork-server.log in the run's logs"
+        )

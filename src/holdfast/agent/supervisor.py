@@ -42,8 +42,6 @@ from holdfast.wire.messages import (
 )
 
 TICK_S: Final = 0.1
-STOP_TIMEOUT_S: Final = 120.0
-"""How long workers may take to end their step and save when asked to stop."""
 LAST_WORDS_TIMEOUT_S: Final = 2.0
 """How long the messages of a dead worker are waited for; a child of its own may hold the socket."""
 ABORT_TIMEOUT_S: Final = 5.0
@@ -86,6 +84,7 @@ class Supervisor:
         events: The run's log of events.
         logs: The directory of the workers' own logs.
         controls: How to stop it.
+        timeout_s: How long workers may take to end their step and save when asked to stop.
     """
 
     def __init__(
@@ -96,14 +95,17 @@ class Supervisor:
         events: EventLog,
         logs: Path,
         controls: Controls,
+        timeout_s: float,
     ) -> None:
         self._forks, self._arena, self._barrier = forks, arena, barrier
         self._events, self._logs, self._controls = events, logs, controls
+        self._timeout_s = timeout_s
         self._workers: dict[int, _Worker] = {}
         self._selector = selectors.DefaultSelector()
         self._culprit: _Worker | None = None
         self._stop_deadline: float | None = None
         self._abort_deadline: float | None = None
+        self._late = False
         self._oom_kills = oom_kills()
 
     def run(self, launches: Sequence[str]) -> dict[str, Any]:
@@ -125,10 +127,9 @@ class Supervisor:
                 self._check_controls()
             if self._culprit is not None:
                 raise self._blame(self._culprit)
-            if self._controls.abort:
-                raise HoldfastError("the run was aborted; resume it from its last checkpoint")
             result = self._workers[0].result
-            assert result is not None, "rank 0 ended well but reported nothing"
+            if result is None:
+                raise HoldfastError(self._why_aborted())
             return result
         finally:
             self._clean_up()
@@ -196,7 +197,7 @@ class Supervisor:
         else:
             self._events.event("checkpoint-failed", step=verdict.step, reason=verdict.error)
         for worker in self._workers.values():
-            with contextlib.suppress(BrokenPipeError):  # it died; the fork server will say so
+            with contextlib.suppress(ConnectionError):  # it died; the fork server will say so
                 worker.channel.send(CheckpointDone(step=verdict.step, error=verdict.error))
 
     def _on_fork_server(self, message: AnyMessage) -> None:
@@ -228,14 +229,22 @@ class Supervisor:
         now = time.monotonic()
         if self._controls.stop and self._stop_deadline is None:
             self._arena.request_stop()
-            self._stop_deadline = now + STOP_TIMEOUT_S
+            self._stop_deadline = now + self._timeout_s
             self._events.event("stop-requested")
-        late = self._stop_deadline is not None and now > self._stop_deadline
-        if (self._controls.abort or late) and self._abort_deadline is None:
-            self._controls.abort = True
+        self._late = self._stop_deadline is not None and now > self._stop_deadline
+        if (self._controls.abort or self._late) and self._abort_deadline is None:
             self._abort()
         if self._abort_deadline is not None and now > self._abort_deadline:
             self._kill()
+
+    def _why_aborted(self) -> str:
+        cause = f"did not end their step within {self._timeout_s:.0f} s of being asked to stop; "
+        if not self._late:
+            return "the run was aborted; resume it from its last checkpoint"
+        return (
+            f"the workers {cause}resume the run from its last checkpoint, with a longer timeout_s "
+            "if a step or an evaluation may take that long"
+        )
 
     def _kill(self) -> None:
         for worker in self._workers.values():

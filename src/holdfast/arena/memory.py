@@ -33,6 +33,7 @@ LINE: Final = 32
 _MAGIC: Final = 0x686F6C64666173  # "holdfas"
 
 
+@enum.unique
 class JobWord(enum.IntEnum):
     """Words about the whole job, written by the agent."""
 
@@ -42,6 +43,7 @@ class JobWord(enum.IntEnum):
     STOP = 3
 
 
+@enum.unique
 class Word(enum.IntEnum):
     """Words of one worker's line, written by that worker."""
 
@@ -55,12 +57,13 @@ class Word(enum.IntEnum):
     TOTAL_STEPS = 7
     EPOCH = 8
     LOSS = 9  # bits of a float64
+    PHASE_SINCE = 10  # nanoseconds of the monotonic clock
     EPOCHS = 11  # of the run
     SAMPLES = 12  # committed in this life of the run, by all workers
-    PHASE_SINCE = 10  # nanoseconds of the monotonic clock
     PHASE_TIMES = 16  # the first of a word a phase: nanoseconds spent in it before
 
 
+@enum.unique
 class Phase(enum.IntEnum):
     """What a worker is doing, for those who watch it."""
 
@@ -131,10 +134,10 @@ class Arena:
 
     def loss(self, rank: int) -> float:
         """The loss of the newest step that `rank` committed."""
-        return float(struct.unpack("d", struct.pack("q", self[rank, Word.LOSS]))[0])
+        return float_of(self[rank, Word.LOSS])
 
     def publish_loss(self, rank: int, loss: float) -> None:
-        self[rank, Word.LOSS] = struct.unpack("q", struct.pack("d", loss))[0]
+        self[rank, Word.LOSS] = word_of(loss)
 
     @property
     def stop_requested(self) -> bool:
@@ -186,6 +189,16 @@ class Arena:
         start = -(-_header_bytes(self.world_size) // HUGE_PAGE) * HUGE_PAGE
         os.ftruncate(self.fd, max(start + size_bytes, os.fstat(self.fd).st_size))
         return map_shared(self.fd, size_bytes, start)
+
+
+def word_of(value: float) -> int:
+    """The word with the bits of a float64."""
+    return int(struct.unpack("q", struct.pack("d", value))[0])
+
+
+def float_of(word: int) -> float:
+    """The float64 with the bits of a word."""
+    return float(struct.unpack("d", struct.pack("q", word))[0])
 
 
 def _header_bytes(world_size: int) -> int:

@@ -64,7 +64,7 @@ class TreeReducer:
         slots: Every worker's slots, by rank and number, shared.
         root: The slot that the result goes to, shared.
         layout: The layout of all slots.
-        num_shards: Leaves of the tree.
+        num_leaves: Leaves of the tree.
     """
 
     def __init__(
@@ -76,10 +76,10 @@ class TreeReducer:
         slots: Callable[[int, int], Slot],
         root: Slot,
         layout: SlotLayout,
-        num_shards: int,
+        num_leaves: int,
     ) -> None:
         self._group, self._tables, self._norms = group, tables, norms
-        self._slots, self._root, self._num_shards = slots, root, num_shards
+        self._slots, self._root, self._num_leaves = slots, root, num_leaves
         self._layout = layout
         share = [
             len(layout.blocks) * rank // group.world_size for rank in range(group.world_size + 1)
@@ -128,7 +128,7 @@ class TreeReducer:
         """
         self._tables[self._group.rank] = torch.tensor(table)
         values = self._group.barrier(Meeting.PARTIALS, step, value)
-        term = tree.reduction(self._tables.tolist(), self._num_shards)
+        term = tree.reduction(self._tables.tolist(), self._num_leaves)
         if term is None:
             raise JobError(
                 f"no shard of step {step} called session.backward(loss), so there is nothing to "

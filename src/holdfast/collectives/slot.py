@@ -20,7 +20,7 @@ from typing import Final
 import torch
 
 from holdfast.arena.layout import ITEM_BYTES, Field, Layout
-from holdfast.arena.tensors import DTYPES, field_of, pack_by_dtype, view
+from holdfast.arena.tensors import DTYPES, field_of, pack_by_dtype, view, write_names
 from holdfast.errors import JobError
 
 WEIGHT: Final = 0
@@ -127,6 +127,17 @@ class Slot:
         self.used, self.stats, self.names = at["used"], at["stats"], at["names"]
         self.sums = [memory[start:end].view(DTYPES[dtype]) for dtype, start, end, _ in layout.runs]
         self.blocks = [self.sums[run][start:end] for run, start, end in layout.blocks]
+
+    def write_logged(self, logged: Mapping[str, float], weight: float) -> None:
+        """Write what one shard has logged, which counts for `weight`.
+
+        Raises:
+            JobError: The names are too long.
+        """
+        names = sorted(logged)
+        write_names(self.names, names)
+        for column, name in enumerate(names, start=LOGGED):
+            self.stats[column] = weight * logged[name]
 
     def add(self, other: Slot) -> None:
         """Add the sum of the sibling to the right; `self` comes first in every addition."""

@@ -8,6 +8,7 @@ shared memory, which takes a descriptor, a socket in /tmp, and somebody who remo
 from __future__ import annotations
 
 import os
+import signal
 import traceback
 from collections.abc import Callable
 from concurrent.futures import Future, ProcessPoolExecutor
@@ -23,7 +24,7 @@ import torch
 
 from holdfast.arena.layout import ALIGNMENT
 from holdfast.errors import DataError, HoldfastError, JobError
-from holdfast.wire.lifeline import die_with_parent
+from holdfast.wire.lifeline import STOP_SIGNALS, die_with_parent
 
 Key = TypeVar("Key")
 Found = TypeVar("Found")
@@ -108,6 +109,8 @@ _read: Callable[..., object]
 def _begin(read: Callable[..., object], parent: int) -> None:
     global _read  # noqa: PLW0603  # the pool hands each call to a function, not to an object
     die_with_parent(parent)
+    for number in STOP_SIGNALS:  # sent to the whole tree, they are for the agent
+        signal.signal(number, signal.SIG_IGN)
     torch.set_num_threads(1)  # a fork cannot use the threads that its parent had
     ForkingPickler.register(torch.Tensor, _packed)
     _read = read

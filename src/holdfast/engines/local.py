@@ -22,10 +22,8 @@ from holdfast.job.spec import Job
 from holdfast.observe.lines import EventLog
 from holdfast.observe.run_dir import RunDirectory
 from holdfast.tasks import reference
+from holdfast.wire.lifeline import STOP_SIGNALS
 from holdfast.worker.launch import Launch
-
-STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-"""Ctrl-C, a polite kill, a closed terminal: each saves and ends the run."""
 
 
 def run(
@@ -82,10 +80,12 @@ def _run(
         EventLog(directory.path / "events.jsonl") as events,
         closing(Arena.create(job.workers)) as arena,
         _stop_on_signals(controls),
-        _fork_server(job, directory, forks) as server,
+        _fork_server(job, directory, forks, controls) as server,
     ):
         events.event("run-started", attempt=attempt, workers=job.workers)
-        supervisor = Supervisor(server, arena, barrier, events, directory.logs, controls)
+        supervisor = Supervisor(
+            server, arena, barrier, events, directory.logs, controls, job.timeout_s
+        )
         try:
             result = supervisor.run(launches)
         except HoldfastError as error:
@@ -113,7 +113,10 @@ def _launches(job: Job, directory: RunDirectory, attempt: str) -> list[str]:
 
 @contextmanager
 def _fork_server(
-    job: Job, directory: RunDirectory, forks: ForkServer | Spawned | None
+    job: Job,
+    directory: RunDirectory,
+    forks: ForkServer | Spawned | None,
+    controls: Controls,
 ) -> Iterator[ForkServer]:
     if isinstance(forks, ForkServer):
         yield forks
@@ -121,7 +124,7 @@ def _fork_server(
     server = ForkServer(forks or spawn(WORKER))
     try:
         with server:
-            server.prepare(reference.of_job(job))
+            server.prepare(reference.of_job(job), lambda: controls.abort)
             yield server
     finally:
         with suppress(OSError):  # the disk is full

@@ -1,10 +1,13 @@
-"""Language modelling on bytes: predict each byte of a text from those before it."""
+"""Language modelling on bytes: predict each byte of a text from those before it, or guess hidden
+bytes from those around them.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable
 from functools import cached_property
+from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -13,11 +16,12 @@ from torch.optim import Optimizer
 
 from holdfast import models
 from holdfast.data import catalog
-from holdfast.data.dataset import Batch
+from holdfast.data.dataset import Batch, Dataset
+from holdfast.data.masking import Masked
 from holdfast.data.text import Windows
 from holdfast.errors import JobError
 from holdfast.job.data import TextData
-from holdfast.job.models import Gpt, Gpt2
+from holdfast.job.models import Bert, Gpt, Gpt2
 from holdfast.job.spec import Job
 from holdfast.tasks import optimizers
 
@@ -29,9 +33,16 @@ class LanguageModelling:
         JobError: The job names no text or no language model.
     """
 
+    _MODELS: ClassVar[tuple[str, ...]] = ("gpt", "gpt2")
+
     def __init__(self, job: Job) -> None:
-        if not isinstance(job.data, TextData) or not isinstance(job.model, Gpt | Gpt2):
-            raise JobError("task language needs data.name=text and model.name=gpt or gpt2")
+        if (
+            not isinstance(job.data, TextData)
+            or not isinstance(job.model, Gpt | Gpt2 | Bert)
+            or job.model.name not in self._MODELS
+        ):
+            names = " or ".join(self._MODELS)
+            raise JobError(f"task {job.task} needs data.name=text and model.name={names}")
         self._data, self._model, self._optimizer = job.data, job.model, job.optimizer
 
     def model(self) -> nn.Module:
@@ -40,10 +51,10 @@ class LanguageModelling:
     def optimizer(self, parameters: Iterable[nn.Parameter]) -> Optimizer:
         return optimizers.build(self._optimizer, parameters)
 
-    def training_data(self) -> Windows:
+    def training_data(self) -> Dataset:
         return self._windows[0]
 
-    def test_data(self) -> Windows:
+    def test_data(self) -> Dataset:
         return self._windows[1]
 
     def loss(self, model: nn.Module, batch: Batch) -> torch.Tensor:
@@ -52,7 +63,7 @@ class LanguageModelling:
 
     def measure(self, model: nn.Module, batch: Batch) -> dict[str, float]:
         loss = float(self.loss(model, batch))
-        baseline = self.test_data().byte_entropy / math.log(2)
+        baseline = self._windows[1].byte_entropy / math.log(2)
         return {
             "test_loss": loss,
             "bits_per_byte": loss / math.log(2),
@@ -62,3 +73,19 @@ class LanguageModelling:
     @cached_property
     def _windows(self) -> tuple[Windows, Windows]:
         return catalog.build_text(self._data)
+
+
+class MaskedLanguageModelling(LanguageModelling):
+    """The task of the built-in job `bert`.
+
+    Raises:
+        JobError: The job names no text or no model that looks both ways.
+    """
+
+    _MODELS = ("bert",)
+
+    def training_data(self) -> Dataset:
+        return Masked(self._windows[0])
+
+    def test_data(self) -> Dataset:
+        return Masked(self._windows[1])

@@ -17,7 +17,7 @@ from holdfast.job.spec import Job
 BUILTIN: Final = {
     "classification": "holdfast.tasks.classification:Classification",
     "language": "holdfast.tasks.language:LanguageModelling",
-    "masked-language": "holdfast.tasks.masked_language:MaskedLanguageModelling",
+    "masked-language": "holdfast.tasks.language:MaskedLanguageModelling",
 }
 
 _TRANSFORMERS: Final = "holdfast.models.huggingface:build"

@@ -24,27 +24,28 @@ NAP_S: Final = 0.002
 """The longest sleep between two looks at the abort word, seconds."""
 
 
+@enum.unique
 class Meeting(enum.IntEnum):
     """What a barrier is for."""
 
     ATTACH = 1
     RESTORE = 2
-    PARTIALS = 3
-    ROOT = 4
-    CLIP = 5
-    WEIGHTS = 10
-    EVALUATION = 6
-    EVALUATED = 7
-    CHECKPOINT = 8
-    END = 9
+    WEIGHTS = 3
+    PARTIALS = 4
+    ROOT = 5
+    CLIP = 6
+    EVALUATION = 7
+    EVALUATED = 8
+    CHECKPOINT = 9
+    END = 10
 
 
 _DOING: Final = {
     Meeting.ATTACH: "attaching its model",
     Meeting.RESTORE: "restoring a checkpoint",
+    Meeting.WEIGHTS: "weighing its shards of step {step}",
     Meeting.PARTIALS: "summing the gradient of step {step}",
     Meeting.ROOT: "summing the gradient of step {step}",
-    Meeting.WEIGHTS: "weighing its shards of step {step}",
     Meeting.CLIP: "clipping the gradient of step {step}",
     Meeting.EVALUATION: "evaluating after step {step}",
     Meeting.EVALUATED: "evaluating after step {step}",
@@ -88,6 +89,17 @@ class SharedMemoryGroup:
         if any(other != tag for other in tags):
             self._parted(tags)
         return tuple(arena[peer, Word(Word.VALUE_EVEN + odd)] for peer in range(self.world_size))
+
+    def agree(self, meeting: Meeting, step: int, value: int, problem: str) -> None:
+        """A barrier to which all must bring the same value.
+
+        Raises:
+            JobError: Two of them have `problem`; else as `barrier`.
+        """
+        found = self.barrier(meeting, step, value)
+        odd = [rank for rank, theirs in enumerate(found) if theirs != found[0]]
+        if odd:
+            raise JobError(f"rank 0 and rank {odd[0]} have {problem}")
 
     def _await(self, peer: int, count: int) -> None:
         arena = self.arena

@@ -39,7 +39,7 @@ class Channel:
         """Send one message, and copies of `fds` with it.
 
         Raises:
-            OSError: The other end is gone.
+            ConnectionError: The other end is gone.
         """
         data = memoryview(message.model_dump_json().encode() + b"\n")
         sent = socket.send_fds(self._socket, [data], fds) if fds else self._socket.send(data)

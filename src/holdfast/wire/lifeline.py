@@ -1,4 +1,6 @@
-"""The tie between a process and the one that started it: when that dies, this one does."""
+"""The ties between a process and the one that started it: when that dies, this one does; what asks
+for an end, sent to the whole tree, is for the one at its root.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +8,9 @@ import ctypes
 import os
 import signal
 from typing import Final
+
+STOP_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+"""Ctrl-C, a polite kill, a closed terminal: each saves and ends the run."""
 
 _PR_SET_PDEATHSIG: Final = 1
 _ORPHANED: Final = 70

@@ -46,6 +46,8 @@ def attach(
     if not trained:
         raise JobError("the model has no parameter to train")
     layout = replica_layout(module, built)
+    different = "different models: their shapes differ"
+    group.agree(Meeting.ATTACH, 0, layout.digest, different)  # before they share memory
     in_arena = device.type == "cpu" and job.placement == "arena"
     sections = Sections(
         group.arena,

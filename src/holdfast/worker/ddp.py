@@ -13,9 +13,7 @@ from __future__ import annotations
 
 import math
 import socket
-import struct
 import time
-from contextlib import closing
 from typing import Final
 
 import torch
@@ -24,18 +22,17 @@ from torch import nn
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 from torch.nn.parallel import DistributedDataParallel
 
-from holdfast.arena.memory import Phase, Word
+from holdfast.arena.memory import Phase, Word, float_of, word_of
 from holdfast.arena.replica import Replica
-from holdfast.arena.tensors import write_names
 from holdfast.collectives.exact import TreeReducer
-from holdfast.collectives.slot import LOGGED, LOSS, WEIGHT
+from holdfast.collectives.slot import LOSS, WEIGHT
 from holdfast.core import tree
 from holdfast.data.dataset import seed_everything
 from holdfast.errors import JobError
 from holdfast.transport.shared_memory import NAP_S, Meeting, SharedMemoryGroup
 from holdfast.worker.buffers import Buffers
 from holdfast.worker.sections import Sections
-from holdfast.worker.step import Committed, check_loss, check_room_for, not_finite
+from holdfast.worker.step import Committed, announce, check_loss, check_room_for, not_finite
 
 HOST: Final = "127.0.0.1"
 BLAME_TIMEOUT_S: Final = 5.0
@@ -90,7 +87,7 @@ class DdpStepper:
             slots=sections.slot,
             root=sections.root,
             layout=sections.slot_layout,
-            num_shards=group.world_size,
+            num_leaves=group.world_size,
         )
         self._slot, self._root = sections.slot(group.rank, 0), sections.root
         self._weight: float | None = None
@@ -120,8 +117,9 @@ class DdpStepper:
         self._weight = weight
         self._slot.stats[WEIGHT] = weight
         self._slot.stats[LOSS] = weight * loss.detach().double()
-        brought = self._group.barrier(Meeting.WEIGHTS, 0, _bits(weight))
-        total = sum(_float(bits) for bits in brought)
+        step = self._group.arena[self._group.rank, Word.COMMITTED]
+        brought = self._group.barrier(Meeting.WEIGHTS, step, word_of(weight))
+        total = sum(map(float_of, brought))
         if not (math.isfinite(total) and total > 0):
             raise JobError(f"the batches of a step weigh {total} in all; it must be above 0")
         try:
@@ -153,10 +151,7 @@ class DdpStepper:
         self._replica.capture_buffers()
         changed = self._buffers.write_to(self._slot, self._weight)
         self._slot.used.copy_(torch.tensor(changed, dtype=torch.uint8))
-        names = sorted(self._logged)
-        write_names(self._slot.names, names)
-        for column, name in enumerate(names, start=LOGGED):
-            self._slot.stats[column] = self._weight * self._logged[name]
+        self._slot.write_logged(self._logged, self._weight)
 
     def abandon(self) -> None:
         """As `Stepper.abandon`."""
@@ -178,15 +173,7 @@ class DdpStepper:
         self._replica.capture_optimizer()
         self._buffers.take(self._root, reduced.used.tolist(), reduced.kept)
         self._buffers.remember()
-        arena.publish_loss(rank, reduced.loss)
-        arena[rank, Word.COMMITTED] = step + 1
-        return Committed(
-            step=step,
-            loss=reduced.loss,
-            logged=reduced.logged,
-            norm=norm,
-            stop=any(reduced.values),
-        )
+        return announce(self._group, step, reduced, norm)
 
     def _checked_norm(self, step: int) -> float:
         gradients = {
@@ -212,32 +199,31 @@ class DdpStepper:
 
 def _meet(group: SharedMemoryGroup, port: int) -> TCPStore:
     """The store that the workers of one host meet at; rank 0 keeps it, for this host alone."""
-    listener = socket.socket() if group.rank == 0 else None
-    if listener is not None:
-        try:
-            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            listener.bind((HOST, port))
-            listener.listen()
-        except OSError as error:
-            raise JobError(
-                f"port {port} of {HOST}: {error.strerror}; set port=0 to take a free one"
-            ) from None
-        port = listener.getsockname()[1]
-    port = group.barrier(Meeting.ATTACH, 0, port)[0]
-    with closing(listener or socket.socket()):
+    if group.rank != 0:
+        port = group.barrier(Meeting.ATTACH, 0)[0]
+        return TCPStore(HOST, port, group.world_size, is_master=False, use_libuv=True)
+    with _listener(port) as listener:
+        taken = listener.getsockname()[1]
+        group.barrier(Meeting.ATTACH, 0, taken)
         return TCPStore(
             HOST,
-            port,
+            taken,
             group.world_size,
-            is_master=listener is not None,
-            master_listen_fd=None if listener is None else listener.detach(),
+            is_master=True,
+            master_listen_fd=listener.detach(),
             use_libuv=True,
         )
 
 
-def _bits(value: float) -> int:
-    return int(struct.unpack("q", struct.pack("d", value))[0])
-
-
-def _float(bits: int) -> float:
-    return float(struct.unpack("d", struct.pack("q", bits))[0])
+def _listener(port: int) -> socket.socket:
+    listener = socket.socket()
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((HOST, port))
+        listener.listen()
+    except OSError as error:
+        listener.close()
+        raise JobError(
+            f"port {port} of {HOST}: {error.strerror}; set port=0 to take a free one"
+        ) from None
+    return listener

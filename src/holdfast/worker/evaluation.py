@@ -41,90 +41,90 @@ class EvaluationTable:
     names: torch.Tensor
 
 
-def evaluate(
-    group: SharedMemoryGroup,
-    table: EvaluationTable,
-    shards: range,
-    *,
-    model: nn.Module,
-    dataset: Dataset,
-    measure: Measure,
-    batch_size: int,
-    device: torch.device,
-    step: int,
-) -> dict[str, float]:
-    """The means over `dataset` of what `measure` gives for batches, on all workers.
+class Evaluator:
+    """Measures on one worker what it owes.
 
     Args:
         group: The workers.
         table: Where the sums are written down, shared.
         shards: The stretches that this worker measures.
-        model: Put into evaluation mode meanwhile.
-        dataset: What to measure on.
-        measure: Means over one batch, by name; the same names for every batch.
         batch_size: Samples measured at a time.
         device: Where the model is.
-        step: Steps committed so far.
-
-    Raises:
-        Aborted: The abort word was set.
-        JobError: `measure` gave different names, or too many.
     """
-    group.arena.enter(group.rank, Phase.EVALUATE)
-    rows, names = table.rows, list[str]()
-    modes = [(module, module.training) for module in model.modules()]
-    model.eval()
-    try:
-        with torch.no_grad():
-            for shard in shards:
-                lo = len(dataset) * shard // len(rows)
-                hi = len(dataset) * (shard + 1) // len(rows)
-                names = _measure(
-                    rows[shard], lo, hi, model, dataset, measure, batch_size, device, names
-                )
-    finally:
-        for module, was_training in modes:  # each its own: some may be frozen
-            module.training = was_training
-    if names:
-        write_names(table.names, names)
-    seen = group.barrier(Meeting.EVALUATION, step, seed_for(*names) if names else 0)
-    if len({digest for digest in seen if digest}) > 1:
-        raise JobError("the evaluation must give the same names for every batch")
-    means = (_sum(rows)[1:] / rows[:, 0].sum()).tolist()
-    result = dict(zip(read_names(table.names), means, strict=False))
-    group.barrier(Meeting.EVALUATED, step)
-    return result
+
+    def __init__(
+        self,
+        group: SharedMemoryGroup,
+        table: EvaluationTable,
+        shards: range,
+        *,
+        batch_size: int,
+        device: torch.device,
+    ) -> None:
+        self._group, self._table, self._shards = group, table, shards
+        self._batch_size, self._device = batch_size, device
+
+    def evaluate(
+        self, model: nn.Module, dataset: Dataset, measure: Measure, step: int
+    ) -> dict[str, float]:
+        """The means over `dataset` of what `measure` gives for batches, on all workers.
+
+        Args:
+            model: Put into evaluation mode meanwhile.
+            dataset: What to measure on.
+            measure: Means over one batch, by name; the same names for every batch.
+            step: Steps committed so far.
+
+        Raises:
+            Aborted: The abort word was set.
+            JobError: `measure` gave different names, or too many.
+        """
+        group, rows = self._group, self._table.rows
+        group.arena.enter(group.rank, Phase.EVALUATE)
+        modes = [(module, module.training) for module in model.modules()]
+        model.eval()
+        try:
+            with torch.no_grad():
+                names = self._measure(model, dataset, measure)
+        finally:
+            for module, was_training in modes:  # each its own: some may be frozen
+                module.training = was_training
+        if names:
+            write_names(self._table.names, names)
+        seen = group.barrier(Meeting.EVALUATION, step, seed_for(*names) if names else 0)
+        if len({digest for digest in seen if digest}) > 1:
+            raise JobError("the evaluation must give the same names for every batch")
+        means = (_sum(rows)[1:] / rows[:, 0].sum()).tolist()
+        result = dict(zip(read_names(self._table.names), means, strict=False))
+        group.barrier(Meeting.EVALUATED, step)
+        return result
+
+    def _measure(self, model: nn.Module, dataset: Dataset, measure: Measure) -> list[str]:
+        """Write the weighted sums over this worker's stretches; returns their names."""
+        rows, names = self._table.rows, list[str]()
+        for shard in self._shards:
+            rows[shard].zero_()
+            start = len(dataset) * shard // len(rows)
+            end = len(dataset) * (shard + 1) // len(rows)
+            for first in range(start, end, self._batch_size):
+                indices = np.arange(first, min(first + self._batch_size, end))
+                seed_everything(seed_for("evaluation", first))
+                batch = dataset.batch(indices, generator_for("evaluation", first))
+                values = measure(model, moved(batch, self._device))
+                names = _same_names(names, sorted(values))
+                rows[shard, 0] += len(indices)
+                for column, name in enumerate(names, start=1):
+                    rows[shard, column] += len(indices) * float(values[name])
+        return names
 
 
-def _measure(
-    row: torch.Tensor,
-    lo: int,
-    hi: int,
-    model: nn.Module,
-    dataset: Dataset,
-    measure: Measure,
-    batch_size: int,
-    device: torch.device,
-    names: list[str],
-) -> list[str]:
-    """Write the weighted sums over the samples `lo..hi-1` into `row`; returns their names."""
-    row.zero_()
-    for start in range(lo, hi, batch_size):
-        indices = np.arange(start, min(start + batch_size, hi))
-        seed_everything(seed_for("evaluation", start))
-        batch = dataset.batch(indices, generator_for("evaluation", start))
-        values = measure(model, moved(batch, device))
-        found = sorted(values)
-        if (names and found != names) or not 0 < len(found) < COLUMNS:
-            raise JobError(
-                f"an evaluation gives 1 to {COLUMNS - 1} values, the same for every "
-                f"batch; it gave {names or 'none'} and then {found}"
-            )
-        names = found
-        row[0] += len(indices)
-        for column, name in enumerate(names, start=1):
-            row[column] += len(indices) * float(values[name])
-    return names
+def _same_names(names: list[str], found: list[str]) -> list[str]:
+    if (names and found != names) or not 0 < len(found) < COLUMNS:
+        raise JobError(
+            f"an evaluation gives 1 to {COLUMNS - 1} values, the same for every "
+            f"batch; it gave {names or 'none'} and then {found}"
+        )
+    return found
 
 
 def _sum(rows: torch.Tensor) -> torch.Tensor:

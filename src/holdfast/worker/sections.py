@@ -28,7 +28,6 @@ class Sections:
         replica_bytes: Room for a replica of each worker, or 0 where they are private.
 
     Attributes:
-        digest: 63 bits that tell two models apart.
         tables: int64[world_size, nodes]; see `collectives.exact`.
         norms: float64[blocks].
         evaluation: For `worker.evaluation`.
@@ -46,7 +45,6 @@ class Sections:
         replica_bytes: int,
     ) -> None:
         self.slot_layout = SlotLayout(parameters, buffers)
-        self.digest = self.slot_layout.layout.digest
         world_size, slot_bytes = arena.world_size, _paged(self.slot_layout.layout.size_bytes)
         num_blocks = len(self.slot_layout.blocks)
         num_slots = tree.max_partials(num_leaves)

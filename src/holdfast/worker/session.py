@@ -35,7 +35,7 @@ from holdfast.worker import attach, device
 from holdfast.worker.attach import ModelFactory, OptimizerFactory
 from holdfast.worker.best import best_after, hope_is_lost
 from holdfast.worker.ddp import DdpStepper
-from holdfast.worker.evaluation import Measure, evaluate
+from holdfast.worker.evaluation import Evaluator, Measure
 from holdfast.worker.journal import Journal, Progress
 from holdfast.worker.shard import Shard, units_of
 from holdfast.worker.step import Stepper
@@ -75,6 +75,8 @@ class Session:
         self._device = device.choose(job.device, rank)
         self._stepper: Stepper | DdpStepper | None = None
         self._replica: Replica | None = None
+        self._evaluator: Evaluator | None = None
+        self._base_rates: list[float] = []
         self._schedule: ScheduleFactory | None = None
         self._evaluation: Callable[[], dict[str, float]] | None = None
         self._step = 0
@@ -113,19 +115,25 @@ class Session:
         self._replica, sections = attach.attach(
             self.job, self._group, self._device, model, optimizer
         )
-        self._sections = sections
         built = self._replica.optimizer
         self._base_rates = [group["lr"] for group in built.param_groups]
         self._schedule = schedule
-        layout = self._replica.layout
-        self._check_alike(layout.digest, "different models: their shapes differ")
         restored = self._journal.restore(self._replica, self._group)
         self._step, self.state = restored.step, restored.state
         self.loss, self.metrics = restored.loss, restored.metrics
         self._order, self._best = restored.order, restored.best
-        self._check_alike(
+        self._group.agree(
+            Meeting.ATTACH,
+            self._step,
             self._replica.checksum(),
             "different weights; the model's factory must draw from torch's seeded generator only",
+        )
+        self._evaluator = Evaluator(
+            self._group,
+            sections.evaluation,
+            self._plan.shards_of(self._rank),
+            batch_size=self.job.batch,
+            device=self._device,
         )
         self._stepper = attach.stepper(
             self.job, self._replica, sections, self._group, lone=len(self._units) == 1
@@ -236,17 +244,10 @@ class Session:
         """
         self._attached()
         assert self._replica is not None
+        assert self._evaluator is not None
         with self._autocast():
-            found = evaluate(
-                self._group,
-                self._sections.evaluation,
-                self._plan.shards_of(self._rank),
-                model=self._replica.model,
-                dataset=as_dataset(dataset),
-                measure=measure,
-                batch_size=self.job.batch,
-                device=self._device,
-                step=self._step,
+            found = self._evaluator.evaluate(
+                self._replica.model, as_dataset(dataset), measure, self._step
             )
         self.metrics |= found
         return found
@@ -256,7 +257,8 @@ class Session:
         self._group.barrier(Meeting.END, self._step)
         if self._replica is None:
             return {}
-        self._check_alike(self._replica.checksum(), "different weights at the end of the run")
+        checksum = self._replica.checksum()
+        self._group.agree(Meeting.END, self._step, checksum, "different weights at the end")
         self._save(final=True)
         self._arena.enter(self._rank, Phase.LEFT)
         if self._rank != 0:
@@ -372,12 +374,6 @@ class Session:
     def _autocast(self, *, enabled: bool = True) -> torch.autocast:
         mixed = enabled and self.job.precision == "bf16"
         return torch.autocast(self._device.type, dtype=torch.bfloat16, enabled=mixed)
-
-    def _check_alike(self, mine: int, problem: str) -> None:
-        found = self._group.barrier(Meeting.ATTACH, self._step, mine)
-        odd = [rank for rank, theirs in enumerate(found) if theirs != found[0]]
-        if odd:
-            raise JobError(f"rank 0 and rank {odd[0]} have {problem}")
 
     def _attached(self) -> Stepper | DdpStepper:
         if self._stepper is None:

@@ -19,7 +19,7 @@ import torch
 
 from holdfast.arena.memory import Phase, Word
 from holdfast.arena.replica import Replica
-from holdfast.arena.tensors import copy_past_cache, write_names
+from holdfast.arena.tensors import copy_past_cache
 from holdfast.collectives.exact import Reduced, TreeReducer
 from holdfast.collectives.slot import LOGGED, LOSS, NUM_STATS, WEIGHT, Slot
 from holdfast.core import tree
@@ -91,6 +91,19 @@ def not_finite(step: int, gradients: Mapping[str, torch.Tensor]) -> NonFiniteErr
     )
 
 
+def announce(group: SharedMemoryGroup, step: int, reduced: Reduced, norm: float) -> Committed:
+    """Commit `step`: tell whoever watches, and the caller."""
+    group.arena.publish_loss(group.rank, reduced.loss)
+    group.arena[group.rank, Word.COMMITTED] = step + 1
+    return Committed(
+        step=step,
+        loss=reduced.loss,
+        logged=reduced.logged,
+        norm=norm,
+        stop=any(reduced.values),
+    )
+
+
 class Stepper:
     """Computes steps on one worker.
 
@@ -133,7 +146,7 @@ class Stepper:
             slots=sections.slot,
             root=sections.root,
             layout=layout,
-            num_shards=num_leaves,
+            num_leaves=num_leaves,
         )
         self.model = replica.model
         self._shard: _ShardInHand | None = None
@@ -234,16 +247,8 @@ class Stepper:
         arena.enter(rank, Phase.UPDATE)
         self._update(reduced)
         self._reducer.take_back()
-        arena.publish_loss(rank, reduced.loss)
-        arena[rank, Word.COMMITTED] = step + 1
         self._begin_step()
-        return Committed(
-            step=step,
-            loss=reduced.loss,
-            logged=reduced.logged,
-            norm=reduced.norm,
-            stop=any(reduced.values),
-        )
+        return announce(self._group, step, reduced, reduced.norm)
 
     def _update(self, reduced: Reduced) -> None:
         """Step the optimizer on what lies in the root slot, and take over the buffers.
@@ -277,10 +282,7 @@ class Stepper:
         slot = shard.slot
         changed = self._buffers.write_to(slot, weight)
         slot.used.copy_(torch.tensor([*shard.fired, *changed], dtype=torch.uint8))
-        names = sorted(shard.logged)
-        write_names(slot.names, names)
-        for column, name in enumerate(names, start=LOGGED):
-            slot.stats[column] = weight * shard.logged[name]
+        slot.write_logged(shard.logged, weight)
 
     def _collect(self, shard: _ShardInHand) -> None:
         """Move the gradients that autograd has left into the shard's slot, or lend them."""
