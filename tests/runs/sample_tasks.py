@@ -1,5 +1,6 @@
 """Tasks that tests run in real workers, as a user would write them."""
 
+import multiprocessing
 import os
 import random
 import signal
@@ -385,6 +386,25 @@ def bad_state(session):
     model, _ = session.attach(net, adamw)
     session.state["model"] = model
     for shard in session.shards(Points(), epochs=1):
+        session.backward(F.cross_entropy(model(shard.x), shard.y))
+
+
+def parent_of_a_child(session):
+    """Has a process of its own, and tells it to end."""
+    child = multiprocessing.get_context("fork").Process(target=threading.Event().wait, args=(600,))
+    child.start()
+    child.terminate()
+    child.join(60)
+    assert child.exitcode == -signal.SIGTERM
+    own_loop(session)
+
+
+def stuck(session):
+    """Never ends its third step."""
+    model, _ = session.attach(net, adamw)
+    for shard in session.shards(Points(), epochs=1):
+        if shard.step == 2:
+            threading.Event().wait(600)
         session.backward(F.cross_entropy(model(shard.x), shard.y))
 
 

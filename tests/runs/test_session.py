@@ -1,15 +1,26 @@
 """What user code may do, and what it is told when it does something else."""
 
 import json
+import os
 import shutil
 import subprocess
+import threading
 
 import pytest
 
 from conftest import TASKS, events_of, metrics_of
 from holdfast.agent.supervisor import Controls
 from holdfast.arena.memory import Word
-from holdfast.errors import CheckpointError, JobError, NonFiniteError, WorkerFailed
+from holdfast.engines import local
+from holdfast.errors import (
+    CheckpointError,
+    HoldfastError,
+    JobError,
+    NonFiniteError,
+    WorkerFailed,
+)
+from holdfast.job import load
+from holdfast.observe.run_dir import RunDirectory
 
 pytestmark = pytest.mark.slow
 
@@ -103,6 +114,40 @@ def test_an_abort_ends_the_run_at_once(train):
     controls.watch = watch
     with pytest.raises(Exception, match="the run was aborted"):
         train(controls=controls, **own("eternal"))
+
+
+def test_a_stop_that_a_step_outlasts_says_so(train):
+    controls = Controls()
+
+    def watch(arena):
+        controls.stop = arena[0, Word.COMMITTED] == 2
+
+    controls.watch = watch
+    with pytest.raises(HoldfastError, match="did not end their step within 1 s of being asked"):
+        train(controls=controls, timeout_s=1, **own("stuck", workers=1))
+
+
+def test_an_import_that_hangs_can_be_aborted(tmp_path):
+    task, reached = tmp_path / "hanging.py", tmp_path / "reached"
+    os.mkfifo(reached)
+    task.write_text(f"open({str(reached)!r}, 'w').write('x')\nopen({str(reached)!r}).read()\n")
+    job = load.check({"task": f"{task}:main"}, where="test")
+    controls = Controls()
+
+    def abort():
+        reached.read_text()
+        controls.abort = True
+
+    threading.Thread(target=abort).start()
+    with (
+        RunDirectory(tmp_path / "run", job, resume=False) as directory,
+        pytest.raises(HoldfastError, match=r"aborted while .* importing .*hanging.py:main"),
+    ):
+        local.run(job, directory, controls)
+
+
+def test_a_process_that_a_task_forks_ends_when_it_is_told_to(train):
+    assert train(**own("parent_of_a_child", workers=1))["status"] == "finished"
 
 
 def test_what_user_code_keeps_comes_back_on_resume(train, tmp_path):

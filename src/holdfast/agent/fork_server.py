@@ -101,8 +101,7 @@ class _Server:
             for key in list(self._selector.get_map().values()):
                 os.close(key.fd)
             self._selector.close()
-            # What a task forks in its turn is to end when the task tells it to.
-            os.register_at_fork(after_in_child=lambda: _on_signals(signal.SIG_DFL))
+            _let_children_end()
             os.dup2(log_fd, 1)
             os.dup2(log_fd, 2)
             os.close(log_fd)
@@ -126,6 +125,21 @@ def _on_signals(handler: signal.Handlers | Callable[..., None]) -> None:
     """Handle so what, sent to the whole tree, is for the agent: it has the workers save and end."""
     for number in STOP_SIGNALS:
         signal.signal(number, handler)
+
+
+def _let_children_end() -> None:
+    """Have what a task forks end when the task tells it to, however early."""
+    mask, signals = signal.pthread_sigmask, set(STOP_SIGNALS)
+
+    def in_child() -> None:
+        _on_signals(signal.SIG_DFL)
+        mask(signal.SIG_UNBLOCK, signals)
+
+    os.register_at_fork(
+        before=lambda: mask(signal.SIG_BLOCK, signals),
+        after_in_parent=lambda: mask(signal.SIG_UNBLOCK, signals),
+        after_in_child=in_child,
+    )
 
 
 def _num_threads() -> int:
