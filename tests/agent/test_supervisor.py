@@ -24,7 +24,10 @@ def supervise(forks, tmp_path):
     def run(launches):
         barrier = CheckpointBarrier(tmp_path, "0a", 2, 1)
         with EventLog(tmp_path / "events.jsonl") as events, closing(Arena.create(2)) as arena:
-            return Supervisor(forks, arena, barrier, events, tmp_path, Controls()).run(launches)
+            supervisor = Supervisor(
+                forks, arena, barrier, events, tmp_path, Controls(), timeout_s=60
+            )
+            return supervisor.run(launches)
 
     return run
 
