@@ -10,8 +10,8 @@ import pytest
 
 from holdfast.agent.forks import ForkServer
 from holdfast.agent.spawn import WORKER, spawn
-from holdfast.agent.supervisor import Controls
 from holdfast.engines import local
+from holdfast.engines.controls import Controls
 from holdfast.job import load
 from holdfast.observe.run_dir import RunDirectory
 

@@ -69,7 +69,7 @@ def test_nothing_that_crosses_a_file_or_a_wire_is_run():
 @pytest.mark.parametrize(
     "module",
     ["holdfast", "holdfast.cli.app", "holdfast.cli.main", "holdfast.engines.local",
-     "holdfast.agent.supervisor", "holdfast.wire.channel", "holdfast.core.plan",
+     "holdfast.agent.agent", "holdfast.wire.channel", "holdfast.core.plan",
      "holdfast.job.load"],
 )  # fmt: skip
 def test_commands_and_control_import_no_torch(module):
@@ -93,8 +93,8 @@ def test_the_keys_of_a_job_are_these():
     assert list(Job.model_fields) == [
         "name", "task", "params", "data", "model", "optimizer", "schedule", "batch", "epochs",
         "seed", "clip_norm", "workers", "shards", "shares", "numerics", "sync", "port", "device",
-        "precision", "compile", "placement", "threads_per_worker", "timeout_s", "evaluation",
-        "loader", "checkpoint",
+        "precision", "compile", "placement", "threads_per_worker", "timeout_s", "on_failure",
+        "restarts", "evaluation", "loader", "checkpoint",
     ]  # fmt: skip
 
 

@@ -8,7 +8,7 @@
     ├── ProtocolError       another process said something that it must not say
     ├── OutOfMemory         the host or a GPU had too little memory for the run
     ├── WorkerFailed        a worker died or raised; it names the rank that is to blame
-    └── Aborted             this process was told to leave a wait; never the cause of anything
+    └── Aborted             the generation that this process takes part in is over
 
 A message says what happened, where (file, key, rank) and what to do next.
 """
@@ -61,7 +61,7 @@ class WorkerFailed(HoldfastError):
 
 
 class Aborted(HoldfastError):
-    """The abort word was set while this process worked or waited."""
+    """The generation in which this process worked or waited is over; never the cause of it."""
 
 
 BY_NAME: Final = {

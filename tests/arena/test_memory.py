@@ -62,7 +62,7 @@ def test_the_abort_word_ends_a_barrier_that_nobody_would_complete(arena):
     def act(group):
         if group.rank == 2:
             waiting.wait(20)
-            arena.abort()
+            arena.announce(1)
             return None
         waiting.set()
         return group.barrier(Meeting.PARTIALS, 0)

@@ -33,7 +33,7 @@ def formula_of(num_shards, counts, empty):
             return (expand(term.left), expand(term.right))
         return None if term is None else slots[term.rank, term.slot]
 
-    return expand(tree.reduction(tables, num_shards))
+    return expand(tree.reduction(dict(enumerate(tables)), num_shards))
 
 
 @st.composite

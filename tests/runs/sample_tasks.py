@@ -205,7 +205,7 @@ def skipping(session):
 def raising(session):
     model, _ = session.attach(net, adamw)
     for shard in session.shards(Points(), epochs=3):
-        if shard.step == 2 and session._rank == 1:
+        if shard.step == 2 and session._member.group.rank == 1:
             raise ValueError("the data of step 2 are odd")
         session.backward(F.cross_entropy(model(shard.x), shard.y))
 
@@ -214,7 +214,7 @@ def talking(session):
     """Prints a line a shard; rank 1 breaks off in the middle of one."""
     model, _ = session.attach(net, adamw)
     for shard in session.shards(Points(), epochs=3):
-        if shard.step == 2 and session._rank == 1:
+        if shard.step == 2 and session._member.group.rank == 1:
             print("unfinished", end="")
             raise ValueError("said enough")
         print("step", shard.step)
@@ -225,7 +225,7 @@ def hungry(session):
     """Asks for more memory than an address can name."""
     model, _ = session.attach(net, adamw)
     for shard in session.shards(Points(), epochs=3):
-        if shard.step == 2 and session._rank == 1:
+        if shard.step == 2 and session._member.group.rank == 1:
             torch.empty(10**15)
         session.backward(F.cross_entropy(model(shard.x), shard.y))
 
@@ -235,7 +235,7 @@ def swelling(session):
     model, _ = session.attach(net, adamw)
     taken = []
     for shard in session.shards(Points(), epochs=3):
-        while shard.step == 2 and session._rank == 1:
+        while shard.step == 2 and session._member.group.rank == 1:
             taken.append(b"x" * (64 << 20))
         session.backward(F.cross_entropy(model(shard.x), shard.y))
 
@@ -243,7 +243,7 @@ def swelling(session):
 def exiting(session):
     model, _ = session.attach(net, adamw)
     for shard in session.shards(Points(), epochs=3):
-        if shard.step == 2 and session._rank == 1:
+        if shard.step == 2 and session._member.group.rank == 1:
             sys.exit(0)
         session.backward(F.cross_entropy(model(shard.x), shard.y))
 
@@ -251,14 +251,14 @@ def exiting(session):
 def dying(session):
     model, _ = session.attach(net, adamw)
     for shard in session.shards(Points(), epochs=3):
-        if shard.step == 2 and session._rank == 1:
+        if shard.step == 2 and session._member.group.rank == 1:
             os.kill(os.getpid(), signal.SIGKILL)
         session.backward(F.cross_entropy(model(shard.x), shard.y))
 
 
 def vanishing(session):
     """Rank 0 dies at once; the others would wait for it."""
-    if session._rank == 0:
+    if session._member.group.rank == 0:
         os.kill(os.getpid(), signal.SIGKILL)
     session.attach(net, adamw)
 
@@ -275,7 +275,7 @@ class LastWords(dict):
 def dying_in_a_checkpoint(session):
     model, _ = session.attach(net, adamw)
     for shard in session.shards(Points(), epochs=3):
-        if shard.step == 5 and session._rank == 1:
+        if shard.step == 5 and session._member.group.rank == 1:
             session.state["last"] = LastWords(session.job.params)
         session.backward(F.cross_entropy(model(shard.x), shard.y))
 
@@ -310,7 +310,7 @@ def parting(session):
     model, _ = session.attach(net, adamw)
     for shard in session.shards(Points(), epochs=3):
         session.backward(F.cross_entropy(model(shard.x), shard.y))
-        if shard.step == 2 and session._rank == 1:
+        if shard.step == 2 and session._member.group.rank == 1:
             break
 
 
@@ -372,7 +372,7 @@ def unlike_weights(session):
 
 
 def unlike_models(session):
-    session.attach(lambda: nn.Linear(2, 2 + session._rank), adamw)
+    session.attach(lambda: nn.Linear(2, 2 + session._member.group.rank), adamw)
 
 
 def unequal_logs(session):

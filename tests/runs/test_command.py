@@ -74,8 +74,8 @@ def wait_for_step(process, run_dir, step):
 
 @pytest.fixture(scope="module")
 def undisturbed(forks, tmp_path_factory):
-    from holdfast.agent.supervisor import Controls
     from holdfast.engines import local
+    from holdfast.engines.controls import Controls
     from holdfast.observe.run_dir import RunDirectory
 
     chosen = load.check({**SMALL, "epochs": 10}, where="test")
@@ -94,7 +94,7 @@ def test_json_ends_with_one_object_and_the_run_directory_is_whole(mark, job, tmp
     assert (tmp_path / "run" / "loss.png").read_bytes().startswith(b"\x89PNG")
     assert {path.name for path in (tmp_path / "run").iterdir()} == {
         ".lock", "job.yaml", "events.jsonl", "metrics.jsonl", "loss.png", "result.json", "logs",
-        "checkpoints",
+        "checkpoints", "coordinator.db",
     }  # fmt: skip
 
 

@@ -16,8 +16,8 @@ MODELS = {"cnn": SMALL["model"], "mlp": {"name": "mlp", "hidden": [16, 16], "dro
 @pytest.fixture(scope="module")
 def reference(forks, tmp_path_factory):
     """The hash of each model trained by one worker."""
-    from holdfast.agent.supervisor import Controls
     from holdfast.engines import local
+    from holdfast.engines.controls import Controls
     from holdfast.job import load
     from holdfast.observe.run_dir import RunDirectory
 

@@ -7,9 +7,8 @@ from pathlib import Path
 import pytest
 
 from conftest import TASKS, events_of
-from holdfast.agent.supervisor import Controls
+from holdfast.engines.controls import Controls
 from holdfast.errors import HoldfastError, JobError, WorkerFailed
-from holdfast.worker.main import ABORTED_STATUS
 
 pytestmark = pytest.mark.slow
 
@@ -80,7 +79,7 @@ def test_the_death_of_a_loader_process_ends_the_run_in_one_line(train, pids):
 
 def test_what_the_data_set_raises_is_told_with_its_traceback_once(train, pids):
     message = r"rank 0 raised DataError: reading Augmented failed with ValueError: sample 50 is odd"
-    with pytest.raises(WorkerFailed, match=f"^{message}$") as caught:
+    with pytest.raises(WorkerFailed, match=f"^{message}") as caught:
         train(**own(pids, 2, trouble="raise"))
     assert caught.value.traceback.count("Traceback") == 1
     assert 'raise ValueError("sample 50 is odd")' in caught.value.traceback
@@ -95,8 +94,8 @@ def test_an_abort_does_not_wait_for_a_loader_process(train, pids, tmp_path):
     controls.watch = watch
     with pytest.raises(HoldfastError, match="the run was aborted"):
         train(run_dir=tmp_path / "run", controls=controls, **own(pids, 1, trouble="hang"))
-    left = [event for event in events_of(tmp_path / "run") if event["event"] == "worker-exited"]
-    assert [event["status"] for event in left] == [ABORTED_STATUS]
+    (started,) = [e for e in events_of(tmp_path / "run") if e["event"] == "worker-started"]
+    assert not is_alive(started["pid"])
 
 
 def test_samples_that_cannot_be_sent_are_refused_in_one_line(train):

@@ -9,9 +9,9 @@ import threading
 import pytest
 
 from conftest import TASKS, events_of, metrics_of
-from holdfast.agent.supervisor import Controls
 from holdfast.arena.memory import Word
 from holdfast.engines import local
+from holdfast.engines.controls import Controls
 from holdfast.errors import (
     CheckpointError,
     HoldfastError,
@@ -81,7 +81,7 @@ def test_only_the_culprit_is_blamed(train, tmp_path):
 
 def test_a_run_that_fails_in_a_checkpoint_leaves_the_one_before_and_no_half_of_one(train, tmp_path):
     root = tmp_path / "run" / "checkpoints"
-    keys = own("dying_in_a_checkpoint", params={"checkpoints": str(root)})
+    keys = own("dying_in_a_checkpoint", params={"checkpoints": str(root)}, on_failure="stop")
     with pytest.raises(WorkerFailed, match="rank 1 was killed by SIGKILL"):
         train(run_dir=tmp_path / "run", checkpoint={"every_steps": 3}, **keys)
     assert sorted(path.name for path in root.iterdir()) == ["latest", "step-00000003"]

@@ -1,9 +1,10 @@
 """Arena: one anonymous memory file that all processes of a host share.
 
 It opens with words that processes talk through, each written by one process only, so that none
-needs an atomic operation: the abort and stop words by the agent, and a line a worker by that
-worker. Behind them lie sections for tensors, laid out once the model is known. The file is a
-memfd: it has no name, and is gone when the last process that holds it is.
+needs an atomic operation: those about the whole job by the agent, and a line a worker by that
+worker. A process takes part in one generation, and once the agent has announced a newer one, every
+wait here ends with `Aborted`. Behind them lie sections for tensors, laid out once the model is
+known. The file is a memfd: it has no name, and is gone when the last process that holds it is.
 
     | job words | line of rank 0 | line of rank 1 | … | section | section | …
 
@@ -39,7 +40,7 @@ class JobWord(enum.IntEnum):
 
     MAGIC = 0
     WORLD_SIZE = 1
-    ABORT = 2
+    GENERATION = 2  # the newest: what belongs to an older one is over
     STOP = 3
 
 
@@ -60,6 +61,7 @@ class Word(enum.IntEnum):
     PHASE_SINCE = 10  # nanoseconds of the monotonic clock
     EPOCHS = 11  # of the run
     SAMPLES = 12  # committed in this life of the run, by all workers
+    ROOTED = 13  # steps that would be committed with what lies complete in the root slot
     PHASE_TIMES = 16  # the first of a word a phase: nanoseconds spent in it before
 
 
@@ -79,10 +81,18 @@ class Phase(enum.IntEnum):
 
 
 class Arena:
-    """A mapping of the shared memory in this process."""
+    """A mapping of the shared memory in this process.
+
+    Args:
+        fd: The file.
+
+    Attributes:
+        generation: In which this process takes part.
+    """
 
     def __init__(self, fd: int) -> None:
         self.fd = fd
+        self.generation = 0
         self._map = mmap.mmap(fd, _header_bytes(_read_word(fd, JobWord.WORLD_SIZE)))
         self._words = memoryview(self._map).cast("q")
         self._address = ctypes.addressof(ctypes.c_char.from_buffer(self._map))
@@ -148,19 +158,37 @@ class Arena:
         self._words[JobWord.STOP] = 1
 
     @property
-    def aborted(self) -> bool:
-        return self._words[JobWord.ABORT] != 0
+    def newest_generation(self) -> int:
+        return self._words[JobWord.GENERATION]
 
-    def abort(self) -> None:
-        """Set the abort word and wake every worker out of its wait."""
-        self._words[JobWord.ABORT] = 1
+    def announce(self, generation: int) -> None:
+        """Say that generations before this one are over, and wake every worker out of its wait."""
+        self._words[JobWord.GENERATION] = max(generation, self.newest_generation)
         for rank in range(self.world_size):
             futex.wake(self._address_of(rank))
 
     def check_abort(self) -> None:
-        """Raises: Aborted: the abort word is set."""
-        if self._words[JobWord.ABORT]:
-            raise Aborted("the run was aborted")
+        """Raises: Aborted: the generation of this process is over."""
+        if self._words[JobWord.GENERATION] > self.generation:
+            raise Aborted(f"generation {self.generation} is over")
+
+    @property
+    def rooted(self) -> int:
+        """Steps that would be committed with what lies complete in the root slot; 0 for none."""
+        return max(self[rank, Word.ROOTED] for rank in range(self.world_size))
+
+    def forget_root(self) -> None:
+        """What lies in the root slot is of no more use; for the agent, while all stand still."""
+        for rank in range(self.world_size):
+            self[rank, Word.ROOTED] = 0
+
+    def enter_generation(self, rank: int, generation: int) -> None:
+        """Have `rank`, which is this process, take part in a generation.
+
+        Barriers are counted from anew, above all that were ever counted before.
+        """
+        self.generation = generation
+        self[rank, Word.ARRIVALS] = generation << 32
 
     def arrive(self, rank: int) -> int:
         """Count one more barrier reached by `rank` and wake who waits for it; returns the count."""

@@ -14,6 +14,7 @@ from typing import Final
 
 PAGE: Final = 4096
 HUGE_PAGE: Final = 2 << 20
+_MADV_REMOVE: Final = 9
 _MADV_COLLAPSE: Final = 25
 _MAP_FIXED: Final = 0x10
 _MAP_NORESERVE: Final = 0x4000
@@ -61,6 +62,11 @@ def populate(address: int, size_bytes: int) -> None:
         ctypes.c_char.from_address(place).value  # noqa: B018  # makes the first of its small pages
     if first < end:
         _libc.madvise(first, end - first, _MADV_COLLAPSE)  # where that fails, they stay small
+
+
+def give_back(address: int, size_bytes: int) -> None:
+    """Free a stretch of a mapped memory file, page-aligned; it reads as zeros from now on."""
+    _libc.madvise(address, -(-size_bytes // PAGE) * PAGE, _MADV_REMOVE)
 
 
 def _reserve(size_bytes: int, flags: int = 0) -> mmap.mmap:

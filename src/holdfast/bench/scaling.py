@@ -20,10 +20,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from holdfast.agent.spawn import worker_environment
-from holdfast.agent.supervisor import Controls
 from holdfast.bench.figures import ratio, spread
 from holdfast.bench.workloads import WORKLOADS
 from holdfast.engines import local
+from holdfast.engines.controls import Controls
 from holdfast.errors import HoldfastError
 from holdfast.job import load
 from holdfast.observe import lines

@@ -1,8 +1,8 @@
-"""How long a blocked worker takes to leave its wait once the abort word is set.
+"""How long a blocked worker takes to leave its wait once its generation is over.
 
-Each round forks workers that block in one kind of wait which nobody will ever end, sets the abort
-word after a random pause, and reads from each worker when it was out. One clock, CLOCK_MONOTONIC,
-serves all processes of a machine.
+Each round forks workers that block in one kind of wait which nobody will ever end, announces the
+next generation after a random pause, and reads from each worker when it was out. One clock,
+CLOCK_MONOTONIC, serves all processes of a machine.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ def measure(wait: Callable[[Arena, int], None], workers: int, pause_s: float) ->
             os.read(ready, 1)
         time.sleep(pause_s)
         began = time.monotonic_ns()
-        arena.abort()
+        arena.announce(1)
         times = [struct.unpack("q", os.read(ready, 8))[0] for ready, _ in pipes]
         os.close(hold[0])
         os.close(hold[1])

@@ -164,6 +164,11 @@ def temporary_name(step: int, attempt: str) -> str:
     return f"{directory_name(step)}.{attempt}.tmp"
 
 
+def attempt_in(generation: int, attempt: str) -> str:
+    """What a generation's own try is called within an attempt to run the job, hexadecimal."""
+    return f"{attempt}{generation:08x}"
+
+
 def read(directory: Path) -> Manifest:
     """The manifest of a committed checkpoint, checked as far as can be without reading its parts.
 

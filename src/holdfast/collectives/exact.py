@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -42,7 +42,7 @@ class Reduced:
         used: Which parameters had a gradient, then which buffers changed, uint8[n].
         kept: The integer buffers of the first shard that was not empty.
         norm: The 2-norm of the mean gradient.
-        values: What each rank brought along, by rank.
+        values: What each member brought along.
     """
 
     weight: float
@@ -81,13 +81,36 @@ class TreeReducer:
         self._group, self._tables, self._norms = group, tables, norms
         self._slots, self._root, self._num_leaves = slots, root, num_leaves
         self._layout = layout
-        share = [
-            len(layout.blocks) * rank // group.world_size for rank in range(group.world_size + 1)
-        ]
-        self._mine = range(share[group.rank], share[group.rank + 1])
         self._scratch: dict[tuple[torch.dtype, int], torch.Tensor] = {}
-        self._own_blocks = [self._blocks_within(*span) for span in layout.gradient_spans]
         self._lent: dict[int, torch.Tensor] = {}
+        self._in_hand: Reduced | None = None
+        self._mine = range(0)
+        self.share_out()
+
+    def share_out(self) -> None:
+        """Deal the blocks out to those who take part now.
+
+        What was lent before is not forgotten: see `write_lent`.
+        """
+        count, group = len(self._layout.blocks), self._group
+        size = len(group.members)
+        self._mine = range(count * group.place // size, count * (group.place + 1) // size)
+        self._own_blocks = [self._blocks_within(*span) for span in self._layout.gradient_spans]
+
+    def write_lent(self, slot: Slot) -> None:
+        """Write what was lent to the slot that it belongs to, where others can read it."""
+        for index, gradient in self._lent.items():
+            copy_past_cache(slot.blocks[index], gradient)
+        self._lent.clear()
+
+    def publish(self, table: Sequence[int]) -> None:
+        """Let the others see where this worker's partial sums lie."""
+        self._tables[self._group.rank] = torch.tensor(table)
+
+    def published(self) -> dict[int, list[int]]:
+        """What each member has published."""
+        rows = self._tables.tolist()
+        return {rank: rows[rank] for rank in self._group.members}
 
     def lend(self, parameter: int, gradient: torch.Tensor) -> tuple[int, int]:
         """Have this worker's blocks that lie in `gradient` read from there instead of the slot.
@@ -111,7 +134,7 @@ class TreeReducer:
         return self._layout.blocks[own[0]][1] - origin, self._layout.blocks[own[-1]][2] - origin
 
     def take_back(self) -> None:
-        """Forget the gradients that were lent."""
+        """Forget the gradients that were lent: the step is over."""
         self._lent.clear()
 
     def reduce(self, table: Sequence[int], step: int, value: int) -> Reduced:
@@ -123,12 +146,12 @@ class TreeReducer:
             value: What this worker has to say to the others.
 
         Raises:
-            Aborted: The abort word was set.
+            Aborted: The generation is over.
             JobError: No shard called `backward`, or shards logged different names.
         """
-        self._tables[self._group.rank] = torch.tensor(table)
+        self.publish(table)
         values = self._group.barrier(Meeting.PARTIALS, step, value)
-        term = tree.reduction(self._tables.tolist(), self._num_leaves)
+        term = tree.reduction(self.published(), self._num_leaves)
         if term is None:
             raise JobError(
                 f"no shard of step {step} called session.backward(loss), so there is nothing to "
@@ -142,24 +165,31 @@ class TreeReducer:
             [self._reduce_block(index, term, weight) for index in self._mine],
             dtype=torch.float64,
         )
-        kept, names = [tensor.clone() for tensor in first.kept], read_names(first.names)
-        self._group.barrier(Meeting.ROOT, step)
-        means = (stats / weight).tolist()
-        return Reduced(
+        means, names = (stats / weight).tolist(), read_names(first.names)
+        self._in_hand = Reduced(
             weight=weight,
             loss=means[LOSS],
             logged=dict(zip(names, means[LOGGED:], strict=False)),
             used=used,
-            kept=kept,
-            norm=math.sqrt(float(self._norms.sum())),
+            kept=[tensor.clone() for tensor in first.kept],
+            norm=math.nan,
             values=values,
         )
+        self._group.barrier(Meeting.ROOT, step)
+        return self.reduced()
+
+    def reduced(self) -> Reduced:
+        """What all have reduced; for those who were called away from the last barrier, too, if it
+        is known that somebody has passed it.
+        """
+        assert self._in_hand is not None, "nothing was reduced"
+        return replace(self._in_hand, norm=math.sqrt(float(self._norms.sum())))
 
     def scale_gradient(self, factor: float, step: int) -> None:
         """Multiply the reduced gradient, each worker its own blocks.
 
         Raises:
-            Aborted: The abort word was set.
+            Aborted: The generation is over.
         """
         for index in self._mine:
             if index < self._layout.num_gradient_blocks:

@@ -102,7 +102,7 @@ class Report:
 
 @dataclass(frozen=True, slots=True)
 class Leave:
-    """End the agent; its workers have been ended or have finished."""
+    """End the agent; its workers have been ended, or have finished and leave by themselves."""
 
     reason: str
 

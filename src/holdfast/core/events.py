@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from holdfast.core.protocol import Orders, Status
+from holdfast.core.protocol import Failure, Orders, Status
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +78,7 @@ class Exited:
 
     rank: int
     process: int
-    cause: str
+    failure: Failure
 
 
 AgentEvent = Ordered | Parked | Finished | Exited | Tick

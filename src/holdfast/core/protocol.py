@@ -29,6 +29,25 @@ class Stage(enum.IntEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Failure:
+    """Why a worker is gone.
+
+    Attributes:
+        cause: In words, the rank left out.
+        error: The class of the exception that it raised; empty if it died without one.
+        traceback: The worker's own, where it says more than the cause.
+        fatal: Whether it would come again, whoever computes: there is no use in another worker.
+        repeatable: Whether it may come again, being of the worker's own making.
+    """
+
+    cause: str
+    error: str = ""
+    traceback: str = ""
+    fatal: bool = False
+    repeatable: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Status:
     """How an agent and its workers are.
 
@@ -52,7 +71,7 @@ class Status:
     generation: int = 0
     stage: Stage = Stage.IDLE
     room: int = 0
-    failed: Mapping[int, str] = field(default_factory=dict)
+    failed: Mapping[int, Failure] = field(default_factory=dict)
     committed: Mapping[int, int] = field(default_factory=dict)
     rooted: int = 0
     finished: frozenset[int] = frozenset()

@@ -11,6 +11,7 @@ coordinator in the middle of one, it begins the next too.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
@@ -26,7 +27,7 @@ from holdfast.core.events import (
 )
 from holdfast.core.heartbeats import Heartbeats
 from holdfast.core.placement import place
-from holdfast.core.protocol import Orders, Stage, Start, Status
+from holdfast.core.protocol import Failure, Orders, Stage, Start, Status
 from holdfast.core.settlement import settle
 
 
@@ -38,10 +39,13 @@ class Policy:
         world_size: Workers of a full world.
         min_workers: The fewest to go on with; `world_size` where lost ones are to be replaced.
         failures, window_s: How many failures are forgiven in how many seconds.
+        repeats: How often the same failure may come again without a step in between.
         heartbeat_s: How often agents report, seconds.
         silence_s: A silence that is never suspected, seconds.
         reconnect_s: How long an agent may be without a connection, seconds.
         gather_s: How long to wait for more room before a smaller world grows, seconds.
+        rest_s: How long a world that has lost workers goes on without them, seconds, if there are
+            `min_workers` left; 0 to replace them at once.
         patience_s: How long to wait with too few workers before giving up, seconds.
     """
 
@@ -49,10 +53,12 @@ class Policy:
     min_workers: int
     failures: int = 10
     window_s: float = 600.0
+    repeats: int = 2
     heartbeat_s: float = 1.0
     silence_s: float = 3.0
     reconnect_s: float = 0.5
     gather_s: float = 0.2
+    rest_s: float = 0.0
     patience_s: float = 600.0
 
 
@@ -69,6 +75,7 @@ class Run:
             does not know yet how its members are.
         start: As in the newest orders; None where the coordinator was restarted since.
         reason: Why the run failed, once it has.
+        culprit: The rank that failed last, and how.
     """
 
     def __init__(self, policy: Policy, facts: Iterable[Fact], now: float) -> None:
@@ -76,6 +83,9 @@ class Run:
         self.generation, self.members, self.stage = 0, dict[int, str](), Stage.IDLE
         self.start: Start | None = None
         self.reason = ""
+        self.culprit: tuple[int, Failure] | None = None
+        self._repeats = 0
+        self._last_failure: tuple[str, int | None] = ("", None)
         self._checkpoint, self._stop = 0, False
         for fact in facts:
             self._replay(fact)
@@ -86,6 +96,7 @@ class Run:
         self._budget = Budget(policy.failures, policy.window_s)
         self._heartbeats = Heartbeats(interval_s=policy.heartbeat_s, floor_s=policy.silence_s)
         self._grow_at: float | None = None
+        self._rest_until = now
         self._give_up_at: float | None = now + policy.patience_s
         self._member_hosts = _by_host(self.members)
         self._waiting = dict.fromkeys(self._member_hosts)
@@ -163,10 +174,7 @@ class Run:
         if status.generation < self.generation:
             return self._orders_to([status.host])
         if status.failed:
-            for rank in status.failed:
-                self.members.pop(rank, None)
-            causes = (f"rank {rank}: {why}" for rank, why in sorted(status.failed.items()))
-            return self._lose(f"{status.host}: {'; '.join(causes)}", now)
+            return self._bury(status, now)
         self._finished |= status.finished
         if self._finished >= self.members.keys():
             return self._end("")
@@ -176,6 +184,21 @@ class Run:
         if self.stage == Stage.HALT and not self._waiting and not self._too_few:
             return self._go_on()
         return self._consider_growth(now)
+
+    def _bury(self, status: Status, now: float) -> list[RunAction]:
+        for rank in status.failed:
+            self.members.pop(rank, None)
+        rank, failure = next(iter(status.failed.items()))  # the first to fail is to blame
+        start = None if self.start is None else self.start.step
+        again = failure.repeatable and (failure.cause, start) == self._last_failure
+        self._repeats = self._repeats + 1 if again else 0
+        self._last_failure, self.culprit = (failure.cause, start), (rank, failure)
+        what = f"rank {rank} {failure.cause}"
+        if failure.fatal:
+            return self._end(what)
+        if self._repeats >= self.policy.repeats > 0:
+            return self._end(f"{what}, {self._repeats + 1} times without a step in between")
+        return self._lose(what, now)
 
     def _welcome_back(self, now: float, *hosts: str) -> list[RunAction]:
         """After a restart: once no more is to be heard, go on if all have gone on meanwhile."""
@@ -207,7 +230,8 @@ class Run:
         if any(host in self._member_hosts for host in lost):
             if self.stage == Stage.IDLE:
                 return self._welcome_back(now, *lost)
-            return self._lose(f"{', '.join(lost)}: silent", now)
+            self.culprit = None
+            return self._lose(f"{', '.join(lost)} fell silent", now)
         if self._give_up_at is not None and now >= self._give_up_at:
             return self._end(
                 f"{len(self.members)} of {self.policy.min_workers} needed workers could be had "
@@ -217,10 +241,12 @@ class Run:
 
     def _lose(self, what: str, now: float) -> list[RunAction]:
         """Go on without what was lost, unless that was once too often."""
+        self._rest_until = now + self.policy.rest_s
         if self._budget.spend(now):
             return self._open(now)
         limit, window = self.policy.failures, self.policy.window_s
-        return self._end(f"more than {limit} failures in {window:.0f} s; the last on {what}")
+        often = f", the last of more than {limit} failures in {window:.0f} s" if limit else ""
+        return self._end(what + often)
 
     def _consider_growth(self, now: float) -> list[RunAction]:
         """Use new room: at once if that makes the world full, else when more had time to come."""
@@ -229,14 +255,17 @@ class Run:
             self._grow_at = None
             return []
         if self._grow_at is None:
-            self._grow_at = now + self.policy.gather_s
-        return self._open(now) if size == self.policy.world_size or now >= self._grow_at else []
+            wait_s = 0.0 if size == self.policy.world_size else self.policy.gather_s
+            self._grow_at = max(now + wait_s, self._rest_until)
+        return self._open(now) if now >= self._grow_at else []
 
     def _open(self, now: float) -> list[RunAction]:
         """Begin a generation with all for whom there is room, by halting them."""
         before = self._member_hosts
         room = {host: status.room for host, status in self._hosts.items()}
         present = {rank: host for rank, host in self.members.items() if host in room}
+        if now < self._rest_until and len(present) >= self.policy.min_workers:
+            room = dict(Counter(present.values()))
         self.members = place(self.policy.world_size, room, present)
         self._member_hosts = _by_host(self.members)
         self.generation += 1

@@ -21,7 +21,7 @@ from holdfast.core.actions import (
     RequestStop,
 )
 from holdfast.core.events import AgentEvent, Exited, Finished, Ordered, Parked, Tick
-from holdfast.core.protocol import Orders, Stage, Status
+from holdfast.core.protocol import Failure, Orders, Stage, Status
 
 
 @dataclass(slots=True)
@@ -57,7 +57,7 @@ class Supervisor:
         self._host, self._room, self._heartbeat_s = host, room, heartbeat_s
         self._orders = Orders(generation=0, stage=Stage.IDLE)
         self._workers: dict[int, _Worker] = {}
-        self._failed: dict[int, str] = {}
+        self._failed: dict[int, Failure] = {}
         self._finished: set[int] = set()
         self._rooted, self._stop = 0, False
         self._number, self._processes = 0, 0
@@ -94,6 +94,8 @@ class Supervisor:
     def _obey(self, orders: Orders, now: float) -> list[AgentAction]:
         if orders.stage == Stage.END:
             self.stage = Stage.END
+            if not orders.reason and self._finished >= self._workers.keys():
+                return [Leave("")]
             return [Abort(orders.generation + 1), *self._kill_all(), Leave(orders.reason)]
         actions: list[AgentAction] = []
         if orders.generation > self.generation:
@@ -142,7 +144,7 @@ class Supervisor:
         if worker is None or worker.process != exited.process:
             return []  # we have ended it ourselves
         del self._workers[exited.rank]
-        self._failed[exited.rank] = exited.cause
+        self._failed[exited.rank] = exited.failure
         return [Abort(self.generation + 1), self._report(now)]
 
     def _fork(self, rank: int) -> Fork:
@@ -160,7 +162,7 @@ class Supervisor:
         return self._orders.members
 
     @property
-    def failed(self) -> Mapping[int, str]:
+    def failed(self) -> Mapping[int, Failure]:
         """Why workers of the generation died, by rank."""
         return self._failed
 

@@ -20,7 +20,7 @@ A shard without samples weighs nothing: it is EMPTY, and its sibling stands for 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -108,11 +108,20 @@ def carry(table: list[int], node: int, slot: int, merge: Callable[[int, int], No
         table[node] = right if left == EMPTY else left
 
 
-def reduction(tables: Sequence[Sequence[int]], num_shards: int) -> Term | None:
+def covers(table: Sequence[int], node: int) -> bool:
+    """Whether a worker with this table has accounted for `node`, alone or in a sum above it."""
+    while node >= ROOT:
+        if table[node] != ABSENT:
+            return True
+        node >>= 1
+    return False
+
+
+def reduction(tables: Mapping[int, Sequence[int]], num_shards: int) -> Term | None:
     """How the partial sums of all workers combine into the root.
 
     Args:
-        tables: For each rank its table: slot, ABSENT or EMPTY by node.
+        tables: The table of each rank: slot, ABSENT or EMPTY by node.
         num_shards: Shards in the tree.
 
     Returns:
@@ -121,7 +130,7 @@ def reduction(tables: Sequence[Sequence[int]], num_shards: int) -> Term | None:
     first_leaf, num_leaves = span(num_shards), num_shards
 
     def term(node: int) -> Term | None:
-        for rank, table in enumerate(tables):
+        for rank, table in tables.items():
             if table[node] != ABSENT:
                 return None if table[node] == EMPTY else Partial(rank, table[node])
         if node >= first_leaf:

@@ -26,7 +26,7 @@ from holdfast.data.processes import LoaderProcesses
 from holdfast.job.spec import LoaderSettings
 
 NAP_S: Final = 0.002
-"""The longest wait for a read between two looks at the abort word, seconds."""
+"""The longest wait for a read between two looks whether the generation is over, seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +83,7 @@ class Loader:
         """The samples of `unit` in `step`; None where it has none.
 
         Raises:
-            Aborted: The abort word was set while the samples were being read.
+            Aborted: The generation was over before the samples were read.
             HoldfastError: A loader process failed; see `data.processes`.
         """
         if self._depth == 0:
@@ -93,10 +93,19 @@ class Loader:
             self._start()
         for ahead_step, ahead in itertools.islice(self._from(step, unit), self._depth + 1):
             self._submit(ahead_step, ahead)
-        future = self._ahead.pop((step, unit.leaf))
+        future = self._ahead[step, unit.leaf]
         while not wait([future], NAP_S).done:
             self._check_abort()
+        del self._ahead[step, unit.leaf]
         return future.result()
+
+    def owe(self, units: Sequence[Unit]) -> None:
+        """Read other units from now on."""
+        kept = {unit.leaf: unit for unit in units}
+        same = {unit.leaf for unit in self._units if kept.get(unit.leaf) == unit}
+        for key in [key for key in self._ahead if key[1] not in same]:
+            self._ahead.pop(key).cancel()
+        self._units = units
 
     def close(self) -> None:
         """Forget what was read ahead and end what reads."""

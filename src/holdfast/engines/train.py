@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from holdfast.agent.spawn import Spawned
-from holdfast.agent.supervisor import Controls
 from holdfast.checkpoint import manifest
 from holdfast.engines import local
+from holdfast.engines.controls import Controls
 from holdfast.errors import JobError
 from holdfast.job import load
 from holdfast.job.spec import Job

@@ -57,6 +57,15 @@ class LoaderSettings(Spec):
     """Put samples into page-locked memory, from which a GPU copies faster; nothing without CUDA."""
 
 
+class Restarts(Spec):
+    """How much is forgiven before the run ends."""
+
+    limit: Annotated[int, Field(ge=0)] = 10
+    """Failures of workers or hosts within the window."""
+    window_s: Annotated[float, Field(gt=0)] = 600.0
+    """Its length, seconds."""
+
+
 class Job(Spec):
     """A training job.
 
@@ -109,22 +118,39 @@ class Job(Spec):
     timeout_s: Annotated[float, Field(gt=0)] = 1800.0
     """How long workers wait for each other before they give up, seconds."""
 
+    on_failure: Literal["replace", "shrink", "stop"] = "replace"
+    """What happens when a worker is lost. `replace`: another takes its place, and the run goes on.
+    `shrink`: the others go on with its shards at once, and another joins them later. `stop`: the
+    run ends. Jobs with `sync: ddp` stop in any case."""
+    restarts: Restarts = Restarts()
+
     evaluation: Evaluation = Evaluation()
     loader: LoaderSettings = LoaderSettings()
     checkpoint: Checkpoints = Checkpoints()
 
     FREE_ON_RESUME: ClassVar[frozenset[str]] = frozenset(
-        {"workers", "shares", "placement", "timeout_s", "port", "device", "loader", "checkpoint"}
+        {
+            "workers",
+            "shares",
+            "placement",
+            "timeout_s",
+            "port",
+            "device",
+            "loader",
+            "checkpoint",
+            "on_failure",
+            "restarts",
+        }
     )
 
-    def plan(self) -> Plan:
-        """Which worker computes which shards.
+    def plan(self, members: int | None = None) -> Plan:
+        """Which worker computes which shards; evenly where there are fewer `members` than workers.
 
         Raises:
             JobError: The workers cannot share the shards.
         """
-        if self.shares is None:
-            return Plan.even(self.shards, self.workers)
+        if self.shares is None or members not in (None, self.workers):
+            return Plan.even(self.shards, members or self.workers)
         return Plan.of_shares(self.shares, self.shards, self.workers)
 
     @property

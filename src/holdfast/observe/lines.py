@@ -12,7 +12,10 @@ import os
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Final, Self
+
+TAIL_BYTES: Final = 1 << 18
+"""How far from its end a file is read first, where only its end matters."""
 
 
 class JsonLines:
@@ -61,24 +64,34 @@ def columns(entries: Iterable[Mapping[str, Any]]) -> dict[str, list[Any]]:
     return {name: [row.get(name) for row in rows] for name in names}
 
 
-def forget_after(path: Path, step: int) -> None:
-    """Cut a file of steps off behind `step`, where a resumed run takes it up again."""
+def forget_after(path: Path, step: int) -> list[dict[str, Any]]:
+    """Cut a file of steps off behind `step`, where somebody takes it up again.
+
+    Returns:
+        The last of the entries that are left, at least all of `step`.
+    """
     if not path.exists():
-        return
-    end = 0
-    for line_end, value in _lines(path):
-        if value is None:
-            continue
-        if int(value["step"]) > step:
+        return []
+    for reach in (TAIL_BYTES, path.stat().st_size):
+        start = max(0, path.stat().st_size - reach)
+        end, kept = start, list[dict[str, Any]]()
+        for line_end, value in _lines(path, start):
+            if value is None:
+                continue
+            if int(value["step"]) > step:
+                break
+            end, kept = line_end, [*kept, value]
+        if start == 0 or (kept and int(kept[0]["step"]) < step):
             break
-        end = line_end
     os.truncate(path, end)
+    return kept
 
 
-def _lines(path: Path) -> Iterator[tuple[int, dict[str, Any] | None]]:
+def _lines(path: Path, start: int = 0) -> Iterator[tuple[int, dict[str, Any] | None]]:
     """Each line's end, bytes from the start, and what it holds; None where it is torn."""
-    end = 0
+    end = start
     with path.open("rb") as file:
+        file.seek(start)
         for line in file:
             end += len(line)
             try:

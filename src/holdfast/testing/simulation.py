@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from holdfast.core import actions, events
-from holdfast.core.protocol import Stage, Start
+from holdfast.core.protocol import Failure, Stage, Start
 from holdfast.core.run import Policy, Run
 from holdfast.core.supervisor import Supervisor
 from holdfast.testing.data_plane import DataPlane, Group, Worker
@@ -132,7 +132,7 @@ class Simulation:
         """End one; its agent sees it in a millisecond."""
         self._note(f"rank {worker.rank} on {worker.host} dies: {cause}")
         self._die(worker)
-        exited = events.Exited(worker.rank, worker.process, cause)
+        exited = events.Exited(worker.rank, worker.process, Failure(cause=cause))
         self.after(0.001, self._tell_agent, worker.host, exited)
 
     def kill_agent(self, name: str, back_s: float) -> None:
@@ -254,7 +254,7 @@ class Simulation:
                 self.after(delay, self._park, worker, generation)
             case actions.Kill(rank, process):
                 self._die(agent.workers[rank])
-                exited = events.Exited(rank, process, "killed by its agent")
+                exited = events.Exited(rank, process, Failure(cause="killed by its agent"))
                 self.after(self.chance.uniform(0.001, 0.1), self._tell_agent, name, exited)
             case actions.Release(generation, start):
                 for worker in list(agent.workers.values()):

@@ -1,7 +1,8 @@
 """The workers of one host, meeting in the arena.
 
 A barrier is one counter a worker: each raises its own and waits for the others'. It is a waiter's
-own duty to look at the abort word, so nobody is ever stuck: a sleep lasts `NAP_S` at most.
+own duty to see whether its generation is over, so nobody is ever stuck: a sleep lasts `NAP_S` at
+most.
 
 A worker comes to a barrier with a tag, which says what it is for, and a value for the others to
 see. The two are kept for the newest two barriers: a worker that is through one may reach the next
@@ -21,7 +22,7 @@ SPINS: Final = 200
 """Looks before sleeping: a few tens of microseconds, about what a sleep and a wake cost."""
 
 NAP_S: Final = 0.002
-"""The longest sleep between two looks at the abort word, seconds."""
+"""The longest sleep between two looks whether the generation is over, seconds."""
 
 
 @enum.unique
@@ -30,48 +31,61 @@ class Meeting(enum.IntEnum):
 
     ATTACH = 1
     RESTORE = 2
-    WEIGHTS = 3
-    PARTIALS = 4
-    ROOT = 5
-    CLIP = 6
-    EVALUATION = 7
-    EVALUATED = 8
-    CHECKPOINT = 9
-    END = 10
+    STAGED = 3
+    COPIED = 4
+    TABLES = 5
+    WEIGHTS = 6
+    PARTIALS = 7
+    ROOT = 8
+    CLIP = 9
+    EVALUATION = 10
+    EVALUATED = 11
+    END = 12
 
 
 _DOING: Final = {
     Meeting.ATTACH: "attaching its model",
     Meeting.RESTORE: "restoring a checkpoint",
+    Meeting.STAGED: "handing on its state at step {step}",
+    Meeting.COPIED: "taking over the state of step {step}",
+    Meeting.TABLES: "sharing out step {step}",
     Meeting.WEIGHTS: "weighing its shards of step {step}",
     Meeting.PARTIALS: "summing the gradient of step {step}",
     Meeting.ROOT: "summing the gradient of step {step}",
     Meeting.CLIP: "clipping the gradient of step {step}",
     Meeting.EVALUATION: "evaluating after step {step}",
     Meeting.EVALUATED: "evaluating after step {step}",
-    Meeting.CHECKPOINT: "writing the checkpoint of step {step}",
     Meeting.END: "at the end of its function",
 }
 
 
 class SharedMemoryGroup:
-    """One worker's place among the workers of its host.
+    """One worker among those of its host.
 
     Args:
         arena: Where they meet.
         rank: This worker.
         timeout_s: How long to wait for the others, seconds.
+
+    Attributes:
+        members: The ranks that take part, in order: at first all.
+        place: Which of them this worker is.
     """
 
     def __init__(self, arena: Arena, rank: int, timeout_s: float) -> None:
         self.arena, self.rank, self.timeout_s = arena, rank, timeout_s
-        self.world_size = arena.world_size
+        self.members, self.place = tuple(range(arena.world_size)), rank
+
+    def enter(self, generation: int, members: tuple[int, ...]) -> None:
+        """Take part in a generation, with others than before perhaps."""
+        self.members, self.place = members, members.index(self.rank)
+        self.arena.enter_generation(self.rank, generation)
 
     def barrier(self, meeting: Meeting, step: int, value: int = 0) -> tuple[int, ...]:
-        """Wait until every worker is here; returns the value that each brought, by rank.
+        """Wait until every member is here; returns the value that each brought, in their order.
 
         Raises:
-            Aborted: The abort word was set, noticed within `NAP_S`.
+            Aborted: The generation is over, noticed within `NAP_S`.
             JobError: Another worker came for something else.
             HoldfastError: The others did not come in time.
         """
@@ -82,13 +96,13 @@ class SharedMemoryGroup:
         arena[rank, Word(Word.VALUE_EVEN + odd)] = value
         doing = arena.enter(rank, Phase.WAIT)
         count = arena.arrive(rank)
-        for peer in range(self.world_size):
+        for peer in self.members:
             self._await(peer, count)
         arena.enter(rank, doing)
-        tags = [arena[peer, Word(Word.TAG_EVEN + odd)] for peer in range(self.world_size)]
-        if any(other != tag for other in tags):
+        tags = {peer: arena[peer, Word(Word.TAG_EVEN + odd)] for peer in self.members}
+        if any(other != tag for other in tags.values()):
             self._parted(tags)
-        return tuple(arena[peer, Word(Word.VALUE_EVEN + odd)] for peer in range(self.world_size))
+        return tuple(arena[peer, Word(Word.VALUE_EVEN + odd)] for peer in self.members)
 
     def agree(self, meeting: Meeting, step: int, value: int, problem: str) -> None:
         """A barrier to which all must bring the same value.
@@ -97,9 +111,9 @@ class SharedMemoryGroup:
             JobError: Two of them have `problem`; else as `barrier`.
         """
         found = self.barrier(meeting, step, value)
-        odd = [rank for rank, theirs in enumerate(found) if theirs != found[0]]
+        odd = [peer for peer, theirs in zip(self.members, found, strict=True) if theirs != found[0]]
         if odd:
-            raise JobError(f"rank 0 and rank {odd[0]} have {problem}")
+            raise JobError(f"rank {self.members[0]} and rank {odd[0]} have {problem}")
 
     def _await(self, peer: int, count: int) -> None:
         arena = self.arena
@@ -117,10 +131,10 @@ class SharedMemoryGroup:
                 )
             arena.sleep_until_arrival(peer, seen, NAP_S)
 
-    def _parted(self, tags: list[int]) -> None:
+    def _parted(self, tags: dict[int, int]) -> None:
         places = "; ".join(
             f"rank {peer} is {_DOING[Meeting(tag >> 48)].format(step=tag & (1 << 48) - 1)}"
-            for peer, tag in enumerate(tags)
+            for peer, tag in tags.items()
         )
         raise JobError(
             f"the workers have parted: {places}. Every worker must run the same loop: "

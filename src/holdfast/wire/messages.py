@@ -2,8 +2,8 @@
 
     agent ── Prepare, Fork ──▶ fork server ── (forks) ──▶ worker
           ◀─ Ready, Forked, Exited ─┘
-    agent ◀─ PartWritten, PartFailed, Refused, Finished, Failed ── worker
-          ── CheckpointDone ─────────────────────────────────────▶
+    agent ◀─ Parked, PartWritten, PartFailed, Refused, Finished, Failed ── worker
+          ── Release, CheckpointDone, Leave ──────────────────────────────▶
 
 They are pydantic models: what a process reads is checked before it acts on it.
 """
@@ -62,18 +62,48 @@ class Exited(Message):
     """Its exit status; the negative number of the signal that killed it."""
 
 
+class Parked(Message):
+    """A worker stands still in `generation`, with `committed` steps behind it if it has a state."""
+
+    kind: Literal["parked"] = "parked"
+    rank: int
+    generation: int
+    committed: int | None
+
+
+class Release(Message):
+    """All stand still: go on."""
+
+    kind: Literal["release"] = "release"
+    generation: int
+    members: tuple[int, ...]
+    """The ranks that take part, in order."""
+    step: int
+    donors: dict[int, int]
+    """From whose replica each takes its state; empty where nobody has any."""
+    restore: tuple[str, ...]
+    """Directories of checkpoints for that case, the best first; empty begins anew."""
+
+
+class Leave(Message):
+    """The run is over for this worker."""
+
+    kind: Literal["leave"] = "leave"
+
+
 class PartWritten(Message):
     """A worker's part of a checkpoint is on the disk."""
 
     kind: Literal["part-written"] = "part-written"
     rank: int
+    generation: int
     step: int
     file: str
     size_bytes: int
     first_chunk: int
     digests: tuple[str, ...]
     header: dict[str, Any] | None
-    """What the manifest says beside the parts; from rank 0 alone."""
+    """What the manifest says beside the parts; from the first member alone."""
 
 
 class PartFailed(Message):
@@ -81,6 +111,7 @@ class PartFailed(Message):
 
     kind: Literal["part-failed"] = "part-failed"
     rank: int
+    generation: int
     step: int
     reason: str
 
@@ -107,6 +138,7 @@ class Finished(Message):
 
     kind: Literal["finished"] = "finished"
     rank: int
+    generation: int
     result: dict[str, Any]
 
 
@@ -122,8 +154,8 @@ class Failed(Message):
 
 
 AnyMessage = Annotated[
-    Fork | Prepare | Ready | Forked | Exited | PartWritten | PartFailed | CheckpointDone | Refused
-    | Finished | Failed,
+    Fork | Prepare | Ready | Forked | Exited | Parked | Release | Leave | PartWritten | PartFailed
+    | CheckpointDone | Refused | Finished | Failed,
     Field(discriminator="kind"),
 ]  # fmt: skip
 

@@ -13,80 +13,98 @@ from holdfast.arena.replica import Replica, replica_layout
 from holdfast.core import tree
 from holdfast.core.seeds import seed_for
 from holdfast.data.dataset import seed_everything
+from holdfast.data.loader import Unit
 from holdfast.errors import JobError
 from holdfast.job.spec import Job
 from holdfast.transport.shared_memory import Meeting, SharedMemoryGroup
-from holdfast.worker.ddp import DdpStepper
 from holdfast.worker.room import check_room
 from holdfast.worker.sections import Sections
-from holdfast.worker.shard import units_of
-from holdfast.worker.step import Stepper
 
 ModelFactory = Callable[[], nn.Module]
 OptimizerFactory = Callable[[Iterable[nn.Parameter]], Optimizer]
 
 
-def attach(
-    job: Job,
-    group: SharedMemoryGroup,
-    device: torch.device,
-    model: ModelFactory,
-    optimizer: OptimizerFactory,
-) -> tuple[Replica, Sections]:
-    """Build model and optimizer, the same on every worker, and lay them out.
+class Assembly:
+    """Model and optimizer, the same on every worker, and the memory that they move into.
+
+    Args:
+        job: What is to be run.
+        group: The workers.
+        device: Where to compute.
+        model: Gives the model.
+        optimizer: Gives its optimizer.
+
+    Attributes:
+        replica, sections: Once the workers have met.
 
     Raises:
-        Aborted: The abort word was set.
-        JobError: They cannot be trained, or the host has too little memory for them.
+        JobError: They cannot be trained.
     """
-    seed_everything(seed_for("attach", job.seed))
-    module = model()
-    built = optimizer([p for p in module.parameters() if p.requires_grad])
-    trained = {name: p for name, p in module.named_parameters() if p.requires_grad}
-    if not trained:
-        raise JobError("the model has no parameter to train")
-    layout = replica_layout(module, built)
-    different = "different models: their shapes differ"
-    group.agree(Meeting.ATTACH, 0, layout.digest, different)  # before they share memory
-    in_arena = device.type == "cpu" and job.placement == "arena"
-    sections = Sections(
-        group.arena,
-        trained if job.sync == "tree" else {},
-        dict(module.named_buffers()),
-        num_leaves=job.workers if job.merges_shards else job.shards,
-        num_shards=job.shards,
-        replica_bytes=layout.size_bytes if in_arena else 0,
-    )
-    private = device.type == "cpu" and not in_arena
-    if group.rank == 0:
-        check_room(job, sections, layout.size_bytes if private else 0)
-    group.barrier(Meeting.ATTACH, 0)  # nobody fills memory before it is known that there is enough
-    owed = units_of(job.plan(), group.rank, merged=job.merges_shards)
-    leaves = [unit.leaf for unit in owed]
-    sections.prepare(group.rank, tree.most_partials(leaves, sections.num_leaves))
-    if device.type != "cpu":
-        flat = torch.zeros(layout.size_bytes, dtype=torch.uint8, device=device)
-    elif in_arena:
-        flat = sections.replica(group.rank, layout.size_bytes)
-    else:
-        flat = torch.frombuffer(private_memory(layout.size_bytes), dtype=torch.uint8)
-    replica = Replica(module, built, layout, flat)
-    if job.compile:
-        module.compile(dynamic=False)  # a shape's code must not depend on the shapes before it
-    return replica, sections
 
+    def __init__(
+        self,
+        job: Job,
+        group: SharedMemoryGroup,
+        device: torch.device,
+        model: ModelFactory,
+        optimizer: OptimizerFactory,
+    ) -> None:
+        self._job, self._group, self._device = job, group, device
+        seed_everything(seed_for("attach", job.seed))
+        self.module = model()
+        self.optimizer = optimizer([p for p in self.module.parameters() if p.requires_grad])
+        self._trained = {n: p for n, p in self.module.named_parameters() if p.requires_grad}
+        if not self._trained:
+            raise JobError("the model has no parameter to train")
+        self._layout = replica_layout(self.module, self.optimizer)
+        self.in_arena = device.type == "cpu" and job.placement == "arena"
+        self.sections: Sections | None = None
+        self.replica: Replica | None = None
 
-def stepper(
-    job: Job, replica: Replica, sections: Sections, group: SharedMemoryGroup, *, lone: bool
-) -> Stepper | DdpStepper:
-    """What computes the steps, as the job wants its gradients summed."""
-    if job.sync == "ddp":
-        return DdpStepper(replica, sections, group, port=job.port, clip_norm=job.clip_norm)
-    return Stepper(
-        replica,
-        sections,
-        group,
-        num_leaves=sections.num_leaves,
-        lone=lone,
-        clip_norm=job.clip_norm,
-    )
+    def meet(self, units: list[Unit], *, first: bool) -> tuple[Replica, Sections]:
+        """Make sure that all members train the same model, and have memory for it.
+
+        Args:
+            units: What this worker computes in a step.
+            first: Whether nobody has any of that memory yet.
+
+        Raises:
+            Aborted: The generation is over.
+            JobError: They do not, or the host has too little memory.
+        """
+        group, size_bytes = self._group, self._layout.size_bytes
+        # Before they share memory, for none must cut off what another writes to.
+        different = "different models: their shapes differ"
+        group.agree(Meeting.ATTACH, 0, self._layout.digest, different)
+        if self.sections is None:
+            self.sections = Sections(
+                group.arena,
+                self._trained if self._job.sync == "tree" else {},
+                dict(self.module.named_buffers()),
+                num_leaves=self._job.workers if self._job.merges_shards else self._job.shards,
+                num_shards=self._job.shards,
+                replica_bytes=size_bytes,
+            )
+        if first and group.place == 0:
+            own = 0 if self.in_arena or self._device.type != "cpu" else size_bytes
+            check_room(self._job, self.sections, own, in_arena=self.in_arena)
+        group.barrier(Meeting.ATTACH, 0)  # nobody fills memory before there is known to be enough
+        if self.replica is None:
+            self.replica = self._moved_in(self.sections, units)
+        return self.replica, self.sections
+
+    def _moved_in(self, sections: Sections, units: list[Unit]) -> Replica:
+        rank, size_bytes = self._group.rank, self._layout.size_bytes
+        partials = tree.most_partials([unit.leaf for unit in units], sections.num_leaves)
+        sections.prepare(rank, partials, in_arena=self.in_arena)
+        if self._device.type != "cpu":
+            flat = torch.zeros(size_bytes, dtype=torch.uint8, device=self._device)
+        elif self.in_arena:
+            flat = sections.replica(rank, size_bytes).zero_()
+        else:
+            flat = torch.frombuffer(private_memory(size_bytes), dtype=torch.uint8)
+        replica = Replica(self.module, self.optimizer, self._layout, flat)
+        if self._job.compile:
+            # A shape's code must not depend on the shapes before it.
+            self.module.compile(dynamic=False)
+        return replica

@@ -67,12 +67,12 @@ class DdpStepper:
     ) -> None:
         self._replica, self._group, self._clip_norm = replica, group, clip_norm
         device = replica.flat.device
-        own_gpus = device.type == "cuda" and torch.cuda.device_count() >= group.world_size
+        own_gpus = device.type == "cuda" and torch.cuda.device_count() >= len(group.members)
         dist.init_process_group(
             "nccl" if own_gpus else "gloo",
             store=_meet(group, port),
             rank=group.rank,
-            world_size=group.world_size,
+            world_size=len(group.members),
         )
         self.model = DistributedDataParallel(
             replica.model,
@@ -87,10 +87,11 @@ class DdpStepper:
             slots=sections.slot,
             root=sections.root,
             layout=sections.slot_layout,
-            num_leaves=group.world_size,
+            num_leaves=len(group.members),
         )
         self._slot, self._root = sections.slot(group.rank, 0), sections.root
         self._weight: float | None = None
+        self._done = False
         self._logged: dict[str, float] = {}
 
     def begin_shard(self, leaf: int, seed: int) -> None:
@@ -123,10 +124,15 @@ class DdpStepper:
         if not (math.isfinite(total) and total > 0):
             raise JobError(f"the batches of a step weigh {total} in all; it must be above 0")
         try:
-            (loss * (weight * self._group.world_size / total)).backward()  # type: ignore[no-untyped-call]
+            (loss * (weight * len(self._group.members) / total)).backward()  # type: ignore[no-untyped-call]
         except RuntimeError:
             self._leave_if_another_was_lost()
             raise
+
+    def has(self, leaf: int) -> bool:
+        """Whether this worker has computed its batch of the step in hand."""
+        assert leaf == self._group.rank, "a worker's batch is its own leaf"
+        return self._done
 
     def log(self, values: dict[str, float]) -> None:
         """Add values to what the batch logs.
@@ -148,6 +154,7 @@ class DdpStepper:
                 "with sync=ddp, every worker must call session.backward for every batch: "
                 "give a batch that is to be skipped the weight 0"
             )
+        self._done = True
         self._replica.capture_buffers()
         changed = self._buffers.write_to(self._slot, self._weight)
         self._slot.used.copy_(torch.tensor(changed, dtype=torch.uint8))
@@ -163,8 +170,8 @@ class DdpStepper:
         """Check, clip, update and commit; as `Stepper.commit`."""
         arena, rank = self._group.arena, self._group.rank
         arena.enter(rank, Phase.REDUCE)
-        table = [tree.ABSENT] * tree.num_nodes(self._group.world_size)
-        table[tree.leaf(rank, self._group.world_size)] = 0
+        table = [tree.ABSENT] * tree.num_nodes(len(self._group.members))
+        table[tree.leaf(rank, len(self._group.members))] = 0
         reduced = self._reducer.reduce(table, step, int(stop_seen))
         norm = self._checked_norm(step)
         arena.enter(rank, Phase.UPDATE)
@@ -173,6 +180,7 @@ class DdpStepper:
         self._replica.capture_optimizer()
         self._buffers.take(self._root, reduced.used.tolist(), reduced.kept)
         self._buffers.remember()
+        self._done = False
         return announce(self._group, step, reduced, norm)
 
     def _checked_norm(self, step: int) -> float:
@@ -201,14 +209,14 @@ def _meet(group: SharedMemoryGroup, port: int) -> TCPStore:
     """The store that the workers of one host meet at; rank 0 keeps it, for this host alone."""
     if group.rank != 0:
         port = group.barrier(Meeting.ATTACH, 0)[0]
-        return TCPStore(HOST, port, group.world_size, is_master=False, use_libuv=True)
+        return TCPStore(HOST, port, len(group.members), is_master=False, use_libuv=True)
     with _listener(port) as listener:
         taken = listener.getsockname()[1]
         group.barrier(Meeting.ATTACH, 0, taken)
         return TCPStore(
             HOST,
             taken,
-            group.world_size,
+            len(group.members),
             is_master=True,
             master_listen_fd=listener.detach(),
             use_libuv=True,

@@ -47,7 +47,6 @@ class Evaluator:
     Args:
         group: The workers.
         table: Where the sums are written down, shared.
-        shards: The stretches that this worker measures.
         batch_size: Samples measured at a time.
         device: Where the model is.
     """
@@ -56,27 +55,27 @@ class Evaluator:
         self,
         group: SharedMemoryGroup,
         table: EvaluationTable,
-        shards: range,
         *,
         batch_size: int,
         device: torch.device,
     ) -> None:
-        self._group, self._table, self._shards = group, table, shards
+        self._group, self._table = group, table
         self._batch_size, self._device = batch_size, device
 
     def evaluate(
-        self, model: nn.Module, dataset: Dataset, measure: Measure, step: int
+        self, shards: range, model: nn.Module, dataset: Dataset, measure: Measure, step: int
     ) -> dict[str, float]:
         """The means over `dataset` of what `measure` gives for batches, on all workers.
 
         Args:
+            shards: The stretches that this worker measures.
             model: Put into evaluation mode meanwhile.
             dataset: What to measure on.
             measure: Means over one batch, by name; the same names for every batch.
             step: Steps committed so far.
 
         Raises:
-            Aborted: The abort word was set.
+            Aborted: The generation is over.
             JobError: `measure` gave different names, or too many.
         """
         group, rows = self._group, self._table.rows
@@ -85,7 +84,7 @@ class Evaluator:
         model.eval()
         try:
             with torch.no_grad():
-                names = self._measure(model, dataset, measure)
+                names = self._measure(shards, model, dataset, measure)
         finally:
             for module, was_training in modes:  # each its own: some may be frozen
                 module.training = was_training
@@ -99,16 +98,19 @@ class Evaluator:
         group.barrier(Meeting.EVALUATED, step)
         return result
 
-    def _measure(self, model: nn.Module, dataset: Dataset, measure: Measure) -> list[str]:
+    def _measure(
+        self, shards: range, model: nn.Module, dataset: Dataset, measure: Measure
+    ) -> list[str]:
         """Write the weighted sums over this worker's stretches; returns their names."""
         rows, names = self._table.rows, list[str]()
-        for shard in self._shards:
+        for shard in shards:
             rows[shard].zero_()
             start = len(dataset) * shard // len(rows)
             end = len(dataset) * (shard + 1) // len(rows)
             for first in range(start, end, self._batch_size):
                 indices = np.arange(first, min(first + self._batch_size, end))
                 seed_everything(seed_for("evaluation", first))
+                self._group.arena.check_abort()
                 batch = dataset.batch(indices, generator_for("evaluation", first))
                 values = measure(model, moved(batch, self._device))
                 names = _same_names(names, sorted(values))

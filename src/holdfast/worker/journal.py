@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import platform
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -14,28 +13,16 @@ import torch
 
 from holdfast.arena.replica import Replica
 from holdfast.checkpoint import manifest
-from holdfast.checkpoint.manifest import Best, Header, Manifest, Tensor
+from holdfast.checkpoint.manifest import Header, Manifest, Tensor
 from holdfast.checkpoint.restore import read_state
 from holdfast.checkpoint.save import write_part
 from holdfast.errors import CheckpointError, HoldfastError
 from holdfast.observe import lines
 from holdfast.transport.shared_memory import NAP_S, Meeting, SharedMemoryGroup
 from holdfast.wire.channel import Channel
+from holdfast.wire.launch import Launch
 from holdfast.wire.messages import CheckpointDone, PartFailed, PartWritten, Refused
-from holdfast.worker.launch import Launch
-from holdfast.worker.step import Committed
-
-
-@dataclass(slots=True, kw_only=True)
-class Progress:
-    """How far a run has come, apart from its tensors."""
-
-    step: int = 0
-    state: dict[str, Any] = field(default_factory=dict)
-    loss: float | None = None
-    metrics: dict[str, float] = field(default_factory=dict)
-    best: Best = field(default_factory=Best)
-    order: dict[str, Any] = field(default_factory=dict)
+from holdfast.worker.progress import Progress, check_plain
 
 
 class Journal:
@@ -51,18 +38,22 @@ class Journal:
         self._run_dir = Path(launch.run_dir)
         self._metrics: lines.JsonLines | None = None
         self._durable_step = -1
+        self._evaluated_step = -1
         self._refusal = "another worker could not verify them"
         self._samples, self._seconds = 0, 0.0
         self._last_step_at: float | None = None
 
-    def restore(self, replica: Replica, group: SharedMemoryGroup) -> Progress:
-        """Take the state of the best checkpoint that all workers can verify.
+    def restore(
+        self, replica: Replica, group: SharedMemoryGroup, checkpoints: Sequence[str]
+    ) -> Progress:
+        """Take the state of the best of `checkpoints`, directories, that all workers can verify.
 
         Raises:
+            Aborted: The generation is over.
             CheckpointError: There were checkpoints, and none is whole.
         """
         progress, refused = Progress(), list[Path]()
-        for directory in map(Path, self._launch.restore):
+        for directory in map(Path, checkpoints):
             stored = self._verified(directory, replica)
             if all(group.barrier(Meeting.RESTORE, 0, int(stored is not None))):
                 assert stored is not None
@@ -75,23 +66,35 @@ class Journal:
                     loss=found.loss,
                     metrics=found.metrics,
                     best=found.best,
+                    best_then=found.best,
                     order=found.order,
                 )
                 self._durable_step = found.step
                 break
             refused.append(directory)
-        if refused and len(refused) == len(self._launch.restore):
+        if refused and len(refused) == len(checkpoints):
             raise CheckpointError(
                 f"no checkpoint under {self._run_dir} can be used: {self._refusal}. "
                 "Start the job anew in another directory"
             )
-        if self._launch.rank == 0:
+        if group.place == 0:
             for directory in refused:  # their steps will be saved again
                 manifest.set_aside(directory)
-            path = self._run_dir / "metrics.jsonl"
-            lines.forget_after(path, progress.step)
-            self._metrics = lines.JsonLines(path)
         return progress
+
+    def take_up(self, progress: Progress, *, writes: bool) -> None:
+        """Begin to keep the metrics if this worker is to, where another has left off perhaps."""
+        if not writes:
+            self._metrics = None
+        elif self._metrics is None:
+            path = self._run_dir / "metrics.jsonl"
+            newest = lines.forget_after(path, progress.step)
+            self._metrics = lines.JsonLines(path)
+            noted = [entry for entry in newest if entry["step"] == progress.step]
+            if progress.record and not any("loss" in entry for entry in noted):
+                self._metrics.write(**progress.record)
+            if any("evaluation" in entry for entry in noted):
+                self._evaluated_step = progress.step
 
     def _verified(self, directory: Path, replica: Replica) -> tuple[Manifest, torch.Tensor] | None:
         try:
@@ -104,39 +107,22 @@ class Journal:
             )
             return None
 
-    def step(
-        self,
-        committed: Committed,
-        *,
-        epoch: int,
-        samples: int,
-        rate: float,
-        phases: Mapping[str, float],
-    ) -> None:
+    def step(self, record: Mapping[str, Any], phases: Mapping[str, float]) -> None:
         """Note a committed step, and the seconds that this worker spent in each phase of it."""
         now = time.monotonic()
         seconds = None if self._last_step_at is None else now - self._last_step_at
         if seconds is not None:
-            self._samples += samples
+            self._samples += record["samples"]
             self._seconds += seconds
         self._last_step_at = now
         if self._metrics is not None:
-            self._metrics.write(
-                step=committed.step + 1,
-                epoch=epoch,
-                loss=committed.loss,
-                norm=committed.norm,
-                lr=rate,
-                samples=samples,
-                seconds=seconds,
-                phases=phases,
-                time_unix_s=round(time.time(), 6),
-                logged=committed.logged,
-            )
+            now_s = round(time.time(), 6)
+            self._metrics.write(**record, seconds=seconds, phases=phases, time_unix_s=now_s)
 
     def evaluation(self, step: int, results: dict[str, float]) -> None:
-        """Note the results of an evaluation after `step` steps."""
-        if self._metrics is not None:
+        """Note the results of an evaluation after `step` steps, once."""
+        if self._metrics is not None and self._evaluated_step != step:
+            self._evaluated_step = step
             self._metrics.write(step=step, evaluation=results)
 
     def checkpoint(
@@ -151,17 +137,23 @@ class Journal:
         """
         if progress.step == self._durable_step:
             return
-        launch, rank, step = self._launch, self._launch.rank, progress.step
-        temporary = self._run_dir / "checkpoints" / manifest.temporary_name(step, launch.attempt)
+        check_plain(progress.state)
+        rank, step, generation = self._launch.rank, progress.step, group.arena.generation
+        attempt = manifest.attempt_in(generation, self._launch.attempt)
+        temporary = self._run_dir / "checkpoints" / manifest.temporary_name(step, attempt)
+        flat, of = replica.flat.cpu(), len(group.members)
         try:
-            part = write_part(temporary, replica.flat.cpu(), replica.layout, rank, group.world_size)
+            part = write_part(temporary, flat, replica.layout, group.place, of)
         except OSError as error:
-            self._channel.send(PartFailed(rank=rank, step=step, reason=str(error)))
+            self._channel.send(
+                PartFailed(rank=rank, generation=generation, step=step, reason=str(error))
+            )
         else:
-            header = self._header(replica, progress) if rank == 0 else None
+            header = self._header(replica, progress, generation) if group.place == 0 else None
             self._channel.send(
                 PartWritten(
                     rank=rank,
+                    generation=generation,
                     step=step,
                     file=part.file,
                     size_bytes=part.size_bytes,
@@ -184,11 +176,11 @@ class Journal:
         rate = round(self._samples / self._seconds, 1) if self._samples else None
         return {"samples_per_s": rate}
 
-    def _header(self, replica: Replica, progress: Progress) -> dict[str, Any]:
+    def _header(self, replica: Replica, progress: Progress, generation: int) -> dict[str, Any]:
         layout = replica.layout
         return Header(
             step=progress.step,
-            generation=self._launch.generation,
+            generation=generation,
             lineage=self._launch.job.lineage(),
             tensors=tuple(
                 Tensor(name=e.name, dtype=e.dtype, shape=e.shape, offset=e.offset)
@@ -213,7 +205,7 @@ def await_commit(channel: Channel, group: SharedMemoryGroup, step: int) -> str |
     """Wait for the agent's word on the checkpoint of `step`: None, or why there is none.
 
     Raises:
-        Aborted: The abort word was set, noticed within `NAP_S`.
+        Aborted: The generation is over, noticed within `NAP_S`.
         HoldfastError: There was no word in time.
     """
     deadline = time.monotonic() + group.timeout_s

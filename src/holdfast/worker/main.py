@@ -17,13 +17,15 @@ from holdfast.arena.memory import Arena
 from holdfast.errors import Aborted, OutOfMemory
 from holdfast.tasks import reference
 from holdfast.wire.channel import Channel
+from holdfast.wire.launch import Launch
 from holdfast.wire.messages import Failed, Finished
 from holdfast.worker import fit
 from holdfast.worker.journal import Journal
-from holdfast.worker.launch import Launch
+from holdfast.worker.member import Member
+from holdfast.worker.seat import Left, Seat
 from holdfast.worker.session import Session, StopRequested
 
-ABORTED_STATUS = 3
+LEFT_STATUS = 3
 """The exit status of a worker that left because it was told to."""
 
 
@@ -36,19 +38,15 @@ def main(config: str, arena_fd: int, socket_fd: int) -> int:
         socket_fd: A connected Unix socket to the agent.
     """
     launch = Launch.model_validate_json(config)
-    channel = Channel(socket.socket(fileno=socket_fd))
+    channel, arena = Channel(socket.socket(fileno=socket_fd)), Arena(arena_fd)
     torch.set_num_threads(launch.job.threads_per_worker)
     try:
-        session = Session(launch.job, Arena(arena_fd), launch.rank, Journal(launch, channel))
-        try:
-            _run_task(session)
-        except StopRequested:
-            result = {**session.close(), "status": "stopped"}
-        else:
-            result = {**session.close(), "status": "finished"}
-        channel.send(Finished(rank=launch.rank, result=result))
-    except Aborted:
-        return ABORTED_STATUS
+        seat = Seat(launch.rank, arena, channel)
+        member = Member(launch.job, arena, launch.rank, seat, Journal(launch, channel))
+        status = _train(Session(launch.job, member))
+        _finish(member, seat, channel, status)
+    except Left:
+        return LEFT_STATUS
     except BaseException as error:  # noqa: BLE001  # the boundary of the user's code
         traceback.print_exc()
         channel.send(_failure(launch.rank, error))
@@ -57,6 +55,30 @@ def main(config: str, arena_fd: int, socket_fd: int) -> int:
         sys.stdout.flush()
         sys.stderr.flush()
     return 0
+
+
+def _train(session: Session) -> str:
+    """Run the user's code; returns how it ended."""
+    try:
+        _run_task(session)
+    except StopRequested:
+        return "stopped"
+    return "finished"
+
+
+def _finish(member: Member, seat: Seat, channel: Channel, status: str) -> None:
+    """Come to the end with the others; whoever is lost on the way there is replaced, too."""
+    while True:
+        try:
+            member.finish()
+            result = {**member.result(), "status": status}
+            generation = member.group.arena.generation
+            channel.send(Finished(rank=member.group.rank, generation=generation, result=result))
+            seat.await_leave()
+        except Aborted:
+            member.join()
+        else:
+            return
 
 
 def _failure(rank: int, error: BaseException) -> Failed:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping
+from typing import Final
 
 import torch
 
@@ -15,6 +16,9 @@ from holdfast.collectives.slot import NAMES_BYTES, Slot, SlotLayout
 from holdfast.core import tree
 from holdfast.worker.evaluation import COLUMNS, EvaluationTable
 
+LETTER_BYTES: Final = 1 << 20
+"""Room for what a worker hands on beside its replica."""
+
 
 class Sections:
     """Views of the shared sections in this process.
@@ -25,9 +29,10 @@ class Sections:
         buffers: The model's buffers by name.
         num_leaves: Leaves of the reduction tree.
         num_shards: Shards of the job.
-        replica_bytes: Room for a replica of each worker, or 0 where they are private.
+        replica_bytes: Size of a replica; each worker has room for one.
 
     Attributes:
+        letters: uint8[world_size, LETTER_BYTES]; see `worker.handover`.
         tables: int64[world_size, nodes]; see `collectives.exact`.
         norms: float64[blocks].
         evaluation: For `worker.evaluation`.
@@ -47,13 +52,15 @@ class Sections:
         self.slot_layout = SlotLayout(parameters, buffers)
         world_size, slot_bytes = arena.world_size, _paged(self.slot_layout.layout.size_bytes)
         num_blocks = len(self.slot_layout.blocks)
-        num_slots = tree.max_partials(num_leaves)
+        # Twice, for a worker may keep what it has of a step when it is given other leaves of it.
+        num_slots = 2 * tree.max_partials(num_leaves)
         layout = Layout.pack(
             [
                 Field("tables", "I64", (world_size, tree.num_nodes(num_leaves))),
                 Field("norms", "F64", (num_blocks,)),
                 Field("evaluation", "F64", (num_shards, COLUMNS)),
                 Field("evaluation names", "U8", (NAMES_BYTES,)),
+                Field("letters", "U8", (world_size, LETTER_BYTES)),
                 Field("root", "U8", (slot_bytes,)),
                 Field("slots", "U8", (world_size, num_slots, slot_bytes)),
                 Field("replicas", "U8", (world_size, _paged(replica_bytes))),
@@ -61,7 +68,7 @@ class Sections:
         )
         memory = torch.frombuffer(arena.map_sections(layout.size_bytes), dtype=torch.uint8)
         at = views(memory, layout)
-        self.tables, self.norms = at["tables"], at["norms"]
+        self.tables, self.norms, self.letters = at["tables"], at["norms"], at["letters"]
         self.evaluation = EvaluationTable(at["evaluation"], at["evaluation names"])
         self._root, self._slots, self._replicas = at["root"], at["slots"], at["replicas"]
         self.root = Slot(self._root, self.slot_layout)
@@ -73,18 +80,22 @@ class Sections:
         """Slot `number` of worker `rank`."""
         return Slot(self._slots[rank, number], self.slot_layout)
 
-    def prepare(self, rank: int, partials: int) -> None:
+    def prepare(self, rank: int, partials: int, *, in_arena: bool) -> None:
         """Have memory ready for what worker `rank` will write, holding `partials` partial sums at
-        most, and for its part of what all write.
+        most, and for its part of what all write; for its replica too if that lies here.
         """
         share = torch.tensor_split(self._root, self._slots.shape[0])[rank]
-        for stretch in (share, self._slots[rank, :partials], self._replicas[rank]):
+        stretches = [share, self._slots[rank, :partials]]
+        for stretch in [*stretches, self._replicas[rank]] if in_arena else stretches:
             populate(stretch.data_ptr(), stretch.numel())
 
-    def used_bytes(self, partials: int) -> int:
-        """What is ever written to where all workers together hold up to `partials` partial sums."""
-        slots = self._slots
-        return self._size_bytes - slots.numel() + partials * slots.shape[-1]
+    def used_bytes(self, partials: int, *, in_arena: bool) -> int:
+        """What is written to in undisturbed training, where all workers together hold up to
+        `partials` partial sums.
+        """
+        slots, seldom = self._slots, [self.letters, *[self._replicas] * (not in_arena)]
+        rest = self._size_bytes - slots.numel() - sum(section.numel() for section in seldom)
+        return rest + partials * slots.shape[-1]
 
     def replica(self, rank: int, size_bytes: int) -> torch.Tensor:
         """The memory for the replica of worker `rank`, uint8[size_bytes]."""

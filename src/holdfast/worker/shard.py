@@ -8,6 +8,7 @@ from typing import Any
 from holdfast.core.plan import Plan
 from holdfast.data.dataset import Batch
 from holdfast.data.loader import Unit
+from holdfast.job.spec import Job
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,9 +38,17 @@ class Shard:
         return self.batch[1]
 
 
-def units_of(plan: Plan, rank: int, *, merged: bool) -> list[Unit]:
-    """What a rank computes in every step: its shards one by one, or all of them as one."""
-    shards = plan.shards_of(rank)
-    if not merged:
+def units_of(plan: Plan, place: int, job: Job) -> list[Unit]:
+    """What a member computes in every step: its shards one by one, or all of them as one.
+
+    Args:
+        plan: For the members there are.
+        place: Which of them.
+        job: A job that merges shards has a leaf for each worker, of whom some may be missing; the
+            first member accounts for theirs.
+    """
+    shards = plan.shards_of(place)
+    if not job.merges_shards:
         return [Unit(shard, range(shard, shard + 1)) for shard in shards]
-    return [Unit(rank, shards)]
+    missing = range(plan.world_size, job.workers) if place == 0 else range(0)
+    return [Unit(place, shards), *(Unit(leaf, range(0)) for leaf in missing)]

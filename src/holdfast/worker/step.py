@@ -25,7 +25,7 @@ from holdfast.collectives.slot import LOGGED, LOSS, NUM_STATS, WEIGHT, Slot
 from holdfast.core import tree
 from holdfast.data.dataset import seed_everything
 from holdfast.errors import JobError, NonFiniteError
-from holdfast.transport.shared_memory import SharedMemoryGroup
+from holdfast.transport.shared_memory import Meeting, SharedMemoryGroup
 from holdfast.worker.buffers import Buffers
 from holdfast.worker.sections import Sections
 
@@ -111,8 +111,6 @@ class Stepper:
         replica: What is trained.
         sections: The shared memory.
         group: The workers.
-        num_leaves: Leaves of the reduction tree.
-        lone: Whether this worker computes one shard a step.
         clip_norm: The longest gradient, or None.
 
     Attributes:
@@ -125,19 +123,17 @@ class Stepper:
         sections: Sections,
         group: SharedMemoryGroup,
         *,
-        num_leaves: int,
-        lone: bool,
         clip_norm: float | None,
     ) -> None:
         self._replica, self._sections, self._group = replica, sections, group
-        self._num_leaves, self._lone, self._clip_norm = num_leaves, lone, clip_norm
+        self._num_leaves, self._clip_norm = sections.num_leaves, clip_norm
         layout = sections.slot_layout
         self._names = layout.parameter_names
         self._parameters = [replica.parameters[name] for name in self._names]
         self._buffers = Buffers(replica, layout)
         self._root_gradients = sections.root.gradients
         # Whether the optimizer may be given what all workers read; the first update shows it.
-        self._lends_root = group.world_size == 1
+        self._lends_root = group.arena.world_size == 1
         self._first_update = not self._lends_root
         self._reducer = TreeReducer(
             group,
@@ -146,11 +142,49 @@ class Stepper:
             slots=sections.slot,
             root=sections.root,
             layout=layout,
-            num_leaves=num_leaves,
+            num_leaves=self._num_leaves,
         )
         self.model = replica.model
         self._shard: _ShardInHand | None = None
+        self._members, self._one_unit, self._lone = group.members, False, False
+        self._table, self._free = list[int](), list[int]()
+        self._theirs: list[list[int]] = []
+        self.restart()
+
+    def restart(self) -> None:
+        """Begin the step anew, from the replica as it is."""
+        self._shard = None
+        self._reducer.take_back()
         self._begin_step()
+
+    def share_out(self, step: int, *, one_unit: bool, keep: bool) -> None:
+        """Agree with the members that there are now on what is left of the step in hand.
+
+        Args:
+            step: Which.
+            one_unit: Whether this worker computes one unit a step.
+            keep: Whether its partial sums are of use to these members too.
+
+        Raises:
+            Aborted: The generation is over.
+        """
+        self._one_unit = one_unit
+        if self._members != self._group.members:
+            self._members = self._group.members
+            self._reducer.write_lent(self._sections.slot(self._group.rank, 0))
+            self._reducer.share_out()
+            few = len(self._free) < tree.max_partials(self._num_leaves)
+            if few or not keep:
+                self.restart()
+        self._lone = one_unit and self._is_untouched()
+        self._reducer.publish(self._table)
+        self._group.barrier(Meeting.TABLES, step)
+        self._theirs = list(self._reducer.published().values())
+
+    def has(self, leaf: int) -> bool:
+        """Whether some member has computed `leaf` in this step already."""
+        tables = (self._table, *self._theirs)
+        return any(tree.covers(table, self._node(leaf)) for table in tables)
 
     def begin_shard(self, leaf: int, seed: int) -> None:
         """Get ready for the shard that fills `leaf`; random numbers start from `seed`."""
@@ -221,9 +255,7 @@ class Stepper:
         self._buffers.reset()
         for parameter in self._parameters:
             parameter.grad = None
-        self._shard = None
-        self._reducer.take_back()
-        self._begin_step()
+        self.restart()
 
     def commit(self, step: int, stop_seen: bool) -> Committed:
         """Reduce, check, clip, update and commit.
@@ -233,7 +265,7 @@ class Stepper:
             stop_seen: Whether this worker has seen the request to stop.
 
         Raises:
-            Aborted: The abort word was set.
+            Aborted: The generation is over, and the step not committed by this worker.
             NonFiniteError: The gradient is not finite; nothing was changed.
             JobError: The shards contradict each other.
         """
@@ -244,7 +276,15 @@ class Stepper:
             raise not_finite(step, dict(zip(self._names, self._root_gradients, strict=True)))
         if self._clip_norm is not None and reduced.norm > self._clip_norm:
             self._reducer.scale_gradient(self._clip_norm / (reduced.norm + 1e-6), step)
-        arena.enter(rank, Phase.UPDATE)
+        arena[rank, Word.ROOTED] = step + 1
+        return self._take_over(step, reduced)
+
+    def complete(self, step: int) -> Committed:
+        """Commit a step that others may have committed, when this worker had been called away."""
+        return self._take_over(step, self._reducer.reduced())
+
+    def _take_over(self, step: int, reduced: Reduced) -> Committed:
+        self._group.arena.enter(self._group.rank, Phase.UPDATE)
         self._update(reduced)
         self._reducer.take_back()
         self._begin_step()
@@ -272,7 +312,12 @@ class Stepper:
         self._replica.capture_optimizer()
         self._buffers.take(self._sections.root, used[len(self._parameters) :], reduced.kept)
 
+    def _is_untouched(self) -> bool:
+        return all(slot == tree.ABSENT for slot in self._table) and self._shard is None
+
     def _begin_step(self) -> None:
+        self._lone = self._one_unit
+        self._theirs = []
         self._table = [tree.ABSENT] * tree.num_nodes(self._num_leaves)
         self._free = list(reversed(range(self._sections.num_slots)))
         self._buffers.remember()

@@ -1,0 +1,308 @@
+"""Agent: the one process of holdfast's on a host. It performs what its machine asks for.
+
+    coordinator ── orders ─▶ core.supervisor ─▶ fork, kill, release, announce ─▶ workers, arena
+                ◀─ status ──      ▲
+                                  └── parked, finished, exited ── workers, fork server
+
+It holds no training state: that is in the arena and in the workers.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import selectors
+import signal
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from holdfast.agent.barrier import CheckpointBarrier
+from holdfast.agent.blame import failure_of, killed_for_memory
+from holdfast.agent.forks import ForkServer
+from holdfast.arena.host_memory import oom_kills
+from holdfast.arena.memory import Arena
+from holdfast.checkpoint import manifest
+from holdfast.core import actions, events
+from holdfast.core.protocol import Orders, Status
+from holdfast.core.supervisor import Supervisor
+from holdfast.errors import HoldfastError, OutOfMemory, ProtocolError
+from holdfast.job.spec import Job
+from holdfast.observe.lines import EventLog
+from holdfast.observe.run_dir import worker_log
+from holdfast.wire.channel import Channel, pair
+from holdfast.wire.launch import Launch
+from holdfast.wire.messages import (
+    AnyMessage,
+    CheckpointDone,
+    Exited,
+    Failed,
+    Finished,
+    Leave,
+    Parked,
+    PartFailed,
+    PartWritten,
+    Refused,
+    Release,
+)
+
+HEARTBEAT_S: Final = 1.0
+"""How often the coordinator hears from an agent at least."""
+LAST_WORDS_TIMEOUT_S: Final = 2.0
+"""How long the messages of a dead worker are waited for; a child of its own may hold the socket."""
+LEAVE_TIMEOUT_S: Final = 5.0
+"""How long workers that have finished may take to leave, before they are killed."""
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class _Worker:
+    """A process; `number` is what the machine calls it."""
+
+    rank: int
+    number: int
+    pid: int
+    pidfd: int
+    channel: Channel
+    failure: Failed | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """What an agent has to know of the run.
+
+    Attributes:
+        job: What it was asked to do.
+        directory: Where it leaves what is to last.
+        attempt: Names this start of it, hexadecimal.
+    """
+
+    job: Job
+    directory: Path
+    attempt: str
+
+
+class Agent:
+    """One host's.
+
+    Args:
+        name: Never used before in this run.
+        run: What the workers are to do.
+        forks: A fork server.
+        arena: The host's shared memory.
+        log: The run's log of events.
+        report: Called with what the coordinator is to know.
+
+    Attributes:
+        result: What the first member to finish has reported, once one has.
+        left: Why the agent is to end, once it is; empty if all went well.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        run: Run,
+        forks: ForkServer,
+        arena: Arena,
+        log: EventLog,
+        report: Callable[[Status], None],
+    ) -> None:
+        self._run, self._forks, self._arena, self._log = run, forks, arena, log
+        self._report = report
+        self._machine = Supervisor(name, run.job.workers, HEARTBEAT_S, time.monotonic())
+        self._barrier = CheckpointBarrier(
+            run.directory / "checkpoints", run.attempt, run.job.checkpoint.keep
+        )
+        self._workers: dict[int, _Worker] = {}
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(forks.channel, selectors.EVENT_READ, self._hear_fork_server)
+        self._oom_kills = oom_kills()
+        self.result: dict[str, Any] | None = None
+        self.left: str | None = None
+
+    def watch(self, source: Any, hear: Callable[[], None]) -> None:
+        """Call `hear` when there is something to read from `source`, while `poll` waits."""
+        self._selector.register(source, selectors.EVENT_READ, hear)
+
+    def poll(self, timeout_s: float) -> None:
+        """Wait for something to happen, `timeout_s` at most, and see to it.
+
+        Raises:
+            HoldfastError: The fork server is gone.
+        """
+        due = self._machine.next_deadline()
+        if due is not None:
+            timeout_s = max(0.0, min(timeout_s, due - time.monotonic()))
+        for key, _ in self._selector.select(timeout_s):
+            key.data()
+        self._tell(events.Tick())
+
+    def obey(self, orders: Orders) -> None:
+        """Do as the coordinator says."""
+        self._tell(events.Ordered(orders))
+
+    def close(self) -> None:
+        """End every worker, and wait until all are gone."""
+        if self.left == "":
+            self._await_ends(LEAVE_TIMEOUT_S)
+        for worker in self._workers.values():
+            self._kill(worker)
+        self._await_ends(LEAVE_TIMEOUT_S)
+        for worker in self._workers.values():
+            self._forget(worker)
+        self._selector.close()
+
+    def _tell(self, event: events.AgentEvent) -> None:
+        for action in self._machine.handle(event, time.monotonic()):
+            self._perform(action)
+
+    def _perform(self, action: actions.AgentAction) -> None:
+        match action:
+            case actions.Report(status):
+                self._report(status)
+            case actions.Abort(generation):
+                self._arena.announce(generation)
+            case actions.Fork(rank, _, process):
+                self._fork(rank, process)
+            case actions.Kill(_, process):
+                if process in self._workers:
+                    self._kill(self._workers[process])
+            case actions.Release():
+                self._release(action)
+            case actions.RequestStop():
+                self._arena.request_stop()
+            case actions.Leave(reason):
+                self.left = reason
+                if not reason:
+                    self._send_all(Leave())
+
+    def _fork(self, rank: int, number: int) -> None:
+        run, (near, far) = self._run, pair()
+        launch = Launch(
+            job=run.job, rank=rank, run_dir=str(run.directory.resolve()), attempt=run.attempt
+        ).model_dump_json()
+        path = worker_log(run.directory / "logs", rank)
+        log = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+        try:
+            fds = (self._arena.fd, far.fileno(), log)
+            pid, pidfd = self._forks.fork(rank, launch, fds)
+        finally:
+            os.close(log)
+            far.close()
+        worker = _Worker(rank=rank, number=number, pid=pid, pidfd=pidfd, channel=near)
+        self._workers[number] = worker
+        self._selector.register(near, selectors.EVENT_READ, lambda: self._hear(worker))
+        self._log.event("worker-started", rank=rank, pid=pid)
+        self._hear_fork_server()  # somebody may have died meanwhile
+
+    def _release(self, release: actions.Release) -> None:
+        """Let go whom the machine has found to stand still, all in the same generation."""
+        members = tuple(sorted(self._machine.members))
+        self._arena.forget_root()
+        self._barrier.begin(release.generation, members)
+        checkpoints = manifest.committed(self._run.directory / "checkpoints")
+        self._log.event(
+            "generation", number=release.generation, members=members, step=release.start.step
+        )
+        self._send_all(
+            Release(
+                generation=release.generation,
+                members=members,
+                step=release.start.step,
+                donors=dict(release.start.donors),
+                restore=tuple(str(path.resolve()) for path in checkpoints),
+            )
+        )
+
+    def _send_all(self, message: AnyMessage) -> None:
+        for worker in self._workers.values():
+            with contextlib.suppress(ConnectionError):  # it died; the fork server will say so
+                worker.channel.send(message)
+
+    @staticmethod
+    def _kill(worker: _Worker) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            signal.pidfd_send_signal(worker.pidfd, signal.SIGKILL)
+
+    @staticmethod
+    def _forget(worker: _Worker) -> None:
+        worker.channel.close()
+        os.close(worker.pidfd)
+
+    def _hear(self, worker: _Worker) -> None:
+        if worker.number not in self._workers:
+            return  # buried since it was found to have something to say
+        for message in worker.channel.poll(0):
+            self._on_worker(worker, message)
+        if worker.channel.at_end:
+            self._selector.unregister(worker.channel)
+
+    def _on_worker(self, worker: _Worker, message: AnyMessage) -> None:
+        match message:
+            case Parked():
+                rooted = self._arena.rooted
+                self._tell(
+                    events.Parked(worker.rank, message.generation, message.committed, rooted)
+                )
+            case PartWritten() | PartFailed():
+                self._on_part(message)
+            case Finished():
+                self.result = message.result
+                self._tell(events.Finished(worker.rank, message.generation))
+            case Failed():
+                worker.failure = message
+            case Refused():
+                self._log.event(
+                    "checkpoint-refused",
+                    rank=message.rank,
+                    directory=message.directory,
+                    reason=message.reason,
+                )
+            case _:
+                raise ProtocolError(f"rank {worker.rank} sent {message.kind!r}")
+
+    def _on_part(self, part: PartWritten | PartFailed) -> None:
+        verdict = self._barrier.arrive(part)
+        if verdict is None:
+            return
+        if verdict.error is not None:
+            self._log.event("checkpoint-failed", step=verdict.step, reason=verdict.error)
+        elif verdict.new:
+            self._log.event("checkpoint", step=verdict.step, directory=str(verdict.directory))
+        self._send_all(CheckpointDone(step=verdict.step, error=verdict.error))
+
+    def _hear_fork_server(self) -> None:
+        for message in self._forks.messages():
+            if not isinstance(message, Exited):
+                raise ProtocolError(f"the fork server sent {message.kind!r}")
+            found = [worker for worker in self._workers.values() if worker.pid == message.pid]
+            for worker in found:  # none, if it was of an earlier run on this fork server
+                self._bury(worker, message.status)
+        if self._forks.channel.at_end:
+            if oom_kills() > self._oom_kills:
+                raise OutOfMemory(killed_for_memory("the fork server"))
+            raise HoldfastError(self._forks.died)
+
+    def _bury(self, worker: _Worker, status: int) -> None:
+        del self._workers[worker.number]
+        deadline = time.monotonic() + LAST_WORDS_TIMEOUT_S
+        while not worker.channel.at_end and time.monotonic() < deadline:
+            for late in worker.channel.poll(LAST_WORDS_TIMEOUT_S):
+                self._on_worker(worker, late)
+        with contextlib.suppress(KeyError):
+            self._selector.unregister(worker.channel)
+        self._forget(worker)
+        self._log.event("worker-exited", rank=worker.rank, pid=worker.pid, status=status)
+        out_of_memory = oom_kills() > self._oom_kills
+        last_words = worker.failure
+        failure = failure_of(worker.rank, status, last_words, out_of_memory=out_of_memory)
+        self._tell(events.Exited(worker.rank, worker.number, failure))
+
+    def _await_ends(self, timeout_s: float) -> None:
+        deadline = time.monotonic() + timeout_s
+        for worker in self._workers.values():
+            ended = select.poll()
+            ended.register(worker.pidfd, select.POLLIN)
+            ended.poll(1000 * max(0.0, deadline - time.monotonic()))

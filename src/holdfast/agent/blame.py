@@ -1,0 +1,54 @@
+"""Blame: why a worker is gone, in words, and whether there is use in another one."""
+
+from __future__ import annotations
+
+import signal
+from typing import Final
+
+from holdfast import errors
+from holdfast.arena.host_memory import available
+from holdfast.core.protocol import Failure
+from holdfast.errors import OutOfMemory
+from holdfast.wire.messages import Failed
+
+_FROM_OUTSIDE: Final = frozenset(
+    {signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT}
+)
+"""What somebody else sends; the rest a process brings upon itself."""
+
+
+def failure_of(
+    rank: int, status: int, last_words: Failed | None, *, out_of_memory: bool
+) -> Failure:
+    """The failure of a worker.
+
+    Args:
+        rank: The worker.
+        status: Its exit status; the negative number of the signal that killed it.
+        last_words: What it has said of its failure.
+        out_of_memory: Whether the kernel has killed somebody for memory since the run began.
+    """
+    if last_words is not None:
+        if last_words.error in errors.BY_NAME:
+            return Failure(cause=last_words.message, error=last_words.error, fatal=True)
+        return Failure(
+            cause=f"raised {last_words.error}: {last_words.message}",
+            traceback=last_words.traceback,
+            repeatable=True,
+        )
+    if status == -signal.SIGKILL and out_of_memory:
+        return Failure(
+            cause=killed_for_memory(f"rank {rank}"), error=OutOfMemory.__name__, fatal=True
+        )
+    if status < 0:
+        number = signal.Signals(-status)
+        return Failure(cause=f"was killed by {number.name}", repeatable=number not in _FROM_OUTSIDE)
+    return Failure(cause=f"exited {status}", repeatable=True)
+
+
+def killed_for_memory(who: str) -> str:
+    """What to say where the kernel has ended a process for want of memory."""
+    return (
+        f"{who} was killed by the kernel, which ran out of {available().limit}: lower batch, start "
+        "fewer workers or allow more, and resume the run from its last checkpoint"
+    )

@@ -1,0 +1,77 @@
+"""Journal: the facts that outlive the coordinator, in an SQLite database."""
+
+from __future__ import annotations
+
+import sqlite3
+from pathlib import Path
+from typing import Final, Self
+
+from pydantic import TypeAdapter, ValidationError
+
+from holdfast.core.actions import Ended, Fact, Opened, Saved
+from holdfast.errors import HoldfastError
+
+_KINDS: Final[dict[str, TypeAdapter[Fact]]] = {
+    kind.__name__: TypeAdapter(kind) for kind in (Opened, Saved, Ended)
+}
+
+
+class Journal:
+    """One run's; synced with every fact.
+
+    Args:
+        path: The database; made if it is not there.
+
+    Raises:
+        HoldfastError: It cannot be opened, or is no journal.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        try:
+            self._database = sqlite3.connect(path, isolation_level=None)
+            self._database.execute("PRAGMA journal_mode = WAL")
+            self._database.execute("PRAGMA synchronous = FULL")
+            self._database.execute(
+                "CREATE TABLE IF NOT EXISTS facts "
+                "(number INTEGER PRIMARY KEY, kind TEXT, fact TEXT)"
+            )
+        except sqlite3.Error as error:
+            raise self._broken(error) from None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._database.close()
+
+    def facts(self) -> list[Fact]:
+        """All that was recorded, oldest first.
+
+        Raises:
+            HoldfastError: The journal is damaged.
+        """
+        try:
+            rows = self._database.execute("SELECT kind, fact FROM facts ORDER BY number").fetchall()
+            return [_KINDS[kind].validate_json(fact) for kind, fact in rows]
+        except (sqlite3.Error, ValidationError, KeyError) as error:
+            raise self._broken(error) from None
+
+    def record(self, fact: Fact) -> None:
+        """Make `fact` durable.
+
+        Raises:
+            HoldfastError: The disk is full or gone.
+        """
+        kind = type(fact).__name__
+        text = _KINDS[kind].dump_json(fact).decode()
+        try:
+            self._database.execute("INSERT INTO facts (kind, fact) VALUES (?, ?)", (kind, text))
+        except sqlite3.Error as error:
+            raise self._broken(error) from None
+
+    def _broken(self, error: Exception) -> HoldfastError:
+        return HoldfastError(
+            f"{self._path}: {error}; mend the disk, or remove the file and resume the run from its "
+            "last checkpoint"
+        )

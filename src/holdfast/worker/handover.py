@@ -1,0 +1,104 @@
+"""Handover: how a worker gets the state of another one, through the memory that they share.
+
+    donor       letter, replica ─▶ staged ─┐            ┌─▶ both go on
+    ───────────────────────────────────── STAGED ── COPIED
+    who has none                           └─▶ replica ─┘
+
+All members write a letter with what they know. Whoever was left behind by something that workers do
+together between two steps, an evaluation say, takes that from the one who is furthest.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Final
+
+import torch
+
+from holdfast.arena.pages import give_back
+from holdfast.arena.replica import Replica
+from holdfast.arena.tensors import copy_past_cache
+from holdfast.errors import JobError
+from holdfast.transport.shared_memory import Meeting, SharedMemoryGroup
+from holdfast.wire.messages import Release
+from holdfast.worker.progress import Progress
+from holdfast.worker.sections import Sections
+
+_PREFIX: Final = 8
+"""Bytes before a letter, which say how long it is."""
+
+
+class Handover:
+    """One worker's part in every handover.
+
+    Args:
+        group: The workers.
+        sections: The memory.
+        replica: This worker's state.
+        in_arena: Whether replicas lie in the arena anyway, where others can read them.
+    """
+
+    def __init__(
+        self, group: SharedMemoryGroup, sections: Sections, replica: Replica, *, in_arena: bool
+    ) -> None:
+        self._group, self._sections, self._replica = group, sections, replica
+        self._in_arena = in_arena
+
+    def bring_together(self, release: Release, progress: Progress) -> Progress:
+        """Give this worker's state to those who need it, or get it; returns its progress then.
+
+        Args:
+            release: Says who gives to whom.
+            progress: What this worker knows; of no meaning if it is to be given a state.
+
+        Raises:
+            Aborted: The generation is over.
+        """
+        group, rank = self._group, self._group.rank
+        donor = release.donors[rank]
+        if donor == rank:
+            self._write_letter(progress)
+            if any(giver == rank != taker for taker, giver in release.donors.items()):
+                self._stage()
+        position = progress.position if donor == rank else -1
+        positions = group.barrier(Meeting.STAGED, release.step, position)
+        furthest = group.members[positions.index(max(positions))]
+        if donor != rank:
+            self._take(donor)
+            progress = Progress.taken_over(self._letter_of(furthest)["progress"])
+        elif position < max(positions):
+            progress.follow(Progress.taken_over(self._letter_of(furthest)["progress"]))
+        group.barrier(Meeting.COPIED, release.step)
+        if not self._in_arena:
+            memory = self._staged(rank)
+            give_back(memory.data_ptr(), memory.numel())
+        return progress
+
+    def _stage(self) -> None:
+        if not self._in_arena:
+            copy_past_cache(self._staged(self._group.rank), self._replica.flat)
+
+    def _take(self, donor: int) -> None:
+        self._replica.flat.copy_(self._staged(donor))
+        self._replica.restored(frozenset(self._letter_of(donor)["absent"]))
+
+    def _staged(self, rank: int) -> torch.Tensor:
+        return self._sections.replica(rank, self._replica.flat.numel())
+
+    def _write_letter(self, progress: Progress) -> None:
+        letter = {"progress": progress.plain(), "absent": sorted(self._replica.absent)}
+        text = json.dumps(letter).encode()
+        room = self._sections.letters[self._group.rank]
+        if _PREFIX + len(text) > len(room):
+            raise JobError(
+                f"session.state takes {len(text):,} bytes with what goes with it, and "
+                f"{len(room) - _PREFIX:,} can be handed on to another worker; keep less in it"
+            )
+        framed = len(text).to_bytes(_PREFIX) + text
+        room[: len(framed)] = torch.frombuffer(bytearray(framed), dtype=torch.uint8)
+
+    def _letter_of(self, rank: int) -> dict[str, Any]:
+        room = self._sections.letters[rank].numpy()
+        length = int.from_bytes(room[:_PREFIX].tobytes())
+        letter: dict[str, Any] = json.loads(room[_PREFIX : _PREFIX + length].tobytes())
+        return letter

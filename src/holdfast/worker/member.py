@@ -1,0 +1,255 @@
+"""Member: a worker as one of those who train together, through all generations of a run.
+
+    stand still ─▶ released into a generation ─▶ meet ─▶ settle ─▶ train ─▶ … ─▶ finish
+        ▲                                                            │
+        └────────────────── the generation is over ──────────────────┘
+
+Every worker begins by standing still: the first generation is formed like any other, only that
+nobody has a state yet. Who has none takes that of another member, or all load a checkpoint.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any
+
+from holdfast.arena.memory import Arena, Phase, Word
+from holdfast.arena.replica import Replica
+from holdfast.data.loader import Unit
+from holdfast.data.order import Order
+from holdfast.errors import Aborted, JobError
+from holdfast.job.spec import Job
+from holdfast.transport.shared_memory import Meeting, SharedMemoryGroup
+from holdfast.wire.messages import Release
+from holdfast.worker import device
+from holdfast.worker.attach import Assembly, ModelFactory, OptimizerFactory
+from holdfast.worker.ddp import DdpStepper
+from holdfast.worker.evaluation import Evaluator
+from holdfast.worker.handover import Handover
+from holdfast.worker.journal import Journal
+from holdfast.worker.progress import Progress
+from holdfast.worker.seat import Seat
+from holdfast.worker.sections import Sections
+from holdfast.worker.shard import units_of
+from holdfast.worker.step import Committed, Stepper
+
+
+class Member:
+    """One worker.
+
+    Args:
+        job: What the run was asked to do.
+        arena: The host's shared memory.
+        rank: This worker.
+        seat: Where it waits between generations.
+        journal: Keeps what is to outlast it.
+
+    Attributes:
+        job, device, group: What, where and with whom.
+        progress: How far the run has come.
+        units: What this worker computes in a step.
+        shards: Of what, in shards.
+        order: How the run walks through its data, once that is known.
+        evaluator: Measures, once there is a model.
+    """
+
+    def __init__(self, job: Job, arena: Arena, rank: int, seat: Seat, journal: Journal) -> None:
+        self.job = job
+        self.device = device.choose(job.device, rank)
+        self.group = SharedMemoryGroup(arena, rank, job.timeout_s)
+        self.progress = Progress()
+        self.units: list[Unit] = []
+        self.shards = range(0)
+        self.order: Order | None = None
+        self.evaluator: Evaluator | None = None
+        self._seat, self._journal = seat, journal
+        self._assembly: Assembly | None = None
+        self._stepper: Stepper | DdpStepper | None = None
+        self._committed: int | None = None
+        self._times = arena.times(rank)
+
+    def assemble(self, model: ModelFactory, optimizer: OptimizerFactory) -> Assembly:
+        """Build what is to be trained, and join the others.
+
+        Raises:
+            JobError: It cannot be trained.
+        """
+        if self._assembly is not None:
+            raise JobError("session.attach was called twice; a run trains one model")
+        self._assembly = Assembly(self.job, self.group, self.device, model, optimizer)
+        self.join()
+        return self._assembly
+
+    @property
+    def stepper(self) -> Stepper | DdpStepper:
+        """Computes the steps.
+
+        Raises:
+            JobError: There is nothing to train yet.
+        """
+        if self._stepper is None:
+            raise JobError("call session.attach(model, optimizer) first")
+        return self._stepper
+
+    def join(self) -> None:
+        """Stand still until a generation begins, and come to where it goes on.
+
+        Raises:
+            Left: The run is over for this worker.
+            JobError: The members train different things.
+        """
+        while True:
+            release = self._seat.await_release(self._committed)
+            with contextlib.suppress(Aborted):
+                self._enter(release)
+                return
+
+    def missing(self) -> list[Unit]:
+        """What of this worker's part of the step in hand nobody has computed."""
+        return [unit for unit in self.units if not self.stepper.has(unit.leaf)]
+
+    def commit(self) -> None:
+        """Commit the step in hand.
+
+        Raises:
+            Aborted: The generation is over, and the step not committed by this worker.
+        """
+        stop_seen = self.group.arena.stop_requested
+        self._note(self.stepper.commit(self.progress.step, stop_seen))
+
+    def evaluation_noted(self, results: dict[str, float]) -> None:
+        """Write down what was measured after the newest step."""
+        self._journal.evaluation(self.progress.step, results)
+
+    def save(self, *, final: bool) -> None:
+        """Write a checkpoint with the others.
+
+        Raises:
+            Aborted: The generation is over.
+            CheckpointError: It is final and could not be made durable.
+        """
+        assert self._assembly is not None
+        assert self._assembly.replica is not None
+        self.group.arena.enter(self.group.rank, Phase.CHECKPOINT)
+        self._journal.checkpoint(self._assembly.replica, self.group, self.progress, final=final)
+
+    def finish(self) -> None:
+        """Compare the replicas, and make the last step durable, with the others.
+
+        Raises:
+            Aborted: The generation is over.
+            JobError: The replicas differ.
+        """
+        self.group.barrier(Meeting.END, self.progress.step)
+        if self._assembly is None:
+            return
+        assert self._assembly.replica is not None
+        checksum = self._assembly.replica.checksum()
+        self.group.agree(Meeting.END, self.progress.step, checksum, "different weights at the end")
+        self.save(final=True)
+
+    def result(self) -> dict[str, Any]:
+        """What the run has come to; the same from every member."""
+        if self._assembly is None:
+            return {}
+        assert self._assembly.replica is not None
+        best = self.progress.best
+        return {
+            "steps": self.progress.step,
+            "loss": self.progress.loss,
+            "metrics": self.progress.metrics,
+            "best": None if best.value is None else {"step": best.step, "value": best.value},
+            **self._journal.throughput(),
+            "seconds": self._seconds(),
+            "weights_sha256": self._assembly.replica.weights_sha256(),
+        }
+
+    def _enter(self, release: Release) -> None:
+        self.group.enter(release.generation, release.members)
+        plan = self.job.plan(len(release.members))
+        self.units = units_of(plan, self.group.place, self.job)
+        self.shards = plan.shards_of(self.group.place)
+        if self._assembly is None:
+            return  # a task that trains nothing
+        first = release.generation == 1
+        replica, sections = self._assembly.meet(self.units, first=first)
+        if release.donors:
+            self._settle(release, replica, sections)
+        else:
+            self._restore(release, replica)
+        self._journal.take_up(self.progress, writes=self.group.place == 0)
+        if self._stepper is None:
+            self._stepper = self._new_stepper(replica, sections)
+            self.evaluator = Evaluator(
+                self.group, sections.evaluation, batch_size=self.job.batch, device=self.device
+            )
+        if isinstance(self._stepper, Stepper):
+            self._stepper.share_out(
+                self.progress.step,
+                one_unit=len(self.units) == 1,
+                keep=not self.job.merges_shards,
+            )
+
+    def _settle(self, release: Release, replica: Replica, sections: Sections) -> None:
+        """Bring this worker to the step from which all go on, with what members have."""
+        assert self._assembly is not None
+        own = release.donors[self.group.rank] == self.group.rank
+        if own and self.progress.step < release.step:
+            assert isinstance(self._stepper, Stepper)
+            self._note(self._stepper.complete(self.progress.step))
+        handover = Handover(self.group, sections, replica, in_arena=self._assembly.in_arena)
+        self.progress = handover.bring_together(release, self.progress)
+        self._committed = self.progress.step
+        if not own and isinstance(self._stepper, Stepper):
+            self._stepper.restart()
+
+    def _restore(self, release: Release, replica: Replica) -> None:
+        """Load the newest checkpoint that all can verify, or begin anew."""
+        self.progress = self._journal.restore(replica, self.group, release.restore)
+        self.group.agree(
+            Meeting.ATTACH,
+            self.progress.step,
+            replica.checksum(),
+            "different weights; the model's factory must draw from torch's seeded generator only",
+        )
+        self._committed = self.progress.step
+        if isinstance(self._stepper, Stepper):
+            self._stepper.restart()
+
+    def _new_stepper(self, replica: Replica, sections: Sections) -> Stepper | DdpStepper:
+        clip = self.job.clip_norm
+        if self.job.sync == "ddp":
+            return DdpStepper(replica, sections, self.group, port=self.job.port, clip_norm=clip)
+        return Stepper(replica, sections, self.group, clip_norm=clip)
+
+    def _note(self, committed: Committed) -> None:
+        """Write down a committed step."""
+        assert self._assembly is not None
+        assert self.order is not None
+        samples = self.order.batch_size_of(committed.step)
+        record = {
+            "step": committed.step + 1,
+            "epoch": self.order.epoch_of(committed.step),
+            "loss": committed.loss,
+            "norm": committed.norm,
+            "lr": float(self._assembly.optimizer.param_groups[0]["lr"]),
+            "samples": samples,
+            "logged": committed.logged,
+        }
+        self.progress.committed(committed.loss, record, stop=committed.stop)
+        self._committed = self.progress.step
+        self.group.arena[self.group.rank, Word.SAMPLES] += samples
+        self._journal.step(record, self._phases())
+
+    def _seconds(self) -> dict[str, float]:
+        """What the workers have spent their time on in this life, seconds, their mean."""
+        ranks = range(self.group.arena.world_size)
+        times = [self.group.arena.times(rank) for rank in ranks]
+        totals = {phase.name.lower(): sum(time[phase] for time in times) for phase in Phase}
+        return {name: round(total / len(ranks), 4) for name, total in totals.items() if total}
+
+    def _phases(self) -> dict[str, float]:
+        """What this worker has spent its time on since it was last asked, seconds."""
+        before, self._times = self._times, self.group.arena.times(self.group.rank)
+        spent = {phase.name.lower(): now - before[phase] for phase, now in self._times.items()}
+        return {name: round(seconds, 6) for name, seconds in spent.items() if seconds}

@@ -1,0 +1,98 @@
+"""Progress: how far a run has come, apart from its tensors."""
+
+from __future__ import annotations
+
+import copy
+import json
+from dataclasses import asdict, dataclass, field
+from typing import Any, Self
+
+from holdfast.checkpoint.manifest import Best
+from holdfast.errors import JobError
+
+
+@dataclass(slots=True, kw_only=True)
+class Progress:
+    """What every worker of a run knows alike, between two steps.
+
+    Attributes:
+        step: Steps committed.
+        state: What user code keeps.
+        state_then: What it kept when the newest step was committed: who takes over from here runs
+            the code of the step after it again.
+        loss: That of the newest step; None if there was none.
+        metrics: The newest results of the evaluation.
+        best: The best evaluation so far, where one is looked for.
+        best_then: The best one before the newest step.
+        order: The data set and how the run walks through it.
+        record: What the metrics say of the newest step.
+        results: Evaluations since the newest step, in order.
+        calls: How many of them this worker has asked for.
+        owed: Whether what is due after the newest step, an evaluation or a checkpoint, is still
+            to be done.
+        calls_owed: How many evaluations that took.
+        stop: Whether the run ends here, as it was asked to.
+    """
+
+    step: int = 0
+    state: dict[str, Any] = field(default_factory=dict)
+    state_then: dict[str, Any] = field(default_factory=dict)
+    loss: float | None = None
+    metrics: dict[str, float] = field(default_factory=dict)
+    best: Best = field(default_factory=Best)
+    best_then: Best = field(default_factory=Best)
+    order: dict[str, Any] = field(default_factory=dict)
+    record: dict[str, Any] = field(default_factory=dict)
+    results: list[dict[str, float]] = field(default_factory=list)
+    calls: int = 0
+    owed: bool = False
+    calls_owed: int = 0
+    stop: bool = False
+
+    def committed(self, loss: float, record: dict[str, Any], *, stop: bool) -> None:
+        """Note one more step."""
+        self.step += 1
+        self.loss, self.record, self.stop = loss, record, stop
+        self.state_then, self.best_then = copy.deepcopy(self.state), self.best
+        self.results, self.calls, self.calls_owed, self.owed = [], 0, 0, True
+
+    @property
+    def position(self) -> int:
+        """Rises with all that workers do together between two steps."""
+        return len(self.results) << 1 | (not self.owed)
+
+    def follow(self, leader: Self) -> None:
+        """Take over what others have done together since the newest step."""
+        self.results, self.metrics = leader.results, leader.metrics
+        self.best, self.owed, self.calls_owed = leader.best, leader.owed, leader.calls_owed
+
+    def plain(self) -> dict[str, Any]:
+        """As JSON values, for whoever takes over from here.
+
+        Raises:
+            JobError: `state` holds what JSON cannot.
+        """
+        check_plain(self.state_then)
+        return asdict(self) | {"best": dict(self.best), "best_then": dict(self.best_then)}
+
+    @classmethod
+    def taken_over(cls, plain: dict[str, Any]) -> Self:
+        """What `plain` gave, as it is for a worker that begins there."""
+        bests = {name: Best(**plain[name]) for name in ("best", "best_then")}
+        found = cls(**(plain | bests))
+        found.state = copy.deepcopy(found.state_then)
+        found.calls = 0 if found.owed else found.calls_owed
+        return found
+
+
+def check_plain(state: dict[str, Any]) -> None:
+    """Raises: JobError: `state` would not come back from JSON as it is."""
+    try:
+        same = repr(json.loads(json.dumps(state))) == repr(state)
+    except (TypeError, ValueError):
+        same = False
+    if not same:
+        raise JobError(
+            "session.state must hold plain JSON values: numbers, strings, lists (no tuples), and "
+            f"dictionaries with strings as keys; it holds {state!r:.200}"
+        )

@@ -1,0 +1,61 @@
+"""Seat: where a worker waits between generations, and hears what its agent wants of it."""
+
+from __future__ import annotations
+
+from holdfast.arena.memory import Arena, Phase
+from holdfast.transport.shared_memory import NAP_S
+from holdfast.wire.channel import Channel
+from holdfast.wire.messages import Leave, Parked, Release
+
+
+class Left(BaseException):
+    """The run is over for this worker; not an Exception, so that user code lets it pass."""
+
+
+class Seat:
+    """One worker's, for life.
+
+    Args:
+        rank: This worker.
+        arena: Says which generation is the newest.
+        channel: To the agent.
+    """
+
+    def __init__(self, rank: int, arena: Arena, channel: Channel) -> None:
+        self._rank, self._arena, self._channel = rank, arena, channel
+
+    def await_release(self, committed: int | None) -> Release:
+        """Stand still until all members of the newest generation do, and are let go.
+
+        Args:
+            committed: Steps that this worker's replica has behind it; None if it has none.
+
+        Raises:
+            Left: The run is over.
+        """
+        before = self._arena.enter(self._rank, Phase.WAIT)
+        parked = 0
+        while True:
+            if self._arena.newest_generation > parked:
+                parked = self._arena.newest_generation
+                self._channel.send(Parked(rank=self._rank, generation=parked, committed=committed))
+            for message in self._channel.poll(NAP_S):
+                if isinstance(message, Leave):
+                    raise Left
+                if isinstance(message, Release) and message.generation == parked:
+                    self._arena.enter(self._rank, before)
+                    return message
+            if self._channel.at_end:
+                raise Left
+
+    def await_leave(self) -> None:
+        """Wait until the others have finished too.
+
+        Raises:
+            Aborted: They have not, and need this worker once more.
+        """
+        self._arena.enter(self._rank, Phase.LEFT)
+        while not self._channel.at_end:
+            self._arena.check_abort()
+            if any(isinstance(message, Leave) for message in self._channel.poll(NAP_S)):
+                return

@@ -1,0 +1,90 @@
+"""A task whose workers die where a test wants them to, each fault once."""
+
+import importlib
+import os
+import signal
+from pathlib import Path
+
+import torch.nn.functional as F
+from sample_tasks import Points, adamw
+from torch import nn
+
+SIGNALS = {"kill": signal.SIGKILL, "stop": signal.SIGSTOP}
+
+
+def main(session):
+    """Trains on points, evaluates and keeps count of its steps, while faults strike.
+
+    `params.faults` lists them as dictionaries: `at` is `module:function` or
+    `module:Class.method`; `when` is `before` or `after` the call; `step` is the number of steps
+    committed by then, `until` the most that may be; `rank` and `how` (kill, stop or raise) say who and what; `mark` names a file
+    that says that it has happened.
+    """
+    for fault in session.job.params["faults"]:
+        arm(session, fault)
+    model, _ = session.attach(net, adamw)
+    session.evaluate_each_epoch(Points(), measure)
+    for shard in session.shards(Points(), epochs=3):
+        session.state["seen"] = [*session.state.get("seen", []), shard.step][-8:]
+        session.backward(F.cross_entropy(model(shard.x), shard.y))
+    session.evaluate(Points(), measure)
+
+
+def long(session):
+    """Trains until three generations have trained."""
+    for fault in session.job.params["faults"]:
+        arm(session, fault)
+    model, _ = session.attach(net, adamw)
+    for shard in session.shards(Points(), epochs=100_000):
+        session.backward(F.cross_entropy(model(shard.x), shard.y))
+        if session._member.group.arena.generation == 3 and len(session._member.group.members) == 3:
+            break
+
+
+def net():
+    return nn.Sequential(nn.Linear(2, 8), nn.BatchNorm1d(8), nn.Dropout(0.1), nn.Linear(8, 2))
+
+
+def measure(model, batch):
+    return {"right": float((model(batch[0]).argmax(1) == batch[1]).float().mean())}
+
+
+def arm(session, fault):
+    place, _, name = fault["at"].partition(":")
+    owner = importlib.import_module(place)
+    *path, last = name.split(".")
+    for part in path:
+        owner = getattr(owner, part)
+    call = getattr(owner, last)
+
+    def strike():
+        member = session._member
+        done = member.progress.step
+        here = done == fault["step"] if "step" in fault else 0 < done <= fault["until"]
+        if (
+            member.group.rank == fault["rank"]
+            and here
+            and member.group.arena.newest_generation >= fault.get("generation", 1)
+        ):
+            try:
+                os.close(os.open(fault["mark"], os.O_CREAT | os.O_EXCL))
+            except FileExistsError:
+                return
+            if fault["how"] == "raise":
+                raise ValueError("as planned")
+            os.kill(os.getpid(), SIGNALS[fault["how"]])
+
+    def faulty(*arguments, **keys):
+        if fault["when"] == "before":
+            strike()
+        result = call(*arguments, **keys)
+        if fault["when"] == "after":
+            strike()
+        return result
+
+    setattr(owner, last, faulty)
+
+
+def marks(faults):
+    """Whether each fault has struck."""
+    return [Path(fault["mark"]).exists() for fault in faults]

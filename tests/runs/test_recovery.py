@@ -1,0 +1,196 @@
+"""A run that lost workers gives the weights of one that did not, and no step is lost or doubled."""
+
+import os
+import random
+import signal
+
+import pytest
+from faulty_tasks import marks
+
+from conftest import TASKS, events_of, metrics_of
+from holdfast.arena.memory import Word
+from holdfast.engines.controls import Controls
+from holdfast.errors import WorkerFailed
+
+pytestmark = pytest.mark.slow
+
+FAULTY = {
+    "task": f"{TASKS.parent / 'faulty_tasks.py'}:main",
+    "batch": 20,
+    "shards": 5,
+    "workers": 2,
+    "clip_norm": 0.3,
+    "checkpoint": {"every_steps": 4},
+}
+
+A_STEP = [
+    ("holdfast.worker.step:Stepper.begin_shard", "before"),
+    ("holdfast.worker.step:Stepper.end_shard", "before"),
+    ("holdfast.worker.step:Stepper.end_shard", "after"),
+    ("holdfast.collectives.exact:TreeReducer.publish", "after"),
+    ("holdfast.collectives.exact:TreeReducer._small", "after"),
+    ("holdfast.collectives.exact:TreeReducer.reduced", "before"),
+    ("holdfast.collectives.exact:TreeReducer.scale_gradient", "before"),
+    ("holdfast.collectives.exact:TreeReducer.scale_gradient", "after"),
+    ("holdfast.worker.step:Stepper._take_over", "before"),
+    ("holdfast.worker.step:Stepper._update", "after"),
+    ("holdfast.worker.step:announce", "before"),
+    ("holdfast.worker.step:announce", "after"),
+]
+BETWEEN_STEPS = [
+    ("holdfast.worker.journal:Journal.step", "before"),
+    ("holdfast.worker.journal:Journal.step", "after"),
+    ("holdfast.worker.evaluation:Evaluator.evaluate", "before"),
+    ("holdfast.worker.evaluation:_sum", "before"),
+    ("holdfast.worker.evaluation:Evaluator.evaluate", "after"),
+    ("holdfast.worker.journal:Journal.evaluation", "before"),
+    ("holdfast.worker.journal:Journal.evaluation", "after"),
+    ("holdfast.worker.member:Member.save", "before"),
+    ("holdfast.worker.journal:write_part", "after"),
+    ("holdfast.worker.journal:await_commit", "before"),
+    ("holdfast.worker.journal:await_commit", "after"),
+    ("holdfast.worker.member:Member.finish", "before"),
+    ("holdfast.worker.member:Member.finish", "after"),
+    ("holdfast.worker.member:Member.result", "after"),
+]
+RECOVERY = [
+    ("holdfast.worker.seat:Seat.await_release", "before"),
+    ("holdfast.worker.seat:Seat.await_release", "after"),
+    ("holdfast.worker.attach:Assembly.meet", "before"),
+    ("holdfast.worker.attach:Assembly.meet", "after"),
+    ("holdfast.worker.handover:Handover.bring_together", "before"),
+    ("holdfast.worker.handover:Handover.bring_together", "after"),
+    ("holdfast.worker.journal:Journal.take_up", "before"),
+    ("holdfast.worker.step:Stepper.share_out", "before"),
+    ("holdfast.worker.step:Stepper.share_out", "after"),
+]
+GIVING = [
+    ("holdfast.worker.handover:Handover._write_letter", "after"),
+    ("holdfast.worker.handover:Handover._stage", "after"),
+]
+TAKING = [
+    ("holdfast.worker.handover:Handover._take", "before"),
+    ("holdfast.worker.handover:Handover._take", "after"),
+]
+FIRST = {
+    "at": "holdfast.worker.step:Stepper._update",
+    "when": "before",
+    "rank": 0,
+    "step": 2,
+    "how": "kill",
+}
+"""A death at which the step in hand is decided, and nobody has committed it yet."""
+
+
+@pytest.fixture(scope="module")
+def undisturbed():
+    """Hashes of undisturbed runs by the keys that decide them; filled by whoever comes first."""
+    return {}
+
+
+@pytest.fixture
+def strike(train, tmp_path, undisturbed):
+    """Run the faulty task and compare it with an undisturbed run: `strike(faults, **keys)`."""
+
+    def run(*faults, **keys):
+        named = [{**fault, "mark": str(tmp_path / f"mark-{n}")} for n, fault in enumerate(faults)]
+        whole = undisturbed.setdefault(
+            "faulty", train(**FAULTY, params={"faults": []})["weights_sha256"]
+        )
+        result = train(run_dir=tmp_path / "run", **{**FAULTY, **keys}, params={"faults": named})
+        assert result["weights_sha256"] == whole
+        assert_each_step_once(tmp_path / "run", result["steps"])
+        return marks(named)
+
+    return run
+
+
+def assert_each_step_once(run_dir, steps):
+    lines = metrics_of(run_dir)
+    assert [line["step"] for line in lines if "loss" in line] == list(range(1, steps + 1))
+    measured = [line["step"] for line in lines if "evaluation" in line]
+    assert measured == sorted(set(measured))
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+@pytest.mark.parametrize(("at", "when"), A_STEP)
+def test_a_death_at_any_point_of_a_step_changes_nothing(strike, at, when, rank):
+    assert strike({"at": at, "when": when, "rank": rank, "step": 2, "how": "kill"}) == [True]
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+@pytest.mark.parametrize(("at", "when"), BETWEEN_STEPS)
+def test_a_death_between_steps_changes_nothing(strike, at, when, rank):
+    at_end = "Member" in at and "save" not in at
+    step = 15 if at_end else 8 if "part" in at or "commit" in at or "save" in at else 5
+    assert strike({"at": at, "when": when, "rank": rank, "step": step, "how": "kill"}) == [True]
+
+
+@pytest.mark.parametrize(("at", "when"), [*RECOVERY, *TAKING])
+def test_a_second_death_of_the_replacement_changes_nothing(strike, at, when):
+    step = 3 if "take_up" in at or "share_out" in at else 0
+    second = {"at": at, "when": when, "rank": 0, "step": step, "generation": 2, "how": "kill"}
+    assert strike(FIRST, second) == [True, True]
+
+
+@pytest.mark.parametrize(("at", "when"), [*RECOVERY, *GIVING])
+def test_a_death_of_the_last_who_has_the_state_goes_back_to_the_checkpoint(strike, at, when):
+    second = {"at": at, "when": when, "rank": 1, "until": 3, "generation": 2, "how": "kill"}
+    assert strike(FIRST, second) == [True, True]
+
+
+@pytest.mark.parametrize(("at", "when"), [*RECOVERY, *GIVING])
+def test_a_death_of_a_donor_among_others_changes_nothing(strike, at, when):
+    second = {"at": at, "when": when, "rank": 1, "until": 3, "generation": 2, "how": "kill"}
+    assert strike(FIRST, second, workers=4) == [True, True]
+
+
+@pytest.mark.parametrize("on_failure", ["replace", "shrink"])
+@pytest.mark.parametrize(("seed", "workers"), [(1, 2), (2, 3), (3, 5)])
+def test_random_deaths_change_nothing(train, tmp_path, seed, workers, on_failure):
+    chance, controls = random.Random(seed), Controls()
+    keys = {"workers": workers, "epochs": 20, "on_failure": on_failure, "restarts": {"limit": 99}}
+    whole = train(**keys)
+    killed = 0
+
+    def kill(arena):
+        nonlocal killed
+        started = [e for e in events_of(tmp_path / "run") if e["event"] == "worker-started"]
+        ended = [e["pid"] for e in events_of(tmp_path / "run") if e["event"] == "worker-exited"]
+        living = [event["pid"] for event in started if event["pid"] not in ended]
+        if arena[0, Word.COMMITTED] and killed < 15 and chance.random() < 0.7:
+            os.kill(chance.choice(living), signal.SIGKILL)
+            killed += 1
+
+    controls.watch = kill
+    result = train(run_dir=tmp_path / "run", controls=controls, **keys)
+    assert result["weights_sha256"] == whole["weights_sha256"]
+    assert_each_step_once(tmp_path / "run", result["steps"])
+    assert killed > 3
+
+
+def test_an_exception_that_does_not_come_again_is_survived(strike):
+    fault = {"at": "holdfast.worker.step:Stepper.begin_shard", "when": "before", "how": "raise"}
+    assert strike({**fault, "rank": 1, "step": 3}) == [True]
+
+
+def test_a_world_that_has_shrunk_grows_again(train, tmp_path, monkeypatch):
+    monkeypatch.setattr("holdfast.engines.local.REST_S", 0.3)
+    fault = {"at": "holdfast.worker.step:Stepper.begin_shard", "when": "before", "how": "kill"}
+    params = {"faults": [{**fault, "rank": 1, "step": 3, "mark": str(tmp_path / "mark")}]}
+    keys = {**FAULTY, "workers": 3, "on_failure": "shrink", "params": params}
+    task = FAULTY["task"].replace(":main", ":long")
+    train(run_dir=tmp_path / "run", **{**keys, "task": task})
+    sizes = [
+        len(event["members"])
+        for event in events_of(tmp_path / "run")
+        if event["event"] == "generation"
+    ]
+    assert sizes == [3, 2, 3]
+
+
+def test_whoever_dies_again_and_again_ends_the_run_in_a_line_that_names_it(train):
+    with pytest.raises(
+        WorkerFailed, match=r"rank 1 was killed by SIGKILL, the last of more than 3"
+    ):
+        train(task=f"{TASKS}:vanishing", workers=2, shards=2, restarts={"limit": 3})
