@@ -17,8 +17,8 @@ def main(session):
 
     `params.faults` lists them as dictionaries: `at` is `module:function` or
     `module:Class.method`; `when` is `before` or `after` the call; `step` is the number of steps
-    committed by then, `until` the most that may be; `rank` and `how` (kill, stop or raise) say who and what; `mark` names a file
-    that says that it has happened.
+    committed by then, `until` the most that may be; `rank` and `how` (kill, stop or raise) say who
+    and what; `mark` names a file that says that it has happened.
     """
     for fault in session.job.params["faults"]:
         arm(session, fault)
