@@ -3,12 +3,14 @@
 import importlib
 import os
 import signal
+import threading
 from pathlib import Path
 
 import torch.nn.functional as F
 from sample_tasks import Points, adamw
 from torch import nn
 
+PAUSES_S = {"sleep": 600, "nap": 3}
 SIGNALS = {"kill": signal.SIGKILL, "stop": signal.SIGSTOP}
 
 
@@ -17,8 +19,8 @@ def main(session):
 
     `params.faults` lists them as dictionaries: `at` is `module:function` or
     `module:Class.method`; `when` is `before` or `after` the call; `step` is the number of steps
-    committed by then, `until` the most that may be; `rank` and `how` (kill, stop or raise) say who
-    and what; `mark` names a file that says that it has happened.
+    committed by then, `until` the most that may be; `rank` and `how` (kill, stop, raise, sleep
+    or nap) say who and what; `mark` names a file that says that it has happened.
     """
     for fault in session.job.params["faults"]:
         arm(session, fault)
@@ -72,7 +74,10 @@ def arm(session, fault):
                 return
             if fault["how"] == "raise":
                 raise ValueError("as planned")
-            os.kill(os.getpid(), SIGNALS[fault["how"]])
+            if fault["how"] in PAUSES_S:
+                threading.Event().wait(PAUSES_S[fault["how"]])
+            else:
+                os.kill(os.getpid(), SIGNALS[fault["how"]])
 
     def faulty(*arguments, **keys):
         if fault["when"] == "before":

@@ -3,6 +3,7 @@
 import os
 import random
 import signal
+from contextlib import suppress
 
 import pytest
 from faulty_tasks import marks
@@ -149,7 +150,7 @@ def test_a_death_of_a_donor_among_others_changes_nothing(strike, at, when):
 @pytest.mark.parametrize(("seed", "workers"), [(1, 2), (2, 3), (3, 5)])
 def test_random_deaths_change_nothing(train, tmp_path, seed, workers, on_failure):
     chance, controls = random.Random(seed), Controls()
-    keys = {"workers": workers, "epochs": 150, "on_failure": on_failure, "restarts": {"limit": 99}}
+    keys = {"workers": workers, "epochs": 80, "on_failure": on_failure, "restarts": {"limit": 99}}
     whole = train(**keys)
     killed = 0
 
@@ -159,8 +160,9 @@ def test_random_deaths_change_nothing(train, tmp_path, seed, workers, on_failure
         ended = [e["pid"] for e in events_of(tmp_path / "run") if e["event"] == "worker-exited"]
         living = [event["pid"] for event in started if event["pid"] not in ended]
         if arena[0, Word.COMMITTED] and killed < 15 and chance.random() < 0.7:
-            os.kill(chance.choice(living), signal.SIGKILL)
-            killed += 1
+            with suppress(ProcessLookupError):
+                os.kill(chance.choice(living), signal.SIGKILL)
+                killed += 1
 
     controls.watch = kill
     result = train(run_dir=tmp_path / "run", controls=controls, **keys)
@@ -172,6 +174,40 @@ def test_random_deaths_change_nothing(train, tmp_path, seed, workers, on_failure
 def test_an_exception_that_does_not_come_again_is_survived(strike):
     fault = {"at": "holdfast.worker.step:Stepper.begin_shard", "when": "before", "how": "raise"}
     assert strike({**fault, "rank": 1, "step": 3}) == [True]
+
+
+STOPS = [
+    ("holdfast.worker.step:Stepper.begin_shard", 2),
+    ("holdfast.worker.step:Stepper._update", 2),
+    ("holdfast.worker.evaluation:_sum", 5),
+    ("holdfast.worker.journal:await_commit", 8),
+    ("holdfast.worker.member:Member.finish", 15),
+]
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+@pytest.mark.parametrize(("at", "step"), STOPS)
+def test_a_stopped_worker_is_replaced_wherever_it_was(strike, tmp_path, at, step, rank):
+    fault = {"at": at, "when": "before", "rank": rank, "step": step, "how": "stop"}
+    assert strike(fault) == [True]
+    hung = [event for event in events_of(tmp_path / "run") if event["event"] == "worker-hung"]
+    assert [event["rank"] for event in hung] == [rank]
+    assert hung[0]["reason"].startswith("was stopped for 1.")
+
+
+def test_code_that_does_nothing_for_too_long_is_held_to_hang(strike, tmp_path):
+    fault = {"at": "holdfast.worker.step:Stepper.backward", "when": "before", "how": "sleep"}
+    assert strike({**fault, "rank": 1, "step": 3}, hang_s=1.5) == [True]
+    hung = [event for event in events_of(tmp_path / "run") if event["event"] == "worker-hung"]
+    assert [event["rank"] for event in hung] == [1]
+
+
+def test_a_slow_evaluation_and_a_long_wait_for_data_are_no_hangs(strike, tmp_path):
+    slow = {"when": "before", "how": "nap", "rank": 1}
+    evaluation = {**slow, "at": "holdfast.worker.evaluation:Evaluator._measure", "step": 5}
+    data = {**slow, "at": "holdfast.data.loader:Loader.take", "step": 3}
+    assert strike(evaluation, data, hang_s=0.5) == [True, True]
+    assert not [event for event in events_of(tmp_path / "run") if event["event"] == "worker-hung"]
 
 
 def test_a_world_that_has_shrunk_grows_again(train, tmp_path, monkeypatch):

@@ -23,10 +23,12 @@ from typing import Any, Final
 from holdfast.agent.barrier import CheckpointBarrier
 from holdfast.agent.blame import failure_of, killed_for_memory
 from holdfast.agent.forks import ForkServer
+from holdfast.agent.watch import look_at
 from holdfast.arena.host_memory import oom_kills
 from holdfast.arena.memory import Arena
 from holdfast.checkpoint import manifest
 from holdfast.core import actions, events
+from holdfast.core.hangs import HangWatch
 from holdfast.core.protocol import Orders, Status
 from holdfast.core.supervisor import Supervisor
 from holdfast.errors import HoldfastError, OutOfMemory, ProtocolError
@@ -53,13 +55,15 @@ HEARTBEAT_S: Final = 1.0
 """How often the coordinator hears from an agent at least."""
 LAST_WORDS_TIMEOUT_S: Final = 2.0
 """How long the messages of a dead worker are waited for; a child of its own may hold the socket."""
+LOOK_S: Final = 0.1
+"""How often each worker is looked at."""
 LEAVE_TIMEOUT_S: Final = 5.0
 """How long workers that have finished may take to leave, before they are killed."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class _Worker:
-    """A process; `number` is what the machine calls it."""
+    """A process; `number` is what the machine calls it, `hung` why it was ended."""
 
     rank: int
     number: int
@@ -67,6 +71,7 @@ class _Worker:
     pidfd: int
     channel: Channel
     failure: Failed | None = None
+    hung: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,6 +123,8 @@ class Agent:
         self._workers: dict[int, _Worker] = {}
         self._selector = selectors.DefaultSelector()
         self._selector.register(forks.channel, selectors.EVENT_READ, self._hear_fork_server)
+        self._hangs = HangWatch(run.job.hang_s)
+        self._look_at = time.monotonic()
         self._oom_kills = oom_kills()
         self.result: dict[str, Any] | None = None
         self.left: str | None = None
@@ -138,6 +145,7 @@ class Agent:
         for key, _ in self._selector.select(timeout_s):
             key.data()
         self._tell(events.Tick())
+        self._end_hung()
 
     def obey(self, orders: Orders) -> None:
         """Do as the coordinator says."""
@@ -287,6 +295,7 @@ class Agent:
 
     def _bury(self, worker: _Worker, status: int) -> None:
         del self._workers[worker.number]
+        self._hangs.forget(worker.number)
         deadline = time.monotonic() + LAST_WORDS_TIMEOUT_S
         while not worker.channel.at_end and time.monotonic() < deadline:
             for late in worker.channel.poll(LAST_WORDS_TIMEOUT_S):
@@ -296,9 +305,25 @@ class Agent:
         self._forget(worker)
         self._log.event("worker-exited", rank=worker.rank, pid=worker.pid, status=status)
         out_of_memory = oom_kills() > self._oom_kills
-        last_words = worker.failure
-        failure = failure_of(worker.rank, status, last_words, out_of_memory=out_of_memory)
+        last_words, hung = worker.failure, worker.hung
+        failure = failure_of(
+            worker.rank, status, last_words, hung=hung, out_of_memory=out_of_memory
+        )
         self._tell(events.Exited(worker.rank, worker.number, failure))
+
+    def _end_hung(self) -> None:
+        """Kill workers that no longer get on; what follows is what follows any death."""
+        now = time.monotonic()
+        if now < self._look_at:
+            return
+        self._look_at = now + LOOK_S
+        for worker in self._workers.values():
+            sighting = look_at(self._arena, worker.rank, worker.pid)
+            why = self._hangs.see(worker.number, sighting, now) if sighting else ""
+            if why and not worker.hung:
+                worker.hung = why
+                self._log.event("worker-hung", rank=worker.rank, pid=worker.pid, reason=why)
+                self._kill(worker)
 
     def _await_ends(self, timeout_s: float) -> None:
         deadline = time.monotonic() + timeout_s

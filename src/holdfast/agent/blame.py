@@ -18,7 +18,7 @@ _FROM_OUTSIDE: Final = frozenset(
 
 
 def failure_of(
-    rank: int, status: int, last_words: Failed | None, *, out_of_memory: bool
+    rank: int, status: int, last_words: Failed | None, *, hung: str, out_of_memory: bool
 ) -> Failure:
     """The failure of a worker.
 
@@ -26,6 +26,7 @@ def failure_of(
         rank: The worker.
         status: Its exit status; the negative number of the signal that killed it.
         last_words: What it has said of its failure.
+        hung: Why its agent has ended it, if it has.
         out_of_memory: Whether the kernel has killed somebody for memory since the run began.
     """
     if last_words is not None:
@@ -36,6 +37,8 @@ def failure_of(
             traceback=last_words.traceback,
             repeatable=True,
         )
+    if hung:
+        return Failure(cause=f"hung: it {hung}", repeatable=not hung.startswith("was stopped"))
     if status == -signal.SIGKILL and out_of_memory:
         return Failure(
             cause=killed_for_memory(f"rank {rank}"), error=OutOfMemory.__name__, fatal=True

@@ -118,6 +118,9 @@ class Job(Spec):
     timeout_s: Annotated[float, Field(gt=0)] = 1800.0
     """How long workers wait for each other before they give up, seconds."""
 
+    hang_s: Annotated[float, Field(gt=0)] = 30.0
+    """How long your code may go without using the processor in a shard, seconds, before its worker
+    is held to hang and replaced; three times as long as its slowest recent one in any case."""
     on_failure: Literal["replace", "shrink", "stop"] = "replace"
     """What happens when a worker is lost. `replace`: another takes its place, and the run goes on.
     `shrink`: the others go on with its shards at once, and another joins them later. `stop`: the
@@ -138,6 +141,7 @@ class Job(Spec):
             "device",
             "loader",
             "checkpoint",
+            "hang_s",
             "on_failure",
             "restarts",
         }

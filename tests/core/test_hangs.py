@@ -1,0 +1,64 @@
+"""Only what cannot be work is taken for a hang."""
+
+import pytest
+
+from holdfast.core.hangs import Activity, HangWatch, Sighting
+
+LOOK_S = 0.1
+
+
+def verdict_after(seconds, **sighting):
+    """What a watch says of a worker that looks the same for so long."""
+    watch, says = HangWatch(user_s=30.0), ""
+    for look in range(int(seconds / LOOK_S) + 1):
+        changes = {key: value(look) for key, value in sighting.items() if callable(value)}
+        seen = {"since": 5.0, "cpu_s": 1.0, "stopped": False, **sighting, **changes}
+        says = says or watch.see(1, Sighting(**seen), 100 + look * LOOK_S)
+    return says
+
+
+@pytest.mark.parametrize("activity", list(Activity))
+def test_a_stopped_worker_hangs_whatever_it_was_at(activity):
+    assert verdict_after(0.8, activity=activity, stopped=True) == ""
+    assert verdict_after(1.2, activity=activity, stopped=True).startswith("was stopped for 1.")
+
+
+def test_a_worker_that_was_stopped_for_a_moment_does_not():
+    assert verdict_after(60, activity=Activity.WAITING, stopped=lambda look: look % 8 != 0) == ""
+
+
+def test_waiting_is_never_a_hang():
+    assert verdict_after(10_000, activity=Activity.WAITING) == ""
+
+
+def test_our_own_code_hangs_after_a_second_and_the_users_after_what_the_job_allows():
+    assert verdict_after(0.9, activity=Activity.OWN) == ""
+    assert verdict_after(1.2, activity=Activity.OWN).startswith("did nothing for 1.")
+    assert verdict_after(29, activity=Activity.USER) == ""
+    assert verdict_after(31, activity=Activity.USER).startswith("did nothing for 30.")
+
+
+def test_whoever_uses_the_processor_works():
+    assert verdict_after(500, activity=Activity.OWN, cpu_s=lambda look: look * 0.01) == ""
+
+
+def test_whoever_goes_from_phase_to_phase_works():
+    assert verdict_after(500, activity=Activity.OWN, since=lambda look: look // 7) == ""
+
+
+def test_what_has_lately_taken_long_may_take_three_times_as_long():
+    watch = HangWatch(user_s=1.0)
+
+    def at(now, since):
+        seen = Sighting(activity=Activity.USER, since=since, cpu_s=1.0, stopped=False)
+        return watch.see(1, seen, now)
+
+    looks = [look * LOOK_S for look in range(200)]
+    assert not any(at(now, since=0.0 if now < 0.9 else 0.9) for now in looks if now < 3.4)
+    assert any(at(now, since=0.9) for now in looks if now >= 3.4)
+
+
+def test_a_watch_that_was_held_up_itself_begins_anew():
+    watch = HangWatch(user_s=1.0)
+    seen = Sighting(activity=Activity.OWN, since=0.0, cpu_s=1.0, stopped=True)
+    assert [watch.see(1, seen, now) for now in (0.0, 5.0, 10.0, 15.0)] == [""] * 4
