@@ -214,15 +214,19 @@ def test_a_world_that_has_shrunk_grows_again(train, tmp_path, monkeypatch):
     monkeypatch.setattr("holdfast.engines.local.REST_S", 0.3)
     fault = {"at": "holdfast.worker.step:Stepper.begin_shard", "when": "before", "how": "kill"}
     params = {"faults": [{**fault, "rank": 1, "step": 3, "mark": str(tmp_path / "mark")}]}
-    keys = {**FAULTY, "workers": 3, "on_failure": "shrink", "params": params}
-    task = FAULTY["task"].replace(":main", ":long")
-    train(run_dir=tmp_path / "run", **{**keys, "task": task})
-    sizes = [
-        len(event["members"])
-        for event in events_of(tmp_path / "run")
-        if event["event"] == "generation"
-    ]
-    assert sizes == [3, 2, 3]
+    task = FAULTY["task"].replace(":main", ":endless")
+    keys = {**FAULTY, "task": task, "workers": 3, "on_failure": "shrink", "params": params}
+
+    def sizes():
+        events = events_of(tmp_path / "run")
+        return [len(event["members"]) for event in events if event["event"] == "generation"]
+
+    def watch(_):
+        controls.stop = len(sizes()) == 3
+
+    controls = Controls(watch=watch)
+    train(run_dir=tmp_path / "run", controls=controls, **keys)
+    assert sizes() == [3, 2, 3]
 
 
 def test_whoever_dies_again_and_again_ends_the_run_in_a_line_that_names_it(train):
