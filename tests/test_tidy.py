@@ -93,7 +93,7 @@ def test_the_keys_of_a_job_are_these():
     assert list(Job.model_fields) == [
         "name", "task", "params", "data", "model", "optimizer", "schedule", "batch", "epochs",
         "seed", "clip_norm", "workers", "shards", "shares", "numerics", "sync", "port", "device",
-        "precision", "compile", "placement", "threads_per_worker", "timeout_s", "hang_s",
+        "precision", "compile", "threads_per_worker", "timeout_s", "hang_s",
         "on_failure",
         "restarts", "evaluation", "loader", "checkpoint",
     ]  # fmt: skip

@@ -128,7 +128,7 @@ def test_a_file_that_is_no_job_is_refused(tmp_path, text):
 
 def test_only_what_does_not_show_in_the_weights_may_change_on_resume():
     base = load("digits").lineage()
-    for free in ("workers=4", "placement=arena", "loader.prefetch=0", "checkpoint.keep=9"):
+    for free in ("workers=4", "loader.prefetch=0", "checkpoint.keep=9"):
         assert load("digits", [free]).lineage() == base
     for fixed in ("seed=1", "batch=32", "shards=4", "epochs=2", "threads_per_worker=2"):
         assert load("digits", [fixed]).lineage() != base

@@ -29,13 +29,10 @@ def reference(forks, tmp_path_factory):
     return found
 
 
-@pytest.mark.parametrize("placement", ["private", "arena"])
 @pytest.mark.parametrize("workers", [1, 2, 3, 4])
 @pytest.mark.parametrize("model", MODELS)
-def test_weights_are_the_same_for_any_number_of_workers(
-    train, reference, model, workers, placement
-):
-    result = train(model=MODELS[model], workers=workers, placement=placement)
+def test_weights_are_the_same_for_any_number_of_workers(train, reference, model, workers):
+    result = train(model=MODELS[model], workers=workers)
     assert result["weights_sha256"] == reference[model]
     assert result["steps"] == 12
 

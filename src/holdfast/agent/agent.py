@@ -172,8 +172,8 @@ class Agent:
                 self._report(status)
             case actions.Abort(generation):
                 self._arena.announce(generation)
-            case actions.Fork(rank, _, process):
-                self._fork(rank, process)
+            case actions.Fork(rank, generation, process):
+                self._fork(rank, process, replaces=generation > 1)
             case actions.Kill(_, process):
                 if process in self._workers:
                     self._kill(self._workers[process])
@@ -186,10 +186,14 @@ class Agent:
                 if not reason:
                     self._send_all(Leave())
 
-    def _fork(self, rank: int, number: int) -> None:
+    def _fork(self, rank: int, number: int, *, replaces: bool) -> None:
         run, (near, far) = self._run, pair()
         launch = Launch(
-            job=run.job, rank=rank, run_dir=str(run.directory.resolve()), attempt=run.attempt
+            job=run.job,
+            rank=rank,
+            run_dir=str(run.directory.resolve()),
+            attempt=run.attempt,
+            replaces=replaces,
         ).model_dump_json()
         path = worker_log(run.directory / "logs", rank)
         log = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)

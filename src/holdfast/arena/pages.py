@@ -7,7 +7,6 @@ request, since Linux 6.1: see MADV_COLLAPSE in madvise(2). An older kernel stays
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import mmap
 from typing import Final
@@ -23,14 +22,6 @@ _libc = ctypes.CDLL(None, use_errno=True)
 _libc.mmap.restype = ctypes.c_void_p
 _libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long]
 _libc.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
-
-
-def private_memory(size_bytes: int) -> mmap.mmap:
-    """Zeros that only this process and its future forks hold, aligned to a page."""
-    mapping = _reserve(size_bytes)
-    with contextlib.suppress(OSError):  # a kernel without huge pages
-        mapping.madvise(mmap.MADV_HUGEPAGE)
-    return mapping
 
 
 def map_shared(fd: int, size_bytes: int, offset: int) -> memoryview:

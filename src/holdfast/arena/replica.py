@@ -45,7 +45,8 @@ class Replica:
         model: Its parameters and buffers are moved into the flat memory.
         optimizer: Holds parameters of `model` and has taken no step.
         layout: Of the two, from `replica_layout`.
-        flat: The memory to move to, uint8[layout.size_bytes], zeros, aligned to 64 bytes.
+        flat: The memory to move to, uint8[layout.size_bytes], aligned to 64 bytes.
+        empty: Whether to leave that as it is: all of it will be written to.
 
     Attributes:
         flat: All of the state; padding is zero.
@@ -54,17 +55,26 @@ class Replica:
     """
 
     def __init__(
-        self, model: nn.Module, optimizer: Optimizer, layout: Layout, flat: torch.Tensor
+        self,
+        model: nn.Module,
+        optimizer: Optimizer,
+        layout: Layout,
+        flat: torch.Tensor,
+        *,
+        empty: bool = False,
     ) -> None:
         self.model, self.optimizer = model, optimizer
         self.layout, self.flat = layout, flat
         self.parameters = dict(model.named_parameters())
         self._names: dict[torch.Tensor, str] = {p: name for name, p in self.parameters.items()}
         self._views = views(self.flat, self.layout)
+        if not empty:
+            flat.zero_()
         with torch.no_grad():
             for name, parameter in self.parameters.items():
                 target = self._views[MODEL + name]
-                target.copy_(parameter)
+                if not empty:
+                    target.copy_(parameter)
                 parameter.data = target
         self.buffers = {name: self._views[MODEL + name] for name, _ in model.named_buffers()}
         homes = {id(buffer): self.buffers[name] for name, buffer in model.named_buffers()}

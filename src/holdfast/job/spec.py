@@ -111,8 +111,6 @@ class Job(Spec):
     """`bf16`: forward passes under PyTorch's autocast; weights and gradients stay in fp32."""
     compile: bool = False
     """Compile the model with torch.compile, once for every shape of a batch."""
-    placement: Literal["private", "arena"] = "private"
-    """Where a worker's replica lies: in its own memory, or in the arena, which outlives it."""
     threads_per_worker: Count = 1
     """Threads of a worker's kernels; part of what makes the bits."""
     timeout_s: Annotated[float, Field(gt=0)] = 1800.0
@@ -135,7 +133,6 @@ class Job(Spec):
         {
             "workers",
             "shares",
-            "placement",
             "timeout_s",
             "port",
             "device",

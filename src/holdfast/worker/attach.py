@@ -8,7 +8,6 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from holdfast.arena.pages import private_memory
 from holdfast.arena.replica import Replica, replica_layout
 from holdfast.core import tree
 from holdfast.core.seeds import seed_for
@@ -17,6 +16,8 @@ from holdfast.data.loader import Unit
 from holdfast.errors import JobError
 from holdfast.job.spec import Job
 from holdfast.transport.shared_memory import Meeting, SharedMemoryGroup
+from holdfast.wire.messages import Release
+from holdfast.worker import uninitialised
 from holdfast.worker.room import check_room
 from holdfast.worker.sections import Sections
 
@@ -33,6 +34,7 @@ class Assembly:
         device: Where to compute.
         model: Gives the model.
         optimizer: Gives its optimizer.
+        replaces: Whether this worker takes the place of one that was lost.
 
     Attributes:
         replica, sections: Once the workers have met.
@@ -48,31 +50,46 @@ class Assembly:
         device: torch.device,
         model: ModelFactory,
         optimizer: OptimizerFactory,
+        *,
+        replaces: bool,
     ) -> None:
         self._job, self._group, self._device = job, group, device
-        seed_everything(seed_for("attach", job.seed))
-        self.module = model()
-        self.optimizer = optimizer([p for p in self.module.parameters() if p.requires_grad])
-        self._trained = {n: p for n, p in self.module.named_parameters() if p.requires_grad}
-        if not self._trained:
-            raise JobError("the model has no parameter to train")
-        self._layout = replica_layout(self.module, self.optimizer)
-        self.in_arena = device.type == "cpu" and job.placement == "arena"
+        self._factories = model, optimizer
         self.sections: Sections | None = None
         self.replica: Replica | None = None
+        self._build(with_values=not replaces)
 
-    def meet(self, units: list[Unit], *, first: bool) -> tuple[Replica, Sections]:
+    def _build(self, *, with_values: bool) -> None:
+        model, optimizer = self._factories
+        seed_everything(seed_for("attach", self._job.seed))
+        module = None if with_values else uninitialised.build(model)
+        self._has_values = module is None
+        if module is None:
+            seed_everything(seed_for("attach", self._job.seed))
+            module = model()
+        self.module = module
+        self.optimizer = optimizer([p for p in module.parameters() if p.requires_grad])
+        self._trained = {n: p for n, p in module.named_parameters() if p.requires_grad}
+        if not self._trained:
+            raise JobError("the model has no parameter to train")
+        self._layout = replica_layout(module, self.optimizer)
+
+    def meet(self, units: list[Unit], release: Release) -> tuple[Replica, Sections]:
         """Make sure that all members train the same model, and have memory for it.
 
         Args:
             units: What this worker computes in a step.
-            first: Whether nobody has any of that memory yet.
+            release: Says from where its values come.
 
         Raises:
             Aborted: The generation is over.
             JobError: They do not, or the host has too little memory.
         """
         group, size_bytes = self._group, self._layout.size_bytes
+        anew = not release.donors and not release.restore
+        if anew and (self.replica is not None or not self._has_values):
+            self.replica = None  # somebody's state may have been written there already
+            self._build(with_values=True)
         # Before they share memory, for none must cut off what another writes to.
         different = "different models: their shapes differ"
         group.agree(Meeting.ATTACH, 0, self._layout.digest, different)
@@ -85,25 +102,27 @@ class Assembly:
                 num_shards=self._job.shards,
                 replica_bytes=size_bytes,
             )
-        if first and group.place == 0:
-            own = 0 if self.in_arena or self._device.type != "cpu" else size_bytes
-            check_room(self._job, self.sections, own, in_arena=self.in_arena)
+        if release.generation == 1 and group.place == 0:  # nobody has any of that memory yet
+            check_room(self._job, self.sections, size_bytes if self._in_arena else 0)
         group.barrier(Meeting.ATTACH, 0)  # nobody fills memory before there is known to be enough
         if self.replica is None:
-            self.replica = self._moved_in(self.sections, units)
+            self.replica = self._moved_in(self.sections, units, empty=bool(release.donors))
         return self.replica, self.sections
 
-    def _moved_in(self, sections: Sections, units: list[Unit]) -> Replica:
+    @property
+    def _in_arena(self) -> bool:
+        """Whether replicas lie in the arena, where a worker can read those of others."""
+        return self._device.type == "cpu"
+
+    def _moved_in(self, sections: Sections, units: list[Unit], *, empty: bool) -> Replica:
         rank, size_bytes = self._group.rank, self._layout.size_bytes
         partials = tree.most_partials([unit.leaf for unit in units], sections.num_leaves)
-        sections.prepare(rank, partials, in_arena=self.in_arena)
-        if self._device.type != "cpu":
-            flat = torch.zeros(size_bytes, dtype=torch.uint8, device=self._device)
-        elif self.in_arena:
-            flat = sections.replica(rank, size_bytes).zero_()
+        sections.prepare(rank, partials, with_replica=self._in_arena)
+        if self._in_arena:
+            flat = sections.replica(rank, size_bytes)
         else:
-            flat = torch.frombuffer(private_memory(size_bytes), dtype=torch.uint8)
-        replica = Replica(self.module, self.optimizer, self._layout, flat)
+            flat = torch.empty(size_bytes, dtype=torch.uint8, device=self._device)
+        replica = Replica(self.module, self.optimizer, self._layout, flat, empty=empty)
         if self._job.compile:
             # A shape's code must not depend on the shapes before it.
             self.module.compile(dynamic=False)

@@ -35,14 +35,12 @@ class Handover:
         group: The workers.
         sections: The memory.
         replica: This worker's state.
-        in_arena: Whether replicas lie in the arena anyway, where others can read them.
     """
 
-    def __init__(
-        self, group: SharedMemoryGroup, sections: Sections, replica: Replica, *, in_arena: bool
-    ) -> None:
+    def __init__(self, group: SharedMemoryGroup, sections: Sections, replica: Replica) -> None:
         self._group, self._sections, self._replica = group, sections, replica
-        self._in_arena = in_arena
+        # Else it is copied there, for as long as others need it.
+        self._in_arena = replica.flat.device.type == "cpu"
 
     def bring_together(self, release: Release, progress: Progress) -> Progress:
         """Give this worker's state to those who need it, or get it; returns its progress then.

@@ -42,7 +42,7 @@ def main(config: str, arena_fd: int, socket_fd: int) -> int:
     torch.set_num_threads(launch.job.threads_per_worker)
     try:
         seat = Seat(launch.rank, arena, channel)
-        member = Member(launch.job, arena, launch.rank, seat, Journal(launch, channel))
+        member = Member(launch, arena, seat, Journal(launch, channel))
         status = _train(Session(launch.job, member))
         _finish(member, seat, channel, status)
     except Left:

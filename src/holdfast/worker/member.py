@@ -18,8 +18,8 @@ from holdfast.arena.replica import Replica
 from holdfast.data.loader import Unit
 from holdfast.data.order import Order
 from holdfast.errors import Aborted, JobError
-from holdfast.job.spec import Job
 from holdfast.transport.shared_memory import Meeting, SharedMemoryGroup
+from holdfast.wire.launch import Launch
 from holdfast.wire.messages import Release
 from holdfast.worker import device
 from holdfast.worker.attach import Assembly, ModelFactory, OptimizerFactory
@@ -38,9 +38,8 @@ class Member:
     """One worker.
 
     Args:
-        job: What the run was asked to do.
+        launch: Its orders.
         arena: The host's shared memory.
-        rank: This worker.
         seat: Where it waits between generations.
         journal: Keeps what is to outlast it.
 
@@ -53,8 +52,9 @@ class Member:
         evaluator: Measures, once there is a model.
     """
 
-    def __init__(self, job: Job, arena: Arena, rank: int, seat: Seat, journal: Journal) -> None:
-        self.job = job
+    def __init__(self, launch: Launch, arena: Arena, seat: Seat, journal: Journal) -> None:
+        self.job = job = launch.job
+        rank, self._replaces = launch.rank, launch.replaces
         self.device = device.choose(job.device, rank)
         self.group = SharedMemoryGroup(arena, rank, job.timeout_s)
         self.progress = Progress()
@@ -76,7 +76,9 @@ class Member:
         """
         if self._assembly is not None:
             raise JobError("session.attach was called twice; a run trains one model")
-        self._assembly = Assembly(self.job, self.group, self.device, model, optimizer)
+        self._assembly = Assembly(
+            self.job, self.group, self.device, model, optimizer, replaces=self._replaces
+        )
         self.join()
         return self._assembly
 
@@ -171,8 +173,7 @@ class Member:
         self.shards = plan.shards_of(self.group.place)
         if self._assembly is None:
             return  # a task that trains nothing
-        first = release.generation == 1
-        replica, sections = self._assembly.meet(self.units, first=first)
+        replica, sections = self._assembly.meet(self.units, release)
         if release.donors:
             self._settle(release, replica, sections)
         else:
@@ -197,7 +198,7 @@ class Member:
         if own and self.progress.step < release.step:
             assert isinstance(self._stepper, Stepper)
             self._note(self._stepper.complete(self.progress.step))
-        handover = Handover(self.group, sections, replica, in_arena=self._assembly.in_arena)
+        handover = Handover(self.group, sections, replica)
         self.progress = handover.bring_together(release, self.progress)
         self._committed = self.progress.step
         if not own and isinstance(self._stepper, Stepper):

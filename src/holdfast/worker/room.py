@@ -12,7 +12,7 @@ from holdfast.worker.sections import Sections
 from holdfast.worker.shard import units_of
 
 
-def check_room(job: Job, sections: Sections, replica_bytes: int, *, in_arena: bool) -> None:
+def check_room(job: Job, sections: Sections, replica_bytes: int) -> None:
     """Compare what the run will certainly write to with what can be had.
 
     What a model needs for its activations is not known yet and not counted.
@@ -20,8 +20,7 @@ def check_room(job: Job, sections: Sections, replica_bytes: int, *, in_arena: bo
     Args:
         job: What is to be run.
         sections: What the workers share, mapped and not yet written to.
-        replica_bytes: A worker's replica in host memory of its own.
-        in_arena: Whether replicas lie in what they share.
+        replica_bytes: Size of a replica; 0 where they lie on GPUs.
 
     Raises:
         JobError: The run cannot fit.
@@ -30,8 +29,7 @@ def check_room(job: Job, sections: Sections, replica_bytes: int, *, in_arena: bo
     leaves = [[unit.leaf for unit in units_of(plan, rank, job)] for rank in range(job.workers)]
     num_leaves = job.workers if job.merges_shards else job.shards
     partials = sum(tree.most_partials(own, num_leaves) for own in leaves)
-    shared = sections.used_bytes(partials, in_arena=in_arena)
-    own = job.workers * replica_bytes
+    shared, own = sections.used_bytes(partials), job.workers * replica_bytes
     host = available()
     if shared + own <= host.size_bytes:
         return

@@ -80,22 +80,22 @@ class Sections:
         """Slot `number` of worker `rank`."""
         return Slot(self._slots[rank, number], self.slot_layout)
 
-    def prepare(self, rank: int, partials: int, *, in_arena: bool) -> None:
+    def prepare(self, rank: int, partials: int, *, with_replica: bool) -> None:
         """Have memory ready for what worker `rank` will write, holding `partials` partial sums at
-        most, and for its part of what all write; for its replica too if that lies here.
+        most, and for its part of what all write.
         """
         share = torch.tensor_split(self._root, self._slots.shape[0])[rank]
         stretches = [share, self._slots[rank, :partials]]
-        for stretch in [*stretches, self._replicas[rank]] if in_arena else stretches:
+        for stretch in [*stretches, self._replicas[rank]] if with_replica else stretches:
             populate(stretch.data_ptr(), stretch.numel())
 
-    def used_bytes(self, partials: int, *, in_arena: bool) -> int:
-        """What is written to in undisturbed training, where all workers together hold up to
-        `partials` partial sums.
+    def used_bytes(self, partials: int) -> int:
+        """What is written to in undisturbed training, replicas left out, where all workers together
+        hold up to `partials` partial sums.
         """
-        slots, seldom = self._slots, [self.letters, *[self._replicas] * (not in_arena)]
-        rest = self._size_bytes - slots.numel() - sum(section.numel() for section in seldom)
-        return rest + partials * slots.shape[-1]
+        counted_apart = (self._slots, self.letters, self._replicas)
+        rest = self._size_bytes - sum(section.numel() for section in counted_apart)
+        return rest + partials * self._slots.shape[-1]
 
     def replica(self, rank: int, size_bytes: int) -> torch.Tensor:
         """The memory for the replica of worker `rank`, uint8[size_bytes]."""
