@@ -23,6 +23,7 @@ check: $(READY)  ## what CI and pre-commit run first: format, lint, types, layer
 bench: $(READY)  ## measure, and print medians and spreads
 	$(BIN)/holdfast bench wake
 	$(BIN)/holdfast bench startup
+	$(BIN)/holdfast bench recovery
 	$(BIN)/holdfast bench scaling
 
 clean:

@@ -9,6 +9,18 @@ import pytest
 pytestmark = pytest.mark.slow
 
 
+def test_recovery_is_told_by_what_happened_when_beside_commands_of_others():
+    theirs = json.dumps({"summary": {"full_s": {"median": 9.0}, "lost": {"median": 5}}})
+    beside = f"other=echo '{theirs}'"
+    options = ["--workloads", "small", "--rounds", "1", "--beside", beside, "--json"]
+    ours, other = json.loads(bench("recovery", *options))["rows"]
+    times = [ours[f"{name}_s"]["median"] for name in ("announced", "released", "committed")]
+    assert times == sorted(times)
+    assert (ours["way"], ours["steps_lost"]) == ("holdfast", 0)
+    assert (other["way"], other["steps_lost"]) == ("other", 5)
+    assert other["of_holdfast"] > 1
+
+
 def bench(*options):
     command = [sys.executable, "-m", "holdfast", "bench", *options]
     done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=250)

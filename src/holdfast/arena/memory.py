@@ -126,6 +126,10 @@ class Arena:
         rank, word = at
         self._words[LINE * (rank + 1) + word] = value
 
+    def take_seat(self, rank: int) -> None:
+        """Note that a new process is `rank` now."""
+        self[rank, Word.PHASE], self[rank, Word.PHASE_SINCE] = Phase.STARTING, time.monotonic_ns()
+
     def enter(self, rank: int, phase: Phase) -> Phase:
         """Note that `rank` begins `phase`, and how long it was in the one before; returns that."""
         now = time.monotonic_ns()

@@ -214,6 +214,11 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--beside", action="append", default=[], metavar="NAME=COMMAND")
     options = parser.parse_args()
+    unknown = set(options.workloads.split(",")) - WORKLOADS.keys()
+    if unknown:
+        parser.error(f"no workload {', '.join(sorted(unknown))}; there are {', '.join(WORKLOADS)}")
+    if not all("=" in each for each in options.beside):
+        parser.error("--beside takes NAME=COMMAND")
     beside = dict(each.split("=", 1) for each in options.beside)
     rows = [
         row

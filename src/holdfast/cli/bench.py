@@ -47,6 +47,25 @@ def scaling(
 
 
 @app.command()
+def recovery(
+    workloads: Annotated[str, typer.Option(help="Some of small, large, lm.")] = "small,large",
+    fault: Annotated[str, typer.Option(help="kill or stop.")] = "kill",
+    rounds: Rounds = 10,
+    beside: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME=COMMAND", help="Measured in the same rounds; see docs/benchmarks.md."
+        ),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """From the loss of a worker to the next step of the full world."""
+    options = ["--workloads", workloads, "--fault", fault, "--rounds", str(rounds)]
+    options += [part for command in beside or () for part in ("--beside", command)]
+    _run("recovery", options, as_json=as_json)
+
+
+@app.command()
 def startup(rounds: Rounds = 7, as_json: Json = False) -> None:
     """From the command to the first step, beside a plain PyTorch process."""
     _run("startup", ["--rounds", str(rounds)], as_json=as_json)

@@ -39,6 +39,7 @@ def main(config: str, arena_fd: int, socket_fd: int) -> int:
     """
     launch = Launch.model_validate_json(config)
     channel, arena = Channel(socket.socket(fileno=socket_fd)), Arena(arena_fd)
+    arena.take_seat(launch.rank)
     torch.set_num_threads(launch.job.threads_per_worker)
     try:
         seat = Seat(launch.rank, arena, channel)
