@@ -399,6 +399,19 @@ def parent_of_a_child(session):
     own_loop(session)
 
 
+def survived_by_a_child(session):
+    """Raises on rank 1, and leaves a process behind that holds all that it had open."""
+    model, _ = session.attach(net, adamw)
+    for shard in session.shards(Points(), epochs=1):
+        if shard.step == 2 and session._member.group.rank == 1:
+            pid = os.fork()
+            if pid == 0:
+                threading.Event().wait(600)
+            Path(session.job.params["pid"]).write_text(str(pid))
+            raise ValueError("my child lives on")
+        session.backward(F.cross_entropy(model(shard.x), shard.y))
+
+
 def stuck(session):
     """Never ends its third step."""
     model, _ = session.attach(net, adamw)

@@ -210,6 +210,13 @@ def test_a_slow_evaluation_and_a_long_wait_for_data_are_no_hangs(strike, tmp_pat
     assert not [event for event in events_of(tmp_path / "run") if event["event"] == "worker-hung"]
 
 
+def test_the_last_words_of_a_worker_are_heard_though_its_child_lives_on(train, tmp_path):
+    keys = {"task": f"{TASKS}:survived_by_a_child", "batch": 20, "workers": 2, "shards": 2}
+    with pytest.raises(WorkerFailed, match="rank 1 raised ValueError: my child lives on"):
+        train(**keys, on_failure="stop", params={"pid": str(tmp_path / "pid")})
+    os.kill(int((tmp_path / "pid").read_text()), signal.SIGKILL)
+
+
 def test_a_world_that_has_shrunk_grows_again(train, tmp_path, monkeypatch):
     monkeypatch.setattr("holdfast.engines.local.REST_S", 0.3)
     fault = {"at": "holdfast.worker.step:Stepper.begin_shard", "when": "before", "how": "kill"}

@@ -53,8 +53,6 @@ from holdfast.wire.messages import (
 
 HEARTBEAT_S: Final = 1.0
 """How often the coordinator hears from an agent at least."""
-LAST_WORDS_TIMEOUT_S: Final = 2.0
-"""How long the messages of a dead worker are waited for; a child of its own may hold the socket."""
 LOOK_S: Final = 0.1
 """How often each worker is looked at."""
 LEAVE_TIMEOUT_S: Final = 5.0
@@ -128,10 +126,6 @@ class Agent:
         self._oom_kills = oom_kills()
         self.result: dict[str, Any] | None = None
         self.left: str | None = None
-
-    def watch(self, source: Any, hear: Callable[[], None]) -> None:
-        """Call `hear` when there is something to read from `source`, while `poll` waits."""
-        self._selector.register(source, selectors.EVENT_READ, hear)
 
     def poll(self, timeout_s: float) -> None:
         """Wait for something to happen, `timeout_s` at most, and see to it.
@@ -300,10 +294,8 @@ class Agent:
     def _bury(self, worker: _Worker, status: int) -> None:
         del self._workers[worker.number]
         self._hangs.forget(worker.number)
-        deadline = time.monotonic() + LAST_WORDS_TIMEOUT_S
-        while not worker.channel.at_end and time.monotonic() < deadline:
-            for late in worker.channel.poll(LAST_WORDS_TIMEOUT_S):
-                self._on_worker(worker, late)
+        for late in worker.channel.drain():
+            self._on_worker(worker, late)
         with contextlib.suppress(KeyError):
             self._selector.unregister(worker.channel)
         self._forget(worker)

@@ -24,10 +24,10 @@ def look_at(arena: Arena, rank: int, pid: int) -> Sighting | None:
     except OSError:
         return None
     state, *fields = text.rpartition(")")[2].split()
-    user, system = int(fields[10]), int(fields[11])
+    used = sum(map(int, fields[10:14]))  # by itself and by children that it has waited for
     return Sighting(
         activity=_ACTIVITIES.get(Phase(arena[rank, Word.PHASE]), Activity.WAITING),
         since=arena[rank, Word.PHASE_SINCE] / 1e9,
-        cpu_s=(user + system) / _TICKS_PER_S,
+        cpu_s=used / _TICKS_PER_S,
         stopped=state == "T",
     )

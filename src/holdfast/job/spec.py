@@ -116,7 +116,7 @@ class Job(Spec):
     timeout_s: Annotated[float, Field(gt=0)] = 1800.0
     """How long workers wait for each other before they give up, seconds."""
 
-    hang_s: Annotated[float, Field(gt=0)] = 30.0
+    hang_s: Annotated[float, Field(gt=0)] = 60.0
     """How long your code may go without using the processor in a shard, seconds, before its worker
     is held to hang and replaced; three times as long as its slowest recent one in any case."""
     on_failure: Literal["replace", "shrink", "stop"] = "replace"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import select
 import socket
 from collections.abc import Sequence
 from typing import Final
@@ -70,6 +71,19 @@ class Channel:
             raise ProtocolError(f"a message of more than {LIMIT} bytes; the peer is not ours")
         self._buffer = rest
         return [self._parse(bytes(line)) for line in lines]
+
+    def drain(self) -> list[AnyMessage]:
+        """All that has been sent so far; of a peer that is dead, even if a child holds its end.
+
+        Raises:
+            ProtocolError: What came is not a message.
+        """
+        found: list[AnyMessage] = []
+        readable = select.poll()
+        readable.register(self, select.POLLIN)
+        while not self.at_end and readable.poll(0):
+            found += self.poll(0)
+        return found
 
     def take_fds(self, count: int) -> list[int]:
         """The next `count` descriptors that came.
