@@ -171,6 +171,31 @@ def test_random_deaths_change_nothing(train, tmp_path, seed, workers, on_failure
     assert killed > 3
 
 
+@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize("rank", [0, 2])
+@pytest.mark.parametrize("keys", [{}, {"on_failure": "shrink"}])
+def test_a_death_in_an_evaluation_inside_a_step_changes_nothing(train, tmp_path, when, rank, keys):
+    fault = {"at": "holdfast.worker.evaluation:Evaluator.evaluate", "rank": rank, "step": 5}
+    named = {**fault, "when": when, "how": "kill", "mark": str(tmp_path / "mark")}
+    task = FAULTY["task"].replace(":main", ":measuring")
+    whole, broken = (
+        train(**{**FAULTY, **keys, "task": task, "workers": 3}, params={"faults": faults})
+        for faults in ([], [named])
+    )
+    assert marks([named]) == [True]
+    assert broken["weights_sha256"] == whole["weights_sha256"]
+    assert broken["metrics"] == whole["metrics"]
+
+
+def test_a_fast_run_survives_that_too(train, tmp_path):
+    fault = {"at": "holdfast.worker.evaluation:Evaluator.evaluate", "rank": 2, "step": 5}
+    named = {**fault, "when": "before", "how": "kill", "mark": str(tmp_path / "mark")}
+    task = FAULTY["task"].replace(":main", ":measuring")
+    keys = {**FAULTY, "task": task, "workers": 3, "numerics": "fast", "on_failure": "shrink"}
+    assert train(**keys, params={"faults": [named]})["steps"] == 10
+    assert marks([named]) == [True]
+
+
 def test_an_exception_that_does_not_come_again_is_survived(strike):
     fault = {"at": "holdfast.worker.step:Stepper.begin_shard", "when": "before", "how": "raise"}
     assert strike({**fault, "rank": 1, "step": 3}) == [True]

@@ -13,7 +13,7 @@ from holdfast.core.protocol import Stage
 from holdfast.core.run import Policy
 from holdfast.testing.simulation import Cluster, Simulation, storm
 
-ALL_KINDS = ("worker", "agent", "coordinator", "network")
+ALL_KINDS = ("worker", "hang", "agent", "coordinator", "crash", "network")
 
 
 def replacing(world_size: int, **more: int) -> Policy:
@@ -66,6 +66,35 @@ def test_the_run_ends_while_the_coordinator_is_away_and_it_finds_that_out() -> N
     simulation.kill_coordinator(back_s=60)
     simulation.run_until(200)
     assert_finished(simulation, 5)
+
+
+def test_a_worker_that_hangs_is_replaced() -> None:
+    simulation = Simulation(Cluster(hosts=2, room=1, num_steps=20), replacing(2), seed=0)
+    simulation.run_until(5)
+    simulation.hang_worker(simulation.living_workers()[0])
+    simulation.run_until(100)
+    assert_finished(simulation, 20)
+    assert generations(simulation) == 2
+
+
+def test_a_stop_ends_the_run_early_and_well() -> None:
+    simulation = Simulation(Cluster(hosts=2, room=1, num_steps=1000), replacing(2), seed=0)
+    simulation.at(5, simulation.stop)
+    simulation.run_until(100)
+    assert simulation.over
+    assert simulation.run is not None
+    assert not simulation.run.reason
+    assert 2 < simulation.steps < 10
+
+
+@pytest.mark.parametrize("after", range(8))
+def test_a_coordinator_that_dies_in_the_middle_of_its_work_comes_back_to_it(after: int) -> None:
+    simulation = Simulation(Cluster(hosts=3, room=1, num_steps=20), replacing(3), seed=after)
+    simulation.run_until(5)
+    simulation.crash_coordinator(after, back_s=1)
+    simulation.kill_worker(simulation.living_workers()[0])
+    simulation.run_until(100)
+    assert_finished(simulation, 20)
 
 
 def test_a_world_shrinks_and_grows_again() -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sized
+from collections.abc import Iterator, Sized
+from contextlib import contextmanager
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -95,6 +96,21 @@ def name_of(dataset: Dataset) -> str:
 def generator_for(*key: int | str) -> torch.Generator:
     """A generator of random numbers that hang on `key` alone."""
     return torch.Generator().manual_seed(seed_for(*key))
+
+
+@contextmanager
+def generators_kept() -> Iterator[None]:
+    """Leave the global generators as they were, whatever is drawn meanwhile."""
+    state, numpys, pythons = torch.get_rng_state(), np.random.get_state(), random.getstate()
+    gpus = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []  # type: ignore[no-untyped-call]
+    try:
+        yield
+    finally:
+        torch.set_rng_state(state)
+        np.random.set_state(numpys)
+        random.setstate(pythons)
+        if gpus:
+            torch.cuda.set_rng_state_all(gpus)
 
 
 def seed_everything(seed: int) -> None:

@@ -100,7 +100,9 @@ class Loader:
         return future.result()
 
     def owe(self, units: Sequence[Unit]) -> None:
-        """Read other units from now on."""
+        """Read these units from now on."""
+        if units is self._units:
+            return
         kept = {unit.leaf: unit for unit in units}
         same = {unit.leaf for unit in self._units if kept.get(unit.leaf) == unit}
         for key in [key for key in self._ahead if key[1] not in same]:

@@ -34,6 +34,7 @@ class Worker:
         committed: Steps behind its replica; None if it has none.
         chain: What it has learnt.
         group: With whom it trains, if it does.
+        hangs: Whether it does nothing any more.
     """
 
     rank: int
@@ -43,6 +44,7 @@ class Worker:
     committed: int | None = None
     chain: int = 0
     group: Group | None = None
+    hangs: bool = False
 
 
 @dataclass(slots=True, eq=False)
@@ -86,6 +88,7 @@ class DataPlane:
         self._chance, self.num_steps, self._step_s, self._begin = chance, num_steps, step_s, begin
         self._groups: dict[int, Group] = {}
         self._roots: dict[str, tuple[int, int]] = {}
+        self._stopping: set[str] = set()
         self.chains = [0]
         """What an undisturbed run would have learnt after each step, as far as this one came."""
 
@@ -93,8 +96,17 @@ class DataPlane:
         """As `core.protocol.Status.rooted`."""
         return self._roots.get(host, (0, 0))[0]
 
+    def request_stop(self, host: str) -> None:
+        """Have the workers of `host` end the run with a step that they have not reduced yet."""
+        self._stopping.add(host)
+
+    def is_over(self, group: Group) -> bool:
+        """Whether a group has come to the end of the run, or to where it was asked to stop."""
+        stops = any(worker.host in self._stopping for worker in group.workers.values())
+        return stops or group.step == self.num_steps
+
     def leave(self, worker: Worker, now: float) -> None:
-        """Take a worker out of its group: it died, or it was told to stand still."""
+        """Take a worker out of its group: it died or hangs, or it was told to stand still."""
         group, worker.group = worker.group, None
         if group is None:
             return
@@ -102,7 +114,7 @@ class DataPlane:
         group.whole = False
         if now < group.root_at:
             # It may have done its part before it went, and then the others can complete the step.
-            if not worker.alive or self._chance.random() < 0.5:
+            if not worker.alive or worker.hangs or self._chance.random() < 0.5:
                 group.root_at = group.end_at = NEVER
         elif now >= self._chance.uniform(group.root_at, group.end_at):
             self._commit(worker, group)
@@ -147,7 +159,7 @@ class DataPlane:
             self._begin_step(group, now)
 
     def _begin_step(self, group: Group, now: float) -> None:
-        if group.step < self.num_steps:
+        if not self.is_over(group):
             duration = self._step_s * self._chance.uniform(0.8, 1.5)
             group.root_at = now + duration
             group.end_at = group.root_at + PASSING * duration

@@ -2,8 +2,8 @@
 
 One seed fixes all that happens, so a run that went wrong can be run again. Time is virtual: a heap
 of what is to happen, in order. The network delays, loses and overtakes, and can be cut in one
-direction; the journal keeps what was recorded before a crash and may or may not have kept what was
-being recorded; agents and workers die, hang and come back under other names.
+direction; the coordinator may die in the middle of what it does, and then the journal may or may
+not have kept what was being recorded; agents and workers die, hang and come back under other names.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from holdfast.core import actions, events
+from holdfast.core.hangs import STOPPED_S
 from holdfast.core.protocol import Failure, Stage, Start
 from holdfast.core.run import Policy, Run
 from holdfast.core.supervisor import Supervisor
@@ -83,6 +84,8 @@ class Simulation:
         self._agents: dict[str, _Agent] = {}
         self._names = itertools.count()
         self._seen = 0
+        self._crash_in: int | None = None
+        self._crash_back_s = 0.0
         self._run_tick: float | None = None
         self.run: Run | None = Run(policy, [], 0.0)
         self._wake_run()
@@ -112,6 +115,8 @@ class Simulation:
         while self._queue and not self.over and self._queue[0][0] <= limit:
             self.now, _, act, arguments = heapq.heappop(self._queue)
             act(*arguments)
+        if not self.over:
+            self.now = limit
 
     # Faults.
 
@@ -134,6 +139,18 @@ class Simulation:
         self._die(worker)
         exited = events.Exited(worker.rank, worker.process, Failure(cause=cause))
         self.after(0.001, self._tell_agent, worker.host, exited)
+
+    def hang_worker(self, worker: Worker) -> None:
+        """Have one do nothing any more; its agent ends it once that is certain."""
+        self._note(f"rank {worker.rank} on {worker.host} hangs")
+        worker.hangs = True
+        self._plane.leave(worker, self.now)
+        self.after(STOPPED_S, self._end_hung, worker)
+
+    def stop(self) -> None:
+        """Ask for the end of the run, after the step in hand."""
+        self._note("a stop is asked for")
+        self._tell_run(events.StopAsked())
 
     def kill_agent(self, name: str, back_s: float) -> None:
         """End an agent and with it its workers; another takes its place after a while."""
@@ -169,6 +186,10 @@ class Simulation:
         self.run = None
         self.after(back_s, self._restart_coordinator)
 
+    def crash_coordinator(self, after: int, back_s: float) -> None:
+        """End the coordinator once it has done `after` more of what its machine asks for."""
+        self._crash_in, self._crash_back_s = after, back_s
+
     # The coordinator and its network.
 
     def _restart_coordinator(self) -> None:
@@ -184,12 +205,27 @@ class Simulation:
         if self._seen % self.cluster.check_every == 0:
             self.run.check_invariants()
         for action in wanted:
+            if self._crashes_at(action):
+                return
             if isinstance(action, actions.Record):
                 self._journal.append(action.fact)
                 self._note(f"recorded {action.fact}")
             else:
                 self._send_orders(action)
         self._wake_run()
+
+    def _crashes_at(self, action: actions.RunAction) -> bool:
+        """Whether the coordinator dies while it performs this; what it records may be kept."""
+        if self._crash_in is None:
+            return False
+        self._crash_in -= 1
+        if self._crash_in >= 0:
+            return False
+        self._crash_in = None
+        if isinstance(action, actions.Record) and self.chance.random() < 0.5:
+            self._journal.append(action.fact)
+        self.kill_coordinator(self._crash_back_s)
+        return True
 
     def _wake_run(self) -> None:
         assert self.run is not None
@@ -265,7 +301,7 @@ class Simulation:
                     self._die(worker)
                 self.after(1.0, self.start_agent)
             case actions.RequestStop():
-                pass
+                self._plane.request_stop(name)
 
     def _die(self, worker: Worker) -> None:
         worker.alive = False
@@ -274,8 +310,12 @@ class Simulation:
         if workers.get(worker.rank) is worker:
             del workers[worker.rank]
 
-    def _park(self, worker: Worker, generation: int) -> None:
+    def _end_hung(self, worker: Worker) -> None:
         if worker.alive:
+            self.kill_worker(worker, "hung")
+
+    def _park(self, worker: Worker, generation: int) -> None:
+        if worker.alive and not worker.hangs:
             rooted = self._plane.rooted(worker.host)
             parked = events.Parked(worker.rank, generation, worker.committed, rooted)
             self._tell_agent(worker.host, parked)
@@ -310,10 +350,10 @@ class Simulation:
     def _belongs(self, worker: Worker, generation: int) -> bool:
         machine = self._agents[worker.host].machine
         running = (machine.generation, machine.stage) == (generation, Stage.RUN)
-        return worker.alive and running and not machine.failed
+        return worker.alive and not worker.hangs and running and not machine.failed
 
     def _begun(self, group: Group) -> None:
-        if group.step == self.cluster.num_steps:
+        if self._plane.is_over(group):
             for worker in group.workers.values():
                 finished = events.Finished(worker.rank, group.generation)
                 self.after(0.001, self._tell_agent, worker.host, finished)
@@ -335,10 +375,14 @@ def storm(simulation: Simulation, faults: int, until: float, kinds: Sequence[str
         kind = chance.choice(kinds)
         if kind == "worker" and workers:
             simulation.kill_worker(chance.choice(workers))
+        elif kind == "hang" and workers:
+            simulation.hang_worker(chance.choice(workers))
         elif kind == "agent" and agents:
             simulation.kill_agent(chance.choice(agents), chance.uniform(0.1, 5))
         elif kind == "coordinator":
             simulation.kill_coordinator(chance.uniform(0.1, 3))
+        elif kind == "crash":
+            simulation.crash_coordinator(chance.randrange(6), chance.uniform(0.1, 3))
         elif kind == "network" and agents:
             to = chance.random() < 0.7
             name, heal_s = chance.choice(agents), chance.uniform(0.1, 10)

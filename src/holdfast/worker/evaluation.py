@@ -17,7 +17,13 @@ from torch import nn
 from holdfast.arena.memory import Phase
 from holdfast.arena.tensors import read_names, write_names
 from holdfast.core.seeds import seed_for
-from holdfast.data.dataset import Batch, Dataset, generator_for, seed_everything
+from holdfast.data.dataset import (
+    Batch,
+    Dataset,
+    generator_for,
+    generators_kept,
+    seed_everything,
+)
 from holdfast.errors import JobError
 from holdfast.transport.shared_memory import Meeting, SharedMemoryGroup
 from holdfast.worker.device import moved
@@ -83,7 +89,8 @@ class Evaluator:
         modes = [(module, module.training) for module in model.modules()]
         model.eval()
         try:
-            with torch.no_grad():
+            # Who measures what is not to show in the shard that this may be in the middle of.
+            with torch.no_grad(), generators_kept():
                 names = self._measure(shards, model, dataset, measure)
         finally:
             for module, was_training in modes:  # each its own: some may be frozen

@@ -46,7 +46,7 @@ def main(config: str, arena_fd: int, socket_fd: int) -> int:
         member = Member(launch, arena, seat, Journal(launch, channel))
         status = _train(Session(launch.job, member))
         _finish(member, seat, channel, status)
-    except Left:
+    except (Left, Aborted):
         return LEFT_STATUS
     except BaseException as error:  # noqa: BLE001  # the boundary of the user's code
         traceback.print_exc()

@@ -155,7 +155,6 @@ class Session:
                         yield from self._one_step(loader, samples, order)
                 except Aborted:
                     member.join()
-                    loader.owe(member.units)
         finally:
             self._current = None
             stepper.abandon()
@@ -254,6 +253,7 @@ class Session:
         while missing := member.missing():
             arena.check_abort()
             unit = missing[0]
+            loader.owe(member.units)
             arena.enter(rank, Phase.DATA)
             loaded = loader.take(step, unit) or self._borrowed(samples, order)
             if loaded is None:

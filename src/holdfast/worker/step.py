@@ -54,6 +54,7 @@ class _ShardInHand:
 
     Attributes:
         weight: None until `backward` is called.
+        orphaned: Whether its step has begun anew, and it is of no use any more.
         fired: Which parameters have got a gradient.
         logged: Means over the shard by name.
     """
@@ -63,6 +64,7 @@ class _ShardInHand:
     slot: Slot
     fired: list[bool]
     weight: float | None = None
+    orphaned: bool = False
     logged: dict[str, float] = field(default_factory=dict)
 
 
@@ -153,7 +155,8 @@ class Stepper:
 
     def restart(self) -> None:
         """Begin the step anew, from the replica as it is."""
-        self._shard = None
+        if self._shard is not None:
+            self._shard.orphaned = True
         self._reducer.take_back()
         self._begin_step()
 
@@ -219,7 +222,10 @@ class Stepper:
         shard.slot.stats[LOSS] = weight * loss.detach().double()
         self._check_no_gradients()
         (loss * weight).backward()  # type: ignore[no-untyped-call]
-        self._collect(shard)
+        if shard.orphaned:
+            self._forget_gradients()
+        else:
+            self._collect(shard)
 
     def log(self, values: dict[str, float]) -> None:
         """Add values to what the current shard logs.
@@ -236,7 +242,9 @@ class Stepper:
         shard, self._shard = self._shard, None
         assert shard is not None, "no shard was begun"
         self._replica.capture_buffers()
-        if shard.weight is None:
+        if shard.orphaned:
+            self._forget_gradients()
+        elif shard.weight is None:
             self._check_no_gradients()
             self._free.append(shard.number)
             self.skip_shard(shard.leaf)
@@ -253,8 +261,8 @@ class Stepper:
         """Forget what was computed of a step that will not be committed."""
         self._replica.capture_buffers()
         self._buffers.reset()
-        for parameter in self._parameters:
-            parameter.grad = None
+        self._shard = None
+        self._forget_gradients()
         self.restart()
 
     def commit(self, step: int, stop_seen: bool) -> Committed:
@@ -307,8 +315,7 @@ class Stepper:
         if self._first_update:
             self._first_update = False
             self._lends_root = all(map(torch.equal, gradients, self._root_gradients))
-        for parameter in self._parameters:
-            parameter.grad = None
+        self._forget_gradients()
         self._replica.capture_optimizer()
         self._buffers.take(self._sections.root, used[len(self._parameters) :], reduced.kept)
 
@@ -344,6 +351,10 @@ class Stepper:
             start, end = self._reducer.lend(index, flat) if lendable else (0, 0)
             for piece in (slice(0, start), slice(end, len(flat))):
                 copy_past_cache(target[piece], flat[piece])
+
+    def _forget_gradients(self) -> None:
+        for parameter in self._parameters:
+            parameter.grad = None
 
     def _check_no_gradients(self) -> None:
         if any(parameter.grad is not None for parameter in self._parameters):
