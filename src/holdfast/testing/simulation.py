@@ -293,6 +293,7 @@ class Simulation:
                 exited = events.Exited(rank, process, Failure(cause="killed by its agent"))
                 self.after(self.chance.uniform(0.001, 0.1), self._tell_agent, name, exited)
             case actions.Release(generation, start):
+                self._note(f"{name} goes on in generation {generation} from step {start.step}")
                 for worker in list(agent.workers.values()):
                     self._release(worker, generation, start)
             case actions.Leave():
