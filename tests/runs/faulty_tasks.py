@@ -33,15 +33,21 @@ def main(session):
 
 
 def measuring(session):
-    """Evaluates in the middle of every third step, while faults strike."""
+    """Evaluates before its loop, in the middle of every third step, and when it has rested
+    afterwards, while faults strike.
+    """
     for fault in session.job.params["faults"]:
         arm(session, fault)
     model, _ = session.attach(net, adamw)
+    session.evaluate(Points(), measure)
     for shard in session.shards(Points(), epochs=2):
+        loss = F.cross_entropy(model(shard.x), shard.y)
         if shard.step % 3 == 2 and session.state.get("measured") != shard.step:
             session.state["measured"] = shard.step
             session.evaluate(Points(), measure)
-        session.backward(F.cross_entropy(model(shard.x), shard.y))
+        session.backward(loss)
+    threading.Event().wait(1.5)
+    session.evaluate(Points(), measure)
 
 
 def endless(session):

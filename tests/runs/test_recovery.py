@@ -172,10 +172,12 @@ def test_random_deaths_change_nothing(train, tmp_path, seed, workers, on_failure
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
-@pytest.mark.parametrize("rank", [0, 2])
+@pytest.mark.parametrize(("rank", "step"), [(0, 5), (2, 5), (1, 0), (1, 10)])
 @pytest.mark.parametrize("keys", [{}, {"on_failure": "shrink"}])
-def test_a_death_in_an_evaluation_inside_a_step_changes_nothing(train, tmp_path, when, rank, keys):
-    fault = {"at": "holdfast.worker.evaluation:Evaluator.evaluate", "rank": rank, "step": 5}
+def test_a_death_in_an_evaluation_of_ones_own_changes_nothing(
+    train, tmp_path, when, rank, step, keys
+):
+    fault = {"at": "holdfast.worker.evaluation:Evaluator.evaluate", "rank": rank, "step": step}
     named = {**fault, "when": when, "how": "kill", "mark": str(tmp_path / "mark")}
     task = FAULTY["task"].replace(":main", ":measuring")
     whole, broken = (
@@ -185,6 +187,16 @@ def test_a_death_in_an_evaluation_inside_a_step_changes_nothing(train, tmp_path,
     assert marks([named]) == [True]
     assert broken["weights_sha256"] == whole["weights_sha256"]
     assert broken["metrics"] == whole["metrics"]
+
+
+def test_a_replacement_takes_over_what_was_measured_before_the_loop(train, tmp_path):
+    fault = {"at": "holdfast.worker.step:Stepper._update", "rank": 1, "step": 3, "how": "kill"}
+    named = {**fault, "when": "after", "mark": str(tmp_path / "mark")}
+    task = FAULTY["task"].replace(":main", ":measuring")
+    keys = {**FAULTY, "task": task, "workers": 3}
+    whole, broken = (train(**keys, params={"faults": faults}) for faults in ([], [named]))
+    assert marks([named]) == [True]
+    assert broken["weights_sha256"] == whole["weights_sha256"]
 
 
 def test_a_fast_run_survives_that_too(train, tmp_path):

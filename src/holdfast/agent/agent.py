@@ -15,6 +15,7 @@ import select
 import selectors
 import signal
 import time
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -55,6 +56,8 @@ HEARTBEAT_S: Final = 1.0
 """How often the coordinator hears from an agent at least."""
 LOOK_S: Final = 0.1
 """How often each worker is looked at."""
+OOM_MEMORY_S: Final = 3.0
+"""How long the kernel's killing for memory counts as the cause of a death."""
 LEAVE_TIMEOUT_S: Final = 5.0
 """How long workers that have finished may take to leave, before they are killed."""
 
@@ -123,7 +126,8 @@ class Agent:
         self._selector.register(forks.channel, selectors.EVENT_READ, self._hear_fork_server)
         self._hangs = HangWatch(run.job.hang_s)
         self._look_at = time.monotonic()
-        self._oom_kills = oom_kills()
+        self._oom_kills = deque([oom_kills()], maxlen=round(OOM_MEMORY_S / LOOK_S))
+        self._forming_since: float | None = None
         self.result: dict[str, Any] | None = None
         self.left: str | None = None
 
@@ -165,9 +169,10 @@ class Agent:
             case actions.Report(status):
                 self._report(status)
             case actions.Abort(generation):
+                self._forming_since = time.monotonic()
                 self._arena.announce(generation)
-            case actions.Fork(rank, generation, process):
-                self._fork(rank, process, replaces=generation > 1)
+            case actions.Fork(rank, _, process):
+                self._fork(rank, process)
             case actions.Kill(_, process):
                 if process in self._workers:
                     self._kill(self._workers[process])
@@ -180,14 +185,13 @@ class Agent:
                 if not reason:
                     self._send_all(Leave())
 
-    def _fork(self, rank: int, number: int, *, replaces: bool) -> None:
+    def _fork(self, rank: int, number: int) -> None:
         run, (near, far) = self._run, pair()
         launch = Launch(
             job=run.job,
             rank=rank,
             run_dir=str(run.directory.resolve()),
             attempt=run.attempt,
-            replaces=replaces,
         ).model_dump_json()
         path = worker_log(run.directory / "logs", rank)
         log = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
@@ -205,6 +209,7 @@ class Agent:
 
     def _release(self, release: actions.Release) -> None:
         """Let go whom the machine has found to stand still, all in the same generation."""
+        self._forming_since = None
         members = tuple(sorted(self._machine.members))
         self._arena.forget_root()
         self._barrier.begin(release.generation, members)
@@ -287,7 +292,7 @@ class Agent:
             for worker in found:  # none, if it was of an earlier run on this fork server
                 self._bury(worker, message.status)
         if self._forks.channel.at_end:
-            if oom_kills() > self._oom_kills:
+            if oom_kills() > self._oom_kills[0]:
                 raise OutOfMemory(killed_for_memory("the fork server"))
             raise HoldfastError(self._forks.died)
 
@@ -300,7 +305,7 @@ class Agent:
             self._selector.unregister(worker.channel)
         self._forget(worker)
         self._log.event("worker-exited", rank=worker.rank, pid=worker.pid, status=status)
-        out_of_memory = oom_kills() > self._oom_kills
+        out_of_memory = oom_kills() > self._oom_kills[0]
         last_words, hung = worker.failure, worker.hung
         failure = failure_of(
             worker.rank, status, last_words, hung=hung, out_of_memory=out_of_memory
@@ -313,9 +318,14 @@ class Agent:
         if now < self._look_at:
             return
         self._look_at = now + LOOK_S
+        self._oom_kills.append(oom_kills())
+        limit_s, since = self._run.job.timeout_s, self._forming_since
+        late = self._machine.absent if since is not None and now - since > limit_s else []
         for worker in self._workers.values():
             sighting = look_at(self._arena, worker.rank, worker.pid)
             why = self._hangs.see(worker.number, sighting, now) if sighting else ""
+            if worker.number in late:
+                why = f"did not stand still for {limit_s:.0f} s"
             if why and not worker.hung:
                 worker.hung = why
                 self._log.event("worker-hung", rank=worker.rank, pid=worker.pid, reason=why)

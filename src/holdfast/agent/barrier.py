@@ -48,6 +48,8 @@ class CheckpointBarrier:
         self._generation, self._members = generation, members
         self._attempt = manifest.attempt_in(generation, self._run_attempt)
         self._arrived.clear()
+        with contextlib.suppress(OSError):  # what the generation before has left half written
+            manifest.sweep(self._root)
 
     def arrive(self, message: PartWritten | PartFailed) -> Verdict | None:
         """Note a worker's part; the last one to come gives the verdict.

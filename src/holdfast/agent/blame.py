@@ -38,14 +38,16 @@ def failure_of(
             repeatable=True,
         )
     if hung:
-        return Failure(cause=f"hung: it {hung}", repeatable=not hung.startswith("was stopped"))
+        what, _, _ = hung.partition(" for ")  # without the seconds, which differ every time
+        return Failure(cause=f"hung: it {what}", repeatable=not what.startswith("was stopped"))
     if status == -signal.SIGKILL and out_of_memory:
         return Failure(
             cause=killed_for_memory(f"rank {rank}"), error=OutOfMemory.__name__, fatal=True
         )
     if status < 0:
-        number = signal.Signals(-status)
-        return Failure(cause=f"was killed by {number.name}", repeatable=number not in _FROM_OUTSIDE)
+        known = -status in set(signal.Signals)
+        name = signal.Signals(-status).name if known else f"signal {-status}"
+        return Failure(cause=f"was killed by {name}", repeatable=-status not in _FROM_OUTSIDE)
     return Failure(cause=f"exited {status}", repeatable=True)
 
 

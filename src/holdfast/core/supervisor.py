@@ -31,12 +31,13 @@ class _Worker:
     Attributes:
         process: Its number.
         parked: The generation in which it stands still or has last stood still.
-        committed: What it had committed there.
+        committed, rooted: What it said there; see `Parked`.
     """
 
     process: int
     parked: int = 0
     committed: int | None = None
+    rooted: int = 0
 
 
 class Supervisor:
@@ -59,7 +60,7 @@ class Supervisor:
         self._workers: dict[int, _Worker] = {}
         self._failed: dict[int, Failure] = {}
         self._finished: set[int] = set()
-        self._rooted, self._stop = 0, False
+        self._stop = False
         self._number, self._processes = 0, 0
         self._report_at = now
 
@@ -99,7 +100,7 @@ class Supervisor:
             return [Abort(orders.generation + 1), *self._kill_all(), Leave(orders.reason)]
         actions: list[AgentAction] = []
         if orders.generation > self.generation:
-            actions = self._enter(orders)
+            actions = self._enter(orders, now)
         if orders.generation == self.generation:
             if orders.stop and not self._stop:
                 self._stop = True
@@ -110,28 +111,37 @@ class Supervisor:
                 actions += [Release(self.generation, orders.start), self._report(now)]
         return actions
 
-    def _enter(self, orders: Orders) -> list[AgentAction]:
+    def _enter(self, orders: Orders, now: float) -> list[AgentAction]:
         """End the generation before, and bring those together who belong to this one."""
         self._orders, self.generation = orders, orders.generation
-        self.stage, self._rooted = Stage.IDLE, 0
+        self.stage = Stage.IDLE
         self._failed.clear()
         self._finished.clear()
         kills = self._kill_all(keep=orders.ranks)
         forks = [self._fork(rank) for rank in orders.ranks if rank not in self._workers]
         self._workers = dict(sorted(self._workers.items()))
-        return [Abort(self.generation), *kills, *forks]
+        return [Abort(self.generation), *kills, *forks, *self._halt_if_all_parked(now)]
 
     def _park(self, parked: Parked, now: float) -> list[AgentAction]:
+        """A worker may know of the next generation, by a death on this host, before we do."""
         worker = self._workers.get(parked.rank)
-        if worker is None or parked.generation != self.generation:
+        if worker is None or parked.generation < self.generation:
             return []
         worker.parked, worker.committed = parked.generation, parked.committed
-        self._rooted = max(self._rooted, parked.rooted)
-        here = all(worker.parked == self.generation for worker in self._workers.values())
-        if self.stage != Stage.IDLE or not here or self._failed:
+        worker.rooted = parked.rooted
+        return self._halt_if_all_parked(now)
+
+    def _halt_if_all_parked(self, now: float) -> list[AgentAction]:
+        if self.stage != Stage.IDLE or self.absent or self._failed or not self._workers:
             return []
         self.stage = Stage.HALT
         return [self._report(now)]
+
+    @property
+    def absent(self) -> list[int]:
+        """Processes that do not stand still yet where they are to."""
+        workers = self._workers.values()
+        return [each.process for each in workers if each.parked != self.generation]
 
     def _finish(self, finished: Finished, now: float) -> list[AgentAction]:
         if finished.generation != self.generation or finished.rank not in self._workers:
@@ -183,7 +193,7 @@ class Supervisor:
                     for rank, worker in self._workers.items()
                     if still and worker.committed is not None
                 },
-                rooted=self._rooted if still else 0,
+                rooted=max((w.rooted for w in self._workers.values()), default=0) if still else 0,
                 finished=frozenset(self._finished),
                 stop=self._stop,
             )

@@ -33,6 +33,10 @@ class JsonLines:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Append no more."""
         os.close(self._fd)
 
     def write(self, **values: object) -> None:
@@ -68,20 +72,25 @@ def forget_after(path: Path, step: int) -> list[dict[str, Any]]:
     """Cut a file of steps off behind `step`, where somebody takes it up again.
 
     Returns:
-        The last of the entries that are left, at least all of `step`.
+        The entries of the last step that is left.
     """
     if not path.exists():
         return []
     for reach in (TAIL_BYTES, path.stat().st_size):
         start = max(0, path.stat().st_size - reach)
-        end, kept = start, list[dict[str, Any]]()
+        end, first, kept = start, step, list[dict[str, Any]]()
         for line_end, value in _lines(path, start):
             if value is None:
                 continue
             if int(value["step"]) > step:
                 break
-            end, kept = line_end, [*kept, value]
-        if start == 0 or (kept and int(kept[0]["step"]) < step):
+            if not kept:
+                first = int(value["step"])
+            elif value["step"] != kept[-1]["step"]:
+                kept.clear()
+            end = line_end
+            kept.append(value)
+        if start == 0 or first < step:
             break
     os.truncate(path, end)
     return kept

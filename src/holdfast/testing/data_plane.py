@@ -35,6 +35,7 @@ class Worker:
         chain: What it has learnt.
         group: With whom it trains, if it does.
         hangs: Whether it does nothing any more.
+        heard: The newest generation that it has heard of.
     """
 
     rank: int
@@ -45,6 +46,7 @@ class Worker:
     chain: int = 0
     group: Group | None = None
     hangs: bool = False
+    heard: int = 0
 
 
 @dataclass(slots=True, eq=False)

@@ -281,11 +281,9 @@ class Simulation:
                     self.after(self._delay(), self._tell_run, events.Reported(status))
             case actions.Abort(generation):
                 for worker in list(agent.workers.values()):
-                    self._plane.leave(worker, self.now)
-                    delay = self.chance.uniform(0.001, self.cluster.step_s)
-                    self.after(delay, self._park, worker, generation)
+                    self._call_out(worker, generation)
             case actions.Fork(rank, generation, process):
-                worker = agent.workers[rank] = Worker(rank, name, process)
+                worker = agent.workers[rank] = Worker(rank, name, process, heard=generation)
                 delay = self.cluster.fork_s * self.chance.uniform(1, 3)
                 self.after(delay, self._park, worker, generation)
             case actions.Kill(rank, process):
@@ -303,6 +301,14 @@ class Simulation:
                 self.after(1.0, self.start_agent)
             case actions.RequestStop():
                 self._plane.request_stop(name)
+
+    def _call_out(self, worker: Worker, generation: int) -> None:
+        """Let a worker know of a generation; it parks once it comes to look, and once only."""
+        if generation > worker.heard:
+            worker.heard = generation
+            self._plane.leave(worker, self.now)
+            delay = self.chance.uniform(0.001, self.cluster.step_s)
+            self.after(delay, self._park, worker, generation)
 
     def _die(self, worker: Worker) -> None:
         worker.alive = False

@@ -16,7 +16,7 @@ import time
 from typing import Final
 
 from holdfast.arena.memory import Arena, Phase, Word
-from holdfast.errors import HoldfastError, JobError
+from holdfast.errors import Aborted, HoldfastError, JobError
 
 SPINS: Final = 200
 """Looks before sleeping: a few tens of microseconds, about what a sleep and a wake cost."""
@@ -96,8 +96,13 @@ class SharedMemoryGroup:
         arena[rank, Word(Word.VALUE_EVEN + odd)] = value
         doing = arena.enter(rank, Phase.WAIT)
         count = arena.arrive(rank)
-        for peer in self.members:
-            self._await(peer, count)
+        try:
+            for peer in self.members:
+                self._await(peer, count)
+        except Aborted:
+            # Who looked just before the last one came must not be left behind by those who did not.
+            if any(arena[peer, Word.ARRIVALS] < count for peer in self.members):
+                raise
         arena.enter(rank, doing)
         tags = {peer: arena[peer, Word(Word.TAG_EVEN + odd)] for peer in self.members}
         if any(other != tag for other in tags.values()):

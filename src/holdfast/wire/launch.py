@@ -15,7 +15,6 @@ class Launch(BaseModel):
         rank: This worker's place among `job.workers`.
         run_dir: The run's directory.
         attempt: Names this start of the run, hexadecimal, never used before.
-        replaces: Whether it takes the place of a worker that was lost.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -24,4 +23,3 @@ class Launch(BaseModel):
     rank: int
     run_dir: str
     attempt: str
-    replaces: bool = False

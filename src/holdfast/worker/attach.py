@@ -17,7 +17,6 @@ from holdfast.errors import JobError
 from holdfast.job.spec import Job
 from holdfast.transport.shared_memory import Meeting, SharedMemoryGroup
 from holdfast.wire.messages import Release
-from holdfast.worker import uninitialised
 from holdfast.worker.room import check_room
 from holdfast.worker.sections import Sections
 
@@ -34,7 +33,6 @@ class Assembly:
         device: Where to compute.
         model: Gives the model.
         optimizer: Gives its optimizer.
-        replaces: Whether this worker takes the place of one that was lost.
 
     Attributes:
         replica, sections: Once the workers have met.
@@ -50,29 +48,22 @@ class Assembly:
         device: torch.device,
         model: ModelFactory,
         optimizer: OptimizerFactory,
-        *,
-        replaces: bool,
     ) -> None:
         self._job, self._group, self._device = job, group, device
-        self._factories = model, optimizer
         self.sections: Sections | None = None
         self.replica: Replica | None = None
-        self._build(with_values=not replaces)
+        self._factories = model, optimizer
+        self._build()
 
-    def _build(self, *, with_values: bool) -> None:
+    def _build(self) -> None:
         model, optimizer = self._factories
         seed_everything(seed_for("attach", self._job.seed))
-        module = None if with_values else uninitialised.build(model)
-        self._has_values = module is None
-        if module is None:
-            seed_everything(seed_for("attach", self._job.seed))
-            module = model()
-        self.module = module
-        self.optimizer = optimizer([p for p in module.parameters() if p.requires_grad])
-        self._trained = {n: p for n, p in module.named_parameters() if p.requires_grad}
+        self.module = model()
+        self.optimizer = optimizer([p for p in self.module.parameters() if p.requires_grad])
+        self._trained = {n: p for n, p in self.module.named_parameters() if p.requires_grad}
         if not self._trained:
             raise JobError("the model has no parameter to train")
-        self._layout = replica_layout(module, self.optimizer)
+        self._layout = replica_layout(self.module, self.optimizer)
 
     def meet(self, units: list[Unit], release: Release) -> tuple[Replica, Sections]:
         """Make sure that all members train the same model, and have memory for it.
@@ -87,9 +78,9 @@ class Assembly:
         """
         group, size_bytes = self._group, self._layout.size_bytes
         anew = not release.donors and not release.restore
-        if anew and (self.replica is not None or not self._has_values):
+        if anew and self.replica is not None:
             self.replica = None  # somebody's state may have been written there already
-            self._build(with_values=True)
+            self._build()
         # Before they share memory, for none must cut off what another writes to.
         different = "different models: their shapes differ"
         group.agree(Meeting.ATTACH, 0, self._layout.digest, different)

@@ -32,6 +32,15 @@ class Buffers:
         for initial, buffer in zip(self._initial, [*self._averaged, *self._kept], strict=True):
             initial.copy_(buffer)
 
+    def values(self) -> list[torch.Tensor]:
+        """Copies of the present values."""
+        return [buffer.clone() for buffer in [*self._averaged, *self._kept]]
+
+    def put_back(self, values: Sequence[torch.Tensor]) -> None:
+        """Make what `values` has given the present values."""
+        for buffer, value in zip([*self._averaged, *self._kept], values, strict=True):
+            buffer.copy_(value)
+
     def reset(self) -> None:
         """Go back to the values that every shard starts from."""
         for buffer, initial in zip([*self._averaged, *self._kept], self._initial, strict=True):

@@ -85,6 +85,8 @@ class Journal:
     def take_up(self, progress: Progress, *, writes: bool) -> None:
         """Begin to keep the metrics if this worker is to, where another has left off perhaps."""
         if not writes:
+            if self._metrics is not None:
+                self._metrics.close()
             self._metrics = None
         elif self._metrics is None:
             path = self._run_dir / "metrics.jsonl"
@@ -95,6 +97,8 @@ class Journal:
                 self._metrics.write(**progress.record)
             if any("evaluation" in entry for entry in noted):
                 self._evaluated_step = progress.step
+            elif progress.calls_owed and not progress.owed:  # who had to is gone
+                self.evaluation(progress.step, progress.results[0])
 
     def _verified(self, directory: Path, replica: Replica) -> tuple[Manifest, torch.Tensor] | None:
         try:

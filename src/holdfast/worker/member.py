@@ -54,7 +54,7 @@ class Member:
 
     def __init__(self, launch: Launch, arena: Arena, seat: Seat, journal: Journal) -> None:
         self.job = job = launch.job
-        rank, self._replaces = launch.rank, launch.replaces
+        rank = launch.rank
         self.device = device.choose(job.device, rank)
         self.group = SharedMemoryGroup(arena, rank, job.timeout_s)
         self.progress = Progress()
@@ -76,9 +76,7 @@ class Member:
         """
         if self._assembly is not None:
             raise JobError("session.attach was called twice; a run trains one model")
-        self._assembly = Assembly(
-            self.job, self.group, self.device, model, optimizer, replaces=self._replaces
-        )
+        self._assembly = Assembly(self.job, self.group, self.device, model, optimizer)
         self.join()
         return self._assembly
 
@@ -116,8 +114,10 @@ class Member:
         Raises:
             Aborted: The generation is over, and the step not committed by this worker.
         """
-        stop_seen = self.group.arena.stop_requested
-        self._note(self.stepper.commit(self.progress.step, stop_seen))
+        arena = self.group.arena
+        committed = self.stepper.commit(self.progress.step, arena.stop_requested)
+        arena.enter(self.group.rank, Phase.DATA)
+        self._note(committed)
 
     def evaluation_noted(self, results: dict[str, float]) -> None:
         """Write down what was measured after the newest step."""
@@ -199,7 +199,12 @@ class Member:
             assert isinstance(self._stepper, Stepper)
             self._note(self._stepper.complete(self.progress.step))
         handover = Handover(self.group, sections, replica)
-        self.progress = handover.bring_together(release, self.progress)
+        if not own:
+            self._committed = None  # until it has all of the other's state
+            self._journal.take_up(self.progress, writes=False)
+        stepper = self._stepper if own else None
+        with stepper.at_rest() if isinstance(stepper, Stepper) else contextlib.nullcontext():
+            self.progress = handover.bring_together(release, self.progress)
         self._committed = self.progress.step
         if not own and isinstance(self._stepper, Stepper):
             self._stepper.restart()

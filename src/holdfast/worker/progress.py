@@ -26,6 +26,7 @@ class Progress:
         best_then: The best one before the newest step.
         order: The data set and how the run walks through it.
         record: What the metrics say of the newest step.
+        before: Evaluations before the first step of this life of the run, in order.
         results: Evaluations since the newest step, in order.
         calls: How many of them this worker has asked for.
         owed: Whether what is due after the newest step, an evaluation or a checkpoint, is still
@@ -43,6 +44,7 @@ class Progress:
     best_then: Best = field(default_factory=Best)
     order: dict[str, Any] = field(default_factory=dict)
     record: dict[str, Any] = field(default_factory=dict)
+    before: list[dict[str, float]] = field(default_factory=list)
     results: list[dict[str, float]] = field(default_factory=list)
     calls: int = 0
     owed: bool = False
@@ -59,11 +61,13 @@ class Progress:
     @property
     def position(self) -> int:
         """Rises with all that workers do together between two steps."""
-        return len(self.results) << 1 | (not self.owed)
+        return len(self.before) + len(self.results) << 1 | (not self.owed)
 
     def follow(self, leader: Self) -> None:
         """Take over what others have done together since the newest step."""
-        self.results, self.metrics = leader.results, leader.metrics
+        self.before, self.results, self.metrics = leader.before, leader.results, leader.metrics
+        if self.owed and not leader.owed:
+            self.calls = leader.calls_owed
         self.best, self.owed, self.calls_owed = leader.best, leader.owed, leader.calls_owed
 
     def plain(self) -> dict[str, Any]:

@@ -59,6 +59,7 @@ class Session:
         self._optimizer: Optimizer | None = None
         self._current: Shard | None = None
         self._samples = 0
+        self._calls_before = 0
         self._loop_begun = False
 
     @property
@@ -159,6 +160,7 @@ class Session:
             self._current = None
             stepper.abandon()
             loader.close()
+            member.group.arena.enter(member.group.rank, Phase.LEFT)
 
     def backward(self, loss: torch.Tensor, *, weight: float | None = None) -> None:
         """Record the gradient of the current shard.
@@ -296,18 +298,23 @@ class Session:
         """Evaluate, or take over what the others have found in the same place."""
         member, progress = self._member, self._member.progress
         _ = member.stepper
-        if progress.calls == len(progress.results):
+        known, call = progress.results, progress.calls
+        if not self._loop_begun:  # where a worker may find itself alone, in the place of another
+            known, call = progress.before, self._calls_before
+        if call == len(known):
             assert member.evaluator is not None
             assert self._model is not None
             with self._autocast():
                 found = member.evaluator.evaluate(
                     member.shards, self._model, as_dataset(dataset), measure, progress.step
                 )
-            progress.results.append(found)
-        found = progress.results[progress.calls]
-        progress.calls += 1
-        progress.metrics = progress.metrics | found
-        return found
+            known.append(found)
+        if self._loop_begun:
+            progress.calls += 1
+        else:
+            self._calls_before += 1
+        progress.metrics = progress.metrics | known[call]
+        return known[call]
 
     def _set_rates(self, factor: Callable[[int], float] | None) -> None:
         if factor is not None:

@@ -12,7 +12,8 @@ both are there. What the reduction leaves in the root slot is what the optimizer
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 import torch
@@ -157,8 +158,22 @@ class Stepper:
         """Begin the step anew, from the replica as it is."""
         if self._shard is not None:
             self._shard.orphaned = True
+            self._replica.capture_buffers()
+            self._buffers.reset()
         self._reducer.take_back()
         self._begin_step()
+
+    @contextmanager
+    def at_rest(self) -> Iterator[None]:
+        """Have the replica as it was when the step began, though a shard may be half computed."""
+        if self._shard is None:
+            yield
+            return
+        self._replica.capture_buffers()
+        moved = self._buffers.values()
+        self._buffers.reset()
+        yield
+        self._buffers.put_back(moved)
 
     def share_out(self, step: int, *, one_unit: bool, keep: bool) -> None:
         """Agree with the members that there are now on what is left of the step in hand.
