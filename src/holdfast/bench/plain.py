@@ -1,6 +1,8 @@
 """The loop that people write without holdfast: one process of it, alone or under stock DDP.
 
-Prints one JSON line a step: when it ended, seconds of the machine's monotonic clock.
+Prints when each step ended, seconds of the machine's monotonic clock. Processes that have a place
+to meet do so after their warm-up, which they do not count, and print when they went on first: all
+are counted from the same moment, each with the others beside it.
 """
 
 from __future__ import annotations
@@ -20,10 +22,12 @@ def main() -> None:
     """Train; the process's rank, and those it trains with, come as options."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--workload", choices=WORKLOADS, required=True)
+    parser.add_argument("--warm-steps", type=int, default=0)
     parser.add_argument("--steps", type=int, required=True)
     parser.add_argument("--rank", type=int, required=True)
     parser.add_argument("--world-size", type=int, required=True)
     parser.add_argument("--store", help="A file to meet at; without it, nobody is met.")
+    parser.add_argument("--ddp", action="store_true", help="Train together.")
     options = parser.parse_args()
     torch.set_num_threads(1)
     torch.manual_seed(0)
@@ -36,10 +40,14 @@ def main() -> None:
             rank=options.rank,
             world_size=options.world_size,
         )
+    if options.ddp:
         model = DistributedDataParallel(model)
     optimizer = workload.optimizer(model.parameters())
     ends = []
-    for step in range(options.steps):
+    for step in range(options.warm_steps + options.steps):
+        if options.store and step == options.warm_steps:
+            dist.barrier()
+            ends = [time.monotonic()]
         generator = torch.Generator().manual_seed(1_000_003 * options.rank + step)
         batch = workload.draw(workload.batch_size, generator)
         optimizer.zero_grad()

@@ -46,20 +46,21 @@ class Measured:
 def run_plain(
     workload: str, workers: int, steps: int, *, ddp: bool, tuned: bool = True
 ) -> Measured:
-    """As many plain processes, under DDP or alone; counted while all of them run.
+    """As many plain processes, under DDP or alone; counted from a common start.
 
     Args:
         workload: Its name.
         workers: Processes.
-        steps: Steps of each, warm-up included.
+        steps: Counted steps of each.
         ddp: Whether they train together.
         tuned: Whether they get holdfast's allocator settings.
     """
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
     with tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, "-m", "holdfast.bench.plain", "--workload", workload]
-        command += ["--steps", str(steps), "--world-size", str(workers)]
-        command += ["--store", f"{folder}/store"] if ddp else []
+        command += ["--warm-steps", str(WARM_STEPS), "--steps", str(steps)]
+        command += ["--world-size", str(workers), "--store", f"{folder}/store"]
+        command += ["--ddp"] if ddp else []
         children = [
             subprocess.Popen(
                 [*command, "--rank", str(rank)],
@@ -75,14 +76,10 @@ def run_plain(
             for child in children:
                 child.kill()
                 child.wait()
-    if any(len(text.split()) != steps for text in texts):  # some end badly once all is measured
+    if any(len(text.split()) != 1 + steps for text in texts):  # some fail after all is measured
         raise HoldfastError(f"a plain process of {workload} failed; its words are above")
-    ends = [[float(end) for end in text.split()][WARM_STEPS - 1 :] for text in texts]
-    start, end = max(times[0] for times in ends), min(times[-1] for times in ends)
-    rate = 0.0
-    for times in ends:
-        inside = [time for time in times if start <= time <= end]
-        rate += (len(inside) - 1) / (inside[-1] - inside[0])
+    ends = [[float(end) for end in text.split()] for text in texts]
+    rate = sum(steps / (times[-1] - times[0]) for times in ends)
     return Measured(rate * WORKLOADS[workload].batch_size, {})
 
 
@@ -92,7 +89,7 @@ def run_holdfast(workload: str, workers: int, steps: int, *, shards: int) -> Mea
         {
             "name": workload,
             "task": "holdfast.bench.workloads:BenchTask",
-            "params": {"workload": workload, "steps": steps},
+            "params": {"workload": workload, "steps": WARM_STEPS + steps},
             "batch": WORKLOADS[workload].batch_size * workers,
             "workers": workers,
             "shards": shards,
@@ -172,7 +169,7 @@ def main() -> None:
         row
         for workload in options.workloads.split(",")
         for workers in options.workers.split(",")
-        for row in measure(workload, int(workers), WARM_STEPS + options.steps, options.rounds)
+        for row in measure(workload, int(workers), options.steps, options.rounds)
     ]
     print(json.dumps({"benchmark": "scaling", "rounds": options.rounds, "rows": rows}))
 
