@@ -254,8 +254,7 @@ def test_the_last_words_of_a_worker_are_heard_though_its_child_lives_on(train, t
     os.kill(int((tmp_path / "pid").read_text()), signal.SIGKILL)
 
 
-def test_a_world_that_has_shrunk_grows_again(train, tmp_path, monkeypatch):
-    monkeypatch.setattr("holdfast.engines.local.REST_S", 0.3)
+def test_a_world_that_has_shrunk_grows_again(train, tmp_path):
     fault = {"at": "holdfast.worker.step:Stepper.begin_shard", "when": "before", "how": "kill"}
     params = {"faults": [{**fault, "rank": 1, "step": 3, "mark": str(tmp_path / "mark")}]}
     task = FAULTY["task"].replace(":main", ":endless")

@@ -16,28 +16,27 @@ import selectors
 import signal
 import time
 from collections import deque
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from holdfast.agent.barrier import CheckpointBarrier
-from holdfast.agent.blame import failure_of, killed_for_memory
-from holdfast.agent.forks import ForkServer
+from holdfast.agent.blame import failure_of
+from holdfast.agent.forks import Forks
 from holdfast.agent.watch import look_at
 from holdfast.arena.host_memory import oom_kills
 from holdfast.arena.memory import Arena
 from holdfast.checkpoint import manifest
 from holdfast.core import actions, events
 from holdfast.core.hangs import HangWatch
-from holdfast.core.protocol import Orders, Status
 from holdfast.core.supervisor import Supervisor
-from holdfast.errors import HoldfastError, OutOfMemory, ProtocolError
+from holdfast.errors import ProtocolError
 from holdfast.job.spec import Job
 from holdfast.observe.lines import EventLog
 from holdfast.observe.run_dir import worker_log
 from holdfast.wire.channel import Channel, pair
 from holdfast.wire.launch import Launch
+from holdfast.wire.link import Link
 from holdfast.wire.messages import (
     AnyMessage,
     CheckpointDone,
@@ -51,6 +50,7 @@ from holdfast.wire.messages import (
     Refused,
     Release,
 )
+from holdfast.wire.rpc import Command, Report
 
 HEARTBEAT_S: Final = 1.0
 """How often the coordinator hears from an agent at least."""
@@ -99,10 +99,9 @@ class Agent:
         forks: A fork server.
         arena: The host's shared memory.
         log: The run's log of events.
-        report: Called with what the coordinator is to know.
+        link: To the coordinator.
 
     Attributes:
-        result: What the first member to finish has reported, once one has.
         left: Why the agent is to end, once it is; empty if all went well.
     """
 
@@ -110,13 +109,13 @@ class Agent:
         self,
         name: str,
         run: Run,
-        forks: ForkServer,
+        forks: Forks,
         arena: Arena,
         log: EventLog,
-        report: Callable[[Status], None],
+        link: Link[Report, Command],
     ) -> None:
         self._run, self._forks, self._arena, self._log = run, forks, arena, log
-        self._report = report
+        self._link = link
         self._machine = Supervisor(name, run.job.workers, HEARTBEAT_S, time.monotonic())
         self._barrier = CheckpointBarrier(
             run.directory / "checkpoints", run.attempt, run.job.checkpoint.keep
@@ -124,11 +123,11 @@ class Agent:
         self._workers: dict[int, _Worker] = {}
         self._selector = selectors.DefaultSelector()
         self._selector.register(forks.channel, selectors.EVENT_READ, self._hear_fork_server)
+        self._selector.register(link, selectors.EVENT_READ, self._hear_coordinator)
         self._hangs = HangWatch(run.job.hang_s)
         self._look_at = time.monotonic()
         self._oom_kills = deque([oom_kills()], maxlen=round(OOM_MEMORY_S / LOOK_S))
         self._forming_since: float | None = None
-        self.result: dict[str, Any] | None = None
         self.left: str | None = None
 
     def poll(self, timeout_s: float) -> None:
@@ -145,10 +144,6 @@ class Agent:
         self._tell(events.Tick())
         self._end_hung()
 
-    def obey(self, orders: Orders) -> None:
-        """Do as the coordinator says."""
-        self._tell(events.Ordered(orders))
-
     def close(self) -> None:
         """End every worker, and wait until all are gone."""
         if self.left == "":
@@ -160,6 +155,11 @@ class Agent:
             self._forget(worker)
         self._selector.close()
 
+    def _hear_coordinator(self) -> None:
+        command = self._link.heard()
+        if command is not None:
+            self._tell(events.Ordered(command.orders))
+
     def _tell(self, event: events.AgentEvent) -> None:
         for action in self._machine.handle(event, time.monotonic()):
             self._perform(action)
@@ -167,7 +167,7 @@ class Agent:
     def _perform(self, action: actions.AgentAction) -> None:
         match action:
             case actions.Report(status):
-                self._report(status)
+                self._link.say(Report(status=status))
             case actions.Abort(generation):
                 self._forming_since = time.monotonic()
                 self._arena.announce(generation)
@@ -260,8 +260,8 @@ class Agent:
             case PartWritten() | PartFailed():
                 self._on_part(message)
             case Finished():
-                self.result = message.result
-                self._tell(events.Finished(worker.rank, message.generation))
+                finished = events.Finished(worker.rank, message.generation, message.result)
+                self._tell(finished)
             case Failed():
                 worker.failure = message
             case Refused():
@@ -291,10 +291,6 @@ class Agent:
             found = [worker for worker in self._workers.values() if worker.pid == message.pid]
             for worker in found:  # none, if it was of an earlier run on this fork server
                 self._bury(worker, message.status)
-        if self._forks.channel.at_end:
-            if oom_kills() > self._oom_kills[0]:
-                raise OutOfMemory(killed_for_memory("the fork server"))
-            raise HoldfastError(self._forks.died)
 
     def _bury(self, worker: _Worker, status: int) -> None:
         del self._workers[worker.number]

@@ -4,7 +4,9 @@ A fork of it takes milliseconds where a cold start takes seconds. It is single-t
 so, for only such a process can be forked safely: it counts its own threads, and where importing
 what the workers need has started any, it starts over and leaves those imports to the workers.
 
-Every process here asks the kernel to kill it when its parent dies, so none outlives the agent.
+The command owns it, agents have it fork for them: it outlives an agent, and ends the workers of one
+that is gone. Every process here asks the kernel to kill it when its parent dies, so none outlives
+the command.
 """
 
 from __future__ import annotations
@@ -19,20 +21,22 @@ import socket
 import sys
 import traceback
 from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import Any, Final, NoReturn
+from typing import Final, NoReturn
 
 from holdfast.errors import JobError, ProtocolError
 from holdfast.tasks import reference
 from holdfast.wire.channel import Channel
 from holdfast.wire.lifeline import STOP_SIGNALS, die_with_parent
-from holdfast.wire.messages import Exited, Fork, Forked, Prepare, Ready
+from holdfast.wire.messages import Attach, Exited, Fork, Forked, Prepare, Ready, Vacated
 
 _CRASHED: Final = 70
 
 
 def main() -> None:
-    """Serve until the agent closes its end."""
+    """Serve until the command closes its end."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--socket", type=int, required=True)
     parser.add_argument("--parent", type=int, required=True)
@@ -48,40 +52,84 @@ def main() -> None:
     _Server(Channel(socket.socket(fileno=options.socket)), entry.main).run()
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class _Worker:
+    rank: int
+    pid: int
+    pidfd: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Agent:
+    channel: Channel
+    workers: list[_Worker] = field(default_factory=list)
+
+
 class _Server:
-    def __init__(self, channel: Channel, entry: Callable[[str, int, int], int]) -> None:
-        self._channel, self._entry = channel, entry
+    def __init__(self, owner: Channel, entry: Callable[[str, int, int], int]) -> None:
+        self._owner, self._entry = owner, entry
         self._selector = selectors.DefaultSelector()
-        self._selector.register(channel, selectors.EVENT_READ, None)
+        self._selector.register(owner, selectors.EVENT_READ, self._hear_owner)
+        self._agents: list[_Agent] = []
 
     def run(self) -> None:
-        self._channel.send(Ready())
-        while not self._channel.at_end:
+        self._owner.send(Ready())
+        while not self._owner.at_end:
             for key, _ in self._selector.select():
-                if key.data is None:
-                    for message in self._channel.poll(0):
-                        self._handle(message)
-                else:
-                    self._reap(key.fd, *key.data)
+                key.data()
+        for agent in self._agents:
+            self._end_all(agent)
 
-    def _handle(self, message: Any) -> None:
-        if isinstance(message, Prepare):
-            self._prepare(message)
-            return
-        if not isinstance(message, Fork):
-            raise ProtocolError(f"the fork server cannot handle {message.kind!r}")
-        fds = self._channel.take_fds(3)
+    def _hear_owner(self) -> None:
+        for message in self._owner.poll(0):
+            match message:
+                case Prepare():
+                    self._prepare(message)
+                case Attach():
+                    channel = Channel(socket.socket(fileno=self._owner.take_fds(1)[0]))
+                    agent = _Agent(channel)
+                    self._agents.append(agent)
+                    self._selector.register(
+                        channel, selectors.EVENT_READ, partial(self._hear_agent, agent)
+                    )
+                    channel.send(Ready())
+                case _:
+                    raise ProtocolError(f"the fork server cannot handle {message.kind!r}")
+
+    def _hear_agent(self, agent: _Agent) -> None:
+        for message in agent.channel.poll(0):
+            if not isinstance(message, Fork):
+                raise ProtocolError(f"the fork server cannot handle {message.kind!r}")
+            self._fork(agent, message, *agent.channel.take_fds(3))
+        if agent.channel.at_end:
+            self._selector.unregister(agent.channel)
+            self._agents.remove(agent)
+            self._end_all(agent)
+            agent.channel.close()
+            self._owner.send(Vacated())
+
+    def _fork(self, agent: _Agent, wish: Fork, *fds: int) -> None:
         sys.stdout.flush()
         sys.stderr.flush()
         server = os.getpid()
         pid = os.fork()
         if pid == 0:
-            self._become_worker(message, server, *fds)
+            self._become_worker(wish, server, *fds)
         for fd in fds:
             os.close(fd)
-        pidfd = os.pidfd_open(pid)
-        self._selector.register(pidfd, selectors.EVENT_READ, (message.rank, pid))
-        self._channel.send(Forked(rank=message.rank, pid=pid), [pidfd])
+        worker = _Worker(wish.rank, pid, os.pidfd_open(pid))
+        agent.workers.append(worker)
+        self._selector.register(
+            worker.pidfd, selectors.EVENT_READ, partial(self._reap, agent, worker)
+        )
+        with contextlib.suppress(ConnectionError):  # the agent has left: its end comes next
+            agent.channel.send(Forked(rank=wish.rank, pid=pid), [worker.pidfd])
+
+    def _end_all(self, agent: _Agent) -> None:
+        for worker in agent.workers:
+            signal.pidfd_send_signal(worker.pidfd, signal.SIGKILL)
+        for worker in list(agent.workers):
+            self._reap(agent, worker)
 
     def _prepare(self, wish: Prepare) -> None:
         for needed in wish.imports:
@@ -89,8 +137,9 @@ class _Server:
             with contextlib.suppress(JobError):
                 reference.load(needed)
         if _num_threads() > 1:
+            assert not self._agents, "a fork server prepares before it forks"
             _start_over()  # and say then that we are ready
-        self._channel.send(Ready())
+        self._owner.send(Ready())
 
     def _become_worker(
         self, orders: Fork, server: int, arena_fd: int, socket_fd: int, log_fd: int
@@ -113,12 +162,16 @@ class _Server:
             sys.stderr.flush()
             os._exit(status)
 
-    def _reap(self, pidfd: int, rank: int, pid: int) -> None:
-        self._selector.unregister(pidfd)
-        os.close(pidfd)
-        _, status = os.waitpid(pid, 0)
-        with contextlib.suppress(ConnectionError):  # the agent has left, and so shall we
-            self._channel.send(Exited(rank=rank, pid=pid, status=os.waitstatus_to_exitcode(status)))
+    def _reap(self, agent: _Agent, worker: _Worker) -> None:
+        if worker not in agent.workers:
+            return  # ended together with its agent, in the same round of news
+        agent.workers.remove(worker)
+        self._selector.unregister(worker.pidfd)
+        os.close(worker.pidfd)
+        _, wait_status = os.waitpid(worker.pid, 0)
+        status = os.waitstatus_to_exitcode(wait_status)
+        with contextlib.suppress(ConnectionError):
+            agent.channel.send(Exited(rank=worker.rank, pid=worker.pid, status=status))
 
 
 def _on_signals(handler: signal.Handlers | Callable[..., None]) -> None:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
-from holdfast.core.protocol import Orders, Start, Status
+from holdfast.core.protocol import Failure, Orders, Start, Status
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,9 +31,17 @@ class Saved:
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """The run is over, for a reason if it failed."""
+    """The run is over.
+
+    Attributes:
+        reason: Why it failed, if it did.
+        culprit: The rank that failed last, and how, if that was why.
+        result: What a worker reports of it, if all have finished.
+    """
 
     reason: str
+    culprit: tuple[int, Failure] | None = None
+    result: Mapping[str, Any] | None = None
 
 
 Fact = Opened | Saved | Ended

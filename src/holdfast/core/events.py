@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from holdfast.core.protocol import Failure, Orders, Status
 
@@ -17,6 +19,13 @@ class Reported:
 @dataclass(frozen=True, slots=True)
 class Disconnected:
     """The connection to an agent is gone; it may come back."""
+
+    host: str
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """Whoever runs this agent knows that it is gone for good."""
 
     host: str
 
@@ -38,7 +47,7 @@ class Tick:
     """A deadline may have passed."""
 
 
-RunEvent = Reported | Disconnected | CheckpointCommitted | StopAsked | Tick
+RunEvent = Reported | Disconnected | Lost | CheckpointCommitted | StopAsked | Tick
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,10 +75,11 @@ class Parked:
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """A worker has come to the end of the run in a generation."""
+    """A worker has come to the end of the run in a generation, and reports this of it."""
 
     rank: int
     generation: int
+    result: Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)

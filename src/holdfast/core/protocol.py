@@ -11,6 +11,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 
 class Stage(enum.IntEnum):
@@ -63,6 +64,7 @@ class Status:
         rooted: The number of steps that would be committed with the reduced gradient that lies
             complete in this host's arena; 0 for none.
         finished: Workers that have reached the end of the run.
+        result: What one of them reports of it.
         stop: Whether it has heard that workers are to end.
     """
 
@@ -75,6 +77,7 @@ class Status:
     committed: Mapping[int, int] = field(default_factory=dict)
     rooted: int = 0
     finished: frozenset[int] = frozenset()
+    result: Mapping[str, Any] | None = None
     stop: bool = False
 
 

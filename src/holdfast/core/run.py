@@ -12,14 +12,16 @@ coordinator in the middle of one, it begins the next too.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from holdfast.core.actions import Ended, Fact, Opened, Record, RunAction, Saved, Send
 from holdfast.core.budget import Budget
 from holdfast.core.events import (
     CheckpointCommitted,
     Disconnected,
+    Lost,
     Reported,
     RunEvent,
     StopAsked,
@@ -76,6 +78,7 @@ class Run:
         start: As in the newest orders; None where the coordinator was restarted since.
         reason: Why the run failed, once it has.
         culprit: The rank that failed last, and how.
+        result: What a worker that has finished reports of the run.
     """
 
     def __init__(self, policy: Policy, facts: Iterable[Fact], now: float) -> None:
@@ -84,6 +87,7 @@ class Run:
         self.start: Start | None = None
         self.reason = ""
         self.culprit: tuple[int, Failure] | None = None
+        self.result: Mapping[str, Any] | None = None
         self._repeats = 0
         self._last_failure: tuple[str, int | None] = ("", None)
         self._checkpoint, self._stop = 0, False
@@ -111,6 +115,9 @@ class Run:
             case Disconnected(host):
                 self._heartbeats.hurry(host, now + self.policy.reconnect_s)
                 return []
+            case Lost(host):
+                self._heartbeats.forget(host)
+                return self._give_up_on([host], "was lost", now)
             case CheckpointCommitted(step):
                 self._checkpoint = max(self._checkpoint, step)
                 return [Record(Saved(step))]
@@ -148,8 +155,9 @@ class Run:
                 self.generation, self.members = generation, dict(members)
             case Saved(step):
                 self._checkpoint = max(self._checkpoint, step)
-            case Ended(reason):
+            case Ended(reason, culprit, result):
                 self.stage, self.reason = Stage.END, reason
+                self.culprit, self.result = culprit, result
 
     def _report(self, status: Status, now: float) -> list[RunAction]:
         host = status.host
@@ -164,6 +172,7 @@ class Run:
         self._heartbeats.heard(host, now)
         self._hosts[host] = status
         self._room += status.room - (known.room if known else 0)
+        self._stop |= status.stop  # asked of one before us
         if self.stage == Stage.IDLE and self.members:
             return self._welcome_back(now, host)
         if host in self._member_hosts:
@@ -176,6 +185,7 @@ class Run:
         if status.failed:
             return self._bury(status, now)
         self._finished |= status.finished
+        self.result = status.result or self.result
         if self._finished >= self.members.keys():
             return self._end("")
         if status.stage < self.stage or status.stop != self._stop:
@@ -222,22 +232,28 @@ class Run:
     def _tick(self, now: float) -> list[RunAction]:
         if self.stage == Stage.END:
             return []
-        lost = self._heartbeats.suspects(now)
-        for host in lost:
-            self._fenced[host] = None
-            if host in self._hosts:
-                self._room -= self._hosts.pop(host).room
-        if any(host in self._member_hosts for host in lost):
-            if self.stage == Stage.IDLE:
-                return self._welcome_back(now, *lost)
-            self.culprit = None
-            return self._lose(f"{', '.join(lost)} fell silent", now)
+        actions = self._give_up_on(self._heartbeats.suspects(now), "fell silent", now)
+        if actions:
+            return actions
         if self._give_up_at is not None and now >= self._give_up_at:
             return self._end(
                 f"{len(self.members)} of {self.policy.min_workers} needed workers could be had "
                 f"within {self.policy.patience_s:.0f} s"
             )
         return self._consider_growth(now)
+
+    def _give_up_on(self, lost: Sequence[str], why: str, now: float) -> list[RunAction]:
+        """Fence hosts, and go on without them where they are members."""
+        for host in lost:
+            self._fenced[host] = None
+            if host in self._hosts:
+                self._room -= self._hosts.pop(host).room
+        if self.stage == Stage.END or not any(host in self._member_hosts for host in lost):
+            return []
+        if self.stage == Stage.IDLE:
+            return self._welcome_back(now, *lost)
+        self.culprit = None
+        return self._lose(f"{', '.join(lost)} {why}", now)
 
     def _lose(self, what: str, now: float) -> list[RunAction]:
         """Go on without what was lost, unless that was once too often."""
@@ -290,8 +306,9 @@ class Run:
 
     def _end(self, reason: str) -> list[RunAction]:
         self.stage, self.reason = Stage.END, reason
+        self.culprit = self.culprit if reason else None
         self._waiting.clear()
-        return [Record(Ended(reason)), *self._orders_to(self._hosts)]
+        return [Record(Ended(reason, self.culprit, self.result)), *self._orders_to(self._hosts)]
 
     @property
     def _too_few(self) -> bool:

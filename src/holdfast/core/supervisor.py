@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from holdfast.core.actions import (
     Abort,
@@ -60,6 +61,7 @@ class Supervisor:
         self._workers: dict[int, _Worker] = {}
         self._failed: dict[int, Failure] = {}
         self._finished: set[int] = set()
+        self._result: Mapping[str, Any] | None = None
         self._stop = False
         self._number, self._processes = 0, 0
         self._report_at = now
@@ -147,6 +149,7 @@ class Supervisor:
         if finished.generation != self.generation or finished.rank not in self._workers:
             return []
         self._finished.add(finished.rank)
+        self._result = finished.result
         return [self._report(now)]
 
     def _bury(self, exited: Exited, now: float) -> list[AgentAction]:
@@ -195,6 +198,7 @@ class Supervisor:
                 },
                 rooted=max((w.rooted for w in self._workers.values()), default=0) if still else 0,
                 finished=frozenset(self._finished),
+                result=self._result if self._finished else None,
                 stop=self._stop,
             )
         )

@@ -362,7 +362,7 @@ class Simulation:
     def _begun(self, group: Group) -> None:
         if self._plane.is_over(group):
             for worker in group.workers.values():
-                finished = events.Finished(worker.rank, group.generation)
+                finished = events.Finished(worker.rank, group.generation, {})
                 self.after(0.001, self._tell_agent, worker.host, finished)
             return
         if group.step and group.step % self.cluster.checkpoint_every == 0:

@@ -17,6 +17,12 @@ _ORPHANED: Final = 70
 """The exit status of a process whose parent died before the tie was made."""
 
 
+def leave_signals_to_parent() -> None:
+    """Let what asks for an end pass by: the parent will say what is to be done."""
+    for number in STOP_SIGNALS:
+        signal.signal(number, signal.SIG_IGN)
+
+
 def die_with_parent(parent: int) -> None:
     """Have the kernel kill this process when the process `parent` dies; see prctl(2).
 

@@ -1,7 +1,9 @@
-"""The messages between an agent, its fork server and its workers, all on one host.
+"""The messages between a command, its fork server, an agent and its workers, all on one host.
 
-    agent ── Prepare, Fork ──▶ fork server ── (forks) ──▶ worker
-          ◀─ Ready, Forked, Exited ─┘
+    command ── Prepare, Attach ──▶ fork server
+            ◀─ Ready, Vacated ────
+    agent ── Fork ──────────▶ fork server ── (forks) ──▶ worker
+          ◀─ Forked, Exited ─
     agent ◀─ Parked, PartWritten, PartFailed, Refused, Finished, Failed ── worker
           ── Release, CheckpointDone, Leave ──────────────────────────────▶
 
@@ -42,6 +44,18 @@ class Ready(Message):
     """The fork server has imported what it was asked to."""
 
     kind: Literal["ready"] = "ready"
+
+
+class Attach(Message):
+    """Fork for an agent. Comes with a socket to it, whose end is the end of its workers."""
+
+    kind: Literal["attach"] = "attach"
+
+
+class Vacated(Message):
+    """An agent has left, and none of its workers is left."""
+
+    kind: Literal["vacated"] = "vacated"
 
 
 class Forked(Message):
@@ -154,8 +168,8 @@ class Failed(Message):
 
 
 AnyMessage = Annotated[
-    Fork | Prepare | Ready | Forked | Exited | Parked | Release | Leave | PartWritten | PartFailed
-    | CheckpointDone | Refused | Finished | Failed,
+    Fork | Prepare | Ready | Attach | Vacated | Forked | Exited | Parked | Release | Leave
+    | PartWritten | PartFailed | CheckpointDone | Refused | Finished | Failed,
     Field(discriminator="kind"),
 ]  # fmt: skip
 

@@ -1,0 +1,64 @@
+"""The agent's process: one on a host, for one run."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import socket
+import sys
+from contextlib import closing
+from pathlib import Path
+
+from holdfast.agent.agent import Agent, Run
+from holdfast.agent.forks import Forks
+from holdfast.arena.memory import Arena
+from holdfast.errors import HoldfastError
+from holdfast.job import load
+from holdfast.observe.lines import EventLog
+from holdfast.wire.channel import Channel
+from holdfast.wire.lifeline import die_with_parent, leave_signals_to_parent
+from holdfast.wire.link import Link
+from holdfast.wire.rpc import Command, Report, Service
+
+POLL_S = 0.1
+"""The longest that the agent waits for something to happen."""
+
+
+def main() -> int:
+    """Serve until the coordinator says that the run is over; returns the exit status."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--name", required=True)
+    parser.add_argument("--run-dir", type=Path, required=True)
+    parser.add_argument("--attempt", required=True)
+    parser.add_argument("--address", required=True)
+    parser.add_argument("--arena", type=int, required=True)
+    parser.add_argument("--forks", type=int, required=True)
+    parser.add_argument("--parent", type=int, required=True)
+    options = parser.parse_args()
+    die_with_parent(options.parent)
+    leave_signals_to_parent()
+    try:
+        _serve(options)
+    except (HoldfastError, OSError) as error:
+        print(error, file=sys.stderr)
+        return 1
+    return os.EX_OK
+
+
+def _serve(options: argparse.Namespace) -> None:
+    run = Run(
+        job=load.load(str(options.run_dir / "job.yaml")),
+        directory=options.run_dir,
+        attempt=options.attempt,
+    )
+    forks = Forks(Channel(socket.socket(fileno=options.forks)))
+    link = Link[Report, Command](options.address, lambda channel: Service(channel).attend)
+    with closing(link), EventLog(options.run_dir / "events.jsonl") as log:
+        forks.await_ready()
+        with closing(Agent(options.name, run, forks, Arena(options.arena), log, link)) as agent:
+            while agent.left is None:
+                agent.poll(POLL_S)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

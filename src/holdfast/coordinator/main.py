@@ -1,0 +1,45 @@
+"""The coordinator's process. It may be killed at any time; its successor reads the journal."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import sys
+from pathlib import Path
+
+from holdfast.coordinator.journal import Journal
+from holdfast.coordinator.policy import policy_of
+from holdfast.coordinator.server import Server
+from holdfast.core.run import Policy
+from holdfast.errors import HoldfastError
+from holdfast.job import load
+from holdfast.wire.lifeline import die_with_parent, leave_signals_to_parent
+from holdfast.wire.rpc import DEFAULT_ADDRESS
+
+
+def main() -> int:
+    """Serve one run until it is over; returns the exit status."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--run-dir", type=Path, required=True)
+    parser.add_argument("--address", default=DEFAULT_ADDRESS)
+    parser.add_argument("--parent", type=int, required=True)
+    options = parser.parse_args()
+    die_with_parent(options.parent)
+    leave_signals_to_parent()
+    try:
+        job = load.load(str(options.run_dir / "job.yaml"))
+        with Journal(options.run_dir / "coordinator.db") as journal:
+            asyncio.run(_serve(policy_of(job), journal, options.address))
+    except HoldfastError as error:
+        print(error, file=sys.stderr)
+        return 1
+    return os.EX_OK
+
+
+async def _serve(policy: Policy, journal: Journal, address: str) -> None:
+    await Server(policy, journal).serve(address)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,30 @@
+"""From the job's keys to what the coordinator's machine goes by."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from holdfast.core.run import Policy
+from holdfast.job.spec import Job
+
+SILENCE_S: Final = 30.0
+"""How long an agent may say nothing: on one host only one that hangs does."""
+RECONNECT_S: Final = 10.0
+"""How long one may be without a stream: whoever runs it says at once that it is lost, if it is."""
+REST_S: Final = 5.0
+"""How long a world that has shrunk goes on before lost workers are replaced."""
+
+
+def policy_of(job: Job) -> Policy:
+    """What the job wants to happen when something is lost."""
+    stops = job.on_failure == "stop" or job.sync == "ddp"
+    shrinks = job.on_failure == "shrink"
+    return Policy(
+        world_size=job.workers,
+        min_workers=1 if shrinks else job.workers,
+        rest_s=REST_S if shrinks else 0.0,
+        silence_s=SILENCE_S,
+        reconnect_s=RECONNECT_S,
+        failures=0 if stops else job.restarts.limit,
+        window_s=job.restarts.window_s,
+    )

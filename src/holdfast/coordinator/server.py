@@ -1,0 +1,164 @@
+"""Server: turns what agents and commands say into events, and orders into what they are told."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any, Final, Generic, TypeVar
+
+import grpc
+
+from holdfast.coordinator.driver import Driver
+from holdfast.coordinator.journal import Journal
+from holdfast.core.events import Disconnected, Lost, Reported, RunEvent, StopAsked, Tick
+from holdfast.core.protocol import Orders, Stage
+from holdfast.core.run import Policy
+from holdfast.errors import HoldfastError
+from holdfast.wire.messages import Message
+from holdfast.wire.rpc import OPTIONS, Command, Report, RunState, Wishes, handlers
+
+START_TIMEOUT_S: Final = 10.0
+
+Sent = TypeVar("Sent", bound=Message)
+
+
+class _Outbox(Generic[Sent]):
+    """The newest message that a client has not been sent; None ends its stream."""
+
+    def __init__(self) -> None:
+        self._newest: Sent | None = None
+        self._ready = asyncio.Event()
+
+    def put(self, message: Sent | None) -> None:
+        self._newest = message
+        self._ready.set()
+
+    async def get(self) -> Sent | None:
+        await self._ready.wait()
+        self._ready.clear()
+        return self._newest
+
+
+class Server:
+    """One run's coordinator.
+
+    Args:
+        policy: What the user wants to happen.
+        journal: What outlives this process.
+    """
+
+    def __init__(self, policy: Policy, journal: Journal) -> None:
+        self._driver = Driver(policy, journal, self._send)
+        self._agents: dict[str, _Outbox[Command]] = {}
+        self._watchers: list[_Outbox[RunState]] = []
+        self._shown: RunState | None = None
+        self._tick: asyncio.TimerHandle | None = None
+        self._ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    async def serve(self, address: str) -> None:
+        """Serve until the run is over and everybody has heard so.
+
+        Args:
+            address: As gRPC names it.
+
+        Raises:
+            HoldfastError: The address cannot be had, or the journal cannot be written.
+        """
+        server = grpc.aio.server(options=OPTIONS)
+        server.add_generic_rpc_handlers((handlers(self._attend, self._watch),))
+        try:
+            server.add_insecure_port(address)
+        except RuntimeError:
+            raise HoldfastError(
+                f"the coordinator cannot listen at {address}; is it taken?"
+            ) from None
+        await server.start()
+        self._wake_when_due()
+        try:
+            await self._ended
+        finally:
+            await server.stop(None)
+
+    async def _attend(self, reports: AsyncIterator[Report], _: Any) -> AsyncIterator[Command]:
+        """One agent, for as long as its stream lasts."""
+        outbox = _Outbox[Command]()
+        listening = asyncio.create_task(self._listen(reports, outbox))
+        try:
+            while (command := await outbox.get()) is not None:
+                yield command
+        finally:
+            listening.cancel()
+            for host in [name for name, own in self._agents.items() if own is outbox]:
+                del self._agents[host]
+                self._tell(Disconnected(host))
+            self._end_if_deserted()
+
+    async def _listen(self, reports: AsyncIterator[Report], outbox: _Outbox[Command]) -> None:
+        async for report in reports:
+            self._agents[report.status.host] = outbox
+            self._tell(Reported(report.status))
+        outbox.put(None)
+
+    async def _watch(self, wishes: AsyncIterator[Wishes], _: Any) -> AsyncIterator[RunState]:
+        """One command, for as long as its stream lasts."""
+        outbox = _Outbox[RunState]()
+        outbox.put(self._state())
+        self._watchers.append(outbox)
+        granting = asyncio.create_task(self._grant(wishes, outbox))
+        try:
+            while (state := await outbox.get()) is not None:
+                yield state
+        finally:
+            granting.cancel()
+            self._watchers.remove(outbox)
+            self._end_if_deserted()
+
+    async def _grant(self, wishes: AsyncIterator[Wishes], outbox: _Outbox[RunState]) -> None:
+        async for wish in wishes:
+            for host in wish.lost:
+                self._tell(Lost(host))
+            if wish.stop:
+                self._tell(StopAsked())
+        outbox.put(None)
+
+    def _send(self, host: str, orders: Orders) -> None:
+        if host in self._agents:  # else it hears them when it reports again
+            self._agents[host].put(Command(orders=orders))
+
+    def _tell(self, event: RunEvent) -> None:
+        """Have the machine take note of `event`, and all watchers of what has changed."""
+        try:
+            self._driver.tell(event)
+        except HoldfastError as error:
+            if not self._ended.done():
+                self._ended.set_exception(error)
+            return
+        state = self._state()
+        if state != self._shown:
+            self._shown = state
+            for watcher in self._watchers:
+                watcher.put(state)
+        self._wake_when_due()
+
+    def _end_if_deserted(self) -> None:
+        over = self._driver.run.stage == Stage.END
+        if over and not self._agents and not self._watchers and not self._ended.done():
+            self._ended.set_result(None)
+
+    def _wake_when_due(self) -> None:
+        """Have the machine look at the time when it wants to."""
+        if self._tick is not None:
+            self._tick.cancel()
+        wait_s = self._driver.wait_s()
+        loop = asyncio.get_running_loop()
+        self._tick = None if wait_s is None else loop.call_later(wait_s, self._tell, Tick())
+
+    def _state(self) -> RunState:
+        run = self._driver.run
+        return RunState(
+            stage=run.stage,
+            generation=run.generation,
+            reason=run.reason,
+            culprit=run.culprit,
+            result=None if run.result is None else dict(run.result),
+        )

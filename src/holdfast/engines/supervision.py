@@ -1,0 +1,205 @@
+"""Supervision: a run's coordinator and agent, as processes beside this one that may die.
+
+    this process ── Wishes ───▶ coordinator ◀── Reports ─── agent ──▶ fork server ──▶ workers
+                 ◀─ RunStates ─             ─── Commands ─▶
+
+A coordinator that is killed is started again, and reads its journal. An agent that is killed takes
+its workers with it, and is a lost host; the one in its place has another name.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import time
+from contextlib import ExitStack
+from typing import Any, Final, Self
+
+from holdfast import errors
+from holdfast.agent.blame import killed_for_memory
+from holdfast.agent.forks import DIED, ForkServer
+from holdfast.arena.host_memory import oom_kills
+from holdfast.core.budget import Budget
+from holdfast.core.protocol import Stage
+from holdfast.engines.child import Child
+from holdfast.engines.controls import Controls
+from holdfast.engines.host import Host
+from holdfast.errors import HoldfastError, OutOfMemory, WorkerFailed
+from holdfast.job.spec import Job
+from holdfast.observe.lines import EventLog
+from holdfast.observe.run_dir import RunDirectory
+from holdfast.tasks import reference
+from holdfast.wire.link import Link
+from holdfast.wire.rpc import RunState, Service, Wishes
+
+SOCKET: Final = "coordinator.sock"
+"""Where it listens, in the run's directory: who may not write there cannot reach it."""
+TICK_S: Final = 0.1
+"""How often progress is shown and controls are looked at."""
+LEAVE_TIMEOUT_S: Final = 15.0
+"""How long an agent may take to leave once the run is over."""
+REAP_TIMEOUT_S: Final = 1.0
+"""How long the end of a fork server may come after that of an agent which has lost it."""
+
+
+class Supervision:
+    """Of one run; ends with the `with` block, and then nothing of the run is left running.
+
+    Args:
+        job: What is to be done.
+        directory: Where it leaves what is to last.
+        forks: For the agent's workers.
+        log: The run's log of events.
+        controls: How to stop it.
+    """
+
+    def __init__(
+        self,
+        job: Job,
+        directory: RunDirectory,
+        forks: ForkServer,
+        log: EventLog,
+        controls: Controls,
+    ) -> None:
+        self._job, self._directory, self._forks = job, directory, forks
+        self._log, self._controls = log, controls
+        self._budget = Budget(job.restarts.limit, job.restarts.window_s)
+        self._oom_kills = oom_kills()
+        self._state: RunState | None = None
+        self._wishes, self._agents = Wishes(), 0
+        self._stop_deadline: float | None = None
+        self._owned = ExitStack()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._owned.close()
+
+    def result(self) -> dict[str, Any]:
+        """Bring the run to its end; returns what a worker reports then.
+
+        Raises:
+            WorkerFailed: A worker died or its code raised, and that is not forgiven.
+            HoldfastError: Anything else that ended the run.
+        """
+        self._start()
+        while self._state is None or self._state.stage != Stage.END:
+            news = [each.fileno() for each in (self._link, self._coordinator, self._host.agent)]
+            select.select(news, [], [], TICK_S)
+            self._state = self._link.heard() or self._state
+            self._show()
+            self._check_controls()
+            self._mend()
+        self._host.agent.await_end(LEAVE_TIMEOUT_S)
+        self._show()
+        if self._state.reason:
+            raise _error(self._state)
+        assert self._state.result is not None, "all have finished and nobody has a result"
+        return self._state.result
+
+    def _start(self) -> None:
+        """Start all that the run needs; torch is being imported meanwhile."""
+        # The path to a socket must be short, and that to a run's directory need not be.
+        folder = os.open(self._directory.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        self._owned.callback(os.close, folder)
+        self._address = f"unix:/proc/{os.getpid()}/fd/{folder}/{SOCKET}"
+        self._coordinator = self._start_coordinator()
+        self._owned.callback(self._end_coordinator)
+        self._host = self._start_host()
+        self._owned.callback(self._end_host)
+        self._link = Link[Wishes, RunState](self._address, lambda each: Service(each).watch)
+        self._owned.callback(self._link.close)
+        self._link.say(self._wishes)
+        self._forks.prepare(reference.of_job(self._job), lambda: self._controls.abort)
+        self._host.attach(self._forks)
+
+    def _start_coordinator(self) -> Child:
+        options = {"run-dir": self._directory.path, "address": self._address}
+        log = self._directory.logs / "coordinator.log"
+        coordinator = Child("holdfast.coordinator.main", options, log)
+        self._log.event("coordinator-started", pid=coordinator.pid)
+        return coordinator
+
+    def _end_coordinator(self) -> None:
+        """It ends by itself when the run is over and nobody is left to ask it."""
+        over = self._state is not None and self._state.stage == Stage.END
+        self._coordinator.await_end(LEAVE_TIMEOUT_S if over else 0)
+        (self._directory.path / SOCKET).unlink(missing_ok=True)
+
+    def _start_host(self) -> Host:
+        self._agents += 1
+        name = f"local-{self._agents}"
+        host = Host(name, self._job.workers, self._directory, self._address)
+        self._log.event("agent-started", host=name, pid=host.agent.pid)
+        return host
+
+    def _end_host(self) -> None:
+        self._host.close()
+
+    def _mend(self) -> None:
+        """Replace what has died."""
+        if self._coordinator.status is not None:
+            self._forgive("coordinator", self._coordinator)
+            self._coordinator = self._start_coordinator()
+        ended = self._host.agent.status
+        if self._forks.gone_within(REAP_TIMEOUT_S if ended == 1 else 0):
+            if oom_kills() > self._oom_kills:
+                raise OutOfMemory(killed_for_memory("the fork server"))
+            raise HoldfastError(DIED)
+        if ended is not None:
+            self._forgive("agent", self._host.agent)
+            self._host.close()
+            lost = (*self._wishes.lost, self._host.name)
+            self._wishes = self._wishes.model_copy(update={"lost": lost})
+            self._link.say(self._wishes)
+            self._host = self._start_host()
+            self._host.attach(self._forks)
+
+    def _forgive(self, what: str, child: Child) -> None:
+        """Take note of a death, unless it was its own doing or once too often."""
+        assert child.status is not None
+        child.close()
+        self._log.event(f"{what}-exited", pid=child.pid, status=child.status)
+        if child.status > 0:
+            raise HoldfastError(child.last_words())
+        if not self._budget.spend(time.monotonic()):
+            limits = self._job.restarts
+            raise HoldfastError(
+                f"the {what} was killed, the last of more than {limits.limit} deaths of agents and "
+                f"coordinators in {limits.window_s:.0f} s; resume the run from its last checkpoint"
+            )
+
+    def _show(self) -> None:
+        if self._controls.watch is not None:
+            try:
+                self._controls.watch(self._host.arena)
+            except OSError:  # the terminal has been closed: nobody is left to show anything to
+                self._controls.watch = None
+
+    def _check_controls(self) -> None:
+        if self._controls.abort:
+            raise HoldfastError("the run was aborted; resume it from its last checkpoint")
+        now = time.monotonic()
+        if self._controls.stop and self._stop_deadline is None:
+            self._wishes = self._wishes.model_copy(update={"stop": True})
+            self._link.say(self._wishes)
+            self._stop_deadline = now + self._job.timeout_s
+            self._log.event("stop-requested")
+        if self._stop_deadline is not None and now > self._stop_deadline:
+            raise HoldfastError(
+                f"the workers did not end their step within {self._job.timeout_s:.0f} s of being "
+                "asked to stop; resume the run from its last checkpoint, with a longer timeout_s "
+                "if a step or an evaluation may take that long"
+            )
+
+
+def _error(state: RunState) -> HoldfastError:
+    """What ended a run."""
+    if state.culprit is None:
+        return HoldfastError(f"{state.reason}; resume the run from its last checkpoint")
+    rank, failure = state.culprit
+    if failure.error:
+        return errors.BY_NAME[failure.error](failure.cause)
+    advice = "" if failure.traceback else "; resume the run from its last checkpoint"
+    return WorkerFailed(state.reason + advice, rank=rank, traceback=failure.traceback or None)

@@ -1,0 +1,111 @@
+"""Link: a client's stream to the coordinator, made again whenever it breaks.
+
+It carries the newest message each way: one that was overtaken before it could be sent is dropped,
+and on a new stream the newest is said again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any, Final, Generic, TypeVar
+
+import grpc
+
+from holdfast.wire.messages import Message
+from holdfast.wire.rpc import OPTIONS
+
+RETRY_S: Final = 0.02
+"""How long to wait before a broken stream is made again."""
+CLOSE_TIMEOUT_S: Final = 2.0
+
+Said = TypeVar("Said", bound=Message)
+Heard = TypeVar("Heard", bound=Message)
+
+
+class Link(Generic[Said, Heard]):
+    """One client's; readable, for `select`, where something was heard.
+
+    Args:
+        address: Of the coordinator, as gRPC names it.
+        call: Which of the service's streams, of a channel.
+    """
+
+    def __init__(self, address: str, call: Callable[[grpc.Channel], Any]) -> None:
+        self._address, self._call = address, call
+        self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self._changed = threading.Condition()
+        self._said: tuple[int, Said | None] = (0, None)
+        self._heard: Heard | None = None
+        self._stream, self._closing = 0, False
+        self._replies: Any = None
+        self._thread = threading.Thread(target=self._keep, name="holdfast-link", daemon=True)
+        self._thread.start()
+
+    def fileno(self) -> int:
+        return self._wake
+
+    def say(self, message: Said) -> None:
+        """Tell the coordinator; once it can be reached, unless there is newer to say by then."""
+        with self._changed:
+            self._said = (self._said[0] + 1, message)
+            self._changed.notify_all()
+
+    def heard(self) -> Heard | None:
+        """The newest that has come since this was last asked."""
+        with self._changed:
+            if self._heard is None:
+                return None
+            os.eventfd_read(self._wake)
+            heard, self._heard = self._heard, None
+            return heard
+
+    def close(self) -> None:
+        """End the stream."""
+        with self._changed:
+            self._closing = True
+            self._changed.notify_all()
+        if self._replies is not None:
+            self._replies.cancel()
+        self._thread.join(CLOSE_TIMEOUT_S)
+        os.close(self._wake)
+
+    def _keep(self) -> None:
+        """Keep a stream until closed."""
+        with grpc.insecure_channel(self._address, options=OPTIONS) as channel:
+            call = self._call(channel)
+            while True:
+                with self._changed:
+                    self._changed.wait_for(lambda: self._closing, RETRY_S if self._stream else 0)
+                    if self._closing:
+                        return
+                    self._stream += 1
+                    self._replies = call(self._outgoing(self._stream), wait_for_ready=True)
+                with contextlib.suppress(grpc.RpcError):  # it broke: the next one tells it all
+                    for reply in self._replies:
+                        self._hear(reply)
+
+    def _hear(self, message: Heard) -> None:
+        with self._changed:
+            if self._heard is None and not self._closing:
+                os.eventfd_write(self._wake, 1)
+            self._heard = message
+
+    def _outgoing(self, stream: int) -> Iterator[Said]:
+        """What is said on one stream, which ends with it."""
+        sent = 0
+        while (news := self._await_news(stream, sent)) is not None:
+            sent, message = news
+            yield message
+
+    def _await_news(self, stream: int, sent: int) -> tuple[int, Said] | None:
+        """What is to be said on a stream after message number `sent`; None once it is over."""
+        with self._changed:
+            self._changed.wait_for(
+                lambda: self._closing or self._stream != stream or self._said[0] > sent
+            )
+            number, message = self._said
+            over = self._closing or self._stream != stream
+            return None if over or message is None else (number, message)

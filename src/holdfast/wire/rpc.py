@@ -1,0 +1,102 @@
+"""The coordinator's service: gRPC, with our own messages as JSON in place of generated code.
+
+    agent    ── Attend: Reports ──▶ coordinator
+             ◀───────── Commands ──
+    command  ── Watch:  Wishes ───▶
+             ◀───────── RunStates ─
+
+Every message says all there is to say, so only the newest of each kind counts, and on a new stream
+it is said again. Each end checks what it reads. See docs/decisions/0013 for why there is no .proto.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Any, Final
+
+os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # it tells the terminal of every lost connection
+
+import grpc
+
+from holdfast.core.protocol import Failure, Orders, Stage, Status
+from holdfast.wire.messages import Message
+
+DEFAULT_ADDRESS: Final = "127.0.0.1:50051"
+SERVICE: Final = "holdfast.Coordinator"
+OPTIONS: Final = (
+    ("grpc.max_receive_message_length", 64 << 20),
+    # Both ends notice within seconds that the other is gone without having said so.
+    ("grpc.keepalive_time_ms", 10_000),
+    ("grpc.keepalive_timeout_ms", 5_000),
+    ("grpc.keepalive_permit_without_calls", 1),
+    ("grpc.http2.max_pings_without_data", 0),
+    ("grpc.http2.min_recv_ping_interval_without_data_ms", 5_000),
+    # A coordinator that is started anew is back within half a second.
+    ("grpc.initial_reconnect_backoff_ms", 20),
+    ("grpc.min_reconnect_backoff_ms", 20),
+    ("grpc.max_reconnect_backoff_ms", 500),
+)
+
+
+class Report(Message):
+    """How an agent is."""
+
+    status: Status
+
+
+class Command(Message):
+    """How an agent should be."""
+
+    orders: Orders
+
+
+class Wishes(Message):
+    """What whoever started a run wants of it, and knows."""
+
+    stop: bool = False
+    """That it ends after the step in hand."""
+    lost: tuple[str, ...] = ()
+    """Agents that are gone for good."""
+
+
+class RunState(Message):
+    """How a run is; see `core.run.Run`."""
+
+    stage: Stage
+    generation: int
+    reason: str
+    culprit: tuple[int, Failure] | None
+    result: dict[str, Any] | None
+
+
+class Service:
+    """What a coordinator offers.
+
+    Args:
+        channel: To one.
+
+    Attributes:
+        attend, watch: Take an iterator of what is said, give one of what is heard.
+    """
+
+    def __init__(self, channel: grpc.Channel) -> None:
+        self.attend: grpc.StreamStreamMultiCallable[Report, Command] = channel.stream_stream(
+            f"/{SERVICE}/Attend", _dump, Command.model_validate_json
+        )
+        self.watch: grpc.StreamStreamMultiCallable[Wishes, RunState] = channel.stream_stream(
+            f"/{SERVICE}/Watch", _dump, RunState.model_validate_json
+        )
+
+
+def handlers(attend: Callable[..., Any], watch: Callable[..., Any]) -> grpc.GenericRpcHandler:
+    """What a server answers with: asynchronous generators, given what is said and a context."""
+    offered: dict[str, grpc.RpcMethodHandler[Any, Any]] = {
+        "Attend": grpc.stream_stream_rpc_method_handler(attend, Report.model_validate_json, _dump),
+        "Watch": grpc.stream_stream_rpc_method_handler(watch, Wishes.model_validate_json, _dump),
+    }
+    return grpc.method_handlers_generic_handler(SERVICE, offered)
+
+
+def _dump(message: Message) -> bytes:
+    return message.model_dump_json().encode()
