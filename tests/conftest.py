@@ -33,6 +33,7 @@ augmentation, dropout, clipping, a schedule, and a short last batch."""
 @pytest.fixture(scope="session")
 def forks():
     with ForkServer(spawn(WORKER)) as server:
+        server.prepare(())
         yield server
 
 

@@ -159,7 +159,7 @@ def test_random_deaths_change_nothing(train, tmp_path, seed, workers, on_failure
         started = [e for e in events_of(tmp_path / "run") if e["event"] == "worker-started"]
         ended = [e["pid"] for e in events_of(tmp_path / "run") if e["event"] == "worker-exited"]
         living = [event["pid"] for event in started if event["pid"] not in ended]
-        if arena[0, Word.COMMITTED] and killed < 15 and chance.random() < 0.7:
+        if living and arena[0, Word.COMMITTED] and killed < 15 and chance.random() < 0.7:
             with suppress(ProcessLookupError):
                 os.kill(chance.choice(living), signal.SIGKILL)
                 killed += 1

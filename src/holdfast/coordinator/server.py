@@ -56,7 +56,7 @@ class Server:
         self._ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     async def serve(self, address: str) -> None:
-        """Serve until the run is over and everybody has heard so.
+        """Serve until the run is over and a command that has heard so leaves.
 
         Args:
             address: As gRPC names it.
@@ -91,7 +91,6 @@ class Server:
             for host in [name for name, own in self._agents.items() if own is outbox]:
                 del self._agents[host]
                 self._tell(Disconnected(host))
-            self._end_if_deserted()
 
     async def _listen(self, reports: AsyncIterator[Report], outbox: _Outbox[Command]) -> None:
         async for report in reports:
@@ -105,13 +104,16 @@ class Server:
         outbox.put(self._state())
         self._watchers.append(outbox)
         granting = asyncio.create_task(self._grant(wishes, outbox))
+        over = False
         try:
             while (state := await outbox.get()) is not None:
+                over = state.stage == Stage.END
                 yield state
         finally:
             granting.cancel()
             self._watchers.remove(outbox)
-            self._end_if_deserted()
+            if over and not self._ended.done():
+                self._ended.set_result(None)
 
     async def _grant(self, wishes: AsyncIterator[Wishes], outbox: _Outbox[RunState]) -> None:
         async for wish in wishes:
@@ -139,11 +141,6 @@ class Server:
             for watcher in self._watchers:
                 watcher.put(state)
         self._wake_when_due()
-
-    def _end_if_deserted(self) -> None:
-        over = self._driver.run.stage == Stage.END
-        if over and not self._agents and not self._watchers and not self._ended.done():
-            self._ended.set_result(None)
 
     def _wake_when_due(self) -> None:
         """Have the machine look at the time when it wants to."""

@@ -19,6 +19,7 @@ from holdfast.errors import HoldfastError, JobError
 from holdfast.job.spec import Job
 from holdfast.observe.lines import EventLog
 from holdfast.observe.run_dir import RunDirectory
+from holdfast.tasks import reference
 from holdfast.wire.lifeline import STOP_SIGNALS
 
 
@@ -34,8 +35,8 @@ def run(
         job: What to do.
         directory: The run's directory, held by this process.
         controls: How to stop it; the signals in STOP_SIGNALS do too, and abort it when repeated.
-        forks: A fork server to use, or one that is on its way and for this run alone; by default
-            one is started.
+        forks: A fork server to use as it is, or one that is on its way and for this run alone; by
+            default one is started.
 
     Returns:
         What rank 0 reports: steps, loss, evaluation, throughput, hash of the weights.
@@ -76,8 +77,9 @@ def _run(
         _fork_server(directory, forks) as server,
     ):
         log.event("run-started", workers=job.workers)
+        imports = () if server is forks else reference.of_job(job)
         try:
-            with Supervision(job, directory, server, log, controls) as supervision:
+            with Supervision(job, directory, server, imports, log, controls) as supervision:
                 result = supervision.result()
         except HoldfastError as error:
             log.event("run-failed", error=type(error).__name__, message=str(error))

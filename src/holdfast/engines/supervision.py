@@ -12,6 +12,7 @@ from __future__ import annotations
 import os
 import select
 import time
+from collections.abc import Sequence
 from contextlib import ExitStack
 from typing import Any, Final, Self
 
@@ -28,7 +29,6 @@ from holdfast.errors import HoldfastError, OutOfMemory, WorkerFailed
 from holdfast.job.spec import Job
 from holdfast.observe.lines import EventLog
 from holdfast.observe.run_dir import RunDirectory
-from holdfast.tasks import reference
 from holdfast.wire.link import Link
 from holdfast.wire.rpc import RunState, Service, Wishes
 
@@ -49,6 +49,7 @@ class Supervision:
         job: What is to be done.
         directory: Where it leaves what is to last.
         forks: For the agent's workers.
+        imports: What it is to import before; see `tasks.reference`.
         log: The run's log of events.
         controls: How to stop it.
     """
@@ -58,11 +59,12 @@ class Supervision:
         job: Job,
         directory: RunDirectory,
         forks: ForkServer,
+        imports: Sequence[str],
         log: EventLog,
         controls: Controls,
     ) -> None:
         self._job, self._directory, self._forks = job, directory, forks
-        self._log, self._controls = log, controls
+        self._imports, self._log, self._controls = imports, log, controls
         self._budget = Budget(job.restarts.limit, job.restarts.window_s)
         self._oom_kills = oom_kills()
         self._state: RunState | None = None
@@ -111,7 +113,7 @@ class Supervision:
         self._link = Link[Wishes, RunState](self._address, lambda each: Service(each).watch)
         self._owned.callback(self._link.close)
         self._link.say(self._wishes)
-        self._forks.prepare(reference.of_job(self._job), lambda: self._controls.abort)
+        self._forks.prepare(self._imports, lambda: self._controls.abort)
         self._host.attach(self._forks)
 
     def _start_coordinator(self) -> Child:
@@ -122,7 +124,7 @@ class Supervision:
         return coordinator
 
     def _end_coordinator(self) -> None:
-        """It ends by itself when the run is over and nobody is left to ask it."""
+        """It ends by itself when whoever has heard of the end of the run leaves."""
         over = self._state is not None and self._state.stage == Stage.END
         self._coordinator.await_end(LEAVE_TIMEOUT_S if over else 0)
         (self._directory.path / SOCKET).unlink(missing_ok=True)
@@ -157,13 +159,13 @@ class Supervision:
             self._host.attach(self._forks)
 
     def _forgive(self, what: str, child: Child) -> None:
-        """Take note of a death, unless it was its own doing or once too often."""
+        """Take note of an end, unless it was its own doing or a death once too often."""
         assert child.status is not None
         child.close()
         self._log.event(f"{what}-exited", pid=child.pid, status=child.status)
         if child.status > 0:
             raise HoldfastError(child.last_words())
-        if not self._budget.spend(time.monotonic()):
+        if child.status < 0 and not self._budget.spend(time.monotonic()):
             limits = self._job.restarts
             raise HoldfastError(
                 f"the {what} was killed, the last of more than {limits.limit} deaths of agents and "

@@ -11,11 +11,8 @@ it is said again. Each end checks what it reads. See docs/decisions/0013 for why
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from typing import Any, Final
-
-os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # it tells the terminal of every lost connection
 
 import grpc
 
@@ -35,7 +32,7 @@ OPTIONS: Final = (
     # A coordinator that is started anew is back within half a second.
     ("grpc.initial_reconnect_backoff_ms", 20),
     ("grpc.min_reconnect_backoff_ms", 20),
-    ("grpc.max_reconnect_backoff_ms", 500),
+    ("grpc.max_reconnect_backoff_ms", 100),
 )
 
 

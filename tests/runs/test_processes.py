@@ -1,0 +1,140 @@
+"""Coordinator, agent and fork server may be killed at any moment: what then happens to the run."""
+
+import os
+import signal
+
+import pytest
+
+from conftest import TASKS, events_of, metrics_of
+from holdfast.arena.memory import Word
+from holdfast.engines.controls import Controls
+from holdfast.errors import HoldfastError
+
+pytestmark = pytest.mark.slow
+
+LONG = {"epochs": 40, "workers": 2, "checkpoint": {"every_steps": 50}}
+
+
+@pytest.fixture(scope="module")
+def undisturbed():
+    """The hash of the undisturbed run; filled by whoever comes first."""
+    return {}
+
+
+@pytest.fixture
+def struck(train, tmp_path, undisturbed):
+    """Run a job while processes are killed, `struck((step, who, …), …)`; returns its events.
+
+    It must end with the weights of the undisturbed run, and each step written down once.
+    """
+
+    def run(*strikes, **keys):
+        keys = {**LONG, **keys}
+        whole = undisturbed.setdefault("hash", train(**LONG)["weights_sha256"])
+        path, due = tmp_path / "run", list(strikes)
+
+        def kill(arena):
+            if due and arena[0, Word.COMMITTED] >= due[0][0]:
+                for who in due.pop(0)[1:]:
+                    os.kill(pid_of(path, who), signal.SIGKILL)
+
+        result = train(run_dir=path, controls=Controls(watch=kill), **keys)
+        assert not due
+        assert result["weights_sha256"] == whole
+        steps = [line["step"] for line in metrics_of(path) if "loss" in line]
+        assert steps == list(range(1, result["steps"] + 1))
+        return events_of(path)
+
+    return run
+
+
+def pid_of(run_dir, who):
+    """The newest process of a kind that a run has started."""
+    return [e["pid"] for e in events_of(run_dir) if e["event"] == f"{who}-started"][-1]
+
+
+def generations(events):
+    return [event["step"] for event in events if event["event"] == "generation"]
+
+
+def test_a_coordinator_may_be_killed_again_and_again_and_no_worker_notices(struck):
+    events = struck(*((step, "coordinator") for step in (10, 60, 110, 160)))
+    assert generations(events) == [0]
+    assert sum(event["event"] == "coordinator-started" for event in events) == 5
+
+
+def test_an_agent_that_is_killed_takes_its_workers_and_the_next_goes_on_from_the_checkpoint(struck):
+    events = struck((70, "agent"), (130, "agent"))
+    first, *others = generations(events)
+    assert first == 0
+    assert others[0] >= 50
+    assert others[1] >= 100
+    assert all(step % 50 == 0 for step in others)
+
+
+def test_a_coordinator_that_is_killed_in_a_recovery_brings_it_to_its_end(struck):
+    events = struck((20, "worker", "coordinator"), (90, "coordinator", "worker"))
+    assert all(step > 0 for step in generations(events)[1:])
+
+
+def test_coordinator_and_agent_may_be_killed_at_once(struck):
+    assert len(generations(struck((60, "coordinator", "agent"), (120, "agent", "coordinator")))) > 1
+
+
+def test_a_world_that_has_shrunk_survives_that_too(struck):
+    struck((60, "worker", "agent"), (90, "worker", "coordinator"), on_failure="shrink")
+
+
+def test_a_stop_is_heard_by_the_next_coordinator(train, tmp_path):
+    def watch(arena):
+        if arena[0, Word.COMMITTED] >= 5 and not controls.stop:
+            os.kill(pid_of(tmp_path / "run", "coordinator"), signal.SIGKILL)
+            controls.stop = True
+
+    controls = Controls(watch=watch)
+    result = train(run_dir=tmp_path / "run", controls=controls, workers=2, epochs=10_000)
+    assert result["status"] == "stopped"
+
+
+@pytest.mark.parametrize("who", ["agent", "coordinator"])
+def test_what_dies_again_and_again_ends_the_run_in_a_line(train, tmp_path, who):
+    path, killed = tmp_path / "run", []
+
+    def watch(_):
+        if pid_of(path, who) not in killed:
+            killed.append(pid_of(path, who))
+            os.kill(killed[-1], signal.SIGKILL)
+
+    with pytest.raises(HoldfastError, match=f"the {who} was killed, the last of more than 2"):
+        train(
+            run_dir=path,
+            controls=Controls(watch=watch),
+            task=f"{TASKS}:eternal",
+            workers=2,
+            shards=2,
+            restarts={"limit": 2},
+        )
+    assert len(killed) == 3
+
+
+def test_where_no_failure_is_forgiven_the_loss_of_an_agent_ends_the_run(train, tmp_path):
+    def watch(arena):
+        if arena[0, Word.COMMITTED] >= 5:
+            controls.watch = None
+            os.kill(pid_of(tmp_path / "run", "agent"), signal.SIGKILL)
+
+    controls = Controls(watch=watch)
+    with pytest.raises(HoldfastError, match="local-1 was lost; resume the run"):
+        train(
+            run_dir=tmp_path / "run",
+            controls=controls,
+            workers=2,
+            epochs=10_000,
+            on_failure="stop",
+        )
+
+
+def test_a_run_directory_may_have_a_long_path(train, tmp_path):
+    path = tmp_path / ("deep" * 30) / ("deeper" * 30)
+    assert train(run_dir=path, workers=2)["status"] == "finished"
+    assert not (path / "coordinator.sock").exists()
