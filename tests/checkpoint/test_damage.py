@@ -7,7 +7,7 @@ import torch
 
 from holdfast.arena.layout import Field, Layout
 from holdfast.checkpoint import manifest, parts
-from holdfast.checkpoint.manifest import Best, Header, Manifest, Part, Tensor
+from holdfast.checkpoint.manifest import Best, File, Header, Manifest, Tensor
 from holdfast.checkpoint.restore import read_state
 from holdfast.checkpoint.save import write_part
 from holdfast.errors import CheckpointError
@@ -52,7 +52,7 @@ def save(root, step, flat, layout, world=2):
         **header.model_dump(),
         root=parts.root([digest for part in written for digest in part.digests]),
         parts=tuple(
-            Part(
+            File(
                 file=p.file,
                 size_bytes=p.size_bytes,
                 first_chunk=p.first_chunk,

@@ -20,7 +20,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from holdfast.agent.barrier import CheckpointBarrier
 from holdfast.agent.blame import failure_of
 from holdfast.agent.forks import Forks
 from holdfast.agent.watch import look_at
@@ -45,10 +44,9 @@ from holdfast.wire.messages import (
     Finished,
     Leave,
     Parked,
-    PartFailed,
-    PartWritten,
     Refused,
     Release,
+    Wrote,
 )
 from holdfast.wire.rpc import Command, Report
 
@@ -117,9 +115,6 @@ class Agent:
         self._run, self._forks, self._arena, self._log = run, forks, arena, log
         self._link = link
         self._machine = Supervisor(name, run.job.workers, HEARTBEAT_S, time.monotonic())
-        self._barrier = CheckpointBarrier(
-            run.directory / "checkpoints", run.attempt, run.job.checkpoint.keep
-        )
         self._workers: dict[int, _Worker] = {}
         self._selector = selectors.DefaultSelector()
         self._selector.register(forks.channel, selectors.EVENT_READ, self._hear_fork_server)
@@ -178,6 +173,8 @@ class Agent:
                     self._kill(self._workers[process])
             case actions.Release():
                 self._release(action)
+            case actions.Settle(verdict):
+                self._send_all(CheckpointDone(step=verdict.step, error=verdict.error))
             case actions.RequestStop():
                 self._arena.request_stop()
             case actions.Leave(reason):
@@ -212,7 +209,6 @@ class Agent:
         self._forming_since = None
         members = tuple(sorted(self._machine.members))
         self._arena.forget_root()
-        self._barrier.begin(release.generation, members)
         checkpoints = manifest.committed(self._run.directory / "checkpoints")
         self._log.event(
             "generation", number=release.generation, members=members, step=release.start.step
@@ -257,8 +253,8 @@ class Agent:
                 self._tell(
                     events.Parked(worker.rank, message.generation, message.committed, rooted)
                 )
-            case PartWritten() | PartFailed():
-                self._on_part(message)
+            case Wrote():
+                self._tell(events.Wrote(worker.rank, message.generation, message.part))
             case Finished():
                 finished = events.Finished(worker.rank, message.generation, message.result)
                 self._tell(finished)
@@ -273,16 +269,6 @@ class Agent:
                 )
             case _:
                 raise ProtocolError(f"rank {worker.rank} sent {message.kind!r}")
-
-    def _on_part(self, part: PartWritten | PartFailed) -> None:
-        verdict = self._barrier.arrive(part)
-        if verdict is None:
-            return
-        if verdict.error is not None:
-            self._log.event("checkpoint-failed", step=verdict.step, reason=verdict.error)
-        elif verdict.new:
-            self._log.event("checkpoint", step=verdict.step, directory=str(verdict.directory))
-        self._send_all(CheckpointDone(step=verdict.step, error=verdict.error))
 
     def _hear_fork_server(self) -> None:
         for message in self._forks.messages():

@@ -50,8 +50,8 @@ class Tensor(_Record):
     offset: int
 
 
-class Part(_Record):
-    """A file of the checkpoint."""
+class File(_Record):
+    """A file with a part of the state; its digests are of the memory, not of what was read back."""
 
     file: str
     size_bytes: int
@@ -115,7 +115,7 @@ class Manifest(Header):
     """
 
     root: str
-    parts: tuple[Part, ...]
+    parts: tuple[File, ...]
     sha256: str = ""
 
     @property
@@ -192,7 +192,12 @@ def committed(root: Path) -> list[Path]:
     if not root.is_dir():
         return []
     found = [p for p in root.iterdir() if _COMMITTED.fullmatch(p.name) and p.is_dir()]
-    return sorted(found, key=lambda path: int(path.name.removeprefix("step-")), reverse=True)
+    return sorted(found, key=step_of, reverse=True)
+
+
+def step_of(directory: Path) -> int:
+    """The step of a committed checkpoint, by its name."""
+    return int(directory.name.removeprefix("step-"))
 
 
 def commit(root: Path, manifest: Manifest, attempt: str) -> Path:

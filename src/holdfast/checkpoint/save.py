@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -13,21 +12,12 @@ from safetensors.torch import save_file
 from holdfast.arena.layout import Layout
 from holdfast.arena.tensors import DTYPES
 from holdfast.checkpoint import parts
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WrittenPart:
-    """A part that is on the disk; its digests are of the memory, not of what was read back."""
-
-    file: str
-    size_bytes: int
-    first_chunk: int
-    digests: tuple[str, ...]
+from holdfast.checkpoint.manifest import File
 
 
 def write_part(
     directory: Path, flat: torch.Tensor, layout: Layout, rank: int, world_size: int
-) -> WrittenPart:
+) -> File:
     """Write the chunks that `rank` owes into `directory`, and sync them.
 
     Args:
@@ -59,4 +49,4 @@ def write_part(
     finally:
         os.close(fd)
     digests = parts.digests(flat[start:end].numpy().data)
-    return WrittenPart(file=path.name, size_bytes=size, first_chunk=chunks.start, digests=digests)
+    return File(file=path.name, size_bytes=size, first_chunk=chunks.start, digests=digests)

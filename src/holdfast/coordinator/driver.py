@@ -5,9 +5,10 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
+from holdfast.coordinator.checkpoints import Checkpoints
 from holdfast.coordinator.journal import Journal
-from holdfast.core.actions import Record
-from holdfast.core.events import RunEvent, Tick
+from holdfast.core.actions import Commit, Record, Send, Sweep
+from holdfast.core.events import RunEvent, Settled, Tick
 from holdfast.core.protocol import Orders
 from holdfast.core.run import Policy, Run
 
@@ -18,6 +19,7 @@ class Driver:
     Args:
         policy: What the user wants to happen.
         journal: What was recorded by those before, and is to be by this one.
+        checkpoints: Those of the run.
         send: Called with an agent's name and orders for it.
 
     Attributes:
@@ -25,10 +27,14 @@ class Driver:
     """
 
     def __init__(
-        self, policy: Policy, journal: Journal, send: Callable[[str, Orders], None]
+        self,
+        policy: Policy,
+        journal: Journal,
+        checkpoints: Checkpoints,
+        send: Callable[[str, Orders], None],
     ) -> None:
-        self._journal, self._send = journal, send
-        self.run = Run(policy, journal.facts(), time.monotonic())
+        self._journal, self._checkpoints, self._send = journal, checkpoints, send
+        self.run = Run(policy, journal.facts(), time.monotonic(), checkpoints.newest)
 
     def tell(self, event: RunEvent) -> None:
         """Have the machine take note of `event`.
@@ -37,10 +43,15 @@ class Driver:
             HoldfastError: The journal cannot be written.
         """
         for action in self.run.handle(event, time.monotonic()):
-            if isinstance(action, Record):
-                self._journal.record(action.fact)
-            else:
-                self._send(action.host, action.orders)
+            match action:
+                case Record(fact):
+                    self._journal.record(fact)
+                case Send(host, orders):
+                    self._send(host, orders)
+                case Commit():
+                    self.tell(Settled(self._checkpoints.commit(action)))
+                case Sweep():
+                    self._checkpoints.sweep()
 
     def wait_s(self) -> float | None:
         """How long until a tick is due; None if none is."""

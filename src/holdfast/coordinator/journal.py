@@ -8,11 +8,11 @@ from typing import Final, Self
 
 from pydantic import TypeAdapter, ValidationError
 
-from holdfast.core.actions import Ended, Fact, Opened, Saved
+from holdfast.core.actions import Ended, Fact, Opened
 from holdfast.errors import HoldfastError
 
 _KINDS: Final[dict[str, TypeAdapter[Fact]]] = {
-    kind.__name__: TypeAdapter(kind) for kind in (Opened, Saved, Ended)
+    kind.__name__: TypeAdapter(kind) for kind in (Opened, Ended)
 }
 
 

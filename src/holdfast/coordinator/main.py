@@ -8,12 +8,14 @@ import os
 import sys
 from pathlib import Path
 
+from holdfast.coordinator.checkpoints import Checkpoints
 from holdfast.coordinator.journal import Journal
 from holdfast.coordinator.policy import policy_of
 from holdfast.coordinator.server import Server
 from holdfast.core.run import Policy
 from holdfast.errors import HoldfastError
 from holdfast.job import load
+from holdfast.observe.lines import EventLog
 from holdfast.wire.lifeline import die_with_parent, leave_signals_to_parent
 from holdfast.wire.rpc import DEFAULT_ADDRESS
 
@@ -22,6 +24,7 @@ def main() -> int:
     """Serve one run until it is over; returns the exit status."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--run-dir", type=Path, required=True)
+    parser.add_argument("--attempt", required=True)
     parser.add_argument("--address", default=DEFAULT_ADDRESS)
     parser.add_argument("--parent", type=int, required=True)
     options = parser.parse_args()
@@ -29,16 +32,21 @@ def main() -> int:
     leave_signals_to_parent()
     try:
         job = load.load(str(options.run_dir / "job.yaml"))
-        with Journal(options.run_dir / "coordinator.db") as journal:
-            asyncio.run(_serve(policy_of(job), journal, options.address))
+        with (
+            Journal(options.run_dir / "coordinator.db") as journal,
+            EventLog(options.run_dir / "events.jsonl") as log,
+        ):
+            root, keep = options.run_dir / "checkpoints", job.checkpoint.keep
+            checkpoints = Checkpoints(root, options.attempt, keep, log)
+            asyncio.run(_serve(policy_of(job), journal, checkpoints, options.address))
     except HoldfastError as error:
         print(error, file=sys.stderr)
         return 1
     return os.EX_OK
 
 
-async def _serve(policy: Policy, journal: Journal, address: str) -> None:
-    await Server(policy, journal).serve(address)
+async def _serve(policy: Policy, journal: Journal, checkpoints: Checkpoints, address: str) -> None:
+    await Server(policy, journal, checkpoints).serve(address)
 
 
 if __name__ == "__main__":

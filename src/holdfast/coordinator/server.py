@@ -8,6 +8,7 @@ from typing import Any, Final, Generic, TypeVar
 
 import grpc
 
+from holdfast.coordinator.checkpoints import Checkpoints
 from holdfast.coordinator.driver import Driver
 from holdfast.coordinator.journal import Journal
 from holdfast.core.events import Disconnected, Lost, Reported, RunEvent, StopAsked, Tick
@@ -45,10 +46,11 @@ class Server:
     Args:
         policy: What the user wants to happen.
         journal: What outlives this process.
+        checkpoints: Those of the run.
     """
 
-    def __init__(self, policy: Policy, journal: Journal) -> None:
-        self._driver = Driver(policy, journal, self._send)
+    def __init__(self, policy: Policy, journal: Journal, checkpoints: Checkpoints) -> None:
+        self._driver = Driver(policy, journal, checkpoints, self._send)
         self._agents: dict[str, _Outbox[Command]] = {}
         self._watchers: list[_Outbox[RunState]] = []
         self._shown: RunState | None = None

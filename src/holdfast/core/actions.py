@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from holdfast.core.protocol import Failure, Orders, Start, Status
+from holdfast.core.protocol import Failure, Orders, Part, Start, Status, Verdict
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,13 +20,6 @@ class Opened:
 
     generation: int
     members: Mapping[int, str]
-
-
-@dataclass(frozen=True, slots=True)
-class Saved:
-    """The checkpoint of `step` is committed."""
-
-    step: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +37,7 @@ class Ended:
     result: Mapping[str, Any] | None = None
 
 
-Fact = Opened | Saved | Ended
+Fact = Opened | Ended
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +55,21 @@ class Send:
     orders: Orders
 
 
-RunAction = Record | Send
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """Make the parts of all members a checkpoint, and say by `Settled` how that went."""
+
+    generation: int
+    step: int
+    parts: Mapping[int, Part]
+
+
+@dataclass(frozen=True, slots=True)
+class Sweep:
+    """Remove what was being written in generations that are over: nobody writes now."""
+
+
+RunAction = Record | Send | Commit | Sweep
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +105,13 @@ class Release:
 
 
 @dataclass(frozen=True, slots=True)
+class Settle:
+    """Tell the workers how their checkpoint went."""
+
+    verdict: Verdict
+
+
+@dataclass(frozen=True, slots=True)
 class RequestStop:
     """Ask the workers to end after the step in hand."""
 
@@ -116,4 +130,4 @@ class Leave:
     reason: str
 
 
-AgentAction = Abort | Fork | Kill | Release | RequestStop | Report | Leave
+AgentAction = Abort | Fork | Kill | Release | Settle | RequestStop | Report | Leave

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from holdfast.core.protocol import Failure, Orders, Status
+from holdfast.core.protocol import Failure, Orders, Part, Status, Verdict
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,10 +31,10 @@ class Lost:
 
 
 @dataclass(frozen=True, slots=True)
-class CheckpointCommitted:
-    """A checkpoint that all ranks verified is durable."""
+class Settled:
+    """A checkpoint is committed, or cannot be."""
 
-    step: int
+    verdict: Verdict
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ class Tick:
     """A deadline may have passed."""
 
 
-RunEvent = Reported | Disconnected | Lost | CheckpointCommitted | StopAsked | Tick
+RunEvent = Reported | Disconnected | Lost | Settled | StopAsked | Tick
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +74,15 @@ class Parked:
 
 
 @dataclass(frozen=True, slots=True)
+class Wrote:
+    """A worker has done its part of a checkpoint in a generation."""
+
+    rank: int
+    generation: int
+    part: Part
+
+
+@dataclass(frozen=True, slots=True)
 class Finished:
     """A worker has come to the end of the run in a generation, and reports this of it."""
 
@@ -91,4 +100,4 @@ class Exited:
     failure: Failure
 
 
-AgentEvent = Ordered | Parked | Finished | Exited | Tick
+AgentEvent = Ordered | Parked | Wrote | Finished | Exited | Tick

@@ -49,6 +49,35 @@ class Failure:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """A worker's part of a checkpoint.
+
+    Attributes:
+        step: Steps committed then.
+        content: What the manifest will say of it.
+        error: Why it could not be written, if so.
+    """
+
+    step: int
+    content: Mapping[str, Any] = field(default_factory=dict)
+    error: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """How the checkpoint went that a generation wrote after `step` steps.
+
+    Attributes:
+        generation, step: Which.
+        error: Why there is none, if so.
+    """
+
+    generation: int
+    step: int
+    error: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Status:
     """How an agent and its workers are.
 
@@ -65,6 +94,8 @@ class Status:
             complete in this host's arena; 0 for none.
         finished: Workers that have reached the end of the run.
         result: What one of them reports of it.
+        parts: Of a checkpoint that its workers have written and that is not settled, by rank.
+        verdict: How the newest one went that it has heard of.
         stop: Whether it has heard that workers are to end.
     """
 
@@ -78,6 +109,8 @@ class Status:
     rooted: int = 0
     finished: frozenset[int] = frozenset()
     result: Mapping[str, Any] | None = None
+    parts: Mapping[int, Part] = field(default_factory=dict)
+    verdict: Verdict | None = None
     stop: bool = False
 
 
@@ -106,6 +139,7 @@ class Orders:
         ranks: The workers that this agent is to have.
         members: The host of every rank.
         start: From where to go on; known from stage RUN on.
+        verdict: How the newest checkpoint went.
         stop: Whether workers are to end after the step in hand.
         reason: Why the run is over for this host, at stage END; empty if all went well.
     """
@@ -115,5 +149,6 @@ class Orders:
     ranks: tuple[int, ...] = ()
     members: Mapping[int, str] = field(default_factory=dict)
     start: Start | None = None
+    verdict: Verdict | None = None
     stop: bool = False
     reason: str = ""

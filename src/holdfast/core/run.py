@@ -16,20 +16,21 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from holdfast.core.actions import Ended, Fact, Opened, Record, RunAction, Saved, Send
+from holdfast.core.actions import Ended, Fact, Opened, Record, RunAction, Send, Sweep
 from holdfast.core.budget import Budget
 from holdfast.core.events import (
-    CheckpointCommitted,
     Disconnected,
     Lost,
     Reported,
     RunEvent,
+    Settled,
     StopAsked,
     Tick,
 )
 from holdfast.core.heartbeats import Heartbeats
 from holdfast.core.placement import place
-from holdfast.core.protocol import Failure, Orders, Stage, Start, Status
+from holdfast.core.protocol import Failure, Orders, Stage, Start, Status, Verdict
+from holdfast.core.saving import Saving
 from holdfast.core.settlement import settle
 
 
@@ -70,6 +71,7 @@ class Run:
     Args:
         policy: The user's.
         facts: What was recorded before the coordinator was restarted.
+        checkpoint: The step of the newest checkpoint there is; 0 for none.
         now: This process's monotonic clock, seconds, as in every `now` here.
 
     Attributes:
@@ -81,7 +83,9 @@ class Run:
         result: What a worker that has finished reports of the run.
     """
 
-    def __init__(self, policy: Policy, facts: Iterable[Fact], now: float) -> None:
+    def __init__(
+        self, policy: Policy, facts: Iterable[Fact], now: float, checkpoint: int = 0
+    ) -> None:
         self.policy = policy
         self.generation, self.members, self.stage = 0, dict[int, str](), Stage.IDLE
         self.start: Start | None = None
@@ -90,7 +94,7 @@ class Run:
         self.result: Mapping[str, Any] | None = None
         self._repeats = 0
         self._last_failure: tuple[str, int | None] = ("", None)
-        self._checkpoint, self._stop = 0, False
+        self._saving, self._checkpoint, self._stop = Saving(), checkpoint, False
         for fact in facts:
             self._replay(fact)
         self._hosts: dict[str, Status] = {}
@@ -118,9 +122,8 @@ class Run:
             case Lost(host):
                 self._heartbeats.forget(host)
                 return self._give_up_on([host], "was lost", now)
-            case CheckpointCommitted(step):
-                self._checkpoint = max(self._checkpoint, step)
-                return [Record(Saved(step))]
+            case Settled(verdict):
+                return self._settle_checkpoint(verdict)
             case StopAsked():
                 self._stop = True
                 return self._orders_to(self._member_hosts)
@@ -153,8 +156,6 @@ class Run:
         match fact:
             case Opened(generation, members):
                 self.generation, self.members = generation, dict(members)
-            case Saved(step):
-                self._checkpoint = max(self._checkpoint, step)
             case Ended(reason, culprit, result):
                 self.stage, self.reason = Stage.END, reason
                 self.culprit, self.result = culprit, result
@@ -167,12 +168,13 @@ class Run:
             reason = "this agent was given up, or belongs to another run; start it anew"
             return [Send(host, Orders(generation=self.generation, stage=Stage.END, reason=reason))]
         known = self._hosts.get(host)
-        if known is not None and status.number <= known.number:
-            return []
+        if known is not None and status.number < known.number:
+            return []  # one with the same number is said again, on a new connection
         self._heartbeats.heard(host, now)
         self._hosts[host] = status
         self._room += status.room - (known.room if known else 0)
         self._stop |= status.stop  # asked of one before us
+        self._saving.hear(status.verdict)
         if self.stage == Stage.IDLE and self.members:
             return self._welcome_back(now, host)
         if host in self._member_hosts:
@@ -180,20 +182,30 @@ class Run:
         return self._consider_growth(now)
 
     def _hear_member(self, status: Status, now: float) -> list[RunAction]:
-        if status.generation < self.generation:
-            return self._orders_to([status.host])
-        if status.failed:
-            return self._bury(status, now)
-        self._finished |= status.finished
-        self.result = status.result or self.result
-        if self._finished >= self.members.keys():
-            return self._end("")
-        if status.stage < self.stage or status.stop != self._stop:
+        if status.generation == self.generation:
+            if status.failed:
+                return self._bury(status, now)
+            self._finished |= status.finished
+            self.result = status.result or self.result
+            if self._finished >= self.members.keys():
+                return self._end("")
+        if self._is_behind(status):
             return self._orders_to([status.host])
         self._waiting.pop(status.host, None)
+        if status.parts:
+            return [*self._saving.collect(status, self.members)]
         if self.stage == Stage.HALT and not self._waiting and not self._too_few:
             return self._go_on()
         return self._consider_growth(now)
+
+    def _is_behind(self, status: Status) -> bool:
+        """Whether an agent has not done, or heard of, all that it should."""
+        return (
+            status.generation < self.generation
+            or status.stage < self.stage
+            or status.stop != self._stop
+            or self._saving.is_settled(status)
+        )
 
     def _bury(self, status: Status, now: float) -> list[RunAction]:
         for rank in status.failed:
@@ -218,7 +230,8 @@ class Run:
             return []
         if all(self._is_running(host) for host in self._member_hosts):
             self.stage, self._give_up_at = Stage.RUN, None
-            return []
+            known = [self._hosts[host] for host in self._member_hosts]
+            return [action for status in known for action in self._hear_member(status, now)]
         return self._open(now)
 
     def _is_running(self, host: str) -> bool:
@@ -287,6 +300,7 @@ class Run:
         self.generation += 1
         self.stage, self.start, self._grow_at = Stage.HALT, None, None
         self._finished.clear()
+        self._saving.begin_anew()
         self._waiting = dict.fromkeys(self._member_hosts)
         if not self._too_few:
             self._give_up_at = None
@@ -302,6 +316,11 @@ class Run:
         self.start = settle(self.members, reports, self._checkpoint)
         self.stage = Stage.RUN
         self._waiting = dict.fromkeys(self._member_hosts)
+        return [Sweep(), *self._orders_to(self._member_hosts)]
+
+    def _settle_checkpoint(self, verdict: Verdict) -> list[RunAction]:
+        self._saving.verdict = verdict
+        self._checkpoint = self._checkpoint if verdict.error else verdict.step
         return self._orders_to(self._member_hosts)
 
     def _end(self, reason: str) -> list[RunAction]:
@@ -325,6 +344,7 @@ class Run:
                     ranks=self._member_hosts.get(host, ()),
                     members=members,
                     start=self.start,
+                    verdict=self._saving.verdict,
                     stop=self._stop,
                     reason=self.reason,
                 ),

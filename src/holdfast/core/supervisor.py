@@ -20,9 +20,10 @@ from holdfast.core.actions import (
     Release,
     Report,
     RequestStop,
+    Settle,
 )
-from holdfast.core.events import AgentEvent, Exited, Finished, Ordered, Parked, Tick
-from holdfast.core.protocol import Failure, Orders, Stage, Status
+from holdfast.core.events import AgentEvent, Exited, Finished, Ordered, Parked, Tick, Wrote
+from holdfast.core.protocol import Failure, Orders, Part, Stage, Status, Verdict
 
 
 @dataclass(slots=True)
@@ -62,6 +63,8 @@ class Supervisor:
         self._failed: dict[int, Failure] = {}
         self._finished: set[int] = set()
         self._result: Mapping[str, Any] | None = None
+        self._parts: dict[int, Part] = {}
+        self._verdict: Verdict | None = None
         self._stop = False
         self._number, self._processes = 0, 0
         self._report_at = now
@@ -75,8 +78,8 @@ class Supervisor:
                 return self._obey(orders, now)
             case Parked():
                 return self._park(event, now)
-            case Finished():
-                return self._finish(event, now)
+            case Wrote() | Finished():
+                return self._note(event, now)
             case Exited():
                 return self._bury(event, now)
             case Tick():
@@ -107,6 +110,8 @@ class Supervisor:
             if orders.stop and not self._stop:
                 self._stop = True
                 actions += [RequestStop(), self._report(now)]
+            if orders.verdict is not None and orders.verdict.generation == self.generation:
+                actions += self._settle(orders.verdict)
             if (orders.stage, self.stage) == (Stage.RUN, Stage.HALT) and not self._failed:
                 assert orders.start is not None
                 self.stage = Stage.RUN
@@ -119,6 +124,7 @@ class Supervisor:
         self.stage = Stage.IDLE
         self._failed.clear()
         self._finished.clear()
+        self._parts.clear()
         kills = self._kill_all(keep=orders.ranks)
         forks = [self._fork(rank) for rank in orders.ranks if rank not in self._workers]
         self._workers = dict(sorted(self._workers.items()))
@@ -145,12 +151,23 @@ class Supervisor:
         workers = self._workers.values()
         return [each.process for each in workers if each.parked != self.generation]
 
-    def _finish(self, finished: Finished, now: float) -> list[AgentAction]:
-        if finished.generation != self.generation or finished.rank not in self._workers:
+    def _note(self, event: Wrote | Finished, now: float) -> list[AgentAction]:
+        if event.generation != self.generation or event.rank not in self._workers:
             return []
-        self._finished.add(finished.rank)
-        self._result = finished.result
+        if isinstance(event, Wrote):
+            self._parts[event.rank] = event.part
+            return [self._report(now)] if self._parts.keys() == self._workers.keys() else []
+        self._finished.add(event.rank)
+        self._result = event.result
         return [self._report(now)]
+
+    def _settle(self, verdict: Verdict) -> list[AgentAction]:
+        settled = [rank for rank, part in self._parts.items() if part.step == verdict.step]
+        if not settled:
+            return []
+        self._parts.clear()
+        self._verdict = verdict
+        return [Settle(verdict)]
 
     def _bury(self, exited: Exited, now: float) -> list[AgentAction]:
         worker = self._workers.get(exited.rank)
@@ -199,6 +216,8 @@ class Supervisor:
                 rooted=max((w.rooted for w in self._workers.values()), default=0) if still else 0,
                 finished=frozenset(self._finished),
                 result=self._result if self._finished else None,
+                parts=dict(self._parts),
+                verdict=self._verdict,
                 stop=self._stop,
             )
         )

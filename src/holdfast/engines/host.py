@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
 import socket
 from contextlib import ExitStack
 
@@ -17,12 +16,15 @@ class Host:
 
     Args:
         name: Of the agent; never used before in this run.
+        attempt: This start of the run.
         workers: How many it can have.
         directory: The run's.
         address: Of the coordinator.
     """
 
-    def __init__(self, name: str, workers: int, directory: RunDirectory, address: str) -> None:
+    def __init__(
+        self, name: str, attempt: str, workers: int, directory: RunDirectory, address: str
+    ) -> None:
         self.name = name
         self._forks: ForkServer | None = None
         with ExitStack() as undo:
@@ -36,7 +38,7 @@ class Host:
                     {
                         "name": name,
                         "run-dir": directory.path,
-                        "attempt": secrets.token_hex(4),
+                        "attempt": attempt,
                         "address": address,
                         "arena": self.arena.fd,
                         "forks": far.fileno(),

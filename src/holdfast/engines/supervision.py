@@ -10,6 +10,7 @@ its workers with it, and is a lost host; the one in its place has another name.
 from __future__ import annotations
 
 import os
+import secrets
 import select
 import time
 from collections.abc import Sequence
@@ -66,6 +67,7 @@ class Supervision:
         self._job, self._directory, self._forks = job, directory, forks
         self._imports, self._log, self._controls = imports, log, controls
         self._budget = Budget(job.restarts.limit, job.restarts.window_s)
+        self._attempt = secrets.token_hex(4)  # names what is half written, and never again
         self._oom_kills = oom_kills()
         self._state: RunState | None = None
         self._wishes, self._agents = Wishes(), 0
@@ -117,7 +119,11 @@ class Supervision:
         self._host.attach(self._forks)
 
     def _start_coordinator(self) -> Child:
-        options = {"run-dir": self._directory.path, "address": self._address}
+        options = {
+            "run-dir": self._directory.path,
+            "attempt": self._attempt,
+            "address": self._address,
+        }
         log = self._directory.logs / "coordinator.log"
         coordinator = Child("holdfast.coordinator.main", options, log)
         self._log.event("coordinator-started", pid=coordinator.pid)
@@ -132,7 +138,7 @@ class Supervision:
     def _start_host(self) -> Host:
         self._agents += 1
         name = f"local-{self._agents}"
-        host = Host(name, self._job.workers, self._directory, self._address)
+        host = Host(name, self._attempt, self._job.workers, self._directory, self._address)
         self._log.event("agent-started", host=name, pid=host.agent.pid)
         return host
 

@@ -4,7 +4,7 @@
             ◀─ Ready, Vacated ────
     agent ── Fork ──────────▶ fork server ── (forks) ──▶ worker
           ◀─ Forked, Exited ─
-    agent ◀─ Parked, PartWritten, PartFailed, Refused, Finished, Failed ── worker
+    agent ◀─ Parked, Wrote, Refused, Finished, Failed ── worker
           ── Release, CheckpointDone, Leave ──────────────────────────────▶
 
 They are pydantic models: what a process reads is checked before it acts on it.
@@ -15,6 +15,8 @@ from __future__ import annotations
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
+
+from holdfast.core.protocol import Part
 
 
 class Message(BaseModel):
@@ -105,29 +107,12 @@ class Leave(Message):
     kind: Literal["leave"] = "leave"
 
 
-class PartWritten(Message):
-    """A worker's part of a checkpoint is on the disk."""
+class Wrote(Message):
+    """A worker's part of a checkpoint is on the disk, or cannot be."""
 
-    kind: Literal["part-written"] = "part-written"
-    rank: int
+    kind: Literal["wrote"] = "wrote"
     generation: int
-    step: int
-    file: str
-    size_bytes: int
-    first_chunk: int
-    digests: tuple[str, ...]
-    header: dict[str, Any] | None
-    """What the manifest says beside the parts; from the first member alone."""
-
-
-class PartFailed(Message):
-    """A worker could not write its part."""
-
-    kind: Literal["part-failed"] = "part-failed"
-    rank: int
-    generation: int
-    step: int
-    reason: str
+    part: Part
 
 
 class CheckpointDone(Message):
@@ -135,7 +120,7 @@ class CheckpointDone(Message):
 
     kind: Literal["checkpoint-done"] = "checkpoint-done"
     step: int
-    error: str | None
+    error: str
 
 
 class Refused(Message):
@@ -169,7 +154,7 @@ class Failed(Message):
 
 AnyMessage = Annotated[
     Fork | Prepare | Ready | Attach | Vacated | Forked | Exited | Parked | Release | Leave
-    | PartWritten | PartFailed | CheckpointDone | Refused | Finished | Failed,
+    | Wrote | CheckpointDone | Refused | Finished | Failed,
     Field(discriminator="kind"),
 ]  # fmt: skip
 

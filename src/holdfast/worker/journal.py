@@ -16,12 +16,13 @@ from holdfast.checkpoint import manifest
 from holdfast.checkpoint.manifest import Header, Manifest, Tensor
 from holdfast.checkpoint.restore import read_state
 from holdfast.checkpoint.save import write_part
+from holdfast.core.protocol import Part
 from holdfast.errors import CheckpointError, HoldfastError
 from holdfast.observe import lines
 from holdfast.transport.shared_memory import NAP_S, Meeting, SharedMemoryGroup
 from holdfast.wire.channel import Channel
 from holdfast.wire.launch import Launch
-from holdfast.wire.messages import CheckpointDone, PartFailed, PartWritten, Refused
+from holdfast.wire.messages import CheckpointDone, Refused, Wrote
 from holdfast.worker.progress import Progress, check_plain
 
 
@@ -147,27 +148,17 @@ class Journal:
         temporary = self._run_dir / "checkpoints" / manifest.temporary_name(step, attempt)
         flat, of = replica.flat.cpu(), len(group.members)
         try:
-            part = write_part(temporary, flat, replica.layout, group.place, of)
+            file = write_part(temporary, flat, replica.layout, group.place, of)
         except OSError as error:
-            self._channel.send(
-                PartFailed(rank=rank, generation=generation, step=step, reason=str(error))
-            )
+            part = Part(step=step, error=f"rank {rank}: {error}")
         else:
-            header = self._header(replica, progress, generation) if group.place == 0 else None
-            self._channel.send(
-                PartWritten(
-                    rank=rank,
-                    generation=generation,
-                    step=step,
-                    file=part.file,
-                    size_bytes=part.size_bytes,
-                    first_chunk=part.first_chunk,
-                    digests=part.digests,
-                    header=header,
-                )
-            )
+            content = {"file": file.model_dump(mode="json")}
+            if group.place == 0:
+                content["header"] = self._header(replica, progress, generation)
+            part = Part(step=step, content=content)
+        self._channel.send(Wrote(generation=generation, part=part))
         problem = await_commit(self._channel, group, step)
-        if problem is None:
+        if not problem:
             self._durable_step = step
         elif final:
             raise CheckpointError(
@@ -205,8 +196,8 @@ class Journal:
         ).model_dump(mode="json")
 
 
-def await_commit(channel: Channel, group: SharedMemoryGroup, step: int) -> str | None:
-    """Wait for the agent's word on the checkpoint of `step`: None, or why there is none.
+def await_commit(channel: Channel, group: SharedMemoryGroup, step: int) -> str:
+    """Wait for word on the checkpoint of `step`: why there is none, or nothing if there is one.
 
     Raises:
         Aborted: The generation is over, noticed within `NAP_S`.

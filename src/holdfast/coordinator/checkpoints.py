@@ -1,0 +1,88 @@
+"""Checkpoints: what the coordinator does on the disk once all have written their parts."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+from collections.abc import Iterable
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from holdfast.checkpoint import manifest, parts
+from holdfast.checkpoint.manifest import File, Header, Manifest
+from holdfast.core.actions import Commit
+from holdfast.core.protocol import Part, Verdict
+from holdfast.errors import ProtocolError
+from holdfast.observe.lines import EventLog
+
+
+class Checkpoints:
+    """Those of one run.
+
+    Args:
+        root: Their directory.
+        attempt: This start of the run.
+        keep: How many to keep.
+        log: The run's log of events.
+    """
+
+    def __init__(self, root: Path, attempt: str, keep: int, log: EventLog) -> None:
+        self._root, self._attempt, self._keep, self._log = root, attempt, keep, log
+
+    @property
+    def newest(self) -> int:
+        """The step of the newest; 0 if there is none."""
+        found = manifest.committed(self._root)
+        return manifest.step_of(found[0]) if found else 0
+
+    def sweep(self) -> None:
+        """Remove what was left half written."""
+        with contextlib.suppress(OSError):  # it is tried again
+            manifest.sweep(self._root)
+
+    def commit(self, wish: Commit) -> Verdict:
+        """Make the parts that lie ready a checkpoint, if each could be written.
+
+        Raises:
+            ProtocolError: A worker has sent something that is no part.
+        """
+        final = self._root / manifest.directory_name(wish.step)
+        failed = [part.error for part in wish.parts.values() if part.error]
+        if final.is_dir():  # by a coordinator, or in a generation, that did not live to tell
+            return Verdict(generation=wish.generation, step=wish.step)
+        if failed:
+            return self._given_up(wish, failed[0])
+        record = _manifest(wish.parts.values())
+        attempt = manifest.attempt_in(wish.generation, self._attempt)
+        try:
+            directory = manifest.commit(self._root, record, attempt)
+        except OSError as error:
+            return self._given_up(wish, str(error))
+        self._log.event("checkpoint", step=wish.step, directory=str(directory))
+        with contextlib.suppress(OSError):  # the next one tries again
+            manifest.prune(self._root, self._keep, record.best)
+        return Verdict(generation=wish.generation, step=wish.step)
+
+    def _given_up(self, wish: Commit, error: str) -> Verdict:
+        """The failed attempt is removed, so that it does not also hold the space it lacked."""
+        attempt = manifest.attempt_in(wish.generation, self._attempt)
+        with contextlib.suppress(OSError):
+            shutil.rmtree(self._root / manifest.temporary_name(wish.step, attempt))
+        self._log.event("checkpoint-failed", step=wish.step, reason=error)
+        return Verdict(generation=wish.generation, step=wish.step, error=error)
+
+
+def _manifest(written: Iterable[Part]) -> Manifest:
+    """The record of parts in the order of their ranks; the first brings what is said of all."""
+    contents = [part.content for part in written]
+    try:
+        header = Header.model_validate(contents[0]["header"])
+        files = [File.model_validate(content["file"]) for content in contents]
+    except (ValidationError, KeyError) as error:
+        raise ProtocolError(f"a worker sent no part of a checkpoint: {error}") from None
+    return Manifest(
+        **header.model_dump(),
+        root=parts.root([digest for file in files for digest in file.digests]),
+        parts=tuple(files),
+    )
