@@ -6,6 +6,7 @@ import signal
 import threading
 from pathlib import Path
 
+import torch
 import torch.nn.functional as F
 from sample_tasks import Points, adamw
 from torch import nn
@@ -109,3 +110,29 @@ def arm(session, fault):
 def marks(faults):
     """Whether each fault has struck."""
     return [Path(fault["mark"]).exists() for fault in faults]
+
+
+class Numbers(torch.utils.data.Dataset):
+    """A thousand samples that are their own numbers, with noise from the global generator."""
+
+    def __len__(self):
+        return 1000
+
+    def __getitem__(self, index):
+        bits = torch.tensor([float(index >> bit & 1) for bit in range(10)])
+        return bits + 0.01 * torch.randn(10), index
+
+
+def soaked(session):
+    """Trains on numbers, logging which they were, and raises when a file tells its rank to."""
+    wide = nn.Linear(10, 256), nn.BatchNorm1d(256), nn.Dropout(0.1), nn.ReLU(), nn.Linear(256, 2)
+    model, _ = session.attach(lambda: nn.Sequential(*wide), adamw)
+    order = Path(session.job.params["orders"]) / f"raise-{session._member.group.rank}"
+    for shard in session.shards(Numbers(), epochs=session.job.params["epochs"]):
+        if order.exists():
+            reason = order.read_text()
+            order.unlink()
+            raise ValueError(reason)
+        numbers = shard.y.double()
+        session.log(number=numbers.mean(), square=(numbers**2).mean())
+        session.backward(F.cross_entropy(model(shard.x), shard.y % 2))
