@@ -11,7 +11,9 @@ import pytest
 from holdfast.core.actions import Ended, Opened
 from holdfast.core.protocol import Stage
 from holdfast.core.run import Policy
-from holdfast.testing.simulation import Cluster, Simulation, storm
+from holdfast.testing.cluster import Cluster
+from holdfast.testing.simulation import Simulation
+from holdfast.testing.storm import storm
 
 ALL_KINDS = ("worker", "hang", "agent", "coordinator", "crash", "network")
 
