@@ -80,7 +80,8 @@ class Run:
 
     def __init__(self, policy: Policy, facts: Iterable[Fact], now: float) -> None:
         self.policy = policy
-        self.generation, self.members, self.stage = 0, dict[int, str](), Stage.IDLE
+        self.generation, self.stage = 0, Stage.IDLE
+        self.members: Mapping[int, str] = {}  # orders and facts hold it too: replaced, not changed
         self.start: Start | None = None
         self.reason = ""
         self.culprit: tuple[int, Failure] | None = None
@@ -145,7 +146,7 @@ class Run:
     def _replay(self, fact: Fact) -> None:
         match fact:
             case Opened(generation, members):
-                self.generation, self.members = generation, dict(members)
+                self.generation, self.members = generation, members
             case Saved(step):
                 self._checkpoint = max(self._checkpoint, step)
             case Ended(reason):
@@ -186,8 +187,9 @@ class Run:
         return self._consider_growth(now)
 
     def _bury(self, status: Status, now: float) -> list[RunAction]:
-        for rank in status.failed:
-            self.members.pop(rank, None)
+        self.members = {
+            rank: host for rank, host in self.members.items() if rank not in status.failed
+        }
         rank, failure = next(iter(status.failed.items()))  # the first to fail is to blame
         start = None if self.start is None else self.start.step
         again = failure.repeatable and (failure.cause, start) == self._last_failure
@@ -277,7 +279,7 @@ class Run:
         elif self._give_up_at is None:
             self._give_up_at = now + self.policy.patience_s
         left = [host for host in before if host in room and host not in self._member_hosts]
-        record = Record(Opened(self.generation, dict(self.members)))
+        record = Record(Opened(self.generation, self.members))
         return [record, *self._orders_to([*self._member_hosts, *left])]
 
     def _go_on(self) -> list[RunAction]:
@@ -298,7 +300,6 @@ class Run:
         return len(self.members) < self.policy.min_workers
 
     def _orders_to(self, hosts: Iterable[str]) -> list[RunAction]:
-        members = dict(self.members)
         return [
             Send(
                 host,
@@ -306,7 +307,7 @@ class Run:
                     generation=self.generation,
                     stage=self.stage,
                     ranks=self._member_hosts.get(host, ()),
-                    members=members,
+                    members=self.members,
                     start=self.start,
                     stop=self._stop,
                     reason=self.reason,
