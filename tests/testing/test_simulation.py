@@ -62,6 +62,28 @@ def test_a_coordinator_that_comes_back_disturbs_nobody() -> None:
     assert generations(simulation) == 1
 
 
+def test_a_coordinator_that_comes_back_is_told_at_once() -> None:
+    policy = replacing(3, heartbeat_s=60, silence_s=200)
+    simulation = Simulation(Cluster(hosts=3, room=1, num_steps=20), policy, seed=0)
+    simulation.run_until(5)
+    simulation.kill_coordinator(back_s=2)
+    simulation.run_until(7.2)
+    assert simulation.run is not None
+    assert simulation.run.stage == Stage.RUN
+
+
+def test_a_network_that_is_mended_is_used_at_once() -> None:
+    policy = replacing(2, heartbeat_s=60, silence_s=200)
+    simulation = Simulation(Cluster(hosts=2, room=1, num_steps=20), policy, seed=0)
+    simulation.run_until(5)
+    simulation.cut(simulation.living_agents()[0], to=True, back=True, heal_s=2)
+    simulation.kill_worker(simulation.living_workers()[0])
+    simulation.run_until(6.9)
+    assert generations(simulation) == 1
+    simulation.run_until(7.2)
+    assert generations(simulation) == 2
+
+
 def test_the_run_ends_while_the_coordinator_is_away_and_it_finds_that_out() -> None:
     simulation = Simulation(Cluster(hosts=2, room=1, num_steps=5), replacing(2), seed=0)
     simulation.run_until(2)

@@ -42,6 +42,11 @@ RunEvent = Reported | Disconnected | CheckpointCommitted | StopAsked | Tick
 
 
 @dataclass(frozen=True, slots=True)
+class Connected:
+    """A connection to the coordinator is there: the first, or another after one that is gone."""
+
+
+@dataclass(frozen=True, slots=True)
 class Ordered:
     """The coordinator has said how things should be."""
 
@@ -81,4 +86,4 @@ class Exited:
     failure: Failure
 
 
-AgentEvent = Ordered | Parked | Finished | Exited | Tick
+AgentEvent = Connected | Ordered | Parked | Finished | Exited | Tick

@@ -20,7 +20,7 @@ from holdfast.core.actions import (
     Report,
     RequestStop,
 )
-from holdfast.core.events import AgentEvent, Exited, Finished, Ordered, Parked, Tick
+from holdfast.core.events import AgentEvent, Connected, Exited, Finished, Ordered, Parked, Tick
 from holdfast.core.protocol import Failure, Orders, Stage, Status
 
 
@@ -77,8 +77,9 @@ class Supervisor:
                 return self._finish(event, now)
             case Exited():
                 return self._bury(event, now)
-            case Tick():
-                return [self._report(now)] if now >= self._report_at else []
+            case Connected() | Tick():
+                due = isinstance(event, Connected) or now >= self._report_at
+                return [self._report(now)] if due else []
 
     def next_deadline(self) -> float | None:
         """When a Tick is due, if nothing else happens."""

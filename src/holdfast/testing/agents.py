@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Final
 
 from holdfast.core import actions, events
 from holdfast.core.hangs import STOPPED_S
@@ -14,6 +15,9 @@ from holdfast.testing.cluster import Cluster
 from holdfast.testing.data_plane import DataPlane, Group, Worker
 from holdfast.testing.network import Link
 from holdfast.testing.timeline import Timeline
+
+RECONNECT_S: Final = 0.1
+"""An agent without a connection tries again this often."""
 
 
 @dataclass(slots=True, eq=False)
@@ -84,6 +88,11 @@ class Agents:
         self._agents[name] = Agent(name, machine, Link(self._cluster))
         self._timeline.after(self._chance.uniform(0, 0.01), self._tell, name, events.Tick())
 
+    def connect(self, name: str) -> None:
+        """Have an agent find the coordinator, soon, if it is there and the network is whole."""
+        delay_s = self._chance.uniform(0, RECONNECT_S)
+        self._timeline.after(delay_s, self._connect, self._agents[name])
+
     def kill(self, name: str, back_s: float) -> None:
         """End one and with it its workers; another takes its place after a while."""
         agent = self._agents[name]
@@ -115,6 +124,10 @@ class Agents:
         if not link.cut_to and not link.loses(self._chance):
             ordered = events.Ordered(orders)
             self._timeline.after(link.delay_s(self._chance), self._tell, name, ordered)
+
+    def _connect(self, agent: Agent) -> None:
+        if not agent.link.cut:
+            self._tell(agent.name, events.Connected())
 
     def _tell(self, name: str, event: events.AgentEvent) -> None:
         agent = self._agents[name]

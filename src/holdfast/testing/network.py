@@ -21,6 +21,11 @@ class Link:
     cut_to: bool = False
     cut_from: bool = False
 
+    @property
+    def cut(self) -> bool:
+        """Whether no connection can be made."""
+        return self.cut_to or self.cut_from
+
     def loses(self, chance: random.Random) -> bool:
         """Whether a message gets lost, of those that are not cut off."""
         return chance.random() < self.cluster.loss

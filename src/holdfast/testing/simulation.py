@@ -18,7 +18,6 @@ from holdfast.core.run import Policy, Run
 from holdfast.testing.agents import Agents
 from holdfast.testing.cluster import Cluster
 from holdfast.testing.data_plane import Worker
-from holdfast.testing.network import Link
 from holdfast.testing.timeline import Timeline
 
 
@@ -118,7 +117,7 @@ class Simulation:
             f"network of {name} cut{' to it' if to else ''}{' from it' if back else ''}"
         )
         link.cut_to, link.cut_from = to, back
-        self._timeline.after(heal_s, self._heal, link)
+        self._timeline.after(heal_s, self._heal, name)
 
     def kill_coordinator(self, back_s: float) -> None:
         """End the coordinator; it comes back with what its journal kept."""
@@ -138,6 +137,8 @@ class Simulation:
         self._timeline.note("the coordinator is back")
         self.run, self._run_tick = Run(self.policy, self._journal, self.now), None
         self._wake_run()
+        for name in self.living_agents():
+            self._agents.connect(name)
 
     def _tell_run(self, event: events.RunEvent) -> None:
         if self.run is None:
@@ -181,5 +182,8 @@ class Simulation:
             self._run_tick = None
             self._tell_run(events.Tick())
 
-    def _heal(self, link: Link) -> None:
+    def _heal(self, name: str) -> None:
+        link = self._agents.link(name)
         link.cut_to = link.cut_from = False
+        if self.run is not None:
+            self._agents.connect(name)
