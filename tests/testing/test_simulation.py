@@ -121,6 +121,24 @@ def test_a_coordinator_that_dies_in_the_middle_of_its_work_comes_back_to_it(afte
     assert_finished(simulation, 20)
 
 
+def test_a_fact_whose_recording_was_cut_short_is_there_afterwards_or_is_not() -> None:
+    found = set()
+    for seed in range(10):
+        simulation = Simulation(Cluster(hosts=3, room=1, num_steps=10), replacing(3), seed)
+        simulation.run_until(5)
+        simulation.crash_coordinator(after=0, back_s=1)
+        simulation.kill_worker(simulation.living_workers()[0])
+        simulation.run_until(5.9)
+        assert simulation.run is None
+        simulation.run_until(6.01)
+        cut_short = next(line for line in simulation.log if "is cut short" in line)
+        assert generations(simulation) == (2 if cut_short.endswith("kept") else 1)
+        found.add(cut_short.rpartition(" ")[2])
+        simulation.run_until(100)
+        assert_finished(simulation, 10)
+    assert found == {"kept", "lost"}
+
+
 def test_a_world_shrinks_and_grows_again() -> None:
     policy = Policy(world_size=4, min_workers=2, failures=100)
     simulation = Simulation(Cluster(hosts=2, room=2, num_steps=60), policy, seed=0)

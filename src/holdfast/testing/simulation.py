@@ -158,15 +158,23 @@ class Simulation:
         self._wake_run()
 
     def _crashes_at(self, action: actions.RunAction) -> bool:
-        """Whether the coordinator dies while it performs this; what it records may be kept."""
+        """Whether the coordinator dies while it performs this.
+
+        A fact that it is recording is then kept, or it is not: a journal knows no halves.
+        """
         if self._crash_in is None:
             return False
         self._crash_in -= 1
         if self._crash_in >= 0:
             return False
         self._crash_in = None
-        if isinstance(action, actions.Record) and self.chance.random() < 0.5:
-            self._journal.append(action.fact)
+        if isinstance(action, actions.Record):
+            kept = self.chance.random() < 0.5
+            self._timeline.note(
+                f"recording {action.fact} is cut short: {'kept' if kept else 'lost'}"
+            )
+            if kept:
+                self._journal.append(action.fact)
         self.kill_coordinator(self._crash_back_s)
         return True
 
