@@ -228,9 +228,9 @@ class Agents:
             return
         giver = None
         if donor is not None:
-            found = [w for w in self.living_workers() if w.rank == donor]
-            giver = next((w for w in found if w.committed == start.step), None)
-            if giver is None:
+            host = self._agents[worker.host].machine.members[donor]
+            giver = self._agents[host].workers.get(donor)
+            if giver is None or giver.committed != start.step:
                 return  # it died meanwhile, or left: another generation is on its way
         self.plane.copy(worker, start, giver)
         self._join(worker, generation)
