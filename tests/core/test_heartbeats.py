@@ -46,6 +46,19 @@ def test_a_lost_connection_shortens_the_wait_until_the_host_is_heard() -> None:
     assert beats.suspects(now + 1.0) == ["a"]
 
 
+def test_hosts_that_lose_their_connections_together_are_lost_together() -> None:
+    beats = Heartbeats(interval_s=1.0, floor_s=3.0)
+    for host in "abcd":
+        beats.heard(host, 0.0)
+    for host, deadline in (("a", 1.0), ("b", 1.05), ("c", 1.5)):
+        beats.hurry(host, deadline)
+    assert beats.suspects(0.95) == []
+    assert beats.suspects(1.0) == ["a", "b"]
+    assert beats.suspects(1.45) == []
+    assert beats.suspects(2.95) == ["c"], "nobody is suspected early for being silent"
+    assert beats.suspects(3.0) == ["d"]
+
+
 @given(st.lists(st.floats(0.01, 2.9), max_size=30))
 def test_nobody_is_suspected_within_the_floor(gaps: list[float]) -> None:
     beats, now = Heartbeats(interval_s=1.0, floor_s=3.0), 0.0

@@ -16,6 +16,8 @@ GAP_GAIN: Final = 1 / 8
 DEVIATION_GAIN: Final = 1 / 4
 DEVIATIONS: Final = 4
 """The constants of RFC 6298, section 2."""
+TOGETHER_S: Final = 0.1
+"""Hosts without a connection whose deadlines are no further apart are lost together."""
 
 
 @dataclass(slots=True)
@@ -80,19 +82,28 @@ class Heartbeats:
         return self._queue[0][0] if self._queue else None
 
     def suspects(self, now: float) -> list[str]:
-        """Hosts whose deadline has passed; they are forgotten."""
-        found = []
-        while self._queue and self._queue[0][0] <= now:
+        """Hosts whose deadline has passed; they are forgotten.
+
+        A rack that loses its power is one loss, not twenty within a few milliseconds: with a host
+        go those that have lost their connection too and are about to be suspected.
+        """
+        found: list[str] = []
+        others: list[str] = []
+        soon = now
+        while self._queue and self._queue[0][0] <= soon:
             queued, host = heapq.heappop(self._queue)
             arrivals = self._arrivals.get(host)
             if arrivals is None or arrivals.queued != queued:
                 continue
-            if self.deadline_of(host) <= now:
+            if self.deadline_of(host) <= now or arrivals.limit <= soon:
                 self.forget(host)
                 found.append(host)
+                soon = now + TOGETHER_S
             else:
                 arrivals.queued = math.inf
-                self._enqueue(host)
+                others.append(host)
+        for host in others:
+            self._enqueue(host)
         return found
 
     def _enqueue(self, host: str) -> None:
