@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import heapq
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
@@ -35,6 +36,16 @@ class _Arrivals:
     limit: float = math.inf
     queued: float = math.inf
 
+    def add(self, times: Iterable[float]) -> None:
+        """Note some more."""
+        last, mean, deviation = self.last, self.gap, self.deviation
+        for time in times:
+            gap, last = time - last, time
+            deviation += DEVIATION_GAIN * (abs(gap - mean) - deviation)
+            mean += GAP_GAIN * (gap - mean)
+        self.last, self.gap, self.deviation = last, mean, deviation
+        self.limit = math.inf
+
 
 class Heartbeats:
     """When each host was heard last.
@@ -55,10 +66,7 @@ class Heartbeats:
         if known is None:
             self._arrivals[host] = _Arrivals(now, self._interval_s, self._interval_s / 2)
         else:
-            gap = now - known.last
-            known.deviation += DEVIATION_GAIN * (abs(gap - known.gap) - known.deviation)
-            known.gap += GAP_GAIN * (gap - known.gap)
-            known.last, known.limit = now, math.inf
+            known.add((now,))
         self._enqueue(host)
 
     def hurry(self, host: str, deadline: float) -> None:
@@ -70,6 +78,15 @@ class Heartbeats:
     def forget(self, host: str) -> None:
         """Wait for this host no longer."""
         self._arrivals.pop(host, None)
+
+    def rest(self, host: str) -> None:
+        """Do not wait for `host` until it is woken: it is known to be well."""
+        self._arrivals[host].queued = math.inf
+
+    def wake(self, host: str, times: Iterable[float]) -> None:
+        """Note when `host` was heard while it was at rest, and wait for it again."""
+        self._arrivals[host].add(times)
+        self._enqueue(host)
 
     def deadline_of(self, host: str) -> float:
         """When `host` will be suspected if it stays silent."""

@@ -76,6 +76,7 @@ class Run:
         start: As in the newest orders; None where the coordinator was restarted since.
         reason: Why the run failed, once it has.
         culprit: The rank that failed last, and how.
+        heartbeats: When each host was heard.
     """
 
     def __init__(self, policy: Policy, facts: Iterable[Fact], now: float) -> None:
@@ -95,14 +96,14 @@ class Run:
         self._fenced: dict[str, None] = {}
         self._finished: set[int] = set()
         self._budget = Budget(policy.failures, policy.window_s)
-        self._heartbeats = Heartbeats(interval_s=policy.heartbeat_s, floor_s=policy.silence_s)
+        self.heartbeats = Heartbeats(interval_s=policy.heartbeat_s, floor_s=policy.silence_s)
         self._grow_at: float | None = None
         self._rest_until = now
         self._give_up_at: float | None = now + policy.patience_s
         self._member_hosts = _by_host(self.members)
         self._waiting = dict.fromkeys(self._member_hosts)
         for host in self._waiting:
-            self._heartbeats.heard(host, now)
+            self.heartbeats.heard(host, now)
 
     def handle(self, event: RunEvent, now: float) -> list[RunAction]:
         """Take note of `event`; returns what is to be done, in order."""
@@ -110,7 +111,7 @@ class Run:
             case Reported(status):
                 return self._report(status, now)
             case Disconnected(host):
-                self._heartbeats.hurry(host, now + self.policy.reconnect_s)
+                self.heartbeats.hurry(host, now + self.policy.reconnect_s)
                 return []
             case CheckpointCommitted(step):
                 self._checkpoint = max(self._checkpoint, step)
@@ -125,7 +126,7 @@ class Run:
         """When a Tick is due, if nothing else happens."""
         if self.stage == Stage.END:
             return None
-        waits = (self._heartbeats.next_deadline(), self._grow_at, self._give_up_at)
+        waits = (self.heartbeats.next_deadline(), self._grow_at, self._give_up_at)
         return min((wait for wait in waits if wait is not None), default=None)
 
     def check_invariants(self) -> None:
@@ -162,7 +163,7 @@ class Run:
         known = self._hosts.get(host)
         if known is not None and status.number <= known.number:
             return []
-        self._heartbeats.heard(host, now)
+        self.heartbeats.heard(host, now)
         self._hosts[host] = status
         self._room += status.room - (known.room if known else 0)
         if self.stage == Stage.IDLE and self.members:
@@ -224,7 +225,7 @@ class Run:
     def _tick(self, now: float) -> list[RunAction]:
         if self.stage == Stage.END:
             return []
-        lost = self._heartbeats.suspects(now)
+        lost = self.heartbeats.suspects(now)
         for host in lost:
             self._fenced[host] = None
             if host in self._hosts:

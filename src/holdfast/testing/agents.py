@@ -4,39 +4,20 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Final
 
 from holdfast.core import actions, events
 from holdfast.core.hangs import STOPPED_S
-from holdfast.core.protocol import Failure, Orders, Stage, Start
+from holdfast.core.protocol import Failure, Orders, Stage, Start, Status
 from holdfast.core.supervisor import Supervisor
 from holdfast.testing.cluster import Cluster
 from holdfast.testing.data_plane import DataPlane, Group, Worker
-from holdfast.testing.network import Link
+from holdfast.testing.network import LATE_S, Link
+from holdfast.testing.rest import Agent, Rest
 from holdfast.testing.timeline import Timeline
 
 RECONNECT_S: Final = 0.1
 """An agent without a connection tries again this often."""
-
-
-@dataclass(slots=True, eq=False)
-class Agent:
-    """A process that runs workers.
-
-    Attributes:
-        machine: What it decides with.
-        link: Its way to the coordinator.
-        tick_at: When it is to be woken, if that is arranged.
-        workers: Its living ones, by rank.
-    """
-
-    name: str
-    machine: Supervisor
-    link: Link
-    alive: bool = True
-    tick_at: float | None = None
-    workers: dict[int, Worker] = field(default_factory=dict)
 
 
 class Agents:
@@ -59,10 +40,12 @@ class Agents:
         self._cluster, self._heartbeat_s = cluster, heartbeat_s
         self._timeline, self._tell_run = timeline, tell_run
         self._chance = timeline.chance
+        self._usual = Link(cluster.delay_s, cluster.loss, cluster.late)
         self._agents: dict[str, Agent] = {}
         self._names = itertools.count()
         self.plane = DataPlane(self._chance, cluster.num_steps, cluster.step_s, self._begun)
         """What the workers do together."""
+        self.rest = Rest(cluster, heartbeat_s, timeline, tell_run, self._tick)
 
     def living(self) -> list[str]:
         """Those that run, by name."""
@@ -70,22 +53,24 @@ class Agents:
 
     def living_workers(self) -> list[Worker]:
         """Workers that run."""
-        return [
-            worker
-            for name in self.living()
-            for worker in self._agents[name].workers.values()
-            if worker.alive
-        ]
+        return [worker for name in self.living() for worker in self.workers_of(name)]
 
-    def link(self, name: str) -> Link:
-        """The way between the coordinator and an agent."""
-        return self._agents[name].link
+    def workers_of(self, name: str) -> list[Worker]:
+        """Workers that run on one."""
+        return [worker for worker in self._agents[name].workers.values() if worker.alive]
+
+    def disturb(self, name: str, trouble: Link, heal_s: float) -> None:
+        """Have the network of an agent be in trouble for a while."""
+        agent = self._agents[name]
+        self.rest.touch(agent, self._timeline.now)
+        agent.link = trouble
+        self._timeline.after(heal_s, self._heal, agent)
 
     def start(self) -> None:
         """A host joins."""
         name = f"host-{next(self._names):04}"
         machine = Supervisor(name, self._cluster.room, self._heartbeat_s, self._timeline.now)
-        self._agents[name] = Agent(name, machine, Link(self._cluster))
+        self._agents[name] = Agent(name, machine, self._usual, self._timeline.now)
         self._timeline.after(self._chance.uniform(0, 0.01), self._tell, name, events.Tick())
 
     def connect(self, name: str) -> None:
@@ -99,9 +84,10 @@ class Agents:
         if not agent.alive:
             return
         self._timeline.note(f"agent {name} dies")
+        self.rest.touch(agent, self._timeline.now)
         self._end(agent)
         gone = events.Disconnected(name)
-        self._timeline.after(agent.link.delay_s(self._chance), self._tell_run, gone)
+        self._timeline.after(agent.link.draw_delay_s(self._chance), self._tell_run, gone)
         self._timeline.after(back_s, self.start)
 
     def kill_worker(self, worker: Worker, cause: str) -> None:
@@ -123,38 +109,54 @@ class Agents:
         link = self._agents[name].link
         if not link.cut_to and not link.loses(self._chance):
             ordered = events.Ordered(orders)
-            self._timeline.after(link.delay_s(self._chance), self._tell, name, ordered)
+            self._timeline.after(link.draw_delay_s(self._chance), self._tell, name, ordered)
 
     def _connect(self, agent: Agent) -> None:
         if not agent.link.cut:
             self._tell(agent.name, events.Connected())
 
+    def _heal(self, agent: Agent) -> None:
+        agent.link = self._usual
+        self.rest.touch(agent, self._timeline.now + LATE_S)
+        self.connect(agent.name)
+
     def _tell(self, name: str, event: events.AgentEvent) -> None:
         agent = self._agents[name]
         if not agent.alive:
             return
+        is_tick = isinstance(event, events.Tick)
+        if not is_tick:
+            self.rest.touch(agent, self._timeline.now)
         wanted = agent.machine.handle(event, self._timeline.now)
-        if wanted and not isinstance(event, events.Tick):
+        if wanted and not is_tick:
             agent.machine.check_invariants()
         for action in wanted:
-            self._perform(agent, action)
+            if isinstance(action, actions.Report):
+                self._report(agent, action.status, heartbeat=is_tick)
+            else:
+                self._perform(agent, action)
         due = agent.machine.next_deadline()
         if due is not None and (agent.tick_at is None or due < agent.tick_at):
             agent.tick_at = due
-            self._timeline.at(due, self._tick, name, due)
+            self._timeline.at(due, self._tick, agent, due)
 
-    def _tick(self, name: str, due: float) -> None:
-        agent = self._agents[name]
-        if agent.tick_at == due:
+    def _tick(self, agent: Agent, due: float) -> None:
+        if agent.alive and agent.tick_at == due and not self.rest.takes(agent):
             agent.tick_at = None
-            self._tell(name, events.Tick())
+            self._tell(agent.name, events.Tick())
+
+    def _report(self, agent: Agent, status: Status, *, heartbeat: bool) -> None:
+        link = agent.link
+        if link.cut_from or link.loses(self._chance):
+            return
+        if heartbeat and link.well:  # see `testing.rest`
+            delay_s = link.beat_delay_s(self._timeline.now)
+        else:
+            delay_s = link.draw_delay_s(self._chance)
+        self._timeline.after(delay_s, self._tell_run, events.Reported(status))
 
     def _perform(self, agent: Agent, action: actions.AgentAction) -> None:
         match action:
-            case actions.Report(status):
-                if not agent.link.cut_from and not agent.link.loses(self._chance):
-                    delay_s = agent.link.delay_s(self._chance)
-                    self._timeline.after(delay_s, self._tell_run, events.Reported(status))
             case actions.Abort(generation):
                 for worker in list(agent.workers.values()):
                     self._call_out(worker, generation)

@@ -12,11 +12,11 @@ class Cluster:
     Attributes:
         hosts: How many, each with room for `room` workers.
         num_steps, step_s: Length of the run, and of a step in seconds.
-        delay_s: A message takes half of this and some more.
-        loss, late: Part of the messages that get lost, and that come up to 3 s late.
+        delay_s, loss, late: The network's, as in `testing.network.Link`.
         fork_s: What a new worker takes to stand ready.
         checkpoint_every: Steps between checkpoints.
         check_every: Events between two looks at the coordinator's invariants.
+        rests: Whether heartbeats that would change nothing are left out; see `testing.rest`.
     """
 
     hosts: int
@@ -29,3 +29,4 @@ class Cluster:
     fork_s: float = 0.05
     checkpoint_every: int = 50
     check_every: int = 1
+    rests: bool = True

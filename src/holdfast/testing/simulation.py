@@ -18,6 +18,7 @@ from holdfast.core.run import Policy, Run
 from holdfast.testing.agents import Agents
 from holdfast.testing.cluster import Cluster
 from holdfast.testing.data_plane import Worker
+from holdfast.testing.network import Link
 from holdfast.testing.timeline import Timeline
 
 
@@ -42,8 +43,8 @@ class Simulation:
         self._crash_in: int | None = None
         self._crash_back_s = 0.0
         self._run_tick: float | None = None
-        self.run: Run | None = Run(policy, [], 0.0)
-        self._wake_run()
+        self.run: Run | None = None
+        self._start_coordinator()
         for _ in range(cluster.hosts):
             self._agents.start()
 
@@ -93,6 +94,10 @@ class Simulation:
         """Workers that run."""
         return self._agents.living_workers()
 
+    def workers_of(self, name: str) -> list[Worker]:
+        """Workers that run on an agent."""
+        return self._agents.workers_of(name)
+
     def kill_worker(self, worker: Worker) -> None:
         """End one; its agent sees it in a millisecond."""
         self._agents.kill_worker(worker, "SIGKILL")
@@ -112,12 +117,16 @@ class Simulation:
 
     def cut(self, name: str, *, to: bool, back: bool, heal_s: float) -> None:
         """Lose all messages to an agent, or from it, for a while."""
-        link = self._agents.link(name)
         self._timeline.note(
             f"network of {name} cut{' to it' if to else ''}{' from it' if back else ''}"
         )
-        link.cut_to, link.cut_from = to, back
-        self._timeline.after(heal_s, self._heal, name)
+        trouble = Link(self.cluster.delay_s, cut_to=to, cut_from=back)
+        self._agents.disturb(name, trouble, heal_s)
+
+    def disturb(self, name: str, *, loss: float, late: float, heal_s: float) -> None:
+        """Lose and delay part of the messages to an agent, and from it, for a while."""
+        self._timeline.note(f"network of {name} loses {loss:.0%} and delays {late:.0%}")
+        self._agents.disturb(name, Link(self.cluster.delay_s, loss, late), heal_s)
 
     def kill_coordinator(self, back_s: float) -> None:
         """End the coordinator; it comes back with what its journal kept."""
@@ -125,6 +134,7 @@ class Simulation:
             return
         self._timeline.note("the coordinator dies")
         self.run = None
+        self._agents.rest.stir(None)
         self._timeline.after(back_s, self._restart_coordinator)
 
     def crash_coordinator(self, after: int, back_s: float) -> None:
@@ -135,18 +145,26 @@ class Simulation:
 
     def _restart_coordinator(self) -> None:
         self._timeline.note("the coordinator is back")
-        self.run, self._run_tick = Run(self.policy, self._journal, self.now), None
-        self._wake_run()
+        self._start_coordinator()
         for name in self.living_agents():
             self._agents.connect(name)
+
+    def _start_coordinator(self) -> None:
+        self.run, self._run_tick = Run(self.policy, self._journal, self.now), None
+        self._agents.rest.stir(self.run.heartbeats)
+        self._wake_run()
 
     def _tell_run(self, event: events.RunEvent) -> None:
         if self.run is None:
             return
+        stage = self.run.stage
         wanted = self.run.handle(event, self.now)
         self._seen += 1
         if self._seen % self.cluster.check_every == 0:
             self.run.check_invariants()
+        asks = bool(wanted) and not isinstance(event, events.CheckpointCommitted)
+        if asks or self.run.stage != stage:
+            self._agents.rest.stir(self.run.heartbeats)
         for action in wanted:
             if self._crashes_at(action):
                 return
@@ -189,9 +207,3 @@ class Simulation:
         if run is self.run and due == self._run_tick:
             self._run_tick = None
             self._tell_run(events.Tick())
-
-    def _heal(self, name: str) -> None:
-        link = self._agents.link(name)
-        link.cut_to = link.cut_from = False
-        if self.run is not None:
-            self._agents.connect(name)
