@@ -10,9 +10,6 @@ from holdfast.testing.simulation import Simulation
 from holdfast.testing.storm import storm
 
 
-KINDS = ("worker", "hang", "agent", "coordinator", "crash", "network")
-
-
 def history(seed: int, *, rests: bool) -> list[str]:
     cluster = Cluster(hosts=6, room=2, num_steps=200, rests=rests)
     policy = Policy(
@@ -22,7 +19,7 @@ def history(seed: int, *, rests: bool) -> list[str]:
         rest_s=(0.0, 0.0, 20.0)[seed % 3],
     )
     simulation = Simulation(cluster, policy, seed)
-    storm(simulation, faults=12, until=300, kinds=KINDS)
+    storm(simulation, faults=12, until=300)
     simulation.run_until(2000)
     assert simulation.over
     return simulation.log

@@ -15,8 +15,6 @@ from holdfast.testing.cluster import Cluster
 from holdfast.testing.simulation import Simulation
 from holdfast.testing.storm import storm
 
-ALL_KINDS = ("worker", "hang", "agent", "coordinator", "crash", "network")
-
 
 def replacing(world_size: int, **more: int) -> Policy:
     return Policy(world_size=world_size, min_workers=world_size, **{"failures": 10**6} | more)
@@ -201,7 +199,7 @@ def test_a_storm_of_faults_costs_time_and_nothing_else(seed: int) -> None:
     )
     policy = Policy(world_size=6, min_workers=(6, 2)[seed % 2], failures=10**6)
     simulation = Simulation(cluster, policy, seed)
-    storm(simulation, faults=60, until=200, kinds=ALL_KINDS)
+    storm(simulation, faults=60, until=200)
     simulation.run_until(5000)
     assert_finished(simulation, 400)
 
@@ -211,7 +209,7 @@ def test_one_seed_is_one_history() -> None:
     for _ in range(2):
         cluster = Cluster(hosts=3, room=2, num_steps=100, loss=0.05, late=0.1)
         simulation = Simulation(cluster, replacing(6), seed=7)
-        storm(simulation, faults=20, until=80, kinds=ALL_KINDS)
+        storm(simulation, faults=20, until=80)
         simulation.run_until(1000)
         logs.append(simulation.log)
     assert logs[0] == logs[1]
