@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -44,6 +46,31 @@ def test_a_lost_connection_shortens_the_wait_until_the_host_is_heard() -> None:
     assert beats.suspects(now + 0.6) == []
     beats.hurry("a", now + 1.0)
     assert beats.suspects(now + 1.0) == ["a"]
+
+
+@given(st.lists(st.floats(0.01, 2.9), min_size=1, max_size=30))
+def test_a_host_that_was_at_rest_is_known_as_if_it_had_not_been(gaps: list[float]) -> None:
+    told, _ = watched(gaps)
+    rested, _ = watched([])
+    rested.rest("a")
+    assert rested.suspects(1e3) == [], "nobody waits for it"
+    assert rested.next_deadline() is None
+    rested.wake("a", itertools.accumulate(gaps))
+    assert rested.deadline_of("a") == told.deadline_of("a")
+    assert rested.suspects(1e3) == ["a"]
+
+
+def test_hosts_that_lose_their_connections_together_are_lost_together() -> None:
+    beats = Heartbeats(interval_s=1.0, floor_s=3.0)
+    for host in "abcd":
+        beats.heard(host, 0.0)
+    for host, deadline in (("a", 1.0), ("b", 1.05), ("c", 1.5)):
+        beats.hurry(host, deadline)
+    assert beats.suspects(0.95) == []
+    assert beats.suspects(1.0) == ["a", "b"]
+    assert beats.suspects(1.45) == []
+    assert beats.suspects(2.95) == ["c"], "nobody is suspected early for being silent"
+    assert beats.suspects(3.0) == ["d"]
 
 
 @given(st.lists(st.floats(0.01, 2.9), max_size=30))

@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from holdfast.core.run import Policy
-from holdfast.testing.simulation import Cluster, Simulation
+from holdfast.testing.cluster import Cluster
+from holdfast.testing.simulation import Simulation
 
 WORLD = 4
 STEPS = 60

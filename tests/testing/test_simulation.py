@@ -11,9 +11,9 @@ import pytest
 from holdfast.core.actions import Ended, Opened
 from holdfast.core.protocol import Stage
 from holdfast.core.run import Policy
-from holdfast.testing.simulation import Cluster, Simulation, storm
-
-ALL_KINDS = ("worker", "hang", "agent", "coordinator", "crash", "network")
+from holdfast.testing.cluster import Cluster
+from holdfast.testing.simulation import Simulation
+from holdfast.testing.storm import storm
 
 
 def replacing(world_size: int, **more: int) -> Policy:
@@ -60,6 +60,28 @@ def test_a_coordinator_that_comes_back_disturbs_nobody() -> None:
     assert generations(simulation) == 1
 
 
+def test_a_coordinator_that_comes_back_is_told_at_once() -> None:
+    policy = replacing(3, heartbeat_s=60, silence_s=200)
+    simulation = Simulation(Cluster(hosts=3, room=1, num_steps=20), policy, seed=0)
+    simulation.run_until(5)
+    simulation.kill_coordinator(back_s=2)
+    simulation.run_until(7.2)
+    assert simulation.run is not None
+    assert simulation.run.stage == Stage.RUN
+
+
+def test_a_network_that_is_mended_is_used_at_once() -> None:
+    policy = replacing(2, heartbeat_s=60, silence_s=200)
+    simulation = Simulation(Cluster(hosts=2, room=1, num_steps=20), policy, seed=0)
+    simulation.run_until(5)
+    simulation.cut(simulation.living_agents()[0], to=True, back=True, heal_s=2)
+    simulation.kill_worker(simulation.living_workers()[0])
+    simulation.run_until(6.9)
+    assert generations(simulation) == 1
+    simulation.run_until(7.2)
+    assert generations(simulation) == 2
+
+
 def test_the_run_ends_while_the_coordinator_is_away_and_it_finds_that_out() -> None:
     simulation = Simulation(Cluster(hosts=2, room=1, num_steps=5), replacing(2), seed=0)
     simulation.run_until(2)
@@ -95,6 +117,24 @@ def test_a_coordinator_that_dies_in_the_middle_of_its_work_comes_back_to_it(afte
     simulation.kill_worker(simulation.living_workers()[0])
     simulation.run_until(100)
     assert_finished(simulation, 20)
+
+
+def test_a_fact_whose_recording_was_cut_short_is_there_afterwards_or_is_not() -> None:
+    found = set()
+    for seed in range(10):
+        simulation = Simulation(Cluster(hosts=3, room=1, num_steps=10), replacing(3), seed)
+        simulation.run_until(5)
+        simulation.crash_coordinator(after=0, back_s=1)
+        simulation.kill_worker(simulation.living_workers()[0])
+        simulation.run_until(5.9)
+        assert simulation.run is None
+        simulation.run_until(6.01)
+        cut_short = next(line for line in simulation.log if "is cut short" in line)
+        assert generations(simulation) == (2 if cut_short.endswith("kept") else 1)
+        found.add(cut_short.rpartition(" ")[2])
+        simulation.run_until(100)
+        assert_finished(simulation, 10)
+    assert found == {"kept", "lost"}
 
 
 def test_a_world_shrinks_and_grows_again() -> None:
@@ -159,7 +199,7 @@ def test_a_storm_of_faults_costs_time_and_nothing_else(seed: int) -> None:
     )
     policy = Policy(world_size=6, min_workers=(6, 2)[seed % 2], failures=10**6)
     simulation = Simulation(cluster, policy, seed)
-    storm(simulation, faults=60, until=200, kinds=ALL_KINDS)
+    storm(simulation, faults=60, until=200)
     simulation.run_until(5000)
     assert_finished(simulation, 400)
 
@@ -169,7 +209,7 @@ def test_one_seed_is_one_history() -> None:
     for _ in range(2):
         cluster = Cluster(hosts=3, room=2, num_steps=100, loss=0.05, late=0.1)
         simulation = Simulation(cluster, replacing(6), seed=7)
-        storm(simulation, faults=20, until=80, kinds=ALL_KINDS)
+        storm(simulation, faults=20, until=80)
         simulation.run_until(1000)
         logs.append(simulation.log)
     assert logs[0] == logs[1]

@@ -15,6 +15,14 @@ _KINDS: Final[dict[str, TypeAdapter[Fact]]] = {
     kind.__name__: TypeAdapter(kind) for kind in (Opened, Ended)
 }
 
+FOLD_EVERY: Final = 200
+"""Facts after which SQLite's write-ahead log is folded into the database.
+
+By itself SQLite folds it after a thousand pages, and then leaves it lying there until the next
+write. If a disk loses the end of the log in that state, what is left of it hides newer pages of the
+database, which is then malformed. So we fold it ourselves, and empty it at once.
+"""
+
 
 class Journal:
     """One run's; synced with every fact.
@@ -28,10 +36,12 @@ class Journal:
 
     def __init__(self, path: Path) -> None:
         self._path = path
+        self._unfolded = 0
         try:
             self._database = sqlite3.connect(path, isolation_level=None)
             self._database.execute("PRAGMA journal_mode = WAL")
             self._database.execute("PRAGMA synchronous = FULL")
+            self._database.execute("PRAGMA wal_autocheckpoint = 0")
             self._database.execute(
                 "CREATE TABLE IF NOT EXISTS facts "
                 "(number INTEGER PRIMARY KEY, kind TEXT, fact TEXT)"
@@ -67,6 +77,10 @@ class Journal:
         text = _KINDS[kind].dump_json(fact).decode()
         try:
             self._database.execute("INSERT INTO facts (kind, fact) VALUES (?, ?)", (kind, text))
+            self._unfolded += 1
+            if self._unfolded == FOLD_EVERY:
+                self._database.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+                self._unfolded = 0
         except sqlite3.Error as error:
             raise self._broken(error) from None
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import heapq
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
@@ -16,6 +17,8 @@ GAP_GAIN: Final = 1 / 8
 DEVIATION_GAIN: Final = 1 / 4
 DEVIATIONS: Final = 4
 """The constants of RFC 6298, section 2."""
+TOGETHER_S: Final = 0.1
+"""Hosts without a connection whose deadlines are no further apart are lost together."""
 
 
 @dataclass(slots=True)
@@ -32,6 +35,16 @@ class _Arrivals:
     deviation: float
     limit: float = math.inf
     queued: float = math.inf
+
+    def add(self, times: Iterable[float]) -> None:
+        """Note some more."""
+        last, mean, deviation = self.last, self.gap, self.deviation
+        for time in times:
+            gap, last = time - last, time
+            deviation += DEVIATION_GAIN * (abs(gap - mean) - deviation)
+            mean += GAP_GAIN * (gap - mean)
+        self.last, self.gap, self.deviation = last, mean, deviation
+        self.limit = math.inf
 
 
 class Heartbeats:
@@ -53,10 +66,7 @@ class Heartbeats:
         if known is None:
             self._arrivals[host] = _Arrivals(now, self._interval_s, self._interval_s / 2)
         else:
-            gap = now - known.last
-            known.deviation += DEVIATION_GAIN * (abs(gap - known.gap) - known.deviation)
-            known.gap += GAP_GAIN * (gap - known.gap)
-            known.last, known.limit = now, math.inf
+            known.add((now,))
         self._enqueue(host)
 
     def hurry(self, host: str, deadline: float) -> None:
@@ -69,6 +79,15 @@ class Heartbeats:
         """Wait for this host no longer."""
         self._arrivals.pop(host, None)
 
+    def rest(self, host: str) -> None:
+        """Do not wait for `host` until it is woken: it is known to be well."""
+        self._arrivals[host].queued = math.inf
+
+    def wake(self, host: str, times: Iterable[float]) -> None:
+        """Note when `host` was heard while it was at rest, and wait for it again."""
+        self._arrivals[host].add(times)
+        self._enqueue(host)
+
     def deadline_of(self, host: str) -> float:
         """When `host` will be suspected if it stays silent."""
         arrivals = self._arrivals[host]
@@ -80,19 +99,28 @@ class Heartbeats:
         return self._queue[0][0] if self._queue else None
 
     def suspects(self, now: float) -> list[str]:
-        """Hosts whose deadline has passed; they are forgotten."""
-        found = []
-        while self._queue and self._queue[0][0] <= now:
+        """Hosts whose deadline has passed; they are forgotten.
+
+        A rack that loses its power is one loss, not twenty within a few milliseconds: with a host
+        go those that have lost their connection too and are about to be suspected.
+        """
+        found: list[str] = []
+        others: list[str] = []
+        soon = now
+        while self._queue and self._queue[0][0] <= soon:
             queued, host = heapq.heappop(self._queue)
             arrivals = self._arrivals.get(host)
             if arrivals is None or arrivals.queued != queued:
                 continue
-            if self.deadline_of(host) <= now:
+            if self.deadline_of(host) <= now or arrivals.limit <= soon:
                 self.forget(host)
                 found.append(host)
+                soon = now + TOGETHER_S
             else:
                 arrivals.queued = math.inf
-                self._enqueue(host)
+                others.append(host)
+        for host in others:
+            self._enqueue(host)
         return found
 
     def _enqueue(self, host: str) -> None:

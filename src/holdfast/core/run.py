@@ -81,13 +81,15 @@ class Run:
         reason: Why the run failed, once it has.
         culprit: The rank that failed last, and how.
         result: What a worker that has finished reports of the run.
+        heartbeats: When each host was heard.
     """
 
     def __init__(
         self, policy: Policy, facts: Iterable[Fact], now: float, checkpoint: int = 0
     ) -> None:
         self.policy = policy
-        self.generation, self.members, self.stage = 0, dict[int, str](), Stage.IDLE
+        self.generation, self.stage = 0, Stage.IDLE
+        self.members: Mapping[int, str] = {}  # orders and facts hold it too: replaced, not changed
         self.start: Start | None = None
         self.reason = ""
         self.culprit: tuple[int, Failure] | None = None
@@ -102,14 +104,14 @@ class Run:
         self._fenced: dict[str, None] = {}
         self._finished: set[int] = set()
         self._budget = Budget(policy.failures, policy.window_s)
-        self._heartbeats = Heartbeats(interval_s=policy.heartbeat_s, floor_s=policy.silence_s)
+        self.heartbeats = Heartbeats(interval_s=policy.heartbeat_s, floor_s=policy.silence_s)
         self._grow_at: float | None = None
         self._rest_until = now
         self._give_up_at: float | None = now + policy.patience_s
         self._member_hosts = _by_host(self.members)
         self._waiting = dict.fromkeys(self._member_hosts)
         for host in self._waiting:
-            self._heartbeats.heard(host, now)
+            self.heartbeats.heard(host, now)
 
     def handle(self, event: RunEvent, now: float) -> list[RunAction]:
         """Take note of `event`; returns what is to be done, in order."""
@@ -117,10 +119,10 @@ class Run:
             case Reported(status):
                 return self._report(status, now)
             case Disconnected(host):
-                self._heartbeats.hurry(host, now + self.policy.reconnect_s)
+                self.heartbeats.hurry(host, now + self.policy.reconnect_s)
                 return []
             case Lost(host):
-                self._heartbeats.forget(host)
+                self.heartbeats.forget(host)
                 return self._give_up_on([host], "was lost", now)
             case Settled(verdict):
                 return self._settle_checkpoint(verdict)
@@ -134,7 +136,7 @@ class Run:
         """When a Tick is due, if nothing else happens."""
         if self.stage == Stage.END:
             return None
-        waits = (self._heartbeats.next_deadline(), self._grow_at, self._give_up_at)
+        waits = (self.heartbeats.next_deadline(), self._grow_at, self._give_up_at)
         return min((wait for wait in waits if wait is not None), default=None)
 
     def check_invariants(self) -> None:
@@ -155,7 +157,7 @@ class Run:
     def _replay(self, fact: Fact) -> None:
         match fact:
             case Opened(generation, members):
-                self.generation, self.members = generation, dict(members)
+                self.generation, self.members = generation, members
             case Ended(reason, culprit, result):
                 self.stage, self.reason = Stage.END, reason
                 self.culprit, self.result = culprit, result
@@ -170,7 +172,7 @@ class Run:
         known = self._hosts.get(host)
         if known is not None and status.number < known.number:
             return []  # one with the same number is said again, on a new connection
-        self._heartbeats.heard(host, now)
+        self.heartbeats.heard(host, now)
         self._hosts[host] = status
         self._room += status.room - (known.room if known else 0)
         self._stop |= status.stop  # asked of one before us
@@ -208,8 +210,9 @@ class Run:
         )
 
     def _bury(self, status: Status, now: float) -> list[RunAction]:
-        for rank in status.failed:
-            self.members.pop(rank, None)
+        self.members = {
+            rank: host for rank, host in self.members.items() if rank not in status.failed
+        }
         rank, failure = next(iter(status.failed.items()))  # the first to fail is to blame
         start = None if self.start is None else self.start.step
         again = failure.repeatable and (failure.cause, start) == self._last_failure
@@ -245,7 +248,7 @@ class Run:
     def _tick(self, now: float) -> list[RunAction]:
         if self.stage == Stage.END:
             return []
-        actions = self._give_up_on(self._heartbeats.suspects(now), "fell silent", now)
+        actions = self._give_up_on(self.heartbeats.suspects(now), "fell silent", now)
         if actions:
             return actions
         if self._give_up_at is not None and now >= self._give_up_at:
@@ -307,7 +310,7 @@ class Run:
         elif self._give_up_at is None:
             self._give_up_at = now + self.policy.patience_s
         left = [host for host in before if host in room and host not in self._member_hosts]
-        record = Record(Opened(self.generation, dict(self.members)))
+        record = Record(Opened(self.generation, self.members))
         return [record, *self._orders_to([*self._member_hosts, *left])]
 
     def _go_on(self) -> list[RunAction]:
@@ -334,7 +337,6 @@ class Run:
         return len(self.members) < self.policy.min_workers
 
     def _orders_to(self, hosts: Iterable[str]) -> list[RunAction]:
-        members = dict(self.members)
         return [
             Send(
                 host,
@@ -342,7 +344,7 @@ class Run:
                     generation=self.generation,
                     stage=self.stage,
                     ranks=self._member_hosts.get(host, ()),
-                    members=members,
+                    members=self.members,
                     start=self.start,
                     verdict=self._saving.verdict,
                     stop=self._stop,

@@ -32,7 +32,14 @@ def settle(members: Mapping[int, str], reports: Sequence[Status], checkpoint: in
         return Start(step=checkpoint, donors={})
     step = max(reach.values())
     ready = [rank for rank, steps in sorted(reach.items()) if steps == step]
-    return Start(step=step, donors={rank: _donor(rank, ready, members) for rank in members})
+    near: dict[str, list[int]] = {}
+    for rank in ready:
+        near.setdefault(members[rank], []).append(rank)
+    donors = {
+        rank: rank if reach.get(rank) == step else _donor(rank, near.get(host, ready))
+        for rank, host in members.items()
+    }
+    return Start(step=step, donors=donors)
 
 
 def _reach(report: Status, committed: int) -> int:
@@ -40,9 +47,6 @@ def _reach(report: Status, committed: int) -> int:
     return report.rooted if report.rooted == committed + 1 else committed
 
 
-def _donor(rank: int, ready: Sequence[int], members: Mapping[int, str]) -> int:
-    """Who gives `rank` its state: itself, else the next of its host, else the next of all."""
-    if rank in ready:
-        return rank
-    near = [donor for donor in ready if members[donor] == members[rank]] or ready
-    return near[rank % len(near)]
+def _donor(rank: int, ready: Sequence[int]) -> int:
+    """Who gives a rank its state, so that they share the work."""
+    return ready[rank % len(ready)]

@@ -2,8 +2,8 @@
 
 What a worker has learnt is a chain of hashes, one link a step, so two workers that differ in any
 step differ for ever. A step is simulated as a whole: when it began, when its reduced gradient was
-complete, and when the last worker had taken it over. How far a single worker was in between is
-worked out only if something happens to it.
+complete, and when the last worker had taken it over. How far a single worker was in between, and
+how far it has come with its group, is worked out only if something happens to it.
 """
 
 from __future__ import annotations
@@ -31,8 +31,9 @@ class Worker:
     """A process.
 
     Attributes:
-        committed: Steps behind its replica; None if it has none.
-        chain: What it has learnt.
+        committed: Steps behind its replica; None if it has none. While it trains, those that it
+            had when it began.
+        chain: What it has learnt, as of then.
         group: With whom it trains, if it does.
         hangs: Whether it does nothing any more.
         heard: The newest generation that it has heard of.
@@ -55,6 +56,8 @@ class Group:
 
     Attributes:
         size: How many there must be before a step can begin.
+        first, step: The first step that it took in hand, and the one it has in hand.
+        chain: What all have learnt before that one.
         root_at: When the reduced gradient of the step in hand is complete.
         end_at: When all have committed it.
         whole: Whether nobody has left.
@@ -63,7 +66,9 @@ class Group:
     generation: int
     size: int
     workers: dict[int, Worker] = field(default_factory=dict)
+    first: int = 0
     step: int = 0
+    chain: int = 0
     root_at: float = NEVER
     end_at: float = NEVER
     whole: bool = True
@@ -91,6 +96,7 @@ class DataPlane:
         self._groups: dict[int, Group] = {}
         self._roots: dict[str, tuple[int, int]] = {}
         self._stopping: set[str] = set()
+        self._newest = 0
         self.chains = [0]
         """What an undisturbed run would have learnt after each step, as far as this one came."""
 
@@ -104,16 +110,20 @@ class DataPlane:
 
     def is_over(self, group: Group) -> bool:
         """Whether a group has come to the end of the run, or to where it was asked to stop."""
-        stops = any(worker.host in self._stopping for worker in group.workers.values())
-        return stops or group.step == self.num_steps
+        if self._stopping and any(w.host in self._stopping for w in group.workers.values()):
+            return True
+        return group.step == self.num_steps
 
     def leave(self, worker: Worker, now: float) -> None:
         """Take a worker out of its group: it died or hangs, or it was told to stand still."""
         group, worker.group = worker.group, None
         if group is None:
             return
-        del group.workers[worker.rank]
+        if group.whole and group.step > group.first:
+            for each in group.workers.values():
+                self._take_stock(each, group)
         group.whole = False
+        del group.workers[worker.rank]
         if now < group.root_at:
             # It may have done its part before it went, and then the others can complete the step.
             if not worker.alive or worker.hangs or self._chance.random() < 0.5:
@@ -142,10 +152,13 @@ class DataPlane:
         self._roots.pop(worker.host, None)
         if group.whole and len(group.workers) == size:
             self._groups.clear()
+            assert generation > self._newest, "an older generation trains again"
+            self._newest = generation
             found = {(worker.committed, worker.chain) for worker in group.workers.values()}
             assert len(found) == 1, f"the workers of generation {generation} differ: {found}"
             assert worker.committed is not None
-            group.step = worker.committed
+            group.first = group.step = worker.committed
+            group.chain = worker.chain
             assert worker.chain == self.chains[group.step], f"step {group.step}: another lineage"
             self._begin_step(group, now)
 
@@ -153,8 +166,10 @@ class DataPlane:
         """All that are left commit the step, and begin the next if nobody has left."""
         if now != group.end_at:
             return  # somebody died, so it does not end
-        for worker in group.workers.values():
-            self._commit(worker, group)
+        if not group.whole:
+            for worker in group.workers.values():
+                self._commit(worker, group)
+        group.chain = self._learnt(group)
         group.step += 1
         group.root_at = group.end_at = NEVER
         if group.whole:
@@ -167,10 +182,21 @@ class DataPlane:
             group.end_at = group.root_at + PASSING * duration
         self._begin(group)
 
+    def _take_stock(self, worker: Worker, group: Group) -> None:
+        """Credit a worker with what its group has committed since it began."""
+        assert worker.committed == group.first, "a step was skipped, or committed twice"
+        worker.committed, worker.chain = group.step, group.chain
+        self._roots[worker.host] = (group.step, group.chain)
+
     def _commit(self, worker: Worker, group: Group) -> None:
         assert worker.committed == group.step, "a step was skipped, or committed twice"
-        worker.committed, worker.chain = group.step + 1, link(worker.chain, group.step)
+        worker.committed, worker.chain = group.step + 1, self._learnt(group)
         self._roots[worker.host] = (worker.committed, worker.chain)
-        if len(self.chains) == worker.committed:
-            self.chains.append(worker.chain)
-        assert self.chains[worker.committed] == worker.chain, "two lineages"
+
+    def _learnt(self, group: Group) -> int:
+        """What is known after the step in hand, which somebody commits."""
+        chain = link(group.chain, group.step)
+        if len(self.chains) == group.step + 1:
+            self.chains.append(chain)
+        assert self.chains[group.step + 1] == chain, "two lineages"
+        return chain

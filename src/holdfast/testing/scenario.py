@@ -14,7 +14,8 @@ import yaml
 from pydantic import BaseModel, ConfigDict
 
 from holdfast.core.run import Policy
-from holdfast.testing.simulation import Cluster, Simulation
+from holdfast.testing.cluster import Cluster
+from holdfast.testing.simulation import Simulation
 
 
 class _Part(BaseModel):

@@ -1,0 +1,23 @@
+"""Endurance at any size: `python -m holdfast.testing 1000 3600 200`.
+
+The arguments are hosts, seconds of virtual time, and how often part of a rack is struck.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+
+from holdfast.testing.endurance import endure
+
+
+def main() -> None:
+    """Let it happen, and print what it was and how long it took."""
+    hosts, seconds, bursts = map(int, sys.argv[1:])
+    begin = time.perf_counter()
+    endured = endure(hosts=hosts, seconds=seconds, bursts=bursts, seed=0)
+    print(f"{hosts} hosts, {seconds} s: {endured} in {time.perf_counter() - begin:.1f} s")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,262 @@
+"""The simulated agents: the real machine of each, and workers that are made up."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from typing import Final
+
+from holdfast.core import actions, events
+from holdfast.core.hangs import STOPPED_S
+from holdfast.core.protocol import Failure, Orders, Part, Stage, Start, Status
+from holdfast.core.supervisor import Supervisor
+from holdfast.testing.cluster import Cluster
+from holdfast.testing.data_plane import DataPlane, Group, Worker
+from holdfast.testing.network import LATE_S, Link
+from holdfast.testing.rest import Agent, Rest
+from holdfast.testing.timeline import Timeline
+
+RECONNECT_S: Final = 0.1
+"""An agent without a connection tries again this often."""
+
+
+class Agents:
+    """All of a cluster.
+
+    Args:
+        cluster: What it is made of.
+        heartbeat_s: How often each reports, seconds.
+        timeline: When things happen.
+        tell_run: Called with what reaches the coordinator.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        heartbeat_s: float,
+        timeline: Timeline,
+        tell_run: Callable[[events.RunEvent], None],
+    ) -> None:
+        self._cluster, self._heartbeat_s = cluster, heartbeat_s
+        self._timeline, self._tell_run = timeline, tell_run
+        self._chance = timeline.chance
+        self._usual = Link(cluster.delay_s, cluster.loss, cluster.late)
+        self._agents: dict[str, Agent] = {}
+        self._names = itertools.count()
+        self.plane = DataPlane(self._chance, cluster.num_steps, cluster.step_s, self._begun)
+        """What the workers do together."""
+        self.rest = Rest(cluster, heartbeat_s, timeline, tell_run, self._tick)
+
+    def living(self) -> list[str]:
+        """Those that run, by name."""
+        return [name for name, agent in self._agents.items() if agent.alive]
+
+    def living_workers(self) -> list[Worker]:
+        """Workers that run."""
+        return [worker for name in self.living() for worker in self.workers_of(name)]
+
+    def workers_of(self, name: str) -> list[Worker]:
+        """Workers that run on one."""
+        return [worker for worker in self._agents[name].workers.values() if worker.alive]
+
+    def disturb(self, name: str, trouble: Link, heal_s: float) -> None:
+        """Have the network of an agent be in trouble for a while."""
+        agent = self._agents[name]
+        self.rest.touch(agent, self._timeline.now)
+        agent.link = trouble
+        self._timeline.after(heal_s, self._heal, agent)
+
+    def start(self) -> None:
+        """A host joins."""
+        name = f"host-{next(self._names):04}"
+        machine = Supervisor(name, self._cluster.room, self._heartbeat_s, self._timeline.now)
+        self._agents[name] = Agent(name, machine, self._usual, self._timeline.now)
+        self._timeline.after(self._chance.uniform(0, 0.01), self._tell, name, events.Tick())
+
+    def connect(self, name: str) -> None:
+        """Have an agent find the coordinator, soon, if it is there and the network is whole."""
+        delay_s = self._chance.uniform(0, RECONNECT_S)
+        self._timeline.after(delay_s, self._connect, self._agents[name])
+
+    def kill(self, name: str, back_s: float) -> None:
+        """End one and with it its workers; another takes its place after a while."""
+        agent = self._agents[name]
+        if not agent.alive:
+            return
+        self._timeline.note(f"agent {name} dies")
+        self.rest.touch(agent, self._timeline.now)
+        self._end(agent)
+        gone = events.Disconnected(name)
+        self._timeline.after(agent.link.draw_delay_s(self._chance), self._tell_run, gone)
+        self._timeline.after(back_s, self.start)
+
+    def kill_worker(self, worker: Worker, cause: str) -> None:
+        """End a worker; its agent sees it in a millisecond."""
+        self._timeline.note(f"rank {worker.rank} on {worker.host} dies: {cause}")
+        self._die(worker)
+        exited = events.Exited(worker.rank, worker.process, Failure(cause=cause))
+        self._timeline.after(0.001, self._tell, worker.host, exited)
+
+    def hang_worker(self, worker: Worker) -> None:
+        """Have a worker do nothing any more; its agent ends it once that is certain."""
+        self._timeline.note(f"rank {worker.rank} on {worker.host} hangs")
+        worker.hangs = True
+        self.plane.leave(worker, self._timeline.now)
+        self._timeline.after(STOPPED_S, self._end_hung, worker)
+
+    def order(self, name: str, orders: Orders) -> None:
+        """Send an agent what the coordinator wants of it."""
+        link = self._agents[name].link
+        if not link.cut_to and not link.loses(self._chance):
+            ordered = events.Ordered(orders)
+            self._timeline.after(link.draw_delay_s(self._chance), self._tell, name, ordered)
+
+    def _connect(self, agent: Agent) -> None:
+        if agent.alive and agent.newest is not None:
+            self.rest.touch(agent, self._timeline.now)
+            self._report(agent, agent.newest, heartbeat=False)
+
+    def _heal(self, agent: Agent) -> None:
+        agent.link = self._usual
+        self.rest.touch(agent, self._timeline.now + LATE_S)
+        self.connect(agent.name)
+
+    def _tell(self, name: str, event: events.AgentEvent) -> None:
+        agent = self._agents[name]
+        if not agent.alive:
+            return
+        is_tick = isinstance(event, events.Tick)
+        if not is_tick:
+            self.rest.touch(agent, self._timeline.now)
+        wanted = agent.machine.handle(event, self._timeline.now)
+        if wanted and not is_tick:
+            agent.machine.check_invariants()
+        for action in wanted:
+            if isinstance(action, actions.Report):
+                self._report(agent, action.status, heartbeat=is_tick)
+            else:
+                self._perform(agent, action)
+        due = agent.machine.next_deadline()
+        if due is not None and (agent.tick_at is None or due < agent.tick_at):
+            agent.tick_at = due
+            self._timeline.at(due, self._tick, agent, due)
+
+    def _tick(self, agent: Agent, due: float) -> None:
+        if agent.alive and agent.tick_at == due and not self.rest.takes(agent):
+            agent.tick_at = None
+            self._tell(agent.name, events.Tick())
+
+    def _report(self, agent: Agent, status: Status, *, heartbeat: bool) -> None:
+        link, agent.newest = agent.link, status
+        if link.cut_from or link.loses(self._chance):
+            return
+        if heartbeat and link.well:  # see `testing.rest`
+            delay_s = link.beat_delay_s(self._timeline.now)
+        else:
+            delay_s = link.draw_delay_s(self._chance)
+        self._timeline.after(delay_s, self._tell_run, events.Reported(status))
+
+    def _perform(self, agent: Agent, action: actions.AgentAction) -> None:
+        match action:
+            case actions.Abort(generation):
+                for worker in list(agent.workers.values()):
+                    self._call_out(worker, generation)
+            case actions.Fork(rank, generation, process):
+                worker = Worker(rank, agent.name, process, heard=generation)
+                agent.workers[rank] = worker
+                delay_s = self._cluster.fork_s * self._chance.uniform(1, 3)
+                self._timeline.after(delay_s, self._park, worker, generation)
+            case actions.Kill(rank, process):
+                self._die(agent.workers[rank])
+                exited = events.Exited(rank, process, Failure(cause="killed by its agent"))
+                delay_s = self._chance.uniform(0.001, 0.1)
+                self._timeline.after(delay_s, self._tell, agent.name, exited)
+            case actions.Release(generation, start):
+                self._timeline.note(
+                    f"{agent.name} goes on in generation {generation} from step {start.step}"
+                )
+                for worker in list(agent.workers.values()):
+                    self._release(worker, generation, start)
+            case actions.Leave():
+                self._end(agent)
+                self._timeline.after(1.0, self.start)
+            case actions.RequestStop():
+                self.plane.request_stop(agent.name)
+
+    def _end(self, agent: Agent) -> None:
+        agent.alive = False
+        for worker in list(agent.workers.values()):
+            self._die(worker)
+
+    # Workers.
+
+    def _call_out(self, worker: Worker, generation: int) -> None:
+        """Let a worker know of a generation; it parks once it comes to look, and once only."""
+        if generation > worker.heard:
+            worker.heard = generation
+            self.plane.leave(worker, self._timeline.now)
+            delay_s = self._chance.uniform(0.001, self._cluster.step_s)
+            self._timeline.after(delay_s, self._park, worker, generation)
+
+    def _die(self, worker: Worker) -> None:
+        worker.alive = False
+        self.plane.leave(worker, self._timeline.now)
+        workers = self._agents[worker.host].workers
+        if workers.get(worker.rank) is worker:
+            del workers[worker.rank]
+
+    def _end_hung(self, worker: Worker) -> None:
+        if worker.alive:
+            self.kill_worker(worker, "hung")
+
+    def _park(self, worker: Worker, generation: int) -> None:
+        if worker.alive and not worker.hangs:
+            rooted = self.plane.rooted(worker.host)
+            parked = events.Parked(worker.rank, generation, worker.committed, rooted)
+            self._tell(worker.host, parked)
+
+    def _release(self, worker: Worker, generation: int, start: Start) -> None:
+        donor = start.donors.get(worker.rank)
+        assert worker.committed is None or worker.committed <= start.step, "a step is taken back"
+        if donor == worker.rank:
+            self.plane.settle(worker, start)
+            self._timeline.after(0.001, self._join, worker, generation)
+        else:
+            worker.committed = None
+            delay_s = self._chance.uniform(0.01, 0.1)
+            self._timeline.after(delay_s, self._copy, worker, generation, start, donor)
+
+    def _copy(self, worker: Worker, generation: int, start: Start, donor: int | None) -> None:
+        if not self._belongs(worker, generation):
+            return
+        giver = None
+        if donor is not None:
+            host = self._agents[worker.host].machine.members[donor]
+            giver = self._agents[host].workers.get(donor)
+            if giver is None or giver.committed != start.step:
+                return  # it died meanwhile, or left: another generation is on its way
+        self.plane.copy(worker, start, giver)
+        self._join(worker, generation)
+
+    def _join(self, worker: Worker, generation: int) -> None:
+        if self._belongs(worker, generation):
+            members = self._agents[worker.host].machine.members
+            self.plane.join(worker, generation, len(members), self._timeline.now)
+
+    def _belongs(self, worker: Worker, generation: int) -> bool:
+        machine = self._agents[worker.host].machine
+        running = (machine.generation, machine.stage) == (generation, Stage.RUN)
+        return worker.alive and not worker.hangs and running and not machine.failed
+
+    def _begun(self, group: Group) -> None:
+        if self.plane.is_over(group):
+            for worker in group.workers.values():
+                finished = events.Finished(worker.rank, group.generation, {})
+                self._timeline.after(0.001, self._tell, worker.host, finished)
+            return
+        if group.step and group.step % self._cluster.checkpoint_every == 0:
+            for worker in group.workers.values():
+                part = Part(step=group.step)
+                wrote = events.Wrote(worker.rank, group.generation, part)
+                self._timeline.after(0.5, self._tell, worker.host, wrote)
+        self._timeline.at(group.end_at, lambda: self.plane.end_step(group, self._timeline.now))

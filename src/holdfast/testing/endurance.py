@@ -1,0 +1,66 @@
+"""Endurance: a large cluster for a long time, which loses part of a rack again and again."""
+
+from __future__ import annotations
+
+import gc
+from dataclasses import dataclass
+from typing import Final
+
+from holdfast.core.run import Policy
+from holdfast.testing.cluster import Cluster
+from holdfast.testing.simulation import Simulation
+from holdfast.testing.storm import burst
+
+RACK: Final = 12
+"""How many hosts are struck at a time."""
+NEEDED: Final = 0.9
+"""Part of the hosts that must be up for the run to go on; far more always are."""
+UNBOUNDED: Final = 10**9
+FIRST_S: Final = 15.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Endured:
+    """What a cluster went through."""
+
+    faults: int
+    generations: int
+    steps: int
+
+
+def endure(*, hosts: int, seconds: float, bursts: int, seed: int) -> Endured:
+    """Strike a cluster again and again; after each time it must get on.
+
+    That no step is lost, committed twice or taken back, that there is one lineage, and that none
+    trains who was fenced off, is asserted within (`testing.data_plane`). The coordinator's own
+    invariants take a look at every host, so here they are checked once for as many events as there
+    are hosts.
+
+    Args:
+        hosts: How many, with a worker each.
+        seconds: For how long, of virtual time.
+        bursts: How often a rack is struck. Half a minute is enough to get over it.
+        seed: Fixes everything.
+    """
+    cluster = Cluster(hosts=hosts, room=1, num_steps=UNBOUNDED, check_every=hosts)
+    policy = Policy(world_size=hosts, min_workers=int(NEEDED * hosts), failures=UNBOUNDED)
+    gc.disable()  # a collector that looks at every agent again and again takes a third of the time
+    try:
+        simulation = Simulation(cluster, policy, seed)
+        simulation.run_until(FIRST_S)
+        faults = 0
+        for number in range(bursts):
+            before = simulation.steps
+            faults += burst(simulation, RACK)
+            simulation.run_until(FIRST_S + (seconds - FIRST_S) * (number + 1) / bursts)
+            assert simulation.steps > before, f"it does not get on at {simulation.now:.0f} s"
+        while not simulation.over and simulation.now < seconds + 200:
+            simulation.stop()  # maybe twice: a coordinator that crashes forgets that it was asked
+            simulation.run_until(simulation.now + 50)
+    finally:
+        gc.enable()
+    assert simulation.run is not None
+    assert simulation.over
+    assert not simulation.run.reason, simulation.run.reason
+    generations = simulation.run.generation
+    return Endured(faults=faults, generations=generations, steps=simulation.steps)

@@ -1,0 +1,30 @@
+"""To leave out heartbeats that would change nothing changes nothing."""
+
+from __future__ import annotations
+
+import pytest
+
+from holdfast.core.run import Policy
+from holdfast.testing.cluster import Cluster
+from holdfast.testing.simulation import Simulation
+from holdfast.testing.storm import storm
+
+
+def history(seed: int, *, rests: bool) -> list[str]:
+    cluster = Cluster(hosts=6, room=2, num_steps=200, rests=rests)
+    policy = Policy(
+        world_size=8,
+        min_workers=(8, 4)[seed % 2],
+        failures=10**6,
+        rest_s=(0.0, 0.0, 20.0)[seed % 3],
+    )
+    simulation = Simulation(cluster, policy, seed)
+    storm(simulation, faults=12, until=300)
+    simulation.run_until(2000)
+    assert simulation.over
+    return simulation.log
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_the_history_is_the_same_with_and_without_rest(seed: int) -> None:
+    assert history(seed, rests=True) == history(seed, rests=False)
