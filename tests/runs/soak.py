@@ -2,8 +2,8 @@
 
     python tests/runs/soak.py --seeds 10      # 1,000 steps and 200 faults each
 
-The run must end with the weights of an undisturbed one, with every sample of an epoch used once, and
-with the command and the fork server holding no more than they held near its beginning.
+The run must end with the weights of an undisturbed one, with every sample of an epoch used once,
+and with the command and the fork server holding no more than they held near its beginning.
 """
 
 import argparse
@@ -82,12 +82,14 @@ class Soak:
     held: list = field(default_factory=list)
     _arena: object = None
     _over: bool = False
+    _lasting: list = field(default_factory=list)
 
     def run(self, job, forks):
         """Train; returns the result."""
         thread = threading.Thread(target=self._strike_all)
         with RunDirectory(self.directory, job, resume=False) as directory:
-            thread.start()  # before there is anything that could be ended
+            self._lasting = _lasting()
+            thread.start()
             try:
                 return local.run(job, directory, Controls(watch=self._watch), forks)
             finally:
@@ -98,7 +100,7 @@ class Soak:
         self._arena = arena
 
     def _strike_all(self):
-        chance, lasting = random.Random(self.seed), _lasting()
+        chance = random.Random(self.seed)
         kinds = [kind for kind, weight in KINDS.items() for _ in range(weight)]
         for step in sorted(chance.randrange(1, self.steps - 5) for _ in range(self.faults)):
             while self._committed() < step and not self._over:
@@ -108,7 +110,7 @@ class Soak:
             while not self._over and not self._strike(kind, chance):
                 time.sleep(0.001)
             if sum(self.struck.values()) % 10 == 0:
-                self.held.append([Holdings.of(process) for process in lasting])
+                self.held.append([Holdings.of(process) for process in self._lasting])
 
     def _committed(self):
         arena = self._arena
@@ -225,14 +227,18 @@ def main():
     parser.add_argument("--faults", type=int, default=200)
     options = parser.parse_args()
     sys.path.insert(0, str(Path(__file__).parent))
-    with ForkServer(spawn(WORKER)) as forks:
-        forks.prepare(())
-        for seed in range(options.first, options.first + options.seeds):
-            with tempfile.TemporaryDirectory() as folder:
-                found = soak(
-                    forks, Path(folder), seed=seed, steps=options.steps, faults=options.faults
-                )
-            print(json.dumps(found), flush=True)
+    server = ForkServer(spawn(WORKER))
+    try:
+        with server as forks:
+            forks.prepare(())
+            for seed in range(options.first, options.first + options.seeds):
+                with tempfile.TemporaryDirectory() as folder:
+                    found = soak(
+                        forks, Path(folder), seed=seed, steps=options.steps, faults=options.faults
+                    )
+                print(json.dumps(found), flush=True)
+    finally:
+        print(server.output().decode(), end="", file=sys.stderr)
 
 
 if __name__ == "__main__":

@@ -92,7 +92,8 @@ class _Server:
                     self._selector.register(
                         channel, selectors.EVENT_READ, partial(self._hear_agent, agent)
                     )
-                    channel.send(Ready())
+                    with contextlib.suppress(ConnectionError):  # its end is the next thing heard
+                        channel.send(Ready())
                 case _:
                     raise ProtocolError(f"the fork server cannot handle {message.kind!r}")
 
