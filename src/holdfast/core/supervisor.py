@@ -115,6 +115,7 @@ class Supervisor:
             if (orders.stage, self.stage) == (Stage.RUN, Stage.HALT) and not self._failed:
                 assert orders.start is not None
                 self.stage = Stage.RUN
+                self._verdict = self._verdict if orders.start.donors else None
                 actions += [Release(self.generation, orders.start), self._report(now)]
         return actions
 
