@@ -28,7 +28,7 @@ def struck(train, tmp_path, undisturbed):
     It must end with the weights of the undisturbed run, and each step written down once.
     """
 
-    def run(*strikes, **keys):
+    def run(*strikes, number=signal.SIGKILL, **keys):
         keys = {**LONG, **keys}
         if not undisturbed:
             undisturbed.append(train(**LONG)["weights_sha256"])
@@ -37,7 +37,7 @@ def struck(train, tmp_path, undisturbed):
         def kill(arena):
             if due and arena[0, Word.COMMITTED] >= due[0][0]:
                 for who in due.pop(0)[1:]:
-                    os.kill(pid_of(path, who), signal.SIGKILL)
+                    os.kill(pid_of(path, who), number)
 
         result = train(run_dir=path, controls=Controls(watch=kill), **keys)
         assert not due
@@ -78,6 +78,12 @@ def test_a_coordinator_that_is_killed_in_a_recovery_brings_it_to_its_end(struck)
     assert all(step > 0 for step in generations(events)[1:])
 
 
+@pytest.mark.parametrize("who", ["agent", "coordinator"])
+def test_what_is_stopped_is_replaced_like_what_is_killed(struck, who):
+    events = struck((30, who), number=signal.SIGSTOP)
+    assert [e["status"] for e in events if e["event"] == f"{who}-exited"] == [-signal.SIGKILL]
+
+
 def test_coordinator_and_agent_may_be_killed_at_once(struck):
     assert len(generations(struck((60, "coordinator", "agent"), (120, "agent", "coordinator")))) > 1
 
@@ -106,7 +112,7 @@ def test_what_dies_again_and_again_ends_the_run_in_a_line(train, tmp_path, who):
             killed.append(pid_of(path, who))
             os.kill(killed[-1], signal.SIGKILL)
 
-    with pytest.raises(HoldfastError, match=f"the {who} was killed, the last of more than 2"):
+    with pytest.raises(HoldfastError, match=f"the {who} ended, the last of more than 2"):
         train(
             run_dir=path,
             controls=Controls(watch=watch),

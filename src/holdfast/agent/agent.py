@@ -174,7 +174,7 @@ class Agent:
             case actions.Release():
                 self._release(action)
             case actions.Settle(verdict):
-                self._send_all(CheckpointDone(step=verdict.step, error=verdict.error))
+                self._send_all(CheckpointDone(number=verdict.number, error=verdict.error))
             case actions.RequestStop():
                 self._arena.request_stop()
             case actions.Leave(reason):

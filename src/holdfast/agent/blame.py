@@ -27,7 +27,7 @@ def failure_of(
         status: Its exit status; the negative number of the signal that killed it.
         last_words: What it has said of its failure.
         hung: Why its agent has ended it, if it has.
-        out_of_memory: Whether the kernel has killed somebody for memory since the run began.
+        out_of_memory: Whether the kernel has killed somebody for memory just before.
     """
     if last_words is not None:
         if last_words.error in errors.BY_NAME:

@@ -16,7 +16,10 @@ from holdfast.wire.channel import Channel
 from holdfast.wire.messages import AnyMessage, Attach, Fork, Forked, Prepare, Ready, Vacated
 
 START_TIMEOUT_S: Final = 120.0
+READY_TIMEOUT_S: Final = 300.0
+"""Longer than all that its owner lets it do before."""
 FORK_TIMEOUT_S: Final = 30.0
+VACATE_TIMEOUT_S: Final = 30.0
 END_TIMEOUT_S: Final = 5.0
 DIED: Final = "the fork server died; see fork-server.log in the run's logs"
 
@@ -69,7 +72,7 @@ class ForkServer:
         Raises:
             HoldfastError: The fork server is gone, and all workers with it.
         """
-        self._await(Vacated, FORK_TIMEOUT_S, "ending workers", _never)
+        self._await(Vacated, VACATE_TIMEOUT_S, "ending workers", _never)
 
     def gone_within(self, timeout_s: float) -> bool:
         """Whether it is gone, or will be within that time."""
@@ -140,7 +143,7 @@ class Forks:
         Raises:
             HoldfastError: The fork server is gone.
         """
-        self._await(Ready, START_TIMEOUT_S, "getting ready")
+        self._await(Ready, READY_TIMEOUT_S, "getting ready")
 
     def fork(self, rank: int, config: str, fds: tuple[int, int, int]) -> tuple[int, int]:
         """Fork a worker; returns its process id and a pidfd, which is the caller's to close.

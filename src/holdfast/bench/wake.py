@@ -67,7 +67,7 @@ def _for_samples(arena: Arena, rank: int) -> None:
 
 def _for_checkpoint(arena: Arena, rank: int) -> None:
     near, far = pair()
-    await_commit(near, SharedMemoryGroup(arena, rank, ROUND_TIMEOUT_S), step=0)
+    await_commit(near, SharedMemoryGroup(arena, rank, ROUND_TIMEOUT_S), number=1)
     far.close()
 
 

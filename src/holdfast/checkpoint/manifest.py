@@ -207,6 +207,7 @@ def commit(root: Path, manifest: Manifest, attempt: str) -> Path:
         OSError: The disk is full or gone; the temporary directory is left for `sweep`.
     """
     temporary, final = root / temporary_name(manifest.step, attempt), _final(root, manifest.step)
+    (temporary / MANIFEST).unlink(missing_ok=True)  # of one who was killed while he wrote it
     _write_synced(temporary / MANIFEST, manifest.sealed().model_dump_json(indent=1))
     sync_directory(temporary)
     temporary.rename(final)

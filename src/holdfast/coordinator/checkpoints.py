@@ -50,7 +50,7 @@ class Checkpoints:
         final = self._root / manifest.directory_name(wish.step)
         failed = [part.error for part in wish.parts.values() if part.error]
         if final.is_dir():  # by a coordinator, or in a generation, that did not live to tell
-            return Verdict(generation=wish.generation, step=wish.step)
+            return _verdict(wish)
         if failed:
             return self._given_up(wish, failed[0])
         record = _manifest(wish.parts.values())
@@ -62,7 +62,7 @@ class Checkpoints:
         self._log.event("checkpoint", step=wish.step, directory=str(directory))
         with contextlib.suppress(OSError):  # the next one tries again
             manifest.prune(self._root, self._keep, record.best)
-        return Verdict(generation=wish.generation, step=wish.step)
+        return _verdict(wish)
 
     def _given_up(self, wish: Commit, error: str) -> Verdict:
         """The failed attempt is removed, so that it does not also hold the space it lacked."""
@@ -70,7 +70,11 @@ class Checkpoints:
         with contextlib.suppress(OSError):
             shutil.rmtree(self._root / manifest.temporary_name(wish.step, attempt))
         self._log.event("checkpoint-failed", step=wish.step, reason=error)
-        return Verdict(generation=wish.generation, step=wish.step, error=error)
+        return _verdict(wish, error)
+
+
+def _verdict(wish: Commit, error: str = "") -> Verdict:
+    return Verdict(generation=wish.generation, number=wish.number, step=wish.step, error=error)
 
 
 def _manifest(written: Iterable[Part]) -> Manifest:

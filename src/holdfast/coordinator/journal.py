@@ -6,14 +6,11 @@ import sqlite3
 from pathlib import Path
 from typing import Final, Self
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import ValidationError
 
 from holdfast.core.actions import Ended, Fact, Opened
 from holdfast.errors import HoldfastError
-
-_KINDS: Final[dict[str, TypeAdapter[Fact]]] = {
-    kind.__name__: TypeAdapter(kind) for kind in (Opened, Ended)
-}
+from holdfast.wire.messages import Message
 
 FOLD_EVERY: Final = 200
 """Facts after which SQLite's write-ahead log is folded into the database.
@@ -22,6 +19,12 @@ By itself SQLite folds it after a thousand pages, and then leaves it lying there
 write. If a disk loses the end of the log in that state, what is left of it hides newer pages of the
 database, which is then malformed. So we fold it ourselves, and empty it at once.
 """
+
+
+class _Line(Message):
+    """How a fact is written down."""
+
+    fact: Opened | Ended
 
 
 class Journal:
@@ -43,8 +46,7 @@ class Journal:
             self._database.execute("PRAGMA synchronous = FULL")
             self._database.execute("PRAGMA wal_autocheckpoint = 0")
             self._database.execute(
-                "CREATE TABLE IF NOT EXISTS facts "
-                "(number INTEGER PRIMARY KEY, kind TEXT, fact TEXT)"
+                "CREATE TABLE IF NOT EXISTS facts (number INTEGER PRIMARY KEY, fact TEXT)"
             )
         except sqlite3.Error as error:
             raise self._broken(error) from None
@@ -62,9 +64,9 @@ class Journal:
             HoldfastError: The journal is damaged.
         """
         try:
-            rows = self._database.execute("SELECT kind, fact FROM facts ORDER BY number").fetchall()
-            return [_KINDS[kind].validate_json(fact) for kind, fact in rows]
-        except (sqlite3.Error, ValidationError, KeyError) as error:
+            rows = self._database.execute("SELECT fact FROM facts ORDER BY number").fetchall()
+            return [_Line.model_validate_json(text).fact for (text,) in rows]
+        except (sqlite3.Error, ValidationError) as error:
             raise self._broken(error) from None
 
     def record(self, fact: Fact) -> None:
@@ -73,10 +75,9 @@ class Journal:
         Raises:
             HoldfastError: The disk is full or gone.
         """
-        kind = type(fact).__name__
-        text = _KINDS[kind].dump_json(fact).decode()
+        text = _Line(fact=fact).model_dump_json()
         try:
-            self._database.execute("INSERT INTO facts (kind, fact) VALUES (?, ?)", (kind, text))
+            self._database.execute("INSERT INTO facts (fact) VALUES (?)", (text,))
             self._unfolded += 1
             if self._unfolded == FOLD_EVERY:
                 self._database.execute("PRAGMA wal_checkpoint(TRUNCATE)")
@@ -86,6 +87,5 @@ class Journal:
 
     def _broken(self, error: Exception) -> HoldfastError:
         return HoldfastError(
-            f"{self._path}: {error}; mend the disk, or remove the file and resume the run from its "
-            "last checkpoint"
+            f"{self._path}: {error}; mend the disk and resume the run from its last checkpoint"
         )

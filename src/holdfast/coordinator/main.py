@@ -39,7 +39,7 @@ def main() -> int:
             root, keep = options.run_dir / "checkpoints", job.checkpoint.keep
             checkpoints = Checkpoints(root, options.attempt, keep, log)
             asyncio.run(_serve(policy_of(job), journal, checkpoints, options.address))
-    except HoldfastError as error:
+    except (HoldfastError, OSError) as error:
         print(error, file=sys.stderr)
         return 1
     return os.EX_OK

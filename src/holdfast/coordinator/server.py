@@ -18,7 +18,8 @@ from holdfast.errors import HoldfastError
 from holdfast.wire.messages import Message
 from holdfast.wire.rpc import OPTIONS, Command, Report, RunState, Wishes, handlers
 
-START_TIMEOUT_S: Final = 10.0
+LATE_S: Final = 1.0
+"""A look at the time that comes later than this was kept waiting, and reports with it."""
 
 Sent = TypeVar("Sent", bound=Message)
 
@@ -70,10 +71,8 @@ class Server:
         server.add_generic_rpc_handlers((handlers(self._attend, self._watch),))
         try:
             server.add_insecure_port(address)
-        except RuntimeError:
-            raise HoldfastError(
-                f"the coordinator cannot listen at {address}; is it taken?"
-            ) from None
+        except RuntimeError as error:
+            raise HoldfastError(f"the coordinator cannot listen: {error}") from None
         await server.start()
         self._wake_when_due()
         try:
@@ -133,7 +132,7 @@ class Server:
         """Have the machine take note of `event`, and all watchers of what has changed."""
         try:
             self._driver.tell(event)
-        except HoldfastError as error:
+        except Exception as error:  # noqa: BLE001  # it ends the process, and is its last word
             if not self._ended.done():
                 self._ended.set_exception(error)
             return
@@ -149,8 +148,17 @@ class Server:
         if self._tick is not None:
             self._tick.cancel()
         wait_s = self._driver.wait_s()
+        if wait_s is not None:
+            loop = asyncio.get_running_loop()
+            self._tick = loop.call_later(wait_s, self._look_at_time, loop.time() + wait_s)
+
+    def _look_at_time(self, due: float) -> None:
+        """Let the machine see what time it is, unless agents could not be heard before that."""
         loop = asyncio.get_running_loop()
-        self._tick = None if wait_s is None else loop.call_later(wait_s, self._tell, Tick())
+        if loop.time() > due + LATE_S:  # a slow disk, say: hear first what has come meanwhile
+            self._tick = loop.call_later(LATE_S, self._tell, Tick())
+        else:
+            self._tell(Tick())
 
     def _state(self) -> RunState:
         run = self._driver.run

@@ -60,6 +60,7 @@ class Commit:
     """Make the parts of all members a checkpoint, and say by `Settled` how that went."""
 
     generation: int
+    number: int
     step: int
     parts: Mapping[int, Part]
 

@@ -53,11 +53,14 @@ class Part:
     """A worker's part of a checkpoint.
 
     Attributes:
+        number: Of the checkpoints that its generation has begun, from 1: the same step may be tried
+            twice.
         step: Steps committed then.
         content: What the manifest will say of it.
         error: Why it could not be written, if so.
     """
 
+    number: int
     step: int
     content: Mapping[str, Any] = field(default_factory=dict)
     error: str = ""
@@ -65,14 +68,16 @@ class Part:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """How the checkpoint went that a generation wrote after `step` steps.
+    """How a checkpoint went.
 
     Attributes:
-        generation, step: Which.
+        generation, number: Which; see `Part`.
+        step: Steps committed then.
         error: Why there is none, if so.
     """
 
     generation: int
+    number: int
     step: int
     error: str = ""
 

@@ -190,8 +190,7 @@ class Run:
             self.result = status.result or self.result
             if self._finished >= self.members.keys():
                 return self._end("")
-            if status.stage == Stage.RUN:  # it has forgotten what was before the last restore
-                self._saving.hear(status.verdict)
+            self._saving.hear(status.verdict)
         if self._is_behind(status):
             return self._orders_to([status.host])
         self._waiting.pop(status.host, None)
@@ -207,7 +206,7 @@ class Run:
             status.generation < self.generation
             or status.stage < self.stage
             or status.stop != self._stop
-            or self._saving.settles(status)
+            or self._saving.is_settled(status)
         )
 
     def _bury(self, status: Status, now: float) -> list[RunAction]:
@@ -319,8 +318,6 @@ class Run:
         reports = [self._hosts[host] for host in self._member_hosts]
         self.start = settle(self.members, reports, self._checkpoint)
         self.stage = Stage.RUN
-        if not self.start.donors:
-            self._saving.restore()
         self._waiting = dict.fromkeys(self._member_hosts)
         return [Sweep(), *self._orders_to(self._member_hosts)]
 

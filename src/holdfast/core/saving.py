@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import replace
 
 from holdfast.core.actions import Commit
 from holdfast.core.protocol import Part, Status, Verdict
@@ -13,7 +12,7 @@ class Saving:
     """The checkpoint that a generation is writing, and how the newest one went.
 
     Attributes:
-        verdict: The newest since all began from the disk; None if there is none.
+        verdict: The newest; None if there is none.
     """
 
     def __init__(self) -> None:
@@ -24,39 +23,31 @@ class Saving:
         """Parts of an older generation are of no use."""
         self._parts.clear()
 
-    def restore(self) -> None:
-        """All begin from the disk, and perhaps not from the newest checkpoint there was."""
-        self.verdict = None
-
     def hear(self, verdict: Verdict | None) -> None:
         """Learn from an agent what one before us has said."""
         if verdict is not None and (self.verdict is None or _when(verdict) > _when(self.verdict)):
             self.verdict = verdict
 
-    def settles(self, status: Status) -> bool:
-        """Whether an agent waits for a verdict that there is.
-
-        What was committed in an older generation is not committed again: some members know of it
-        and write nothing.
-        """
+    def is_settled(self, status: Status) -> bool:
+        """Whether an agent waits for a verdict that there is."""
         verdict = self.verdict
-        if verdict is None or all(part.step != verdict.step for part in status.parts.values()):
-            return False
-        if not verdict.error:
-            self.verdict = verdict = replace(verdict, generation=status.generation)
-        return verdict.generation == status.generation
+        return (
+            verdict is not None
+            and verdict.generation == status.generation
+            and any(part.number <= verdict.number for part in status.parts.values())
+        )
 
     def collect(self, status: Status, members: Collection[int]) -> list[Commit]:
         """Note the parts of a host's workers; the last one asks for the commit."""
         self._parts.update(status.parts)
-        if not self._parts or len(self._parts) < len(members):
+        newest = max((part.number for part in self._parts.values()), default=0)
+        parts = {rank: part for rank, part in sorted(self._parts.items()) if part.number == newest}
+        if not parts or len(parts) < len(members):
             return []
-        steps = {part.step for part in self._parts.values()}
-        assert len(steps) == 1, f"workers write checkpoints of different steps: {sorted(steps)}"
-        parts = {rank: self._parts[rank] for rank in sorted(self._parts)}
         self._parts.clear()
-        return [Commit(status.generation, steps.pop(), parts)]
+        step = next(iter(parts.values())).step
+        return [Commit(status.generation, newest, step, parts)]
 
 
 def _when(verdict: Verdict) -> tuple[int, int]:
-    return verdict.generation, verdict.step
+    return verdict.generation, verdict.number

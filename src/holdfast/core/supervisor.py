@@ -115,7 +115,6 @@ class Supervisor:
             if (orders.stage, self.stage) == (Stage.RUN, Stage.HALT) and not self._failed:
                 assert orders.start is not None
                 self.stage = Stage.RUN
-                self._verdict = self._verdict if orders.start.donors else None
                 actions += [Release(self.generation, orders.start), self._report(now)]
         return actions
 
@@ -157,17 +156,18 @@ class Supervisor:
             return []
         if isinstance(event, Wrote):
             self._parts[event.rank] = event.part
-            return [self._report(now)] if self._parts.keys() == self._workers.keys() else []
+            numbers = {part.number for part in self._parts.values()}
+            whole = self._parts.keys() == self._workers.keys() and len(numbers) == 1
+            return [self._report(now)] if whole else []
         self._finished.add(event.rank)
         self._result = event.result
         return [self._report(now)]
 
     def _settle(self, verdict: Verdict) -> list[AgentAction]:
-        settled = [rank for rank, part in self._parts.items() if part.step == verdict.step]
-        if not settled:
+        waiting = {r: part for r, part in self._parts.items() if part.number > verdict.number}
+        if waiting == self._parts:
             return []
-        self._parts.clear()
-        self._verdict = verdict
+        self._parts, self._verdict = waiting, verdict
         return [Settle(verdict)]
 
     def _bury(self, exited: Exited, now: float) -> list[AgentAction]:

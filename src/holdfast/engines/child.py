@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import subprocess
 import sys
@@ -32,6 +33,7 @@ class Child:
         words = [word for name, value in options.items() for word in (f"--{name}", str(value))]
         self._log = log
         with log.open("ab") as output:
+            self._begin = output.tell()  # what others have printed is before
             self._process = subprocess.Popen(
                 [sys.executable, "-m", module, *words, "--parent", str(os.getpid())],
                 stdin=subprocess.DEVNULL,
@@ -42,6 +44,7 @@ class Child:
                 start_new_session=True,  # Ctrl-C is for the command
             )
 
+        self._stopped_since = math.inf
         self._pidfd = os.pidfd_open(self._process.pid)
         self._open = ExitStack()
         self._open.callback(os.close, self._pidfd)
@@ -59,10 +62,29 @@ class Child:
         """Its exit status once it has ended; the negative number of a signal that killed it."""
         return self._process.poll()
 
+    def stopped_for(self, now: float) -> float:
+        """How long it has been seen to stand still because of a signal (SIGSTOP), seconds.
+
+        See proc_pid_stat(5). `now` is monotonic seconds.
+        """
+        stopped = False
+        with suppress(OSError):  # it is gone
+            text = Path(f"/proc/{self.pid}/stat").read_text(encoding="ascii", errors="replace")
+            stopped = text.rpartition(")")[2].split()[0] == "T"
+        if not stopped:
+            self._stopped_since = math.inf
+        elif self._stopped_since == math.inf:
+            self._stopped_since = now
+        return max(0.0, now - self._stopped_since)
+
+    def kill(self) -> None:
+        """End it at once, and let others find out."""
+        self._process.kill()
+
     def last_words(self) -> str:
         """The last line that it has printed."""
         with suppress(OSError), self._log.open("rb") as file:
-            file.seek(max(0, self._log.stat().st_size - WORDS_BYTES))
+            file.seek(max(self._begin, self._log.stat().st_size - WORDS_BYTES))
             if lines := file.read().decode(errors="replace").splitlines():
                 return lines[-1]
         return f"it exited {self.status} and left no word in {self._log}"

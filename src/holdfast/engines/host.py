@@ -26,7 +26,6 @@ class Host:
         self, name: str, attempt: str, workers: int, directory: RunDirectory, address: str
     ) -> None:
         self.name = name
-        self._forks: ForkServer | None = None
         with ExitStack() as undo:
             self.arena = Arena.create(workers)
             undo.callback(self.arena.close)
@@ -46,7 +45,8 @@ class Host:
                     directory.logs / "agent.log",
                     fds=[self.arena.fd, far.fileno()],
                 )
-            undo.pop_all()
+            self._owned = undo.pop_all()
+            self._owned.callback(self.agent.close)
 
     def attach(self, forks: ForkServer) -> None:
         """Let it have workers.
@@ -56,12 +56,14 @@ class Host:
         """
         forks.attach(self._socket)
         self._socket.close()
-        self._forks = forks
+        self._owned.callback(_await_vacated, forks)
+        self._owned.callback(self.agent.close)  # before that
 
     def close(self) -> None:
         """End the agent; returns when none of its workers is left."""
-        self.agent.close()
-        self._socket.close()
-        if self._forks is not None and not self._forks.gone_within(0):
-            self._forks.await_vacated()
-        self.arena.close()
+        self._owned.close()
+
+
+def _await_vacated(forks: ForkServer) -> None:
+    if not forks.gone_within(0):
+        forks.await_vacated()

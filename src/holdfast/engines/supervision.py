@@ -22,6 +22,7 @@ from holdfast.agent.blame import killed_for_memory
 from holdfast.agent.forks import DIED, ForkServer
 from holdfast.arena.host_memory import oom_kills
 from holdfast.core.budget import Budget
+from holdfast.core.hangs import STOPPED_S
 from holdfast.core.protocol import Stage
 from holdfast.engines.child import Child
 from holdfast.engines.controls import Controls
@@ -88,19 +89,34 @@ class Supervision:
             HoldfastError: Anything else that ended the run.
         """
         self._start()
-        while self._state is None or self._state.stage != Stage.END:
-            news = [each.fileno() for each in (self._link, self._coordinator, self._host.agent)]
-            select.select(news, [], [], TICK_S)
-            self._state = self._link.heard() or self._state
+        while not self._over:
+            self._await_news()
             self._show()
-            self._check_controls()
-            self._mend()
-        self._host.agent.await_end(LEAVE_TIMEOUT_S)
+            if not self._over:
+                self._check_controls()
+                self._mend()
+        deadline = time.monotonic() + LEAVE_TIMEOUT_S
+        while self._host.agent.status is None and time.monotonic() < deadline:
+            self._await_news()
+            self._mend_coordinator()  # the agent may not have heard it yet
         self._show()
+        assert self._state is not None
         if self._state.reason:
             raise _error(self._state)
         assert self._state.result is not None, "all have finished and nobody has a result"
         return self._state.result
+
+    @property
+    def _over(self) -> bool:
+        return self._state is not None and self._state.stage == Stage.END
+
+    def _await_news(self) -> None:
+        """Wait until something has happened, or it is time to look at what nobody tells."""
+        news = select.poll()  # select itself refuses the descriptors of a large program
+        for each in (self._link, self._coordinator, self._host.agent):
+            news.register(each, select.POLLIN)
+        news.poll(1000 * TICK_S)
+        self._state = self._link.heard() or self._state
 
     def _start(self) -> None:
         """Start all that the run needs; torch is being imported meanwhile."""
@@ -131,8 +147,7 @@ class Supervision:
 
     def _end_coordinator(self) -> None:
         """It ends by itself when whoever has heard of the end of the run leaves."""
-        over = self._state is not None and self._state.stage == Stage.END
-        self._coordinator.await_end(LEAVE_TIMEOUT_S if over else 0)
+        self._coordinator.await_end(LEAVE_TIMEOUT_S if self._over else 0)
         (self._directory.path / SOCKET).unlink(missing_ok=True)
 
     def _start_host(self) -> Host:
@@ -147,9 +162,8 @@ class Supervision:
 
     def _mend(self) -> None:
         """Replace what has died."""
-        if self._coordinator.status is not None:
-            self._forgive("coordinator", self._coordinator)
-            self._coordinator = self._start_coordinator()
+        self._mend_coordinator()
+        self._end_if_stopped(self._host.agent)
         ended = self._host.agent.status
         if self._forks.gone_within(REAP_TIMEOUT_S if ended == 1 else 0):
             if oom_kills() > self._oom_kills:
@@ -164,17 +178,29 @@ class Supervision:
             self._host = self._start_host()
             self._host.attach(self._forks)
 
+    def _mend_coordinator(self) -> None:
+        self._end_if_stopped(self._coordinator)
+        if self._coordinator.status is not None:
+            self._forgive("coordinator", self._coordinator)
+            self._coordinator = self._start_coordinator()
+
+    @staticmethod
+    def _end_if_stopped(child: Child) -> None:
+        """Kill what has been stopped for a while: to the others it might as well be dead."""
+        if child.stopped_for(time.monotonic()) > STOPPED_S:
+            child.kill()
+
     def _forgive(self, what: str, child: Child) -> None:
-        """Take note of an end, unless it was its own doing or a death once too often."""
+        """Take note of an end, unless it was its own doing or came once too often."""
         assert child.status is not None
         child.close()
         self._log.event(f"{what}-exited", pid=child.pid, status=child.status)
         if child.status > 0:
             raise HoldfastError(child.last_words())
-        if child.status < 0 and not self._budget.spend(time.monotonic()):
+        if not self._budget.spend(time.monotonic()):
             limits = self._job.restarts
             raise HoldfastError(
-                f"the {what} was killed, the last of more than {limits.limit} deaths of agents and "
+                f"the {what} ended, the last of more than {limits.limit} ends of agents and "
                 f"coordinators in {limits.window_s:.0f} s; resume the run from its last checkpoint"
             )
 

@@ -256,7 +256,7 @@ class Agents:
             return
         if group.step and group.step % self._cluster.checkpoint_every == 0:
             for worker in group.workers.values():
-                part = Part(step=group.step)
+                part = Part(number=group.step // self._cluster.checkpoint_every, step=group.step)
                 wrote = events.Wrote(worker.rank, group.generation, part)
                 self._timeline.after(0.5, self._tell, worker.host, wrote)
         self._timeline.at(group.end_at, lambda: self.plane.end_step(group, self._timeline.now))

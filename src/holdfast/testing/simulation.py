@@ -174,9 +174,9 @@ class Simulation:
                     self._timeline.note(f"recorded {fact}")
                 case actions.Send(host, orders):
                     self._agents.order(host, orders)
-                case actions.Commit(generation, step):
+                case actions.Commit(generation, number, step):
                     self._checkpoint = step
-                    verdict = Verdict(generation=generation, step=step)
+                    verdict = Verdict(generation=generation, number=number, step=step)
                     self._timeline.after(0.0, self._tell_run, events.Settled(verdict))
                 case actions.Sweep():
                     pass  # nothing is half written here

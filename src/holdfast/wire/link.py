@@ -82,6 +82,7 @@ class Link(Generic[Said, Heard]):
                     if self._closing:
                         return
                     self._stream += 1
+                    self._changed.notify_all()  # what was to be said on the last one ends
                     self._replies = call(self._outgoing(self._stream), wait_for_ready=True)
                 with contextlib.suppress(grpc.RpcError):  # it broke: the next one tells it all
                     for reply in self._replies:

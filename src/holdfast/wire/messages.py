@@ -2,8 +2,8 @@
 
     command ── Prepare, Attach ──▶ fork server
             ◀─ Ready, Vacated ────
-    agent ── Fork ──────────▶ fork server ── (forks) ──▶ worker
-          ◀─ Forked, Exited ─
+    agent ── Fork ─────────────────▶ fork server ── (forks) ──▶ worker
+          ◀─ Ready, Forked, Exited ─
     agent ◀─ Parked, Wrote, Refused, Finished, Failed ── worker
           ── Release, CheckpointDone, Leave ──────────────────────────────▶
 
@@ -116,10 +116,10 @@ class Wrote(Message):
 
 
 class CheckpointDone(Message):
-    """The checkpoint of `step` is committed, or why it is not."""
+    """The checkpoint with this number in its generation is committed, or why it is not."""
 
     kind: Literal["checkpoint-done"] = "checkpoint-done"
-    step: int
+    number: int
     error: str
 
 

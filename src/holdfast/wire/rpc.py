@@ -31,7 +31,7 @@ OPTIONS: Final = (
     ("grpc.http2.min_recv_ping_interval_without_data_ms", 5_000),
     # A coordinator that is started anew is back within half a second.
     ("grpc.initial_reconnect_backoff_ms", 20),
-    ("grpc.min_reconnect_backoff_ms", 20),
+    ("grpc.min_reconnect_backoff_ms", 2_000),  # in spite of its name: how long one try may take
     ("grpc.max_reconnect_backoff_ms", 100),
 )
 

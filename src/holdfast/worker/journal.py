@@ -38,7 +38,7 @@ class Journal:
         self._launch, self._channel = launch, channel
         self._run_dir = Path(launch.run_dir)
         self._metrics: lines.JsonLines | None = None
-        self._durable_step = -1
+        self._begun = (0, 0)  # a generation, and the checkpoints begun in it
         self._evaluated_step = -1
         self._refusal = "another worker could not verify them"
         self._samples, self._seconds = 0, 0.0
@@ -69,8 +69,8 @@ class Journal:
                     best=found.best,
                     best_then=found.best,
                     order=found.order,
+                    saved=found.step,
                 )
-                self._durable_step = found.step
                 break
             refused.append(directory)
         if refused and len(refused) == len(checkpoints):
@@ -140,26 +140,28 @@ class Journal:
         Raises:
             CheckpointError: It is final and could not be committed.
         """
-        if progress.step == self._durable_step:
+        if progress.step == progress.saved:
             return
         check_plain(progress.state)
         rank, step, generation = self._launch.rank, progress.step, group.arena.generation
+        number = self._begun[1] + 1 if self._begun[0] == generation else 1
+        self._begun = (generation, number)
         attempt = manifest.attempt_in(generation, self._launch.attempt)
         temporary = self._run_dir / "checkpoints" / manifest.temporary_name(step, attempt)
         flat, of = replica.flat.cpu(), len(group.members)
         try:
             file = write_part(temporary, flat, replica.layout, group.place, of)
         except OSError as error:
-            part = Part(step=step, error=f"rank {rank}: {error}")
+            part = Part(number=number, step=step, error=f"rank {rank}: {error}")
         else:
             content = {"file": file.model_dump(mode="json")}
             if group.place == 0:
                 content["header"] = self._header(replica, progress, generation)
-            part = Part(step=step, content=content)
+            part = Part(number=number, step=step, content=content)
         self._channel.send(Wrote(generation=generation, part=part))
-        problem = await_commit(self._channel, group, step)
+        problem = await_commit(self._channel, group, number)
         if not problem:
-            self._durable_step = step
+            progress.saved = step
         elif final:
             raise CheckpointError(
                 f"the checkpoint of step {step} could not be written: {problem}; "
@@ -196,8 +198,13 @@ class Journal:
         ).model_dump(mode="json")
 
 
-def await_commit(channel: Channel, group: SharedMemoryGroup, step: int) -> str:
-    """Wait for word on the checkpoint of `step`: why there is none, or nothing if there is one.
+def await_commit(channel: Channel, group: SharedMemoryGroup, number: int) -> str:
+    """Wait for word on a checkpoint: why there is none, or nothing if there is one.
+
+    Args:
+        channel: To the agent.
+        group: Those who write it.
+        number: Of the checkpoints of the generation.
 
     Raises:
         Aborted: The generation is over, noticed within `NAP_S`.
@@ -207,6 +214,6 @@ def await_commit(channel: Channel, group: SharedMemoryGroup, step: int) -> str:
     while time.monotonic() < deadline:
         group.arena.check_abort()
         for message in channel.poll(NAP_S):
-            if isinstance(message, CheckpointDone) and message.step == step:
+            if isinstance(message, CheckpointDone) and message.number == number:
                 return message.error
-    raise HoldfastError(f"no word on the checkpoint of step {step} in {group.timeout_s:.0f} s")
+    raise HoldfastError(f"no word on a checkpoint in {group.timeout_s:.0f} s")

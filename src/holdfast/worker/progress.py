@@ -29,6 +29,7 @@ class Progress:
         before: Evaluations before the first step of this life of the run, in order.
         results: Evaluations since the newest step, in order.
         calls: How many of them this worker has asked for.
+        saved: Steps that were committed when the newest checkpoint was; -1 for none.
         owed: Whether what is due after the newest step, an evaluation or a checkpoint, is still
             to be done.
         calls_owed: How many evaluations that took.
@@ -47,6 +48,7 @@ class Progress:
     before: list[dict[str, float]] = field(default_factory=list)
     results: list[dict[str, float]] = field(default_factory=list)
     calls: int = 0
+    saved: int = -1
     owed: bool = False
     calls_owed: int = 0
     stop: bool = False
@@ -61,7 +63,8 @@ class Progress:
     @property
     def position(self) -> int:
         """Rises with all that workers do together between two steps."""
-        return len(self.before) + len(self.results) << 1 | (not self.owed)
+        measured = len(self.before) + len(self.results)
+        return (measured << 1 | (self.saved == self.step)) << 1 | (not self.owed)
 
     def follow(self, leader: Self) -> None:
         """Take over what others have done together since the newest step."""
@@ -69,6 +72,7 @@ class Progress:
         if self.owed and not leader.owed:
             self.calls = leader.calls_owed
         self.best, self.owed, self.calls_owed = leader.best, leader.owed, leader.calls_owed
+        self.saved = leader.saved
 
     def plain(self) -> dict[str, Any]:
         """As JSON values, for whoever takes over from here.
