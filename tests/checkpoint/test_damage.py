@@ -7,7 +7,7 @@ import torch
 
 from holdfast.arena.layout import Field, Layout
 from holdfast.checkpoint import manifest, parts
-from holdfast.checkpoint.manifest import Best, File, Header, Manifest, Tensor
+from holdfast.checkpoint.manifest import Best, Header, Manifest, Tensor
 from holdfast.checkpoint.restore import read_state
 from holdfast.checkpoint.save import write_part
 from holdfast.errors import CheckpointError
@@ -51,15 +51,7 @@ def save(root, step, flat, layout, world=2):
     whole = Manifest(
         **header.model_dump(),
         root=parts.root([digest for part in written for digest in part.digests]),
-        parts=tuple(
-            File(
-                file=p.file,
-                size_bytes=p.size_bytes,
-                first_chunk=p.first_chunk,
-                digests=p.digests,
-            )
-            for p in written
-        ),
+        parts=tuple(written),
     )
     return manifest.commit(root, whole, ATTEMPT)
 
@@ -69,6 +61,16 @@ def saved(tmp_path):
     layout = layout_of()
     flat = state_of(layout)
     return save(tmp_path, 10, flat, layout), flat, layout
+
+
+def test_a_commit_that_was_cut_short_can_be_made_again(tmp_path):
+    temporary = tmp_path / manifest.temporary_name(10, ATTEMPT)
+    temporary.mkdir()
+    (temporary / manifest.MANIFEST).write_text('{"half": ')
+    layout = layout_of()
+    flat = state_of(layout)
+    directory = save(tmp_path, 10, flat, layout)
+    assert torch.equal(restore(directory, layout), flat)
 
 
 def restore(directory, layout):

@@ -207,6 +207,18 @@ def test_a_fast_run_survives_that_too(train, tmp_path):
     assert marks([named]) == [True]
 
 
+def test_a_run_that_was_over_already_survives_a_death_when_it_is_resumed(train, tmp_path):
+    fault = {"at": "holdfast.worker.member:Member.finish", "when": "before", "how": "kill"}
+    named = {**fault, "rank": 1, "step": 15, "mark": str(tmp_path / "mark")}
+    (tmp_path / "mark").touch()  # not yet
+    keys = {**FAULTY, "params": {"faults": [named]}}
+    whole = train(run_dir=tmp_path / "run", **keys)
+    (tmp_path / "mark").unlink()
+    again = train(run_dir=tmp_path / "run", resume=True, **keys)
+    assert marks([named]) == [True]
+    assert again["weights_sha256"] == whole["weights_sha256"]
+
+
 def test_an_exception_that_does_not_come_again_is_survived(strike):
     fault = {"at": "holdfast.worker.step:Stepper.begin_shard", "when": "before", "how": "raise"}
     assert strike({**fault, "rank": 1, "step": 3}) == [True]
