@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import gc
 import importlib
 import os
 import selectors
@@ -20,7 +21,7 @@ import signal
 import socket
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -46,8 +47,9 @@ def main() -> None:
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]  # a line that a worker
     # prints is to be in its log before it dies, and to be seen by those who follow the log
     _on_signals(lambda *_: None)
-    entry = importlib.import_module(options.entry)
-    entry.warm_up()
+    with _without_collector():
+        entry = importlib.import_module(options.entry)
+        entry.warm_up()
     assert _num_threads() == 1, "something started a thread; forking would not be safe"
     _Server(Channel(socket.socket(fileno=options.socket)), entry.main).run()
 
@@ -133,10 +135,11 @@ class _Server:
             self._reap(agent, worker)
 
     def _prepare(self, wish: Prepare) -> None:
-        for needed in wish.imports:
-            # What cannot be imported is reported by the workers, which try again.
-            with contextlib.suppress(JobError):
-                reference.load(needed)
+        with _without_collector():
+            for needed in wish.imports:
+                # What cannot be imported is reported by the workers, which try again.
+                with contextlib.suppress(JobError):
+                    reference.load(needed)
         if _num_threads() > 1:
             assert not self._agents, "a fork server prepares before it forks"
             _start_over()  # and say then that we are ready
@@ -194,6 +197,21 @@ def _let_children_end() -> None:
         after_in_parent=lambda: mask(signal.SIG_UNBLOCK, signals),
         after_in_child=in_child,
     )
+
+
+@contextlib.contextmanager
+def _without_collector() -> Iterator[None]:
+    """Import without the garbage collector, and have it pass over what has been imported.
+
+    It would look through a growing heap of modules again and again, for a quarter of the time that
+    torch takes to import; and in workers it would touch, and so copy, pages that all share.
+    """
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 def _num_threads() -> int:
