@@ -14,7 +14,7 @@ import secrets
 import select
 import time
 from collections.abc import Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from typing import Any, Final, Self
 
 from holdfast import errors
@@ -98,7 +98,8 @@ class Supervision:
         deadline = time.monotonic() + LEAVE_TIMEOUT_S
         while self._host.agent.status is None and time.monotonic() < deadline:
             self._await_news()
-            self._mend_coordinator()  # the agent may not have heard it yet
+            with suppress(HoldfastError):  # the run has ended as it has
+                self._mend_coordinator()  # the agent may not have heard of that yet
         self._show()
         assert self._state is not None
         if self._state.reason:
