@@ -11,7 +11,7 @@ demo: $(READY)  ## train the digits with two workers
 	$(BIN)/holdfast train digits
 
 test: $(READY) check  ## lint, types, layers, and all tests
-	$(BIN)/pytest -m slow -n 2
+	$(BIN)/pytest -m slow -n 2 --dist worksteal
 
 check: $(READY)  ## what CI and pre-commit run first: format, lint, types, layers, fast tests
 	$(BIN)/ruff format --check .

@@ -12,14 +12,14 @@ def test_a_small_cluster_gets_over_every_burst() -> None:
 
 
 @pytest.mark.slow
-def test_a_thousand_hosts_get_over_thousands_of_faults_in_an_hour() -> None:
-    endured = endure(hosts=1000, seconds=3600, bursts=200, seed=0)
-    assert endured.faults > 2000
-    assert endured.steps > 1000
+def test_a_thousand_hosts_get_over_hundreds_of_faults() -> None:
+    endured = endure(hosts=1000, seconds=900, bursts=50, seed=0)
+    assert endured.faults > 500
+    assert endured.steps > 250
 
 
 @pytest.mark.slow
-def test_ten_thousand_hosts_get_over_every_burst() -> None:
-    endured = endure(hosts=10_000, seconds=600, bursts=6, seed=0)
-    assert endured.faults > 60
-    assert endured.steps > 300
+def test_three_thousand_hosts_get_over_every_burst() -> None:
+    endured = endure(hosts=3000, seconds=300, bursts=4, seed=0)
+    assert endured.faults > 40
+    assert endured.steps > 100
