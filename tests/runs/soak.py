@@ -16,7 +16,6 @@ import tempfile
 import threading
 import time
 from collections import Counter
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -127,8 +126,10 @@ class Soak:
             if not living:
                 return False
             number = signal.SIGSTOP if kind == "stop" else signal.SIGKILL
-            with suppress(ProcessLookupError):
+            try:
                 os.kill(chance.choice(living), number)
+            except ProcessLookupError:
+                return False  # it has just died: that is no fault of ours
         self.struck[kind] += 1
         return True
 

@@ -92,6 +92,21 @@ def test_a_world_that_has_shrunk_survives_that_too(struck):
     struck((60, "worker", "agent"), (90, "worker", "coordinator"), on_failure="shrink")
 
 
+def test_only_its_owner_may_speak_to_a_coordinator(train, tmp_path):
+    modes = []
+
+    def watch(arena):
+        if arena[0, Word.COMMITTED]:
+            modes.append((tmp_path / "run" / "coordinator.sock").stat().st_mode & 0o777)
+
+    before = os.umask(0)
+    try:
+        train(run_dir=tmp_path / "run", controls=Controls(watch=watch), workers=2, epochs=10)
+    finally:
+        os.umask(before)
+    assert set(modes) == {0o600}
+
+
 def test_a_stop_is_heard_by_the_next_coordinator(train, tmp_path):
     def watch(arena):
         if arena[0, Word.COMMITTED] >= 5 and not controls.stop:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import AsyncIterator
 from typing import Any, Final, Generic, TypeVar
 
@@ -69,10 +70,16 @@ class Server:
         """
         server = grpc.aio.server(options=OPTIONS)
         server.add_generic_rpc_handlers((handlers(self._attend, self._watch),))
+        mask = os.umask(0o177)  # a socket with a path is for its owner, whatever his files are
         try:
             server.add_insecure_port(address)
         except RuntimeError as error:
-            raise HoldfastError(f"the coordinator cannot listen: {error}") from None
+            raise HoldfastError(
+                f"the coordinator cannot listen at {address}: {error}; see that its directory is "
+                "writable, on a disk that has room and can hold sockets"
+            ) from None
+        finally:
+            os.umask(mask)
         await server.start()
         self._wake_when_due()
         try:

@@ -35,7 +35,7 @@ from holdfast.wire.link import Link
 from holdfast.wire.rpc import RunState, Service, Wishes
 
 SOCKET: Final = "coordinator.sock"
-"""Where it listens, in the run's directory: who may not write there cannot reach it."""
+"""Where it listens, in the run's directory; only its owner may connect."""
 TICK_S: Final = 0.1
 """How often progress is shown and controls are looked at."""
 LEAVE_TIMEOUT_S: Final = 15.0
