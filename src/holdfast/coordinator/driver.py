@@ -8,7 +8,7 @@ from collections.abc import Callable
 from holdfast.coordinator.checkpoints import Checkpoints
 from holdfast.coordinator.journal import Journal
 from holdfast.core.actions import Commit, Record, Send, Sweep
-from holdfast.core.events import RunEvent, Settled, Tick
+from holdfast.core.events import RunEvent, Settled
 from holdfast.core.protocol import Orders
 from holdfast.core.run import Policy, Run
 
@@ -57,7 +57,3 @@ class Driver:
         """How long until a tick is due; None if none is."""
         due = self.run.next_deadline()
         return None if due is None else max(0.0, due - time.monotonic())
-
-    def tick(self) -> None:
-        """Let the machine see what time it is."""
-        self.tell(Tick())

@@ -26,20 +26,27 @@ Sent = TypeVar("Sent", bound=Message)
 
 
 class _Outbox(Generic[Sent]):
-    """The newest message that a client has not been sent; None ends its stream."""
+    """The newest message that a client has not been sent."""
 
     def __init__(self) -> None:
         self._newest: Sent | None = None
+        self._over = False
         self._ready = asyncio.Event()
 
-    def put(self, message: Sent | None) -> None:
+    def put(self, message: Sent) -> None:
         self._newest = message
         self._ready.set()
 
+    def close(self) -> None:
+        """End the client's stream."""
+        self._over = True
+        self._ready.set()
+
     async def get(self) -> Sent | None:
+        """The next one; None at the end."""
         await self._ready.wait()
         self._ready.clear()
-        return self._newest
+        return None if self._over else self._newest
 
 
 class Server:
@@ -101,10 +108,12 @@ class Server:
                 self._tell(Disconnected(host))
 
     async def _listen(self, reports: AsyncIterator[Report], outbox: _Outbox[Command]) -> None:
-        async for report in reports:
-            self._agents[report.status.host] = outbox
-            self._tell(Reported(report.status))
-        outbox.put(None)
+        try:
+            async for report in reports:
+                self._agents[report.status.host] = outbox
+                self._tell(Reported(report.status))
+        finally:
+            outbox.close()
 
     async def _watch(self, wishes: AsyncIterator[Wishes], _: Any) -> AsyncIterator[RunState]:
         """One command, for as long as its stream lasts."""
@@ -124,12 +133,14 @@ class Server:
                 self._ended.set_result(None)
 
     async def _grant(self, wishes: AsyncIterator[Wishes], outbox: _Outbox[RunState]) -> None:
-        async for wish in wishes:
-            for host in wish.lost:
-                self._tell(Lost(host))
-            if wish.stop:
-                self._tell(StopAsked())
-        outbox.put(None)
+        try:
+            async for wish in wishes:
+                for host in wish.lost:
+                    self._tell(Lost(host))
+                if wish.stop:
+                    self._tell(StopAsked())
+        finally:
+            outbox.close()
 
     def _send(self, host: str, orders: Orders) -> None:
         if host in self._agents:  # else it hears them when it reports again
@@ -171,7 +182,6 @@ class Server:
         run = self._driver.run
         return RunState(
             stage=run.stage,
-            generation=run.generation,
             reason=run.reason,
             culprit=run.culprit,
             result=None if run.result is None else dict(run.result),

@@ -96,9 +96,9 @@ class Supervision:
                 self._check_controls()
                 self._mend()
         deadline = time.monotonic() + LEAVE_TIMEOUT_S
-        while self._host.agent.status is None and time.monotonic() < deadline:
-            self._await_news()
-            with suppress(HoldfastError):  # the run has ended as it has
+        with suppress(HoldfastError):  # the run has ended as it has
+            while self._host.agent.status is None and time.monotonic() < deadline:
+                self._await_news()
                 self._mend_coordinator()  # the agent may not have heard of that yet
         self._show()
         assert self._state is not None
@@ -159,7 +159,9 @@ class Supervision:
         return host
 
     def _end_host(self) -> None:
-        self._host.close()
+        """What is wrong with the fork server now does not change how the run has ended."""
+        with suppress(HoldfastError):
+            self._host.close()
 
     def _mend(self) -> None:
         """Replace what has died."""

@@ -61,7 +61,6 @@ class RunState(Message):
     """How a run is; see `core.run.Run`."""
 
     stage: Stage
-    generation: int
     reason: str
     culprit: tuple[int, Failure] | None
     result: dict[str, Any] | None
