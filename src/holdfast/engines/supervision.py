@@ -95,17 +95,17 @@ class Supervision:
             if not self._over:
                 self._check_controls()
                 self._mend()
-        deadline = time.monotonic() + LEAVE_TIMEOUT_S
+        end, deadline = self._state, time.monotonic() + LEAVE_TIMEOUT_S
         with suppress(HoldfastError):  # the run has ended as it has
             while self._host.agent.status is None and time.monotonic() < deadline:
                 self._await_news()
                 self._mend_coordinator()  # the agent may not have heard of that yet
         self._show()
-        assert self._state is not None
-        if self._state.reason:
-            raise _error(self._state)
-        assert self._state.result is not None, "all have finished and nobody has a result"
-        return self._state.result
+        assert end is not None
+        if end.reason:
+            raise _error(end)
+        assert end.result is not None, "all have finished and nobody has a result"
+        return end.result
 
     @property
     def _over(self) -> bool:
@@ -141,13 +141,14 @@ class Supervision:
             "attempt": self._attempt,
             "address": self._address,
         }
+        self._state = None  # it has told us nothing yet
         log = self._directory.logs / "coordinator.log"
         coordinator = Child("holdfast.coordinator.main", options, log)
         self._log.event("coordinator-started", pid=coordinator.pid)
         return coordinator
 
     def _end_coordinator(self) -> None:
-        """It ends by itself when whoever has heard of the end of the run leaves."""
+        """It ends by itself when whoever has heard from it of the end of the run leaves."""
         self._coordinator.await_end(LEAVE_TIMEOUT_S if self._over else 0)
         (self._directory.path / SOCKET).unlink(missing_ok=True)
 
