@@ -1,6 +1,5 @@
 """A task whose workers die where a test wants them to, each fault once."""
 
-import importlib
 import os
 import signal
 import threading
@@ -8,6 +7,7 @@ from pathlib import Path
 
 import torch
 import torch.nn.functional as F
+from faults import is_first, wrap
 from sample_tasks import Points, adamw
 from torch import nn
 
@@ -18,10 +18,9 @@ SIGNALS = {"kill": signal.SIGKILL, "stop": signal.SIGSTOP}
 def main(session):
     """Trains on points, evaluates and keeps count of its steps, while faults strike.
 
-    `params.faults` lists them as dictionaries: `at` is `module:function` or
-    `module:Class.method`; `when` is `before` or `after` the call; `step` is the number of steps
-    committed by then, `until` the most that may be; `rank` and `how` (kill, stop, raise, sleep
-    or nap) say who and what; `mark` names a file that says that it has happened.
+    `params.faults` lists them as dictionaries: `at` and `when` are as in `faults.wrap`; `step` is
+    the number of steps committed by then, `until` the most that may be; `rank` and `how` (kill,
+    stop, raise, sleep or nap) say who and what; `mark` names a file that says that it has happened.
     """
     for fault in session.job.params["faults"]:
         arm(session, fault)
@@ -69,14 +68,7 @@ def measure(model, batch):
 
 
 def arm(session, fault):
-    place, _, name = fault["at"].partition(":")
-    owner = importlib.import_module(place)
-    *path, last = name.split(".")
-    for part in path:
-        owner = getattr(owner, part)
-    call = getattr(owner, last)
-
-    def strike():
+    def strike(_):
         member = session._member
         done = member.progress.step
         here = done == fault["step"] if "step" in fault else 0 < done <= fault["until"]
@@ -84,11 +76,8 @@ def arm(session, fault):
             member.group.rank == fault["rank"]
             and here
             and member.group.arena.newest_generation >= fault.get("generation", 1)
+            and is_first(fault["mark"])
         ):
-            try:
-                os.close(os.open(fault["mark"], os.O_CREAT | os.O_EXCL))
-            except FileExistsError:
-                return
             if fault["how"] == "raise":
                 raise ValueError("as planned")
             if fault["how"] in PAUSES_S:
@@ -96,15 +85,7 @@ def arm(session, fault):
             else:
                 os.kill(os.getpid(), SIGNALS[fault["how"]])
 
-    def faulty(*arguments, **keys):
-        if fault["when"] == "before":
-            strike()
-        result = call(*arguments, **keys)
-        if fault["when"] == "after":
-            strike()
-        return result
-
-    setattr(owner, last, faulty)
+    wrap(fault["at"], fault["when"], strike)
 
 
 def marks(faults):
