@@ -1,0 +1,156 @@
+"""Coordinator and agent may die at any point of what they do: the run comes to the same end."""
+
+import json
+import signal
+from pathlib import Path
+
+import pytest
+from faulty_tasks import marks
+
+from conftest import TASKS, events_of, metrics_of
+from holdfast.engines import supervision
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(60)]
+
+POINTS = Path(__file__).parent / "points"
+
+FAULTY = {
+    "task": f"{TASKS.parent / 'faulty_tasks.py'}:main",
+    "batch": 20,
+    "shards": 2,
+    "workers": 2,
+    "checkpoint": {"every_steps": 4, "keep": 1},
+}
+LAST_STEP = 15
+
+POINT = ("who", "at", "when", "which")
+"""As in `points/sitecustomize.py`."""
+
+START = [
+    ("coordinator", "holdfast.coordinator.journal:Journal.__init__", "after", 1),
+    ("coordinator", "holdfast.coordinator.server:Server._tell", "before", "Reported("),
+    ("coordinator", "holdfast.coordinator.journal:Journal.record", "after", "Opened("),
+    ("coordinator", "holdfast.coordinator.server:Server._send", "after", "<Stage.RUN"),
+    ("agent", "holdfast.agent.forks:Forks.await_ready", "before", 1),
+    ("agent", "holdfast.agent.forks:Forks.fork", "after", 1),
+    ("agent", "holdfast.agent.agent:Agent._release", "after", 1),
+]
+RECOVERY = [
+    ("coordinator", "holdfast.coordinator.journal:Journal.record", "before", "Opened(generation=2"),
+    ("coordinator", "holdfast.coordinator.journal:Journal.record", "after", "Opened(generation=2"),
+    ("coordinator", "shutil:rmtree", "after", ".tmp"),
+    ("coordinator", "holdfast.coordinator.server:Server._send", "after", "2, stage=<Stage.RUN"),
+    ("agent", "holdfast.agent.agent:Agent._bury", "before", 1),
+    ("agent", "holdfast.arena.memory:Arena.announce", "after", 2),
+    ("agent", "holdfast.agent.forks:Forks.fork", "after", 3),
+    ("agent", "holdfast.agent.agent:Agent._release", "before", 2),
+]
+COMMIT = [
+    ("holdfast.coordinator.checkpoints:Checkpoints.commit", "before", 1),
+    ("pathlib:Path.open", "after", "manifest.json"),
+    ("pathlib:Path.rename", "before", ".tmp"),
+    ("pathlib:Path.rename", "after", ".tmp"),
+    ("pathlib:Path.rename", "after", ".0.tmp"),
+    ("holdfast.coordinator.server:Server._send", "before", "verdict=Verdict("),
+]
+PARTS = [
+    ("holdfast.agent.agent:Agent._on_worker", "before", "Wrote("),
+    ("holdfast.wire.link:Link.say", "after", "parts={0:"),
+    ("holdfast.agent.agent:Agent._send_all", "before", "CheckpointDone("),
+]
+END = [
+    ("coordinator", "holdfast.coordinator.journal:Journal.record", "before", "Ended("),
+    ("coordinator", "holdfast.coordinator.journal:Journal.record", "after", "Ended("),
+    ("agent", "holdfast.agent.agent:Agent._on_worker", "before", "Finished("),
+    ("agent", "holdfast.wire.link:Link.say", "before", "finished=frozenset({0, 1})"),
+]
+OVER = [
+    ("coordinator", "holdfast.coordinator.server:Server._tell", "before", "Disconnected("),
+    ("agent", "holdfast.agent.agent:Agent._send_all", "before", "Leave("),
+]
+
+
+@pytest.fixture(scope="module")
+def undisturbed():
+    """The hash of an undisturbed run; found by whoever comes first."""
+    return []
+
+
+@pytest.fixture
+def strike(train, tmp_path, undisturbed, monkeypatch):
+    """Run the faulty task while `who` dies at a point and workers at others, and compare it with an
+    undisturbed run: `strike(who, at, when, which, fault, …, **keys)`; returns its events.
+    """
+
+    def run(who, at, when, which, *losses, **keys):
+        if not undisturbed:
+            undisturbed.append(train(**FAULTY, params={"faults": []})["weights_sha256"])
+        path, mark = tmp_path / "run", tmp_path / "mark"
+        lost = [{**loss, "mark": f"{mark}-{n}"} for n, loss in enumerate(losses)]
+        fault = {"who": who, "at": at, "when": when, "which": which, "mark": str(mark)}
+        monkeypatch.setattr(supervision, "LEAVE_TIMEOUT_S", 3600)  # who waits in vain is noticed
+        monkeypatch.syspath_prepend(POINTS)
+        monkeypatch.setenv("HOLDFAST_FAULT", json.dumps(fault))
+        result = train(run_dir=path, **FAULTY, **keys, params={"faults": lost})
+        assert marks([fault, *lost]) == [True] * (1 + len(lost))
+        assert [result["weights_sha256"]] == undisturbed
+        steps = [line["step"] for line in metrics_of(path) if "loss" in line]
+        assert steps == list(range(1, LAST_STEP + 1))
+        kept = {entry.name for entry in (path / "checkpoints").iterdir()}
+        assert kept == {f"step-{LAST_STEP:08d}", "latest"}
+        events = events_of(path)
+        kinds = {event["event"] for event in events}
+        assert kinds.isdisjoint({"checkpoint-failed", "checkpoint-refused", "worker-hung"})
+        return events
+
+    return run
+
+
+def replaced(events):
+    """How the coordinators and agents have ended that were replaced, but for who left as told."""
+    ends = {}
+    for event in events:
+        who, _, what = event["event"].partition("-")
+        if what == "exited" and who != "worker" and event["status"]:
+            ends.setdefault(who, []).append(event["status"])
+    return ends
+
+
+def generations(events):
+    return [event["step"] for event in events if event["event"] == "generation"]
+
+
+@pytest.mark.parametrize(POINT, START)
+def test_a_death_at_the_start_changes_nothing(strike, who, at, when, which):
+    assert replaced(strike(who, at, when, which)) == {who: [-signal.SIGKILL]}
+
+
+@pytest.mark.parametrize(POINT, RECOVERY)
+def test_a_death_in_a_recovery_changes_nothing(strike, who, at, when, which):
+    loss = {"at": "holdfast.worker.journal:write_part", "when": "after", "rank": 0, "step": 8}
+    events = strike(who, at, when, which, {**loss, "how": "kill"})
+    assert replaced(events) == {who: [-signal.SIGKILL]}
+    assert generations(events)[1] >= 4
+
+
+@pytest.mark.parametrize(POINT[1:], COMMIT)
+def test_no_worker_notices_a_coordinator_that_dies_in_a_commit(strike, at, when, which):
+    events = strike("coordinator", at, when, which)
+    assert replaced(events) == {"coordinator": [-signal.SIGKILL]}
+    assert generations(events) == [0]
+
+
+@pytest.mark.parametrize(POINT[1:], PARTS)
+def test_an_agent_that_dies_in_a_commit_changes_nothing(strike, at, when, which):
+    assert replaced(strike("agent", at, when, which)) == {"agent": [-signal.SIGKILL]}
+
+
+@pytest.mark.parametrize(POINT, END)
+def test_a_death_at_the_end_changes_nothing(strike, who, at, when, which):
+    events = strike(who, at, when, which, restarts={"limit": 1})
+    assert replaced(events) == {who: [-signal.SIGKILL]}
+
+
+@pytest.mark.parametrize(POINT, OVER)
+def test_who_dies_when_the_run_is_over_is_not_waited_for(strike, who, at, when, which):
+    assert generations(strike(who, at, when, which)) == [0]
