@@ -195,13 +195,16 @@ class Supervision:
             child.kill()
 
     def _forgive(self, what: str, child: Child) -> None:
-        """Take note of an end, unless it was its own doing or came once too often."""
+        """Take note of an end, unless it was its own doing or came once too often.
+
+        Who left as told is no loss: an agent may hear before this process that the run is over.
+        """
         assert child.status is not None
         child.close()
         self._log.event(f"{what}-exited", pid=child.pid, status=child.status)
         if child.status > 0:
             raise HoldfastError(child.last_words())
-        if not self._budget.spend(time.monotonic()):
+        if child.status and not self._budget.spend(time.monotonic()):
             limits = self._job.restarts
             raise HoldfastError(
                 f"the {what} ended, the last of more than {limits.limit} ends of agents and "
