@@ -21,6 +21,14 @@ def test_recovery_is_told_by_what_happened_when_beside_commands_of_others():
     assert other["of_holdfast"] > 1
 
 
+def test_the_death_of_a_coordinator_is_told_by_the_steps_around_it():
+    options = ["--workloads", "small", "--rounds", "1", "--json"]
+    (row,) = json.loads(bench("coordinator", *options))["rows"]
+    assert row["restarted_s"]["median"] > 0
+    assert row["slowest_before"]["median"] >= 1
+    assert row["slowest_after"]["median"] > 0
+
+
 def bench(*options):
     command = [sys.executable, "-m", "holdfast", "bench", *options]
     done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=250)

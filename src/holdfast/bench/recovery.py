@@ -19,31 +19,19 @@ import os
 import random
 import shlex
 import signal
-import statistics
 import subprocess
 import sys
-import tempfile
-import threading
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Final
 
 from holdfast.arena.memory import Arena, Phase, Word
 from holdfast.bench.figures import ratio, spread
+from holdfast.bench.strike import RUN_TIMEOUT_S, WORKERS, Strike, furthest, least
 from holdfast.bench.workloads import WORKLOADS
-from holdfast.engines import local
-from holdfast.engines.controls import Controls
 from holdfast.errors import HoldfastError
-from holdfast.job import load
 from holdfast.observe import lines
-from holdfast.observe.run_dir import RunDirectory
 
-WORKERS: Final = 2
-FAULT_STEP: Final = 25
-LOOK_S: Final = 0.001
-RUN_TIMEOUT_S: Final = 300.0
 SIGNALS: Final = {"kill": signal.SIGKILL, "stop": signal.SIGSTOP}
 AT_WORK: Final = (Phase.DATA, Phase.COMPUTE, Phase.REDUCE, Phase.UPDATE)
 
@@ -54,112 +42,52 @@ class Recovery:
 
     seconds: dict[str, float] = field(default_factory=dict)
     lost: int = 0
-    step_s: float = 0.0
+
+
+class _LoseWorker(Strike):
+    """Strikes one of the workers.
+
+    Args:
+        number: With which signal.
+        chance: Draws the victim and the moment.
+
+    Attributes:
+        found: What was seen of it.
+    """
+
+    def __init__(self, number: signal.Signals, chance: random.Random) -> None:
+        super().__init__(chance)
+        self._number, self.found = number, Recovery()
+
+    def strike(self, arena: Arena) -> None:
+        victim = self.chance.randrange(WORKERS)
+        generation, before = arena.newest_generation, furthest(arena)
+        began = time.monotonic()
+        os.kill(self._pid_of(victim), self._number)
+        self.wait(lambda: arena.newest_generation > generation)
+        self._note("announced", began)
+        self.wait(lambda: self.events("generation")[-1]["number"] > generation)
+        self._note("released", began)
+        self.wait(lambda: Phase(arena[victim, Word.PHASE]) in AT_WORK)
+        self._note("resumed", began)
+        self.wait(lambda: least(arena) > before)
+        self._note("committed", began)
+        steps = [line["step"] for line in lines.read(self.run_dir / "metrics.jsonl")]
+        self.found.lost = len(steps) - len(set(steps))
+
+    def _note(self, name: str, began: float) -> None:
+        self.found.seconds[name] = time.monotonic() - began
+
+    def _pid_of(self, rank: int) -> int:
+        started = self.events("worker-started")
+        return int(next(event["pid"] for event in started if event["rank"] == rank))
 
 
 def run_holdfast(workload: str, fault: str, chance: random.Random) -> Recovery:
     """Train, strike once, and see."""
-    job = load.check(
-        {
-            "name": workload,
-            "task": "holdfast.bench.workloads:BenchTask",
-            "params": {"workload": workload, "steps": 10_000},
-            "batch": WORKLOADS[workload].batch_size * WORKERS,
-            "workers": WORKERS,
-            "shards": WORKERS,
-            "checkpoint": {"every_steps": 0},
-        },
-        where="recovery",
-    )
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "run"
-        strike = _Strike(path, SIGNALS[fault], chance)
-        with RunDirectory(path, job, resume=False) as directory:
-            local.run(job, directory, strike.controls)
-        return strike.result()
-
-
-class _Strike:
-    """Waits for the fault's step, strikes, and looks until it is overcome; then stops the run.
-
-    Args:
-        run_dir: Where the run leaves its events.
-        number: The signal.
-        chance: Draws the victim and the moment.
-    """
-
-    def __init__(self, run_dir: Path, number: signal.Signals, chance: random.Random) -> None:
-        self._run_dir, self._number, self._chance = run_dir, number, chance
-        self._thread: threading.Thread | None = None
-        self._found = Recovery()
-        self.controls = Controls(watch=self._begin)
-
-    def result(self) -> Recovery:
-        """What was seen.
-
-        Raises:
-            HoldfastError: The run ended before that.
-        """
-        if self._thread is not None:
-            self._thread.join()
-        if "committed" not in self._found.seconds:
-            raise HoldfastError("the run did not recover in time")
-        return self._found
-
-    def _begin(self, arena: Arena) -> None:
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._watch, args=(arena,))
-            self._thread.start()
-
-    def _watch(self, arena: Arena) -> None:
-        try:
-            self._await(lambda: _least(arena) >= FAULT_STEP)
-            before = list(lines.read(self._run_dir / "metrics.jsonl"))[-10:]
-            self._found.step_s = statistics.median(line["seconds"] for line in before)
-            time.sleep(self._chance.random() * self._found.step_s)
-            victim = self._chance.randrange(WORKERS)
-            generation, furthest = arena.newest_generation, _furthest(arena)
-            began = time.monotonic()
-            os.kill(self._pid_of(victim), self._number)
-            self._await(lambda: arena.newest_generation > generation)
-            self._note("announced", began)
-            self._await(lambda: self._events("generation")[-1]["number"] > generation)
-            self._note("released", began)
-            self._await(lambda: Phase(arena[victim, Word.PHASE]) in AT_WORK)
-            self._note("resumed", began)
-            self._await(lambda: _least(arena) > furthest)
-            self._note("committed", began)
-            steps = [line["step"] for line in lines.read(self._run_dir / "metrics.jsonl")]
-            self._found.lost = len(steps) - len(set(steps))
-        finally:
-            self.controls.stop = True
-
-    def _note(self, name: str, began: float) -> None:
-        self._found.seconds[name] = time.monotonic() - began
-
-    def _events(self, name: str) -> list[dict[str, Any]]:
-        found = lines.read(self._run_dir / "events.jsonl")
-        return [event for event in found if event["event"] == name]
-
-    def _pid_of(self, rank: int) -> int:
-        started = self._events("worker-started")
-        return int(next(event["pid"] for event in started if event["rank"] == rank))
-
-    @staticmethod
-    def _await(happened: Callable[[], bool]) -> None:
-        deadline = time.monotonic() + RUN_TIMEOUT_S
-        while not happened():
-            if time.monotonic() > deadline:
-                raise HoldfastError("what was waited for did not happen")
-            time.sleep(LOOK_S)
-
-
-def _least(arena: Arena) -> int:
-    return min(arena[rank, Word.COMMITTED] for rank in range(WORKERS))
-
-
-def _furthest(arena: Arena) -> int:
-    return max(arena[rank, Word.COMMITTED] for rank in range(WORKERS))
+    strike = _LoseWorker(SIGNALS[fault], chance)
+    strike.run(workload)
+    return strike.found
 
 
 def run_beside(command: str) -> Recovery:

@@ -66,6 +66,16 @@ def recovery(
 
 
 @app.command()
+def coordinator(
+    workloads: Annotated[str, typer.Option(help="Some of small, large, lm.")] = "small,large",
+    rounds: Rounds = 10,
+    as_json: Json = False,
+) -> None:
+    """What workers notice of the death of their coordinator."""
+    _run("coordinator", ["--workloads", workloads, "--rounds", str(rounds)], as_json=as_json)
+
+
+@app.command()
 def startup(rounds: Rounds = 7, as_json: Json = False) -> None:
     """From the command to the first step, beside a plain PyTorch process."""
     _run("startup", ["--rounds", str(rounds)], as_json=as_json)

@@ -1,0 +1,85 @@
+"""What workers notice of the death of their coordinator: how long their steps take meanwhile.
+
+Each run trains with two workers, and at a random moment of a step the coordinator is killed. The
+slowest of the steps that follow is set beside the median of those before, and so is the slowest of
+as many of those, which tells how much of it is chance.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import signal
+import statistics
+import sys
+import time
+from typing import Any, Final
+
+from holdfast.arena.memory import Arena
+from holdfast.bench.figures import spread
+from holdfast.bench.strike import FAULT_STEP, Strike, furthest, least
+from holdfast.bench.workloads import WORKLOADS
+from holdfast.errors import HoldfastError
+
+STEPS: Final = FAULT_STEP - 5
+"""How many are looked at, before and after; a run is warm after five."""
+
+
+class _KillCoordinator(Strike):
+    """Kills it once, and lets the next one stop the run: so that has to know of it.
+
+    Attributes:
+        restarted_s: How long it took until the next one was started.
+        before, after: The slowest step of each side, of the median step before.
+    """
+
+    restarted_s = before = after = 0.0
+
+    def strike(self, arena: Arena) -> None:
+        seconds, struck_at = self.step_seconds()[-STEPS:], furthest(arena)
+        began = time.monotonic()
+        os.kill(self.events("coordinator-started")[0]["pid"], signal.SIGKILL)
+        self.wait(lambda: len(self.events("coordinator-started")) == 2)
+        self.restarted_s = time.monotonic() - began
+        self.wait(lambda: least(arena) >= struck_at + STEPS)
+        if len(self.events("generation")) > 1:
+            raise HoldfastError("the workers were called away though only the coordinator died")
+        usual = statistics.median(seconds)
+        self.before = max(seconds) / usual
+        self.after = max(self.step_seconds(struck_at)[:STEPS]) / usual
+
+
+def measure(workload: str, rounds: int, chance: random.Random) -> dict[str, Any]:
+    """A row."""
+    found = []
+    for number in range(rounds):
+        print(f"{workload}, round {number + 1}", file=sys.stderr)
+        found.append(_KillCoordinator(chance))
+        found[-1].run(workload)
+    return {
+        "workload": workload,
+        "restarted_s": spread([each.restarted_s for each in found], 3),
+        "slowest_before": spread([each.before for each in found], 2),
+        "slowest_after": spread([each.after for each in found], 2),
+        "steps_lost": 0,  # else the workers were called away
+    }
+
+
+def main() -> None:
+    """Measure and print one JSON object."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--workloads", default="small,large")
+    parser.add_argument("--rounds", type=int, default=10)
+    parser.add_argument("--seed", type=int, default=0)
+    options = parser.parse_args()
+    workloads, chance = options.workloads.split(","), random.Random(options.seed)
+    if unknown := set(workloads) - WORKLOADS.keys():
+        parser.error(f"no workload {', '.join(sorted(unknown))}; there are {', '.join(WORKLOADS)}")
+    rows = [measure(workload, options.rounds, chance) for workload in workloads]
+    print(json.dumps({"benchmark": "coordinator", "rounds": options.rounds, "rows": rows}))
+
+
+if __name__ == "__main__":
+    main()

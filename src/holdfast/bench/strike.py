@@ -1,0 +1,123 @@
+"""A run of a workload that is struck once, at a random moment of a step, and what is seen then."""
+
+from __future__ import annotations
+
+import random
+import statistics
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+from holdfast.arena.memory import Arena, Word
+from holdfast.bench.workloads import WORKLOADS
+from holdfast.engines import local
+from holdfast.engines.controls import Controls
+from holdfast.errors import HoldfastError
+from holdfast.job import load
+from holdfast.observe import lines
+from holdfast.observe.run_dir import RunDirectory
+
+WORKERS: Final = 2
+FAULT_STEP: Final = 25
+LOOK_S: Final = 0.001
+RUN_TIMEOUT_S: Final = 300.0
+
+
+class Strike:
+    """Trains, waits for the fault's step, strikes, looks, and has the run stop then.
+
+    Args:
+        chance: Draws the moment.
+
+    Attributes:
+        chance: The same.
+        run_dir: Where the run leaves its events.
+    """
+
+    def __init__(self, chance: random.Random) -> None:
+        self.chance, self.run_dir = chance, Path()
+        self._thread: threading.Thread | None = None
+        self._error: Exception | None = None
+        self._controls = Controls(watch=self._begin)
+
+    def run(self, workload: str) -> None:
+        """Train until it is overcome.
+
+        Raises:
+            HoldfastError: The run ended before that.
+        """
+        job = load.check(
+            {
+                "name": workload,
+                "task": "holdfast.bench.workloads:BenchTask",
+                "params": {"workload": workload, "steps": 10_000},
+                "batch": WORKLOADS[workload].batch_size * WORKERS,
+                "workers": WORKERS,
+                "shards": WORKERS,
+                "checkpoint": {"every_steps": 0},
+            },
+            where="recovery",
+        )
+        with tempfile.TemporaryDirectory() as folder:
+            self.run_dir = Path(folder) / "run"
+            with RunDirectory(self.run_dir, job, resume=False) as directory:
+                local.run(job, directory, self._controls)
+            if self._thread is None:
+                raise HoldfastError("the run ended before it was struck")
+            self._thread.join()
+        if self._error is not None:
+            raise self._error
+
+    def strike(self, arena: Arena) -> None:
+        """Strike, and look until it is overcome."""
+        raise NotImplementedError
+
+    def events(self, name: str) -> list[dict[str, Any]]:
+        """Those of a name that there have been."""
+        found = lines.read(self.run_dir / "events.jsonl")
+        return [event for event in found if event["event"] == name]
+
+    def step_seconds(self, after: int = 1) -> list[float]:
+        """What each step took, from the one after `after`; the first had none before it."""
+        found = lines.read(self.run_dir / "metrics.jsonl")
+        return [line["seconds"] for line in found if line["step"] > after]
+
+    def wait(self, happened: Callable[[], bool]) -> None:
+        """Look every millisecond whether something has happened.
+
+        Raises:
+            HoldfastError: It did not.
+        """
+        deadline = time.monotonic() + RUN_TIMEOUT_S
+        while not happened():
+            if time.monotonic() > deadline:
+                raise HoldfastError("what was waited for did not happen")
+            time.sleep(LOOK_S)
+
+    def _begin(self, arena: Arena) -> None:
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._watch, args=(arena,))
+            self._thread.start()
+
+    def _watch(self, arena: Arena) -> None:
+        try:
+            self.wait(lambda: least(arena) >= FAULT_STEP)
+            time.sleep(self.chance.random() * statistics.median(self.step_seconds()))
+            self.strike(arena)
+        except HoldfastError as error:
+            self._error = error
+        finally:
+            self._controls.stop = True
+
+
+def least(arena: Arena) -> int:
+    """Steps that all workers have committed."""
+    return min(arena[rank, Word.COMMITTED] for rank in range(WORKERS))
+
+
+def furthest(arena: Arena) -> int:
+    """Steps that some worker has committed."""
+    return max(arena[rank, Word.COMMITTED] for rank in range(WORKERS))
