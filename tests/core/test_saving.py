@@ -3,6 +3,8 @@
 from holdfast.core.protocol import Part, Stage, Status, Verdict
 from holdfast.core.saving import Saving
 
+NOW = 5.0
+
 
 def status(host, *, generation=3, **parts):
     told = {int(rank[1:]): Part(number=number, step=8) for rank, number in parts.items()}
@@ -10,7 +12,7 @@ def status(host, *, generation=3, **parts):
 
 
 def test_the_last_part_asks_for_the_commit():
-    saving = Saving()
+    saving = Saving(0, NOW)
     assert saving.collect(status("a", r0=1, r1=1), range(3)) == []
     (commit,) = saving.collect(status("b", r2=1), range(3))
     assert (commit.generation, commit.number, commit.step) == (3, 1, 8)
@@ -18,7 +20,7 @@ def test_the_last_part_asks_for_the_commit():
 
 
 def test_parts_of_an_older_try_or_generation_do_not_count():
-    saving = Saving()
+    saving = Saving(0, NOW)
     assert saving.collect(status("a", r0=1, r1=2), range(2)) == []
     assert saving.collect(status("a", r0=2, r1=2), range(2))[0].number == 2
     assert saving.collect(status("a", r0=3), range(2)) == []
@@ -27,7 +29,7 @@ def test_parts_of_an_older_try_or_generation_do_not_count():
 
 
 def test_a_second_try_of_a_step_is_not_settled_by_the_verdict_on_the_first():
-    saving = Saving()
+    saving = Saving(0, NOW)
     saving.verdict = Verdict(generation=3, number=1, step=8, error="disk full")
     assert saving.is_settled(status("a", r0=1))
     assert not saving.is_settled(status("a", r0=2))
@@ -36,8 +38,38 @@ def test_a_second_try_of_a_step_is_not_settled_by_the_verdict_on_the_first():
 
 
 def test_a_coordinator_learns_from_agents_what_one_before_it_has_said():
-    saving = Saving()
+    saving = Saving(0, NOW)
     newest = Verdict(generation=3, number=2, step=8, error="disk full")
     for verdict in (None, newest, Verdict(generation=3, number=1, step=4), None):
         saving.hear(verdict)
     assert saving.verdict == newest
+
+
+def test_nobody_is_asked_where_time_does_not_matter():
+    saving = Saving(0, NOW)
+    assert saving.next_deadline() is None
+    assert not saving.ask(3, NOW + 1e9)
+
+
+def test_a_checkpoint_is_asked_for_so_long_after_the_one_before():
+    saving = Saving(10, NOW)
+    assert saving.next_deadline() == NOW + 10
+    assert not saving.ask(3, NOW + 9.9)
+    assert saving.ask(3, NOW + 10)
+    assert saving.asked == 1
+    assert saving.next_deadline() is None
+    assert not saving.ask(3, NOW + 11)
+    saving.settle(Verdict(generation=3, number=1, step=8), NOW + 12)
+    assert (saving.asked, saving.next_deadline()) == (0, NOW + 22)
+    assert saving.ask(3, NOW + 22)
+    assert saving.asked == 2
+
+
+def test_another_generation_that_did_not_get_its_checkpoint_is_asked_at_once():
+    saving = Saving(10, NOW)
+    saving.settle(Verdict(generation=3, number=4, step=8), NOW)
+    assert saving.ask(3, NOW + 10)
+    assert saving.asked == 5
+    saving.begin_anew()
+    assert saving.ask(4, NOW + 10.1)
+    assert saving.asked == 1

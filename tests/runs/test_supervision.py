@@ -92,6 +92,27 @@ def test_a_world_that_has_shrunk_survives_that_too(struck):
     struck((60, "worker", "agent"), (90, "worker", "coordinator"), on_failure="shrink")
 
 
+@pytest.mark.parametrize("kill", [(), ("worker",), ("agent",), ("coordinator",)])
+def test_checkpoints_come_by_the_clock_whoever_is_killed_between_them(train, tmp_path, kill):
+    path = tmp_path / "run"
+
+    def saved():
+        return [event["step"] for event in events_of(path) if event["event"] == "checkpoint"]
+
+    def watch(_):
+        if len(saved()) >= 2 and due:
+            os.kill(pid_of(path, due.pop()), signal.SIGKILL)
+        controls.stop = len(saved()) >= 5
+
+    due, controls = list(kill), Controls(watch=watch)
+    keys = {"workers": 2, "epochs": 100_000, "checkpoint": {"every_steps": 0, "every_s": 0.2}}
+    result = train(run_dir=path, controls=controls, **keys)
+    steps = saved()
+    assert not due
+    assert steps == sorted(set(steps))
+    assert steps[-1] == result["steps"]
+
+
 def test_only_its_owner_may_speak_to_a_coordinator(train, tmp_path):
     modes = []
 

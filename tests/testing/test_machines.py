@@ -20,10 +20,20 @@ class Histories(RuleBasedStateMachine):
 
     simulation: Simulation
 
-    @initialize(seed=st.integers(0, 10**6), shrinks=st.booleans(), loss=st.sampled_from([0, 0.1]))
-    def begin(self, seed: int, shrinks: bool, loss: float) -> None:
+    @initialize(
+        seed=st.integers(0, 10**6),
+        shrinks=st.booleans(),
+        loss=st.sampled_from([0, 0.1]),
+        checkpoint_s=st.sampled_from([0, 4]),
+    )
+    def begin(self, seed: int, shrinks: bool, loss: float, checkpoint_s: float) -> None:
         cluster = Cluster(hosts=2, room=2, num_steps=STEPS, loss=loss, late=loss)
-        policy = Policy(world_size=WORLD, min_workers=1 if shrinks else WORLD, failures=10**6)
+        policy = Policy(
+            world_size=WORLD,
+            min_workers=1 if shrinks else WORLD,
+            failures=10**6,
+            checkpoint_s=checkpoint_s,
+        )
         self.simulation = Simulation(cluster, policy, seed)
 
     @rule(seconds=st.floats(0.001, 8))

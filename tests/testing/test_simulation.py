@@ -215,3 +215,23 @@ def test_one_seed_is_one_history() -> None:
     assert logs[0] == logs[1]
     assert any(str(Opened.__name__) in line for line in logs[0])
     assert any(str(Ended.__name__) in line for line in logs[0])
+
+
+@pytest.mark.parametrize("loss", [0.0, 0.2])
+def test_checkpoints_are_asked_for_by_the_clock(loss: float) -> None:
+    cluster = Cluster(hosts=3, room=1, num_steps=500, checkpoint_every=10**6, loss=loss, late=loss)
+    simulation = Simulation(cluster, replacing(3, checkpoint_s=30), seed=0)
+    simulation.run_until(5)
+    while not simulation.over:
+        assert simulation.steps - simulation.checkpoint < 50
+        simulation.run_until(simulation.now + 5)
+    assert_finished(simulation, 500)
+
+
+def test_checkpoints_are_asked_for_by_the_clock_though_everything_fails_at_times() -> None:
+    cluster = Cluster(hosts=4, room=2, num_steps=500, checkpoint_every=10**6, loss=0.05)
+    simulation = Simulation(cluster, replacing(8, checkpoint_s=10), seed=1)
+    storm(simulation, 100, until=300)
+    simulation.run_until(5000)
+    assert_finished(simulation, 500)
+    assert simulation.checkpoint > 400

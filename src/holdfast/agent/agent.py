@@ -175,6 +175,8 @@ class Agent:
                 self._release(action)
             case actions.Settle(verdict):
                 self._send_all(CheckpointDone(number=verdict.number, error=verdict.error))
+            case actions.RequestSave(generation, number):
+                self._arena.request_save(generation, number)
             case actions.RequestStop():
                 self._arena.request_stop()
             case actions.Leave(reason):

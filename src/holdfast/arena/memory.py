@@ -42,6 +42,7 @@ class JobWord(enum.IntEnum):
     WORLD_SIZE = 1
     GENERATION = 2  # the newest: what belongs to an older one is over
     STOP = 3
+    SAVE = 4  # a generation, and the number of the checkpoint that it is asked for
 
 
 @enum.unique
@@ -160,6 +161,21 @@ class Arena:
     def request_stop(self) -> None:
         """Ask the workers to end after the step that they are in."""
         self._words[JobWord.STOP] = 1
+
+    @property
+    def save_requested(self) -> int:
+        """The number of the checkpoint that this process's generation is asked for; 0 for none."""
+        generation, number = divmod(self._words[JobWord.SAVE], 1 << 32)
+        return number if generation == self.generation else 0
+
+    def request_save(self, generation: int, number: int) -> None:
+        """Ask the workers to begin a checkpoint after the step that they are in.
+
+        Args:
+            generation: In which.
+            number: Of the checkpoints of that generation, from 1.
+        """
+        self._words[JobWord.SAVE] = generation << 32 | number
 
     @property
     def newest_generation(self) -> int:

@@ -27,4 +27,5 @@ def policy_of(job: Job) -> Policy:
         reconnect_s=RECONNECT_S,
         failures=0 if stops else job.restarts.limit,
         window_s=job.restarts.window_s,
+        checkpoint_s=job.checkpoint.every_s,
     )

@@ -113,6 +113,14 @@ class Settle:
 
 
 @dataclass(frozen=True, slots=True)
+class RequestSave:
+    """Ask the workers for a checkpoint after the step in hand; see `core.protocol.Orders`."""
+
+    generation: int
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
 class RequestStop:
     """Ask the workers to end after the step in hand."""
 
@@ -131,4 +139,4 @@ class Leave:
     reason: str
 
 
-AgentAction = Abort | Fork | Kill | Release | Settle | RequestStop | Report | Leave
+AgentAction = Abort | Fork | Kill | Release | Settle | RequestSave | RequestStop | Report | Leave

@@ -101,6 +101,7 @@ class Status:
         result: What one of them reports of it.
         parts: Of a checkpoint that its workers have written and that is not settled, by rank.
         verdict: How the newest one went that it has heard of.
+        asked: The number of the checkpoint that its workers were last asked for; 0 for none.
         stop: Whether it has heard that workers are to end.
     """
 
@@ -116,6 +117,7 @@ class Status:
     result: Mapping[str, Any] | None = None
     parts: Mapping[int, Part] = field(default_factory=dict)
     verdict: Verdict | None = None
+    asked: int = 0
     stop: bool = False
 
 
@@ -145,6 +147,8 @@ class Orders:
         members: The host of every rank.
         start: From where to go on; known from stage RUN on.
         verdict: How the newest checkpoint went.
+        save: The number of the checkpoint that workers are to begin after the step in hand, unless
+            they have begun it already; 0 for none. See `Part`.
         stop: Whether workers are to end after the step in hand.
         reason: Why the run is over for this host, at stage END; empty if all went well.
     """
@@ -155,5 +159,6 @@ class Orders:
     members: Mapping[int, str] = field(default_factory=dict)
     start: Start | None = None
     verdict: Verdict | None = None
+    save: int = 0
     stop: bool = False
     reason: str = ""

@@ -50,6 +50,7 @@ class Policy:
         rest_s: How long a world that has lost workers goes on without them, seconds, if there are
             `min_workers` left; 0 to replace them at once.
         patience_s: How long to wait with too few workers before giving up, seconds.
+        checkpoint_s: How long after a checkpoint to ask for the next, seconds; 0 for never.
     """
 
     world_size: int
@@ -63,6 +64,7 @@ class Policy:
     gather_s: float = 0.2
     rest_s: float = 0.0
     patience_s: float = 600.0
+    checkpoint_s: float = 0.0
 
 
 class Run:
@@ -96,7 +98,8 @@ class Run:
         self.result: Mapping[str, Any] | None = None
         self._repeats = 0
         self._last_failure: tuple[str, int | None] = ("", None)
-        self._saving, self._checkpoint, self._stop = Saving(), checkpoint, False
+        self._saving, self._checkpoint = Saving(policy.checkpoint_s, now), checkpoint
+        self._stop = False
         for fact in facts:
             self._replay(fact)
         self._hosts: dict[str, Status] = {}
@@ -125,7 +128,7 @@ class Run:
                 self.heartbeats.forget(host)
                 return self._give_up_on([host], "was lost", now)
             case Settled(verdict):
-                return self._settle_checkpoint(verdict)
+                return self._settle_checkpoint(verdict, now)
             case StopAsked():
                 self._stop = True
                 return self._orders_to(self._member_hosts)
@@ -136,7 +139,8 @@ class Run:
         """When a Tick is due, if nothing else happens."""
         if self.stage == Stage.END:
             return None
-        waits = (self.heartbeats.next_deadline(), self._grow_at, self._give_up_at)
+        save_at = self._saving.next_deadline() if self.stage == Stage.RUN else None
+        waits = (self.heartbeats.next_deadline(), self._grow_at, self._give_up_at, save_at)
         return min((wait for wait in waits if wait is not None), default=None)
 
     def check_invariants(self) -> None:
@@ -206,6 +210,7 @@ class Run:
             status.generation < self.generation
             or status.stage < self.stage
             or status.stop != self._stop
+            or status.asked < self._saving.asked
             or self._saving.is_settled(status)
         )
 
@@ -256,7 +261,13 @@ class Run:
                 f"{len(self.members)} of {self.policy.min_workers} needed workers could be had "
                 f"within {self.policy.patience_s:.0f} s"
             )
-        return self._consider_growth(now)
+        return self._consider_growth(now) or self._consider_saving(now)
+
+    def _consider_saving(self, now: float) -> list[RunAction]:
+        """Ask for a checkpoint if it is time to; an agent that missed it is told by its report."""
+        if self.stage == Stage.RUN and self._saving.ask(self.generation, now):
+            return self._orders_to(self._member_hosts)
+        return []
 
     def _give_up_on(self, lost: Sequence[str], why: str, now: float) -> list[RunAction]:
         """Fence hosts, and go on without them where they are members."""
@@ -321,8 +332,8 @@ class Run:
         self._waiting = dict.fromkeys(self._member_hosts)
         return [Sweep(), *self._orders_to(self._member_hosts)]
 
-    def _settle_checkpoint(self, verdict: Verdict) -> list[RunAction]:
-        self._saving.verdict = verdict
+    def _settle_checkpoint(self, verdict: Verdict, now: float) -> list[RunAction]:
+        self._saving.settle(verdict, now)
         self._checkpoint = self._checkpoint if verdict.error else verdict.step
         return self._orders_to(self._member_hosts)
 
@@ -347,6 +358,7 @@ class Run:
                     members=self.members,
                     start=self.start,
                     verdict=self._saving.verdict,
+                    save=self._saving.asked,
                     stop=self._stop,
                     reason=self.reason,
                 ),

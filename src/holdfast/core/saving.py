@@ -1,4 +1,8 @@
-"""Saving: a checkpoint is whole once every member has written its part of it."""
+"""Saving: when a checkpoint is due, and when it is whole: once every member has written its part.
+
+Workers begin checkpoints by themselves too, after so many steps, say. Each counts as the one that
+is asked for, since it has the number after the newest one of which it is known how it went.
+"""
 
 from __future__ import annotations
 
@@ -11,17 +15,42 @@ from holdfast.core.protocol import Part, Status, Verdict
 class Saving:
     """The checkpoint that a generation is writing, and how the newest one went.
 
+    Args:
+        every_s: How long after one the next is asked for, seconds; 0 for never.
+        now: This process's monotonic clock, seconds, as in every `now` here.
+
     Attributes:
         verdict: The newest; None if there is none.
+        asked: The number of the checkpoint that is asked for; 0 for none. See `Part`.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, every_s: float, now: float) -> None:
         self.verdict: Verdict | None = None
+        self.asked = 0
+        self._every_s, self._due = every_s, now + every_s
         self._parts: dict[int, Part] = {}
 
     def begin_anew(self) -> None:
-        """Parts of an older generation are of no use."""
+        """Parts of an older generation are of no use, and nobody there is asked any more."""
         self._parts.clear()
+        self.asked = 0
+
+    def next_deadline(self) -> float | None:
+        """When the next checkpoint is to be asked for; None if none is."""
+        return self._due if self._every_s and not self.asked else None
+
+    def ask(self, generation: int, now: float) -> bool:
+        """Ask for a checkpoint, if it is time to; returns whether it is."""
+        due = self.next_deadline()
+        if due is None or now < due:
+            return False
+        last = self.verdict
+        self.asked = 1 + (last.number if last and last.generation == generation else 0)
+        return True
+
+    def settle(self, verdict: Verdict, now: float) -> None:
+        """Note how a checkpoint went; if it failed, it is tried again when the next is due."""
+        self.verdict, self.asked, self._due = verdict, 0, now + self._every_s
 
     def hear(self, verdict: Verdict | None) -> None:
         """Learn from an agent what one before us has said."""

@@ -19,6 +19,7 @@ from holdfast.core.actions import (
     Leave,
     Release,
     Report,
+    RequestSave,
     RequestStop,
     Settle,
 )
@@ -65,7 +66,7 @@ class Supervisor:
         self._result: Mapping[str, Any] | None = None
         self._parts: dict[int, Part] = {}
         self._verdict: Verdict | None = None
-        self._stop = False
+        self._asked, self._stop = 0, False
         self._number, self._processes = 0, 0
         self._report_at = now
 
@@ -116,12 +117,15 @@ class Supervisor:
                 assert orders.start is not None
                 self.stage = Stage.RUN
                 actions += [Release(self.generation, orders.start), self._report(now)]
+            if orders.save > self._asked and self.stage == Stage.RUN:
+                self._asked = orders.save
+                actions += [RequestSave(self.generation, orders.save), self._report(now)]
         return actions
 
     def _enter(self, orders: Orders, now: float) -> list[AgentAction]:
         """End the generation before, and bring those together who belong to this one."""
         self._orders, self.generation = orders, orders.generation
-        self.stage = Stage.IDLE
+        self.stage, self._asked = Stage.IDLE, 0
         self._failed.clear()
         self._finished.clear()
         self._parts.clear()
@@ -219,6 +223,7 @@ class Supervisor:
                 result=self._result if self._finished else None,
                 parts=dict(self._parts),
                 verdict=self._verdict,
+                asked=self._asked,
                 stop=self._stop,
             )
         )

@@ -21,7 +21,9 @@ class Checkpoints(Spec):
     """When checkpoints are written; one is written at the end and on a request to stop anyway."""
 
     every_steps: Annotated[int, Field(ge=0)] = 100
-    """Steps from one checkpoint to the next; 0 writes none on the way."""
+    """Steps from one checkpoint to the next; 0 counts none."""
+    every_s: Annotated[float, Field(ge=0)] = 0.0
+    """Seconds after a checkpoint, whatever it was written for, until the next; 0 counts none."""
     keep: Count = 2
     """How many of the newest to keep."""
 

@@ -180,6 +180,8 @@ class Agents:
             case actions.Leave():
                 self._end(agent)
                 self._timeline.after(1.0, self.start)
+            case actions.RequestSave(generation, number):
+                self.plane.request_save(generation, number)
             case actions.RequestStop():
                 self.plane.request_stop(agent.name)
 
@@ -254,9 +256,11 @@ class Agents:
                 finished = events.Finished(worker.rank, group.generation, {})
                 self._timeline.after(0.001, self._tell, worker.host, finished)
             return
-        if group.step and group.step % self._cluster.checkpoint_every == 0:
+        due = group.step and group.step % self._cluster.checkpoint_every == 0
+        if due or self.plane.save_requested(group):
+            group.saves += 1
+            part = Part(number=group.saves, step=group.step)
             for worker in group.workers.values():
-                part = Part(number=group.step // self._cluster.checkpoint_every, step=group.step)
                 wrote = events.Wrote(worker.rank, group.generation, part)
                 self._timeline.after(0.5, self._tell, worker.host, wrote)
         self._timeline.at(group.end_at, lambda: self.plane.end_step(group, self._timeline.now))

@@ -60,6 +60,7 @@ class Group:
         chain: What all have learnt before that one.
         root_at: When the reduced gradient of the step in hand is complete.
         end_at: When all have committed it.
+        saves: Checkpoints that it has begun.
         whole: Whether nobody has left.
     """
 
@@ -71,6 +72,7 @@ class Group:
     chain: int = 0
     root_at: float = NEVER
     end_at: float = NEVER
+    saves: int = 0
     whole: bool = True
 
 
@@ -96,6 +98,7 @@ class DataPlane:
         self._groups: dict[int, Group] = {}
         self._roots: dict[str, tuple[int, int]] = {}
         self._stopping: set[str] = set()
+        self._asked = (0, 0)
         self._newest = 0
         self.chains = [0]
         """What an undisturbed run would have learnt after each step, as far as this one came."""
@@ -107,6 +110,15 @@ class DataPlane:
     def request_stop(self, host: str) -> None:
         """Have the workers of `host` end the run with a step that they have not reduced yet."""
         self._stopping.add(host)
+
+    def request_save(self, generation: int, number: int) -> None:
+        """Have the workers of a generation begin a checkpoint, if they have not yet."""
+        self._asked = max(self._asked, (generation, number))
+
+    def save_requested(self, group: Group) -> bool:
+        """Whether a group is asked for a checkpoint that it has not begun."""
+        generation, number = self._asked
+        return generation == group.generation and number > group.saves
 
     def is_over(self, group: Group) -> bool:
         """Whether a group has come to the end of the run, or to where it was asked to stop."""

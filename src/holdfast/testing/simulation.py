@@ -32,6 +32,7 @@ class Simulation:
 
     Attributes:
         run: The coordinator's machine; None while it is down.
+        checkpoint: The step of the newest checkpoint.
     """
 
     def __init__(self, cluster: Cluster, policy: Policy, seed: int) -> None:
@@ -39,7 +40,7 @@ class Simulation:
         self._timeline = Timeline(seed)
         self._agents = Agents(cluster, policy.heartbeat_s, self._timeline, self._tell_run)
         self._journal: list[actions.Fact] = []
-        self._checkpoint = 0
+        self.checkpoint = 0
         self._seen = 0
         self._crash_in: int | None = None
         self._crash_back_s = 0.0
@@ -151,7 +152,7 @@ class Simulation:
             self._agents.connect(name)
 
     def _start_coordinator(self) -> None:
-        self.run, self._run_tick = Run(self.policy, self._journal, self.now, self._checkpoint), None
+        self.run, self._run_tick = Run(self.policy, self._journal, self.now, self.checkpoint), None
         self._agents.rest.stir(self.run.heartbeats)
         self._wake_run()
 
@@ -175,7 +176,7 @@ class Simulation:
                 case actions.Send(host, orders):
                     self._agents.order(host, orders)
                 case actions.Commit(generation, number, step):
-                    self._checkpoint = step
+                    self.checkpoint = step
                     verdict = Verdict(generation=generation, number=number, step=step)
                     self._timeline.after(0.0, self._tell_run, events.Settled(verdict))
                 case actions.Sweep():
@@ -195,7 +196,7 @@ class Simulation:
             return False
         self._crash_in = None
         if isinstance(action, actions.Commit) and self.chance.random() < 0.5:
-            self._checkpoint = action.step
+            self.checkpoint = action.step
         if isinstance(action, actions.Record):
             kept = self.chance.random() < 0.5
             self._timeline.note(

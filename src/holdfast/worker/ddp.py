@@ -32,7 +32,7 @@ from holdfast.errors import JobError
 from holdfast.transport.shared_memory import NAP_S, Meeting, SharedMemoryGroup
 from holdfast.worker.buffers import Buffers
 from holdfast.worker.sections import Sections
-from holdfast.worker.step import Committed, announce, check_loss, check_room_for, not_finite
+from holdfast.worker.step import Asked, Committed, announce, check_loss, check_room_for, not_finite
 
 HOST: Final = "127.0.0.1"
 BLAME_TIMEOUT_S: Final = 5.0
@@ -166,13 +166,13 @@ class DdpStepper:
         self._buffers.reset()
         self._replica.optimizer.zero_grad()
 
-    def commit(self, step: int, stop_seen: bool) -> Committed:
+    def commit(self, step: int, asked: Asked) -> Committed:
         """Check, clip, update and commit; as `Stepper.commit`."""
         arena, rank = self._group.arena, self._group.rank
         arena.enter(rank, Phase.REDUCE)
         table = [tree.ABSENT] * tree.num_nodes(len(self._group.members))
         table[tree.leaf(rank, len(self._group.members))] = 0
-        reduced = self._reducer.reduce(table, step, int(stop_seen))
+        reduced = self._reducer.reduce(table, step, asked)
         norm = self._checked_norm(step)
         arena.enter(rank, Phase.UPDATE)
         self._replica.optimizer.step()

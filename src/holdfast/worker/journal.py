@@ -130,6 +130,10 @@ class Journal:
             self._evaluated_step = step
             self._metrics.write(step=step, evaluation=results)
 
+    def begun_in(self, generation: int) -> int:
+        """How many checkpoints this worker has begun in a generation."""
+        return self._begun[1] if self._begun[0] == generation else 0
+
     def checkpoint(
         self, replica: Replica, group: SharedMemoryGroup, progress: Progress, *, final: bool
     ) -> None:
@@ -144,7 +148,7 @@ class Journal:
             return
         check_plain(progress.state)
         rank, step, generation = self._launch.rank, progress.step, group.arena.generation
-        number = self._begun[1] + 1 if self._begun[0] == generation else 1
+        number = self.begun_in(generation) + 1
         self._begun = (generation, number)
         attempt = manifest.attempt_in(generation, self._launch.attempt)
         temporary = self._run_dir / "checkpoints" / manifest.temporary_name(step, attempt)

@@ -31,7 +31,7 @@ from holdfast.worker.progress import Progress
 from holdfast.worker.seat import Seat
 from holdfast.worker.sections import Sections
 from holdfast.worker.shard import units_of
-from holdfast.worker.step import Committed, Stepper
+from holdfast.worker.step import Asked, Committed, Stepper
 
 
 class Member:
@@ -115,7 +115,10 @@ class Member:
             Aborted: The generation is over, and the step not committed by this worker.
         """
         arena = self.group.arena
-        committed = self.stepper.commit(self.progress.step, arena.stop_requested)
+        asked = Asked.STOP if arena.stop_requested else Asked.NOTHING
+        if arena.save_requested > self._journal.begun_in(arena.generation):
+            asked |= Asked.SAVE
+        committed = self.stepper.commit(self.progress.step, asked)
         arena.enter(self.group.rank, Phase.DATA)
         self._note(committed)
 
@@ -242,7 +245,12 @@ class Member:
             "samples": samples,
             "logged": committed.logged,
         }
-        self.progress.committed(committed.loss, record, stop=committed.stop)
+        self.progress.committed(
+            committed.loss,
+            record,
+            save=Asked.SAVE in committed.asked,
+            stop=Asked.STOP in committed.asked,
+        )
         self._committed = self.progress.step
         self.group.arena[self.group.rank, Word.SAMPLES] += samples
         self._journal.step(record, self._phases())

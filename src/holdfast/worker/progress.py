@@ -33,6 +33,7 @@ class Progress:
         owed: Whether what is due after the newest step, an evaluation or a checkpoint, is still
             to be done.
         calls_owed: How many evaluations that took.
+        save: Whether a checkpoint was asked for here.
         stop: Whether the run ends here, as it was asked to.
     """
 
@@ -51,12 +52,15 @@ class Progress:
     saved: int = -1
     owed: bool = False
     calls_owed: int = 0
+    save: bool = False
     stop: bool = False
 
-    def committed(self, loss: float, record: dict[str, Any], *, stop: bool) -> None:
+    def committed(
+        self, loss: float, record: dict[str, Any], *, save: bool = False, stop: bool = False
+    ) -> None:
         """Note one more step."""
         self.step += 1
-        self.loss, self.record, self.stop = loss, record, stop
+        self.loss, self.record, self.save, self.stop = loss, record, save, stop
         self.state_then, self.best_then = copy.deepcopy(self.state), self.best
         self.results, self.calls, self.calls_owed, self.owed = [], 0, 0, True
 

@@ -278,7 +278,8 @@ class Session:
         improved = self._evaluate_after(progress.step - 1, order)
         progress.calls_owed = progress.calls
         every = self.job.checkpoint.every_steps
-        if progress.stop or improved or (every and progress.step % every == 0):
+        due = every and progress.step % every == 0
+        if progress.stop or progress.save or improved or due:
             self._member.save(final=progress.stop)
         progress.owed = False
 

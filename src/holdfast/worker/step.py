@@ -11,7 +11,10 @@ both are there. What the reduction leaves in the root slot is what the optimizer
 
 from __future__ import annotations
 
+import enum
+import functools
 import math
+import operator
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -31,6 +34,14 @@ from holdfast.worker.buffers import Buffers
 from holdfast.worker.sections import Sections
 
 
+class Asked(enum.IntFlag):
+    """What the run was asked to do after a step. What one worker has seen by then holds for all."""
+
+    NOTHING = 0
+    STOP = 1
+    SAVE = 2
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Committed:
     """A step that counts.
@@ -39,14 +50,14 @@ class Committed:
         loss: Mean over its samples.
         logged: Means of what was logged, by name.
         norm: The gradient's 2-norm before clipping.
-        stop: Whether some worker has seen the request to stop.
+        asked: What some worker has seen that the run is asked for.
     """
 
     step: int
     loss: float
     logged: dict[str, float]
     norm: float
-    stop: bool
+    asked: Asked
 
 
 @dataclass(slots=True, kw_only=True)
@@ -103,7 +114,7 @@ def announce(group: SharedMemoryGroup, step: int, reduced: Reduced, norm: float)
         loss=reduced.loss,
         logged=reduced.logged,
         norm=norm,
-        stop=any(reduced.values),
+        asked=Asked(functools.reduce(operator.or_, reduced.values)),
     )
 
 
@@ -280,12 +291,12 @@ class Stepper:
         self._forget_gradients()
         self.restart()
 
-    def commit(self, step: int, stop_seen: bool) -> Committed:
+    def commit(self, step: int, asked: Asked) -> Committed:
         """Reduce, check, clip, update and commit.
 
         Args:
             step: The step that the shards belong to.
-            stop_seen: Whether this worker has seen the request to stop.
+            asked: What this worker has seen that the run is asked for.
 
         Raises:
             Aborted: The generation is over, and the step not committed by this worker.
@@ -294,7 +305,7 @@ class Stepper:
         """
         arena, rank = self._group.arena, self._group.rank
         arena.enter(rank, Phase.REDUCE)
-        reduced = self._reducer.reduce(self._table, step, int(stop_seen))
+        reduced = self._reducer.reduce(self._table, step, asked)
         if not math.isfinite(reduced.norm):
             raise not_finite(step, dict(zip(self._names, self._root_gradients, strict=True)))
         if self._clip_norm is not None and reduced.norm > self._clip_norm:
