@@ -33,22 +33,21 @@ augmentation, dropout, clipping, a schedule, and a short last batch."""
 @pytest.fixture(scope="session")
 def forks():
     with ForkServer(spawn(WORKER)) as server:
-        server.prepare(())
         yield server
 
 
 @pytest.fixture
 def train(forks, tmp_path):
-    """Run a job on the shared fork server: `train(key=value, …) -> result`."""
+    """Run a job: `train(key=value, …) -> result`; on the shared fork server, or another."""
     count = 0
 
-    def run(run_dir=None, resume=False, controls=None, **keys):
+    def run(run_dir=None, resume=False, controls=None, on=forks, **keys):
         nonlocal count
         count += 1
         job = load.check({**SMALL, **keys}, where="test")
         path = run_dir or tmp_path / f"run-{count}"
         with RunDirectory(path, job, resume=resume) as directory:
-            return local.run(job, directory, controls or Controls(), forks)
+            return local.run(job, directory, controls or Controls(), on)
 
     return run
 

@@ -231,7 +231,6 @@ def main():
     server = ForkServer(spawn(WORKER))
     try:
         with server as forks:
-            forks.prepare(())
             for seed in range(options.first, options.first + options.seeds):
                 with tempfile.TemporaryDirectory() as folder:
                     found = soak(

@@ -33,8 +33,7 @@ JOBS = {
 def forks():
     """A fork server that has imported transformers, where that is installed."""
     job = check(JOBS["gpt2"], where="test")
-    with ForkServer(spawn(WORKER)) as server:
-        server.prepare(reference.of_job(job))
+    with ForkServer(spawn(WORKER), reference.of_job(job)) as server:
         yield server
 
 

@@ -6,6 +6,8 @@ import signal
 import pytest
 
 from conftest import TASKS, events_of, metrics_of
+from holdfast.agent.forks import ForkServer
+from holdfast.agent.spawn import WORKER, spawn
 from holdfast.arena.memory import Word
 from holdfast.engines.controls import Controls
 from holdfast.errors import HoldfastError
@@ -25,19 +27,26 @@ def undisturbed():
 def struck(train, tmp_path, undisturbed):
     """Run a job while processes are killed, `struck((step, who, …), …)`; returns its events.
 
-    It must end with the weights of the undisturbed run, and each step written down once.
+    It has a fork server of its own if that is struck. It must end with the weights of the
+    undisturbed run, and each step written down once.
     """
 
     def run(*strikes, number=signal.SIGKILL, **keys):
         keys = {**LONG, **keys}
         if not undisturbed:
             undisturbed.append(train(**LONG)["weights_sha256"])
-        path, due = tmp_path / "run", list(strikes)
+        path, due, killed = tmp_path / "run", list(strikes), set()
+        if any("fork-server" in strike for strike in strikes):
+            keys["on"] = None
 
         def kill(arena):
             if due and arena[0, Word.COMMITTED] >= due[0][0]:
-                for who in due.pop(0)[1:]:
-                    os.kill(pid_of(path, who), number)
+                pids = [pid_of(path, who) for who in due[0][1:]]
+                if killed.isdisjoint(pids):
+                    due.pop(0)
+                    killed.update(pids)
+                    for pid in pids:
+                        os.kill(pid, number)
 
         result = train(run_dir=path, controls=Controls(watch=kill), **keys)
         assert not due
@@ -52,6 +61,11 @@ def struck(train, tmp_path, undisturbed):
 def pid_of(run_dir, who):
     """The newest process of a kind that a run has started."""
     return [e["pid"] for e in events_of(run_dir) if e["event"] == f"{who}-started"][-1]
+
+
+def statuses(events, who):
+    """How the processes of a kind have ended that were replaced."""
+    return [event["status"] for event in events if event["event"] == f"{who}-exited"]
 
 
 def generations(events):
@@ -78,10 +92,65 @@ def test_a_coordinator_that_is_killed_in_a_recovery_brings_it_to_its_end(struck)
     assert all(step > 0 for step in generations(events)[1:])
 
 
-@pytest.mark.parametrize("who", ["agent", "coordinator"])
+def test_a_fork_server_that_is_killed_takes_its_workers_and_the_next_has_others_forked(struck):
+    events = struck((70, "fork-server"), (130, "fork-server", "agent"))
+    first, *others = generations(events)
+    assert first == 0
+    assert len(others) == 2
+    assert all(step > 0 and step % 50 == 0 for step in others)
+    assert statuses(events, "fork-server") == [-signal.SIGKILL] * 2
+
+
+@pytest.mark.parametrize("who", ["agent", "coordinator", "fork-server"])
 def test_what_is_stopped_is_replaced_like_what_is_killed(struck, who):
     events = struck((30, who), number=signal.SIGSTOP)
-    assert [e["status"] for e in events if e["event"] == f"{who}-exited"] == [-signal.SIGKILL]
+    assert statuses(events, who) == [-signal.SIGKILL]
+
+
+def test_a_fork_server_may_be_killed_while_it_takes_the_place_of_another(struck):
+    events = struck((70, "fork-server"), (0, "fork-server"))  # the second as soon as there is one
+    assert statuses(events, "fork-server") == [-signal.SIGKILL] * 2
+    assert len(generations(events)) == 2
+
+
+def test_in_place_of_a_fork_server_that_was_lent_the_run_starts_one_of_its_own(train, tmp_path):
+    def watch(arena):
+        if arena[0, Word.COMMITTED]:
+            controls.watch = None
+            lent.process.kill()
+
+    controls = Controls(watch=watch)
+    with ForkServer(spawn(WORKER)) as lent:
+        train(run_dir=tmp_path / "run", controls=controls, on=lent)
+    events = events_of(tmp_path / "run")
+    assert [e["pid"] for e in events if e["event"] == "fork-server-exited"] == [lent.process.pid]
+    assert pid_of(tmp_path / "run", "fork-server") != lent.process.pid
+
+
+def test_what_each_fork_server_prints_is_kept(train, tmp_path):
+    task = tmp_path / "mine.py"
+    task.write_text(f"import sys\nsys.path.append({str(TASKS.parent)!r})\nprint('imported')\n"
+                    "from sample_tasks import eternal\n")  # fmt: skip
+    path, killed = tmp_path / "run", []
+
+    def watch(arena):
+        if arena[0, Word.COMMITTED]:
+            controls.stop = bool(killed)
+            if not killed:
+                killed.append(pid_of(path, "fork-server"))
+                os.kill(killed[0], signal.SIGKILL)
+
+    controls = Controls(watch=watch)
+    train(run_dir=path, controls=controls, on=None, task=f"{task}:eternal", shards=2)
+    assert (path / "logs" / "fork-server.log").read_text() == "imported\n" * 2
+
+
+def test_a_fork_server_that_dies_before_it_is_ready_ends_the_run_in_a_line(train, tmp_path):
+    def watch(_):
+        os.kill(pid_of(tmp_path / "run", "fork-server"), signal.SIGKILL)
+
+    with pytest.raises(HoldfastError, match=r"the fork server died; see fork-server.log"):
+        train(run_dir=tmp_path / "run", controls=Controls(watch=watch), on=None)
 
 
 def test_coordinator_and_agent_may_be_killed_at_once(struck):
@@ -139,19 +208,22 @@ def test_a_stop_is_heard_by_the_next_coordinator(train, tmp_path):
     assert result["status"] == "stopped"
 
 
-@pytest.mark.parametrize("who", ["agent", "coordinator"])
+@pytest.mark.parametrize("who", ["agent", "coordinator", "fork-server"])
 def test_what_dies_again_and_again_ends_the_run_in_a_line(train, tmp_path, who):
     path, killed = tmp_path / "run", []
 
-    def watch(_):
-        if pid_of(path, who) not in killed:
+    def watch(arena):
+        begun = killed or arena[0, Word.COMMITTED]
+        if begun and pid_of(path, who) not in killed:
             killed.append(pid_of(path, who))
             os.kill(killed[-1], signal.SIGKILL)
 
-    with pytest.raises(HoldfastError, match=f"the {who} ended, the last of more than 2"):
+    what = who.replace("-", " ")
+    with pytest.raises(HoldfastError, match=f"the {what} ended, the last of more than 2"):
         train(
             run_dir=path,
             controls=Controls(watch=watch),
+            on=None,
             task=f"{TASKS}:eternal",
             workers=2,
             shards=2,
@@ -160,17 +232,19 @@ def test_what_dies_again_and_again_ends_the_run_in_a_line(train, tmp_path, who):
     assert len(killed) == 3
 
 
-def test_where_no_failure_is_forgiven_the_loss_of_an_agent_ends_the_run(train, tmp_path):
+@pytest.mark.parametrize("who", ["agent", "fork-server"])
+def test_where_no_failure_is_forgiven_the_loss_of_an_agent_ends_the_run(train, tmp_path, who):
     def watch(arena):
         if arena[0, Word.COMMITTED] >= 5:
             controls.watch = None
-            os.kill(pid_of(tmp_path / "run", "agent"), signal.SIGKILL)
+            os.kill(pid_of(tmp_path / "run", who), signal.SIGKILL)
 
     controls = Controls(watch=watch)
     with pytest.raises(HoldfastError, match="local-1 was lost; resume the run"):
         train(
             run_dir=tmp_path / "run",
             controls=controls,
+            on=None,
             workers=2,
             epochs=10_000,
             on_failure="stop",

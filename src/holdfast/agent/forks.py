@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
-import signal
 import socket
-import subprocess
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
 from typing import Final, Self
 
+from holdfast.agent.child import Child
 from holdfast.agent.spawn import Spawned
 from holdfast.errors import HoldfastError
 from holdfast.wire.channel import Channel
@@ -24,63 +25,64 @@ END_TIMEOUT_S: Final = 5.0
 DIED: Final = "the fork server died; see fork-server.log in the run's logs"
 
 
-def _never() -> bool:
-    return False
-
-
 class ForkServer:
     """A fork server, for its owner; ends with the `with` block.
 
     Args:
         spawned: Its process.
+        imports: What it is to import beforehand, where that is safe; see `tasks.reference`.
+
+    Attributes:
+        process: The same.
+        doing: What it does until it is ready, in words.
     """
 
-    def __init__(self, spawned: Spawned) -> None:
-        self._process, self._output = spawned.process, spawned.output
-        self._ready = False
+    def __init__(self, spawned: Spawned, imports: Sequence[str] = ()) -> None:
+        self.process = Child(spawned.process, Path(f"/proc/self/fd/{spawned.output}"))
+        self._output = spawned.output
         self._inbox = _Inbox(Channel(spawned.socket))
+        self._imports = tuple(imports)
+        self._ready = False
+        self._expect("importing torch")
 
-    def prepare(self, imports: Sequence[str], given_up: Callable[[], bool] = _never) -> None:
-        """Have it import beforehand what its forks will need, where that is safe.
+    def fileno(self) -> int:
+        """Readable, for `select`, once it says something or has ended."""
+        return self._inbox.channel.fileno()
 
-        Args:
-            imports: References; see `tasks.reference`.
-            given_up: Whether nobody wants it any more.
+    def is_ready(self) -> bool:
+        """Whether it can fork; does not wait.
 
         Raises:
-            HoldfastError: It did not come up, or was given up.
+            HoldfastError: It takes too long to come up.
         """
-        if not self._ready:
-            self._await(Ready, START_TIMEOUT_S, "importing torch", given_up)
-            self._ready = True
-        if imports:
-            doing = f"importing {', '.join(imports)}"
-            self._inbox.send(Prepare(imports=tuple(imports)))
-            self._await(Ready, START_TIMEOUT_S, doing, given_up)
+        if not self._ready and self._inbox.hears(Ready):
+            if self._imports:
+                self._expect(f"importing {', '.join(self._imports)}")
+                with suppress(HoldfastError):  # whoever looks at its process will see
+                    self._inbox.send(Prepare(imports=self._imports))
+                self._imports = ()
+            else:
+                self._ready = True
+        if not self._ready and time.monotonic() > self._deadline:
+            self.process.kill()
+            raise HoldfastError(
+                f"the fork server was ended after {START_TIMEOUT_S:.0f} s of {self.doing}; "
+                "see fork-server.log in the run's logs"
+            )
+        return self._ready
 
     def attach(self, agent: socket.socket) -> None:
-        """Have it fork for the agent that holds the other end of `agent`.
-
-        Raises:
-            HoldfastError: The fork server is gone.
-        """
-        self._inbox.send(Attach(), [agent.fileno()])
+        """Have it fork for the agent that holds the other end of `agent`, if it is not gone."""
+        with suppress(HoldfastError):  # then the agent will see
+            self._inbox.send(Attach(), [agent.fileno()])
 
     def await_vacated(self) -> None:
-        """Wait until the workers of an agent that has left are gone.
-
-        Raises:
-            HoldfastError: The fork server is gone, and all workers with it.
-        """
-        self._await(Vacated, VACATE_TIMEOUT_S, "ending workers", _never)
-
-    def gone_within(self, timeout_s: float) -> bool:
-        """Whether it is gone, or will be within that time."""
-        try:
-            self._process.wait(timeout_s)
-        except subprocess.TimeoutExpired:
-            return False
-        return True
+        """Wait until the workers of an agent that has left are gone; end all of them if need be."""
+        with suppress(HoldfastError):
+            if self._inbox.wait(Vacated, VACATE_TIMEOUT_S, self.process.is_stopped):
+                return
+        # The kernel kills the children of a process before it tells of its end.
+        self.process.close()
 
     def __enter__(self) -> Self:
         return self
@@ -91,13 +93,8 @@ class ForkServer:
     def close(self) -> None:
         """End it, and with it every worker that still runs."""
         self._inbox.channel.close()
-        if not self._ready:  # it is importing, and would not notice for a while
-            self._process.kill()
-        try:
-            self._process.wait(END_TIMEOUT_S)
-        except subprocess.TimeoutExpired:
-            self._process.send_signal(signal.SIGKILL)
-            self._process.wait()
+        # While it is importing, it would not notice for a while.
+        self.process.close(END_TIMEOUT_S if self._ready else 0)
 
     def output(self) -> bytes:
         """What it has printed; once, after the end."""
@@ -105,22 +102,9 @@ class ForkServer:
             file.seek(0)
             return file.read()
 
-    def _await(
-        self, kind: type, timeout_s: float, doing: str, given_up: Callable[[], bool]
-    ) -> None:
-        try:
-            found = self._inbox.wait(kind, timeout_s, given_up)
-        except HoldfastError:
-            self._process.kill()
-            raise
-        if found is None:
-            self._process.kill()
-            why = (
-                "the run was aborted while the fork server was"
-                if given_up()
-                else (f"the fork server was ended after {timeout_s:.0f} s of")
-            )
-            raise HoldfastError(f"{why} {doing}; see fork-server.log in the run's logs")
+    def _expect(self, doing: str) -> None:
+        """Wait for it to become ready, from now on."""
+        self.doing, self._deadline = doing, time.monotonic() + START_TIMEOUT_S
 
 
 class Forks:
@@ -176,6 +160,10 @@ class Forks:
         return found
 
 
+def _never() -> bool:
+    return False
+
+
 class _Inbox:
     """A channel of which one message can be waited for while others are kept."""
 
@@ -197,15 +185,25 @@ class _Inbox:
             raise HoldfastError(DIED)
         return found
 
+    def hears(self, kind: type) -> AnyMessage | None:
+        """The next message of a kind, if it has come."""
+        self._kept += self.channel.poll(0)
+        return self._found(kind)
+
     def wait(self, kind: type, timeout_s: float, given_up: Callable[[], bool]) -> AnyMessage | None:
         """The next message of a kind; None if it was given up or did not come in time."""
         deadline = time.monotonic() + timeout_s
         while time.monotonic() < deadline and not given_up():
-            for message in self._kept:
-                if isinstance(message, kind):
-                    self._kept.remove(message)
-                    return message
+            if found := self._found(kind):
+                return found
             if self.channel.at_end:
                 raise HoldfastError(DIED)
             self._kept += self.channel.poll(0.1)
+        return None
+
+    def _found(self, kind: type) -> AnyMessage | None:
+        for message in self._kept:
+            if isinstance(message, kind):
+                self._kept.remove(message)
+                return message
         return None

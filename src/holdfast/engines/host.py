@@ -5,9 +5,9 @@ from __future__ import annotations
 import socket
 from contextlib import ExitStack
 
+from holdfast.agent.child import Child
 from holdfast.agent.forks import ForkServer
 from holdfast.arena.memory import Arena
-from holdfast.engines.child import Child
 from holdfast.observe.run_dir import RunDirectory
 
 
@@ -20,19 +20,25 @@ class Host:
         workers: How many it can have.
         directory: The run's.
         address: Of the coordinator.
+
+    Attributes:
+        name: The same.
+        arena: Its shared memory.
+        agent: Its process.
+        attached: Whether it has been.
     """
 
     def __init__(
         self, name: str, attempt: str, workers: int, directory: RunDirectory, address: str
     ) -> None:
-        self.name = name
+        self.name, self.attached = name, False
         with ExitStack() as undo:
             self.arena = Arena.create(workers)
             undo.callback(self.arena.close)
             self._socket, far = socket.socketpair()
             undo.callback(self._socket.close)
             with far:
-                self.agent = Child(
+                self.agent = Child.start(
                     "holdfast.agent.main",
                     {
                         "name": name,
@@ -49,21 +55,18 @@ class Host:
             self._owned.callback(self.agent.close)
 
     def attach(self, forks: ForkServer) -> None:
-        """Let it have workers.
-
-        Raises:
-            HoldfastError: The fork server is gone.
-        """
+        """Let it have workers."""
         forks.attach(self._socket)
         self._socket.close()
-        self._owned.callback(_await_vacated, forks)
+        self.attached = True
+        self._owned.callback(forks.await_vacated)
         self._owned.callback(self.agent.close)  # before that
+
+    @property
+    def is_at_work(self) -> bool:
+        """Whether it can have workers, and hears of the end of the run."""
+        return self.attached and self.agent.status is None
 
     def close(self) -> None:
         """End the agent; returns when none of its workers is left."""
         self._owned.close()
-
-
-def _await_vacated(forks: ForkServer) -> None:
-    if not forks.gone_within(0):
-        forks.await_vacated()

@@ -11,7 +11,7 @@ from types import FrameType
 from typing import Any
 
 from holdfast.agent.forks import ForkServer
-from holdfast.agent.spawn import WORKER, Spawned, spawn
+from holdfast.agent.spawn import Spawned
 from holdfast.checkpoint import manifest
 from holdfast.engines.controls import Controls
 from holdfast.engines.supervision import Supervision
@@ -19,7 +19,6 @@ from holdfast.errors import HoldfastError, JobError
 from holdfast.job.spec import Job
 from holdfast.observe.lines import EventLog
 from holdfast.observe.run_dir import RunDirectory
-from holdfast.tasks import reference
 from holdfast.wire.lifeline import STOP_SIGNALS
 
 
@@ -35,8 +34,8 @@ def run(
         job: What to do.
         directory: The run's directory, held by this process.
         controls: How to stop it; the signals in STOP_SIGNALS do too, and abort it when repeated.
-        forks: A fork server to use as it is, or one that is on its way and for this run alone; by
-            default one is started.
+        forks: A fork server to use as long as it lives, or one that is on its way and for this run
+            alone; by default one is started.
 
     Returns:
         What rank 0 reports: steps, loss, evaluation, throughput, hash of the weights.
@@ -74,35 +73,16 @@ def _run(
     with (
         EventLog(directory.path / "events.jsonl") as log,
         _stop_on_signals(controls),
-        _fork_server(directory, forks) as server,
     ):
         log.event("run-started", workers=job.workers)
-        imports = () if server is forks else reference.of_job(job)
         try:
-            with Supervision(job, directory, server, imports, log, controls) as supervision:
+            with Supervision(job, directory, forks, log, controls) as supervision:
                 result = supervision.result()
         except HoldfastError as error:
             log.event("run-failed", error=type(error).__name__, message=str(error))
             raise
         log.event("run-ended", status=result["status"], steps=result.get("steps"))
     return result
-
-
-@contextmanager
-def _fork_server(
-    directory: RunDirectory, forks: ForkServer | Spawned | None
-) -> Iterator[ForkServer]:
-    if isinstance(forks, ForkServer):
-        yield forks
-        return
-    server = ForkServer(forks or spawn(WORKER))
-    try:
-        with server:
-            yield server
-    finally:
-        with suppress(OSError):  # the disk is full
-            if output := server.output():
-                (directory.logs / "fork-server.log").write_bytes(output)
 
 
 @contextmanager

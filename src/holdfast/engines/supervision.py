@@ -1,10 +1,11 @@
-"""Supervision: a run's coordinator and agent, as processes beside this one that may die.
+"""Supervision: a run's coordinator, agent and fork server, processes beside this one that may die.
 
     this process ── Wishes ───▶ coordinator ◀── Reports ─── agent ──▶ fork server ──▶ workers
                  ◀─ RunStates ─             ─── Commands ─▶
 
 A coordinator that is killed is started again, and reads its journal. An agent that is killed takes
-its workers with it, and is a lost host; the one in its place has another name.
+its workers with it, and is a lost host; the one in its place has another name. A fork server takes
+them with it too, and its agent can do nothing without it: both are replaced.
 """
 
 from __future__ import annotations
@@ -13,24 +14,25 @@ import os
 import secrets
 import select
 import time
-from collections.abc import Sequence
 from contextlib import ExitStack, suppress
 from typing import Any, Final, Self
 
 from holdfast import errors
 from holdfast.agent.blame import killed_for_memory
+from holdfast.agent.child import Child
 from holdfast.agent.forks import DIED, ForkServer
+from holdfast.agent.spawn import WORKER, Spawned, spawn
 from holdfast.arena.host_memory import oom_kills
+from holdfast.coordinator.policy import policy_of
 from holdfast.core.budget import Budget
-from holdfast.core.hangs import STOPPED_S
 from holdfast.core.protocol import Stage
-from holdfast.engines.child import Child
 from holdfast.engines.controls import Controls
 from holdfast.engines.host import Host
 from holdfast.errors import HoldfastError, OutOfMemory, WorkerFailed
 from holdfast.job.spec import Job
 from holdfast.observe.lines import EventLog
 from holdfast.observe.run_dir import RunDirectory
+from holdfast.tasks import reference
 from holdfast.wire.link import Link
 from holdfast.wire.rpc import RunState, Service, Wishes
 
@@ -50,8 +52,7 @@ class Supervision:
     Args:
         job: What is to be done.
         directory: Where it leaves what is to last.
-        forks: For the agent's workers.
-        imports: What it is to import before; see `tasks.reference`.
+        forks: A fork server to begin with; this run's own where it is only on its way.
         log: The run's log of events.
         controls: How to stop it.
     """
@@ -60,18 +61,18 @@ class Supervision:
         self,
         job: Job,
         directory: RunDirectory,
-        forks: ForkServer,
-        imports: Sequence[str],
+        forks: ForkServer | Spawned | None,
         log: EventLog,
         controls: Controls,
     ) -> None:
-        self._job, self._directory, self._forks = job, directory, forks
-        self._imports, self._log, self._controls = imports, log, controls
+        self._job, self._directory, self._given = job, directory, forks
+        self._log, self._controls = log, controls
         self._budget = Budget(job.restarts.limit, job.restarts.window_s)
         self._attempt = secrets.token_hex(4)  # names what is half written, and never again
         self._oom_kills = oom_kills()
         self._state: RunState | None = None
         self._wishes, self._agents = Wishes(), 0
+        self._begun = False  # whether any fork server has become ready
         self._stop_deadline: float | None = None
         self._owned = ExitStack()
 
@@ -97,7 +98,7 @@ class Supervision:
                 self._mend()
         end, deadline = self._state, time.monotonic() + LEAVE_TIMEOUT_S
         with suppress(HoldfastError):  # the run has ended as it has
-            while self._host.agent.status is None and time.monotonic() < deadline:
+            while self._host.is_at_work and time.monotonic() < deadline:
                 self._await_news()
                 self._mend_coordinator()  # the agent may not have heard of that yet
         self._show()
@@ -114,13 +115,16 @@ class Supervision:
     def _await_news(self) -> None:
         """Wait until something has happened, or it is time to look at what nobody tells."""
         news = select.poll()  # select itself refuses the descriptors of a large program
-        for each in (self._link, self._coordinator, self._host.agent):
+        for each in (self._link, self._coordinator, self._host.agent, self._forks):
             news.register(each, select.POLLIN)
         news.poll(1000 * TICK_S)
         self._state = self._link.heard() or self._state
 
     def _start(self) -> None:
         """Start all that the run needs; torch is being imported meanwhile."""
+        given = self._given
+        self._forks = given if isinstance(given, ForkServer) else self._start_forks(given)
+        self._owned.callback(lambda: self._end_forks(self._forks))
         # The path to a socket must be short, and that to a run's directory need not be.
         folder = os.open(self._directory.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         self._owned.callback(os.close, folder)
@@ -132,8 +136,21 @@ class Supervision:
         self._link = Link[Wishes, RunState](self._address, lambda each: Service(each).watch)
         self._owned.callback(self._link.close)
         self._link.say(self._wishes)
-        self._forks.prepare(self._imports, lambda: self._controls.abort)
-        self._host.attach(self._forks)
+
+    def _start_forks(self, spawned: Spawned | None) -> ForkServer:
+        forks = ForkServer(spawned or spawn(WORKER), reference.of_job(self._job))
+        self._log.event("fork-server-started", pid=forks.process.pid)
+        return forks
+
+    def _end_forks(self, forks: ForkServer) -> None:
+        """It belongs to this run, unless it was lent."""
+        if forks is self._given:
+            return
+        forks.close()
+        with suppress(OSError):  # the disk is full
+            if output := forks.output():
+                with (self._directory.logs / "fork-server.log").open("ab") as log:
+                    log.write(output)
 
     def _start_coordinator(self) -> Child:
         options = {
@@ -143,13 +160,13 @@ class Supervision:
         }
         self._state = None  # it has told us nothing yet
         log = self._directory.logs / "coordinator.log"
-        coordinator = Child("holdfast.coordinator.main", options, log)
+        coordinator = Child.start("holdfast.coordinator.main", options, log)
         self._log.event("coordinator-started", pid=coordinator.pid)
         return coordinator
 
     def _end_coordinator(self) -> None:
         """It ends by itself when whoever has heard from it of the end of the run leaves."""
-        self._coordinator.await_end(LEAVE_TIMEOUT_S if self._over else 0)
+        self._coordinator.close(LEAVE_TIMEOUT_S if self._over else 0)
         (self._directory.path / SOCKET).unlink(missing_ok=True)
 
     def _start_host(self) -> Host:
@@ -160,56 +177,75 @@ class Supervision:
         return host
 
     def _end_host(self) -> None:
-        """What is wrong with the fork server now does not change how the run has ended."""
-        with suppress(HoldfastError):
-            self._host.close()
+        self._host.close()
 
     def _mend(self) -> None:
-        """Replace what has died."""
+        """Replace what has died, and put to work what is ready."""
         self._mend_coordinator()
-        self._end_if_stopped(self._host.agent)
-        ended = self._host.agent.status
-        if self._forks.gone_within(REAP_TIMEOUT_S if ended == 1 else 0):
-            if oom_kills() > self._oom_kills:
-                raise OutOfMemory(killed_for_memory("the fork server"))
-            raise HoldfastError(DIED)
-        if ended is not None:
-            self._forgive("agent", self._host.agent)
-            self._host.close()
-            lost = (*self._wishes.lost, self._host.name)
-            self._wishes = self._wishes.model_copy(update={"lost": lost})
-            self._link.say(self._wishes)
-            self._host = self._start_host()
+        agent, forks = self._host.agent, self._forks.process
+        _end_if_stopped(agent)
+        _end_if_stopped(forks)
+        if forks.await_end(REAP_TIMEOUT_S if agent.status == 1 else 0):
+            self._mend_forks()
+        elif agent.status is not None:
+            self._forgive("agent", agent)
+            self._replace_host()
+        if not self._host.attached and self._forks.is_ready():
             self._host.attach(self._forks)
+            self._begun = True
+
+    def _mend_forks(self) -> None:
+        """Replace the fork server, and with it the agent, which has lost its workers."""
+        killed_before, self._oom_kills = self._oom_kills, oom_kills()
+        short = self._oom_kills > killed_before
+        try:
+            if not self._begun or (short and policy_of(self._job).failures == 0):
+                raise HoldfastError(DIED)
+            self._forgive("fork server", self._forks.process)
+        except HoldfastError:
+            if short:
+                raise OutOfMemory(killed_for_memory("the fork server")) from None
+            raise
+        self._host.close()
+        self._note_end("agent", self._host.agent)
+        self._replace_host()
+        lost, self._forks = self._forks, self._start_forks(None)
+        self._end_forks(lost)
+
+    def _replace_host(self) -> None:
+        self._host.close()
+        lost = (*self._wishes.lost, self._host.name)
+        self._wishes = self._wishes.model_copy(update={"lost": lost})
+        self._link.say(self._wishes)
+        self._host = self._start_host()
 
     def _mend_coordinator(self) -> None:
-        self._end_if_stopped(self._coordinator)
+        _end_if_stopped(self._coordinator)
         if self._coordinator.status is not None:
             self._forgive("coordinator", self._coordinator)
             self._coordinator = self._start_coordinator()
-
-    @staticmethod
-    def _end_if_stopped(child: Child) -> None:
-        """Kill what has been stopped for a while: to the others it might as well be dead."""
-        if child.stopped_for(time.monotonic()) > STOPPED_S:
-            child.kill()
 
     def _forgive(self, what: str, child: Child) -> None:
         """Take note of an end, unless it was its own doing or came once too often.
 
         Who left as told is no loss: an agent may hear before this process that the run is over.
         """
+        self._note_end(what, child)
         assert child.status is not None
-        child.close()
-        self._log.event(f"{what}-exited", pid=child.pid, status=child.status)
         if child.status > 0:
-            raise HoldfastError(child.last_words())
+            words = child.last_words() or f"the {what} exited {child.status} without a word"
+            raise HoldfastError(words)
         if child.status and not self._budget.spend(time.monotonic()):
             limits = self._job.restarts
             raise HoldfastError(
-                f"the {what} ended, the last of more than {limits.limit} ends of agents and "
-                f"coordinators in {limits.window_s:.0f} s; resume the run from its last checkpoint"
+                f"the {what} ended, the last of more than {limits.limit} ends of agents, "
+                f"coordinators and fork servers in {limits.window_s:.0f} s; resume the run from "
+                "its last checkpoint"
             )
+
+    def _note_end(self, what: str, child: Child) -> None:
+        child.close()
+        self._log.event(f"{what.replace(' ', '-')}-exited", pid=child.pid, status=child.status)
 
     def _show(self) -> None:
         if self._controls.watch is not None:
@@ -220,9 +256,10 @@ class Supervision:
 
     def _check_controls(self) -> None:
         if self._controls.abort:
-            raise HoldfastError("the run was aborted; resume it from its last checkpoint")
+            at = "" if self._host.attached else f" while the fork server was {self._forks.doing}"
+            raise HoldfastError(f"the run was aborted{at}; resume it from its last checkpoint")
         now = time.monotonic()
-        if self._controls.stop and self._stop_deadline is None:
+        if self._controls.stop and self._stop_deadline is None and self._begun:
             self._wishes = self._wishes.model_copy(update={"stop": True})
             self._link.say(self._wishes)
             self._stop_deadline = now + self._job.timeout_s
@@ -233,6 +270,11 @@ class Supervision:
                 "asked to stop; resume the run from its last checkpoint, with a longer timeout_s "
                 "if a step or an evaluation may take that long"
             )
+
+
+def _end_if_stopped(child: Child) -> None:
+    if child.is_stopped():
+        child.kill()
 
 
 def _error(state: RunState) -> HoldfastError:

@@ -6,35 +6,53 @@ import math
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Collection, Mapping
 from contextlib import ExitStack, suppress
 from pathlib import Path
+from typing import Final, Self
 
-WORDS_BYTES = 1 << 16
+from holdfast.core.hangs import STOPPED_S
+
+WORDS_BYTES: Final = 1 << 16
 """How much of the end of a log is looked at for last words."""
 
 
 class Child:
-    """Runs the `main` of a module.
+    """A process that has been started.
 
     Args:
-        module: Its name.
-        options: For its command line, beside `--parent`.
-        log: The file for what it prints.
-        fds: Descriptors that it inherits.
-
-    Raises:
-        OSError: It cannot be started.
+        process: It ends when this process does.
+        log: The file that holds what it prints.
+        begin: What others have printed there is before, bytes.
     """
 
-    def __init__(
-        self, module: str, options: Mapping[str, object], log: Path, fds: Collection[int] = ()
-    ) -> None:
+    def __init__(self, process: subprocess.Popen[bytes], log: Path, begin: int = 0) -> None:
+        self._process, self._log, self._begin = process, log, begin
+        self._stopped_since = math.inf
+        self._pidfd = os.pidfd_open(process.pid)
+        self._open = ExitStack()
+        self._open.callback(os.close, self._pidfd)
+
+    @classmethod
+    def start(
+        cls, module: str, options: Mapping[str, object], log: Path, fds: Collection[int] = ()
+    ) -> Self:
+        """Have a process run the `main` of a module.
+
+        Args:
+            module: Its name.
+            options: For its command line, beside `--parent`.
+            log: The file for what it prints.
+            fds: Descriptors that it inherits.
+
+        Raises:
+            OSError: It cannot be started.
+        """
         words = [word for name, value in options.items() for word in (f"--{name}", str(value))]
-        self._log = log
         with log.open("ab") as output:
-            self._begin = output.tell()  # what others have printed is before
-            self._process = subprocess.Popen(
+            begin = output.tell()
+            process = subprocess.Popen(
                 [sys.executable, "-m", module, *words, "--parent", str(os.getpid())],
                 stdin=subprocess.DEVNULL,
                 stdout=output,
@@ -43,11 +61,7 @@ class Child:
                 env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
                 start_new_session=True,  # Ctrl-C is for the command
             )
-
-        self._stopped_since = math.inf
-        self._pidfd = os.pidfd_open(self._process.pid)
-        self._open = ExitStack()
-        self._open.callback(os.close, self._pidfd)
+        return cls(process, log, begin)
 
     def fileno(self) -> int:
         """Readable, for `select`, once it has ended."""
@@ -62,42 +76,39 @@ class Child:
         """Its exit status once it has ended; the negative number of a signal that killed it."""
         return self._process.poll()
 
-    def stopped_for(self, now: float) -> float:
-        """How long it has been seen to stand still because of a signal (SIGSTOP), seconds.
+    def is_stopped(self) -> bool:
+        """Whether it has been seen to stand still for long because of a signal (SIGSTOP).
 
-        See proc_pid_stat(5). `now` is monotonic seconds.
+        To the others it might as well be dead. See proc_pid_stat(5).
         """
         stopped = False
         with suppress(OSError):  # it is gone
             text = Path(f"/proc/{self.pid}/stat").read_text(encoding="ascii", errors="replace")
             stopped = text.rpartition(")")[2].split()[0] == "T"
-        if not stopped:
-            self._stopped_since = math.inf
-        elif self._stopped_since == math.inf:
-            self._stopped_since = now
-        return max(0.0, now - self._stopped_since)
+        self._stopped_since = min(self._stopped_since, time.monotonic()) if stopped else math.inf
+        return time.monotonic() - self._stopped_since > STOPPED_S
 
     def kill(self) -> None:
         """End it at once, and let others find out."""
         self._process.kill()
 
     def last_words(self) -> str:
-        """The last line that it has printed."""
+        """The last line that it has printed; empty if it has printed none."""
         with suppress(OSError), self._log.open("rb") as file:
             file.seek(max(self._begin, self._log.stat().st_size - WORDS_BYTES))
             if lines := file.read().decode(errors="replace").splitlines():
                 return lines[-1]
-        return f"it exited {self.status} and left no word in {self._log}"
+        return ""
 
-    def await_end(self, timeout_s: float) -> None:
-        """Give it this long to end by itself; then end it."""
+    def await_end(self, timeout_s: float) -> bool:
+        """Wait this long for it to end by itself; returns whether it has."""
         with suppress(subprocess.TimeoutExpired):
             self._process.wait(timeout_s)
-        self.close()
+        return self._process.returncode is not None
 
-    def close(self) -> None:
-        """End it at once."""
-        if self._process.returncode is None:
+    def close(self, timeout_s: float = 0) -> None:
+        """End it, if it does not end by itself within that time."""
+        if not self.await_end(timeout_s):
             self._process.kill()
             self._process.wait()
         self._open.close()
