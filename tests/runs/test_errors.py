@@ -255,3 +255,23 @@ def test_a_worker_that_the_kernel_kills_for_want_of_memory_is_reported_so(train,
     assert (status, out, len(err)) == (FAILED_RUN, "", 1), err
     assert "rank 1 was killed by the kernel, which ran out of the 800.0 MB that " in err[0]
     assert ": lower batch, start fewer workers or allow more, and resume" in err[0]
+
+
+@pytest.mark.parametrize("keys", [["on_failure=stop"], ["restarts.limit=1"]])
+def test_a_fork_server_that_the_kernel_kills_for_want_of_memory_is_reported_so(
+    train, limited, keys
+):
+    status, out, err = train([*OWN, f"task={TASKS}:starving", *keys], limited)
+    assert (status, out, len(err)) == (FAILED_RUN, "", 1), err
+    assert "the fork server was killed by the kernel, which ran out of the 800.0 MB" in err[0]
+
+
+def test_a_fork_server_that_does_not_come_up_ends_the_run(train, place, monkeypatch):
+    (place / "broken").mkdir()
+    (place / "broken" / "torch.py").write_text("raise ImportError('libtorch.so is not here')")
+    path = [str(place / "broken"), *filter(None, [os.environ.get("PYTHONPATH")])]
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(path))
+    status, out, err = train([*OWN, "--run", "run"])
+    assert (status, out, len(err)) == (FAILED_RUN, "", 1), err
+    assert "the fork server died; see fork-server.log in the run's logs" in err[0]
+    assert "libtorch.so is not here" in (place / "run" / "logs" / "fork-server.log").read_text()
