@@ -55,7 +55,7 @@ COMMIT = [
 ]
 PARTS = [
     ("holdfast.agent.agent:Agent._on_worker", "before", "Wrote("),
-    ("holdfast.wire.link:Link.say", "after", "parts={0:"),
+    ("holdfast.wire.link:Link.say", "after", "Part(number="),
     ("holdfast.agent.agent:Agent._send_all", "before", "CheckpointDone("),
 ]
 END = [
