@@ -13,7 +13,7 @@ from holdfast.checkpoint import manifest, parts
 from holdfast.checkpoint.manifest import File, Header, Manifest
 from holdfast.core.actions import Commit
 from holdfast.core.protocol import Part, Verdict
-from holdfast.errors import ProtocolError
+from holdfast.errors import CheckpointError, ProtocolError
 from holdfast.observe.lines import EventLog
 
 
@@ -48,20 +48,18 @@ class Checkpoints:
             ProtocolError: A worker has sent something that is no part.
         """
         final = self._root / manifest.directory_name(wish.step)
-        failed = [part.error for part in wish.parts.values() if part.error]
-        if final.is_dir():  # by a coordinator, or in a generation, that did not live to tell
-            return _verdict(wish)
-        if failed:
-            return self._given_up(wish, failed[0])
-        record = _manifest(wish.parts.values())
-        attempt = manifest.attempt_in(wish.generation, self._attempt)
-        try:
-            directory = manifest.commit(self._root, record, attempt)
-        except OSError as error:
-            return self._given_up(wish, str(error))
-        self._log.event("checkpoint", step=wish.step, directory=str(directory))
-        with contextlib.suppress(OSError):  # the next one tries again
-            manifest.prune(self._root, self._keep, record.best)
+        if not final.is_dir():  # by a coordinator, or in a generation, that did not live to tell
+            failed = [part.error for part in wish.parts.values() if part.error]
+            if failed:
+                return self._given_up(wish, failed[0])
+            attempt = manifest.attempt_in(wish.generation, self._attempt)
+            try:
+                manifest.commit(self._root, _manifest(wish.parts.values()), attempt)
+            except OSError as error:
+                return self._given_up(wish, str(error))
+            self._log.event("checkpoint", step=wish.step, directory=str(final))
+        with contextlib.suppress(OSError, CheckpointError):  # the next one tries again
+            manifest.prune(self._root, self._keep, manifest.read(final).best)
         return _verdict(wish)
 
     def _given_up(self, wish: Commit, error: str) -> Verdict:
