@@ -15,7 +15,6 @@ import select
 import selectors
 import signal
 import time
-from collections import deque
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -23,7 +22,7 @@ from typing import Final
 from holdfast.agent.blame import failure_of
 from holdfast.agent.forks import Forks
 from holdfast.agent.watch import look_at
-from holdfast.arena.host_memory import oom_kills
+from holdfast.arena.host_memory import OomKills
 from holdfast.arena.memory import Arena
 from holdfast.checkpoint import manifest
 from holdfast.core import actions, events
@@ -54,8 +53,6 @@ HEARTBEAT_S: Final = 1.0
 """How often the coordinator hears from an agent at least."""
 LOOK_S: Final = 0.1
 """How often each worker is looked at."""
-OOM_MEMORY_S: Final = 3.0
-"""How long the kernel's killing for memory counts as the cause of a death."""
 LEAVE_TIMEOUT_S: Final = 5.0
 """How long workers that have finished may take to leave, before they are killed."""
 
@@ -121,7 +118,7 @@ class Agent:
         self._selector.register(link, selectors.EVENT_READ, self._hear_coordinator)
         self._hangs = HangWatch(run.job.hang_s)
         self._look_at = time.monotonic()
-        self._oom_kills = deque([oom_kills()], maxlen=round(OOM_MEMORY_S / LOOK_S))
+        self._oom_kills = OomKills()
         self._forming_since: float | None = None
         self.left: str | None = None
 
@@ -289,10 +286,12 @@ class Agent:
             self._selector.unregister(worker.channel)
         self._forget(worker)
         self._log.event("worker-exited", rank=worker.rank, pid=worker.pid, status=status)
-        out_of_memory = oom_kills() > self._oom_kills[0]
-        last_words, hung = worker.failure, worker.hung
         failure = failure_of(
-            worker.rank, status, last_words, hung=hung, out_of_memory=out_of_memory
+            worker.rank,
+            status,
+            worker.failure,
+            hung=worker.hung,
+            out_of_memory=self._oom_kills.look(),
         )
         self._tell(events.Exited(worker.rank, worker.number, failure))
 
@@ -302,7 +301,7 @@ class Agent:
         if now < self._look_at:
             return
         self._look_at = now + LOOK_S
-        self._oom_kills.append(oom_kills())
+        self._oom_kills.look()
         limit_s, since = self._run.job.timeout_s, self._forming_since
         late = self._machine.absent if since is not None and now - since > limit_s else []
         for worker in self._workers.values():

@@ -77,11 +77,25 @@ class ForkServer:
             self._inbox.send(Attach(), [agent.fileno()])
 
     def await_vacated(self) -> None:
-        """Wait until the workers of an agent that has left are gone; end all of them if need be."""
-        with suppress(HoldfastError):
+        """Wait until the workers of an agent that has left are gone.
+
+        A fork server that cannot say so, because it is gone or stopped, is ended, and its workers
+        have been sent SIGKILL then.
+
+        Raises:
+            HoldfastError: They do not end.
+        """
+        try:
             if self._inbox.wait(Vacated, VACATE_TIMEOUT_S, self.process.is_stopped):
                 return
-        # The kernel kills the children of a process before it tells of its end.
+        except HoldfastError:
+            pass  # it is gone
+        else:
+            if not self.process.is_stopped():
+                raise HoldfastError(
+                    f"the workers of a lost agent did not end within {VACATE_TIMEOUT_S:.0f} s, as "
+                    "if a disk hung; resume the run from its last checkpoint"
+                )
         self.process.close()
 
     def __enter__(self) -> Self:

@@ -6,6 +6,7 @@ all groups around them (Linux, Documentation/admin-guide: cgroup-v1/memory.rst, 
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -68,6 +69,22 @@ def available(root: Path = ROOT) -> Available:
                 words = f"the {in_words(limit)} that {group} allows"
                 found.append(Available(max(0, limit - usage + cache), words))
     return min(found, key=lambda each: each.size_bytes)
+
+
+class OomKills:
+    """Whether the kernel has killed somebody for want of memory just now.
+
+    That is, in the last thirty looks, for whoever looks ten times a second: the end of a process
+    may be noticed a while after its death.
+    """
+
+    def __init__(self) -> None:
+        self._counts = deque([oom_kills()], maxlen=30)
+
+    def look(self) -> bool:
+        """Look once more."""
+        self._counts.append(oom_kills())
+        return self._counts[-1] > self._counts[0]
 
 
 def oom_kills(root: Path = ROOT) -> int:

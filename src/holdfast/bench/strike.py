@@ -35,12 +35,16 @@ class Strike:
     Attributes:
         chance: The same.
         run_dir: Where the run leaves its events.
+        lost: Steps that were done again; known at the end, as the next one is.
+        generations: How many there were.
     """
 
     def __init__(self, chance: random.Random) -> None:
         self.chance, self.run_dir = chance, Path()
+        self.lost = self.generations = 0
         self._thread: threading.Thread | None = None
         self._error: Exception | None = None
+        self._over = False
         self._controls = Controls(watch=self._begin)
 
     def run(self, workload: str) -> None:
@@ -59,17 +63,23 @@ class Strike:
                 "shards": WORKERS,
                 "checkpoint": {"every_steps": 0},
             },
-            where="recovery",
+            where="strike",
         )
         with tempfile.TemporaryDirectory() as folder:
             self.run_dir = Path(folder) / "run"
             with RunDirectory(self.run_dir, job, resume=False) as directory:
-                local.run(job, directory, self._controls)
+                try:
+                    local.run(job, directory, self._controls)
+                finally:
+                    self._over = True
             if self._thread is None:
                 raise HoldfastError("the run ended before it was struck")
             self._thread.join()
-        if self._error is not None:
-            raise self._error
+            if self._error is not None:
+                raise self._error
+            steps = [line["step"] for line in lines.read(self.run_dir / "metrics.jsonl")]
+            self.lost = len(steps) - len(set(steps))
+            self.generations = len(self.events("generation"))
 
     def strike(self, arena: Arena) -> None:
         """Strike, and look until it is overcome."""
@@ -93,7 +103,7 @@ class Strike:
         """
         deadline = time.monotonic() + RUN_TIMEOUT_S
         while not happened():
-            if time.monotonic() > deadline:
+            if self._over or time.monotonic() > deadline:
                 raise HoldfastError("what was waited for did not happen")
             time.sleep(LOOK_S)
 
@@ -107,7 +117,7 @@ class Strike:
             self.wait(lambda: least(arena) >= FAULT_STEP)
             time.sleep(self.chance.random() * statistics.median(self.step_seconds()))
             self.strike(arena)
-        except HoldfastError as error:
+        except Exception as error:  # noqa: BLE001  # raised again where the run was started
             self._error = error
         finally:
             self._controls.stop = True

@@ -9,8 +9,9 @@ from holdfast.coordinator.checkpoints import Checkpoints
 from holdfast.coordinator.journal import Journal
 from holdfast.core.actions import Commit, Record, Send, Sweep
 from holdfast.core.events import RunEvent, Settled
-from holdfast.core.protocol import Orders
+from holdfast.core.protocol import Orders, Stage
 from holdfast.core.run import Policy, Run
+from holdfast.observe.lines import EventLog
 
 
 class Driver:
@@ -20,6 +21,7 @@ class Driver:
         policy: What the user wants to happen.
         journal: What was recorded by those before, and is to be by this one.
         checkpoints: Those of the run.
+        log: The run's log of events.
         send: Called with an agent's name and orders for it.
 
     Attributes:
@@ -31,9 +33,11 @@ class Driver:
         policy: Policy,
         journal: Journal,
         checkpoints: Checkpoints,
+        log: EventLog,
         send: Callable[[str, Orders], None],
     ) -> None:
         self._journal, self._checkpoints, self._send = journal, checkpoints, send
+        self._log = log
         self.run = Run(policy, journal.facts(), time.monotonic(), checkpoints.newest)
 
     def tell(self, event: RunEvent) -> None:
@@ -42,7 +46,11 @@ class Driver:
         Raises:
             HoldfastError: The journal cannot be written.
         """
-        for action in self.run.handle(event, time.monotonic()):
+        before = self.run.stage
+        wanted = self.run.handle(event, time.monotonic())
+        if (before, self.run.stage) == (Stage.IDLE, Stage.RUN):  # all have gone on without us
+            self._log.event("coordinator-back", generation=self.run.generation)
+        for action in wanted:
             match action:
                 case Record(fact):
                     self._journal.record(fact)

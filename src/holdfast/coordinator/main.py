@@ -38,15 +38,17 @@ def main() -> int:
         ):
             root, keep = options.run_dir / "checkpoints", job.checkpoint.keep
             checkpoints = Checkpoints(root, options.attempt, keep, log)
-            asyncio.run(_serve(policy_of(job), journal, checkpoints, options.address))
+            asyncio.run(_serve(policy_of(job), journal, checkpoints, log, options.address))
     except (HoldfastError, OSError) as error:
         print(error, file=sys.stderr)
         return 1
     return os.EX_OK
 
 
-async def _serve(policy: Policy, journal: Journal, checkpoints: Checkpoints, address: str) -> None:
-    await Server(policy, journal, checkpoints).serve(address)
+async def _serve(
+    policy: Policy, journal: Journal, checkpoints: Checkpoints, log: EventLog, address: str
+) -> None:
+    await Server(policy, journal, checkpoints, log).serve(address)
 
 
 if __name__ == "__main__":

@@ -16,6 +16,7 @@ from holdfast.core.events import Disconnected, Lost, Reported, RunEvent, StopAsk
 from holdfast.core.protocol import Orders, Stage
 from holdfast.core.run import Policy
 from holdfast.errors import HoldfastError
+from holdfast.observe.lines import EventLog
 from holdfast.wire.messages import Message
 from holdfast.wire.rpc import OPTIONS, Command, Report, RunState, Wishes, handlers
 
@@ -56,10 +57,13 @@ class Server:
         policy: What the user wants to happen.
         journal: What outlives this process.
         checkpoints: Those of the run.
+        log: The run's log of events.
     """
 
-    def __init__(self, policy: Policy, journal: Journal, checkpoints: Checkpoints) -> None:
-        self._driver = Driver(policy, journal, checkpoints, self._send)
+    def __init__(
+        self, policy: Policy, journal: Journal, checkpoints: Checkpoints, log: EventLog
+    ) -> None:
+        self._driver = Driver(policy, journal, checkpoints, log, self._send)
         self._agents: dict[str, _Outbox[Command]] = {}
         self._watchers: list[_Outbox[RunState]] = []
         self._shown: RunState | None = None

@@ -13,6 +13,7 @@ from __future__ import annotations
 import os
 import secrets
 import select
+import signal
 import time
 from contextlib import ExitStack, suppress
 from typing import Any, Final, Self
@@ -22,7 +23,7 @@ from holdfast.agent.blame import killed_for_memory
 from holdfast.agent.child import Child
 from holdfast.agent.forks import DIED, ForkServer
 from holdfast.agent.spawn import WORKER, Spawned, spawn
-from holdfast.arena.host_memory import oom_kills
+from holdfast.arena.host_memory import OomKills
 from holdfast.coordinator.policy import policy_of
 from holdfast.core.budget import Budget
 from holdfast.core.protocol import Stage
@@ -69,7 +70,7 @@ class Supervision:
         self._log, self._controls = log, controls
         self._budget = Budget(job.restarts.limit, job.restarts.window_s)
         self._attempt = secrets.token_hex(4)  # names what is half written, and never again
-        self._oom_kills = oom_kills()
+        self._oom_kills = OomKills()
         self._state: RunState | None = None
         self._wishes, self._agents = Wishes(), 0
         self._begun = False  # whether any fork server has become ready
@@ -133,9 +134,8 @@ class Supervision:
         self._owned.callback(self._end_coordinator)
         self._host = self._start_host()
         self._owned.callback(self._end_host)
-        self._link = Link[Wishes, RunState](self._address, lambda each: Service(each).watch)
-        self._owned.callback(self._link.close)
-        self._link.say(self._wishes)
+        self._link = self._start_link()
+        self._owned.callback(self._end_link)
 
     def _start_forks(self, spawned: Spawned | None) -> ForkServer:
         forks = ForkServer(spawned or spawn(WORKER), reference.of_job(self._job))
@@ -169,6 +169,14 @@ class Supervision:
         self._coordinator.close(LEAVE_TIMEOUT_S if self._over else 0)
         (self._directory.path / SOCKET).unlink(missing_ok=True)
 
+    def _start_link(self) -> Link[Wishes, RunState]:
+        link = Link[Wishes, RunState](self._address, lambda each: Service(each).watch)
+        link.say(self._wishes)
+        return link
+
+    def _end_link(self) -> None:
+        self._link.close()
+
     def _start_host(self) -> Host:
         self._agents += 1
         name = f"local-{self._agents}"
@@ -177,10 +185,12 @@ class Supervision:
         return host
 
     def _end_host(self) -> None:
-        self._host.close()
+        with suppress(HoldfastError):  # the run has ended as it has
+            self._host.close()
 
     def _mend(self) -> None:
         """Replace what has died, and put to work what is ready."""
+        self._oom_kills.look()
         self._mend_coordinator()
         agent, forks = self._host.agent, self._forks.process
         _end_if_stopped(agent)
@@ -196,17 +206,17 @@ class Supervision:
 
     def _mend_forks(self) -> None:
         """Replace the fork server, and with it the agent, which has lost its workers."""
-        killed_before, self._oom_kills = self._oom_kills, oom_kills()
-        short = self._oom_kills > killed_before
+        ended = self._forks.process
+        for_memory = ended.status == -signal.SIGKILL and self._oom_kills.look()
+        forgives = policy_of(self._job).failures > 0
         try:
-            if not self._begun or (short and policy_of(self._job).failures == 0):
+            if not self._begun or (for_memory and not forgives):
                 raise HoldfastError(DIED)
-            self._forgive("fork server", self._forks.process)
+            self._forgive("fork server", ended)
         except HoldfastError:
-            if short:
+            if for_memory:
                 raise OutOfMemory(killed_for_memory("the fork server")) from None
             raise
-        self._host.close()
         self._note_end("agent", self._host.agent)
         self._replace_host()
         lost, self._forks = self._forks, self._start_forks(None)
@@ -223,7 +233,9 @@ class Supervision:
         _end_if_stopped(self._coordinator)
         if self._coordinator.status is not None:
             self._forgive("coordinator", self._coordinator)
+            self._end_link()  # what the last one has said may still be under way
             self._coordinator = self._start_coordinator()
+            self._link = self._start_link()
 
     def _forgive(self, what: str, child: Child) -> None:
         """Take note of an end, unless it was its own doing or came once too often.
