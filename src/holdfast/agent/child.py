@@ -14,6 +14,8 @@ from typing import Final, Self
 
 from holdfast.core.hangs import STOPPED_S
 
+NICE: Final = 10
+"""Of who gives way: it gets a tenth of what another gets that wants the same processor."""
 WORDS_BYTES: Final = 1 << 16
 """How much of the end of a log is looked at for last words."""
 
@@ -87,6 +89,12 @@ class Child:
             stopped = text.rpartition(")")[2].split()[0] == "T"
         self._stopped_since = min(self._stopped_since, time.monotonic()) if stopped else math.inf
         return time.monotonic() - self._stopped_since > STOPPED_S
+
+    def give_way(self) -> None:
+        """Have others go first where processors are short; see sched(7), also on autogroups."""
+        with suppress(OSError):  # it is gone, or there are no such groups
+            os.setpriority(os.PRIO_PROCESS, self.pid, NICE)
+            Path(f"/proc/{self.pid}/autogroup").write_text(str(NICE), encoding="ascii")
 
     def kill(self) -> None:
         """End it at once, and let others find out."""

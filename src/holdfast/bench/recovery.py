@@ -23,6 +23,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -30,7 +31,6 @@ from holdfast.arena.memory import Arena, Phase, Word
 from holdfast.bench.figures import ratio, spread
 from holdfast.bench.strike import RUN_TIMEOUT_S, WORKERS, Strike, least
 from holdfast.bench.workloads import WORKLOADS
-from holdfast.errors import HoldfastError
 
 SIGNALS: Final = {"kill": signal.SIGKILL, "stop": signal.SIGSTOP}
 AT_WORK: Final = (Phase.DATA, Phase.COMPUTE, Phase.REDUCE, Phase.UPDATE)
@@ -90,13 +90,18 @@ def run_holdfast(workload: str, fault: str, chance: random.Random) -> Recovery:
     return strike.found
 
 
-def run_beside(command: str) -> Recovery:
-    """Run somebody else's measurement once; it prints an object with its `summary`."""
+def run_beside(command: str) -> Recovery | None:
+    """Run somebody else's measurement once; it prints an object with its `summary`.
+
+    None where it failed: that is for whoever reads the figures to know, and no reason to lose the
+    others.
+    """
     done = subprocess.run(
         shlex.split(command), stdout=subprocess.PIPE, text=True, check=False, timeout=RUN_TIMEOUT_S
     )
     if done.returncode != 0:
-        raise HoldfastError(f"{command} failed; its words are above")
+        print(f"{command} failed; its words are above", file=sys.stderr)
+        return None
     summary = json.loads(done.stdout.splitlines()[-1])["summary"]
     names = {"anyone": "any_s", "committed": "full_s"}
     seconds = {
@@ -111,31 +116,39 @@ def measure(
     workload: str, fault: str, rounds: int, seed: int, beside: dict[str, str]
 ) -> list[dict[str, Any]]:
     """A row a way of running, its times in seconds since the loss."""
-    chance, found = random.Random(seed), dict[str, list[Recovery]]()
+    chance, found = random.Random(seed), dict[str, list[Recovery | None]]()
     for number in range(rounds):
         print(f"{workload}, {fault}, round {number + 1}", file=sys.stderr)
         found.setdefault("holdfast", []).append(run_holdfast(workload, fault, chance))
         for name, command in beside.items():
             found.setdefault(name, []).append(run_beside(command))
-    ours = [recovery.seconds["committed"] for recovery in found["holdfast"]]
     rows = []
-    for way, recoveries in found.items():
+    for way, tries in found.items():
+        recoveries = [recovery for recovery in tries if recovery is not None]
+        if not recoveries:
+            continue
+        pairs = [
+            (theirs.seconds["committed"], ours.seconds["committed"])
+            for theirs, ours in zip(tries, found["holdfast"], strict=True)
+            if theirs is not None and ours is not None
+        ]
         names = dict.fromkeys(name for recovery in recoveries for name in recovery.seconds)
-        times = {
-            name: [recovery.seconds[name] for recovery in recoveries if name in recovery.seconds]
-            for name in names
-        }
         rows.append(
             {
                 "workload": workload,
                 "fault": fault,
                 "way": way,
-                **{f"{name}_s": spread(seconds, 3) for name, seconds in times.items()},
+                **{f"{name}_s": _spread_of(name, recoveries) for name in names},
                 "steps_lost": max(recovery.lost for recovery in recoveries),
-                "of_holdfast": ratio(times["committed"], ours),
+                "failed": len(tries) - len(recoveries),
+                "of_holdfast": ratio(*zip(*pairs, strict=True)),
             }
         )
     return rows
+
+
+def _spread_of(name: str, recoveries: Sequence[Recovery]) -> dict[str, float]:
+    return spread([each.seconds[name] for each in recoveries if name in each.seconds], 3)
 
 
 def main() -> None:

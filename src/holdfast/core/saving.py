@@ -28,11 +28,11 @@ class Saving:
         self.verdict: Verdict | None = None
         self.asked = 0
         self._every_s, self._due = every_s, now + every_s
-        self._parts: dict[int, Part] = {}
+        self._number, self._parts = 0, dict[int, Part]()
 
     def begin_anew(self) -> None:
         """Parts of an older generation are of no use, and nobody there is asked any more."""
-        self._parts.clear()
+        self._number, self._parts = 0, {}
         self.asked = 0
 
     def next_deadline(self) -> float | None:
@@ -68,14 +68,16 @@ class Saving:
 
     def collect(self, status: Status, members: Collection[int]) -> list[Commit]:
         """Note the parts of a host's workers; the last one asks for the commit."""
-        self._parts.update(status.parts)
-        newest = max((part.number for part in self._parts.values()), default=0)
-        parts = {rank: part for rank, part in sorted(self._parts.items()) if part.number == newest}
-        if not parts or len(parts) < len(members):
+        for rank, part in status.parts.items():
+            if part.number > self._number:
+                self._number, self._parts = part.number, {}
+            if part.number == self._number:
+                self._parts[rank] = part
+        if not self._parts or len(self._parts) < len(members):
             return []
-        self._parts.clear()
+        parts, self._parts = dict(sorted(self._parts.items())), {}
         step = next(iter(parts.values())).step
-        return [Commit(status.generation, newest, step, parts)]
+        return [Commit(status.generation, self._number, step, parts)]
 
 
 def _when(verdict: Verdict) -> tuple[int, int]:

@@ -161,6 +161,7 @@ class Supervision:
         self._state = None  # it has told us nothing yet
         log = self._directory.logs / "coordinator.log"
         coordinator = Child.start("holdfast.coordinator.main", options, log)
+        coordinator.give_way()  # no step waits for it, nor should any while it is being started
         self._log.event("coordinator-started", pid=coordinator.pid)
         return coordinator
 

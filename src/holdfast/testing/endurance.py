@@ -17,6 +17,8 @@ NEEDED: Final = 0.9
 """Part of the hosts that must be up for the run to go on; far more always are."""
 UNBOUNDED: Final = 10**9
 FIRST_S: Final = 15.0
+CHECKPOINT_EVERY: Final = 500
+"""Steps; one takes a word to each host and back, and a step of a second takes none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,7 +44,13 @@ def endure(*, hosts: int, seconds: float, bursts: int, seed: int) -> Endured:
         bursts: How often a rack is struck. Half a minute is enough to get over it.
         seed: Fixes everything.
     """
-    cluster = Cluster(hosts=hosts, room=1, num_steps=UNBOUNDED, check_every=hosts)
+    cluster = Cluster(
+        hosts=hosts,
+        room=1,
+        num_steps=UNBOUNDED,
+        checkpoint_every=CHECKPOINT_EVERY,
+        check_every=hosts,
+    )
     policy = Policy(world_size=hosts, min_workers=int(NEEDED * hosts), failures=UNBOUNDED)
     gc.disable()  # a collector that looks at every agent again and again takes a third of the time
     try:
