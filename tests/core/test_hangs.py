@@ -19,8 +19,8 @@ def verdict_after(seconds, **sighting):
 
 @pytest.mark.parametrize("activity", list(Activity))
 def test_a_stopped_worker_hangs_whatever_it_was_at(activity):
-    assert verdict_after(0.8, activity=activity, stopped=True) == ""
-    assert verdict_after(1.2, activity=activity, stopped=True).startswith("was stopped for 1.")
+    assert verdict_after(0.7, activity=activity, stopped=True) == ""
+    assert verdict_after(1.0, activity=activity, stopped=True).startswith("was stopped for 0.")
 
 
 def test_a_worker_that_was_stopped_for_a_moment_does_not():

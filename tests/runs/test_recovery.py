@@ -240,7 +240,7 @@ def test_a_stopped_worker_is_replaced_wherever_it_was(strike, tmp_path, at, step
     assert strike(fault) == [True]
     hung = [event for event in events_of(tmp_path / "run") if event["event"] == "worker-hung"]
     assert [event["rank"] for event in hung] == [rank]
-    assert hung[0]["reason"].startswith("was stopped for 1.")
+    assert hung[0]["reason"].startswith("was stopped for ")
 
 
 def test_code_that_does_nothing_for_too_long_is_held_to_hang(strike, tmp_path):

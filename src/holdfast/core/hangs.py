@@ -12,7 +12,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import Final
 
-STOPPED_S: Final = 1.0
+STOPPED_S: Final = 0.8
 """How long a process may be stopped, seconds."""
 OWN_S: Final = 1.0
 """How long our own code may go without using the processor, seconds."""
