@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections import deque
 from collections.abc import Callable
@@ -28,6 +29,8 @@ class PlainConsole(Console):
 
     def on_broken_pipe(self) -> None:
         self.quiet = True
+        with suppress(OSError), open(os.devnull, "wb") as nobody:  # noqa: PTH123  # a device
+            os.dup2(nobody.fileno(), self.file.fileno())  # else the interpreter fails as it ends
 
 
 class Pace:
