@@ -16,7 +16,8 @@ def test_recovery_is_told_by_what_happened_when_beside_commands_of_others():
     beside = f"other=echo '{theirs}'"
     options = ["--workloads", "small", "--rounds", "1", "--beside", beside, "--json"]
     options += ["--beside", "failing=false"]
-    ours, other = json.loads(bench("recovery", *options))["rows"]
+    ours, other, failing = json.loads(bench("recovery", *options))["rows"]
+    assert (failing["way"], failing["failed"]) == ("failing", 1)
     times = [
         ours[f"{name}_s"]["median"] for name in ("announced", "released", "resumed", "committed")
     ]

@@ -92,3 +92,12 @@ def test_the_pace_is_that_of_the_last_half_minute():
     for second in range(100, 160):
         pace.note(second, step=100 + 5 * (second - 100), samples=50 * second)
     assert pace() == (5, 50)
+
+
+def test_a_run_that_goes_back_to_a_checkpoint_is_measured_from_there():
+    pace = Pace()
+    for now, step in enumerate((0, 5, 0)):
+        pace.note(now, step, 10 * step)
+    assert pace() is None
+    pace.note(3, 2, 20)
+    assert pace() == (2.0, 20.0)

@@ -65,7 +65,6 @@ def measure(workload: str, rounds: int, chance: random.Random) -> dict[str, Any]
         "back_s": spread([each.back_s for each in found], 3),
         "slowest_before": spread([each.before for each in found], 2),
         "slowest_after": spread([each.after for each in found], 2),
-        "steps_lost": max(each.lost for each in found),
     }
 
 

@@ -29,7 +29,7 @@ from typing import Any, Final
 
 from holdfast.arena.memory import Arena, Phase, Word
 from holdfast.bench.figures import ratio, spread
-from holdfast.bench.strike import RUN_TIMEOUT_S, WORKERS, Strike, least
+from holdfast.bench.strike import RUN_TIMEOUT_S, WORKERS, Strike, furthest, least
 from holdfast.bench.workloads import WORKLOADS
 
 SIGNALS: Final = {"kill": signal.SIGKILL, "stop": signal.SIGSTOP}
@@ -61,7 +61,7 @@ class _LoseWorker(Strike):
 
     def strike(self, arena: Arena) -> None:
         victim = self.chance.randrange(WORKERS)
-        generation = arena.newest_generation
+        generation, before = arena.newest_generation, furthest(arena)
         began = time.monotonic()
         os.kill(self._pid_of(victim), self._number)
         self.wait(lambda: arena.newest_generation > generation)
@@ -71,6 +71,7 @@ class _LoseWorker(Strike):
         self.wait(lambda: Phase(arena[victim, Word.PHASE]) in AT_WORK)
         self._note("resumed", began)
         resumed_from = self.events("generation")[-1]["step"]
+        self.found.lost = max(0, before - resumed_from)
         self.wait(lambda: least(arena) > resumed_from)
         self._note("committed", began)
 
@@ -86,7 +87,6 @@ def run_holdfast(workload: str, fault: str, chance: random.Random) -> Recovery:
     """Train, strike once, and see."""
     strike = _LoseWorker(SIGNALS[fault], chance)
     strike.run(workload)
-    strike.found.lost = strike.lost
     return strike.found
 
 
@@ -96,13 +96,18 @@ def run_beside(command: str) -> Recovery | None:
     None where it failed: that is for whoever reads the figures to know, and no reason to lose the
     others.
     """
-    done = subprocess.run(
-        shlex.split(command), stdout=subprocess.PIPE, text=True, check=False, timeout=RUN_TIMEOUT_S
-    )
-    if done.returncode != 0:
-        print(f"{command} failed; its words are above", file=sys.stderr)
+    try:
+        done = subprocess.run(
+            shlex.split(command),
+            stdout=subprocess.PIPE,
+            text=True,
+            check=True,
+            timeout=RUN_TIMEOUT_S,
+        )
+        summary = json.loads(done.stdout.splitlines()[-1])["summary"]
+    except (subprocess.SubprocessError, ValueError, LookupError) as error:
+        print(f"{command} failed ({type(error).__name__}); its words are above", file=sys.stderr)
         return None
-    summary = json.loads(done.stdout.splitlines()[-1])["summary"]
     names = {"anyone": "any_s", "committed": "full_s"}
     seconds = {
         ours: float(summary[theirs]["median"])
@@ -125,8 +130,6 @@ def measure(
     rows = []
     for way, tries in found.items():
         recoveries = [recovery for recovery in tries if recovery is not None]
-        if not recoveries:
-            continue
         pairs = [
             (theirs.seconds["committed"], ours.seconds["committed"])
             for theirs, ours in zip(tries, found["holdfast"], strict=True)
@@ -139,9 +142,9 @@ def measure(
                 "fault": fault,
                 "way": way,
                 **{f"{name}_s": _spread_of(name, recoveries) for name in names},
-                "steps_lost": max(recovery.lost for recovery in recoveries),
+                "steps_lost": max((recovery.lost for recovery in recoveries), default=None),
                 "failed": len(tries) - len(recoveries),
-                "of_holdfast": ratio(*zip(*pairs, strict=True)),
+                "of_holdfast": ratio(*zip(*pairs, strict=True)) if pairs else None,
             }
         )
     return rows

@@ -35,13 +35,12 @@ class Strike:
     Attributes:
         chance: The same.
         run_dir: Where the run leaves its events.
-        lost: Steps that were done again; known at the end, as the next one is.
-        generations: How many there were.
+        generations: How many there were; known at the end.
     """
 
     def __init__(self, chance: random.Random) -> None:
         self.chance, self.run_dir = chance, Path()
-        self.lost = self.generations = 0
+        self.generations = 0
         self._thread: threading.Thread | None = None
         self._error: Exception | None = None
         self._over = False
@@ -72,13 +71,12 @@ class Strike:
                     local.run(job, directory, self._controls)
                 finally:
                     self._over = True
+                    if self._thread is not None:
+                        self._thread.join()
             if self._thread is None:
                 raise HoldfastError("the run ended before it was struck")
-            self._thread.join()
             if self._error is not None:
                 raise self._error
-            steps = [line["step"] for line in lines.read(self.run_dir / "metrics.jsonl")]
-            self.lost = len(steps) - len(set(steps))
             self.generations = len(self.events("generation"))
 
     def strike(self, arena: Arena) -> None:

@@ -41,6 +41,8 @@ class Pace:
 
     def note(self, now: float, step: int, samples: int) -> None:
         """Take in how many steps and samples have been committed at `now`, seconds."""
+        if self._seen and step < self._seen[-1][1]:  # back to a checkpoint
+            self._seen.clear()
         if not self._seen or step != self._seen[-1][1]:
             self._seen.append((now, step, samples))
         while len(self._seen) > 2 and now - self._seen[0][0] > PACE_WINDOW_S:
