@@ -1,6 +1,9 @@
 """What a run shows of itself: the same facts on a terminal and in a pipe."""
 
 import io
+import os
+import subprocess
+import sys
 from contextlib import closing
 
 import pytest
@@ -101,3 +104,17 @@ def test_a_run_that_goes_back_to_a_checkpoint_is_measured_from_there():
     assert pace() is None
     pace.note(3, 2, 20)
     assert pace() == (2.0, 20.0)
+
+
+def test_a_standard_error_that_nobody_reads_does_not_change_how_a_program_ends():
+    program = (
+        "from holdfast.observe.terminal import PlainConsole\n"
+        "console = PlainConsole(stderr=True)\n"
+        "for _ in range(3): console.print('news')"
+    )
+    ours = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    reader, writer = os.pipe()
+    os.close(reader)
+    with os.fdopen(writer, "wb") as unread:
+        done = subprocess.run([sys.executable, "-c", program], check=False, stderr=unread, env=ours)
+    assert done.returncode == 0

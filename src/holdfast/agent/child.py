@@ -13,9 +13,12 @@ from pathlib import Path
 from typing import Final, Self
 
 from holdfast.core.hangs import STOPPED_S
+from holdfast.errors import HoldfastError
 
 NICE: Final = 10
 """Of who gives way: it gets a tenth of what another gets that wants the same processor."""
+KILL_TIMEOUT_S: Final = 30.0
+"""How long the kernel may take to end what has been killed."""
 WORDS_BYTES: Final = 1 << 16
 """How much of the end of a log is looked at for last words."""
 
@@ -115,8 +118,17 @@ class Child:
         return self._process.returncode is not None
 
     def close(self, timeout_s: float = 0) -> None:
-        """End it, if it does not end by itself within that time."""
-        if not self.await_end(timeout_s):
+        """End it, if it does not end by itself within that time.
+
+        Raises:
+            HoldfastError: It does not end though it was killed.
+        """
+        with self._open:
+            if self.await_end(timeout_s):
+                return
             self._process.kill()
-            self._process.wait()
-        self._open.close()
+            if not self.await_end(KILL_TIMEOUT_S):
+                raise HoldfastError(
+                    f"process {self.pid} was killed and has not ended within {KILL_TIMEOUT_S:.0f} "
+                    "s, as if a disk hung; resume the run from its last checkpoint, on another host"
+                )

@@ -34,7 +34,7 @@ class ForkServer:
 
     Attributes:
         process: The same.
-        doing: What it does until it is ready, in words.
+        doing: What it does until it is ready, in words; empty then.
     """
 
     def __init__(self, spawned: Spawned, imports: Sequence[str] = ()) -> None:
@@ -42,8 +42,8 @@ class ForkServer:
         self._output = spawned.output
         self._inbox = _Inbox(Channel(spawned.socket))
         self._imports = tuple(imports)
-        self._ready = False
-        self._expect("importing torch")
+        self.doing = "importing torch"
+        self._deadline = time.monotonic() + START_TIMEOUT_S
 
     def fileno(self) -> int:
         """Readable, for `select`, once it says something or has ended."""
@@ -55,21 +55,22 @@ class ForkServer:
         Raises:
             HoldfastError: It takes too long to come up.
         """
-        if not self._ready and self._inbox.hears(Ready):
+        if self.doing and self._inbox.hears(Ready):
             if self._imports:
-                self._expect(f"importing {', '.join(self._imports)}")
+                self.doing = f"importing {', '.join(self._imports)}"
+                self._deadline = time.monotonic() + START_TIMEOUT_S
                 with suppress(HoldfastError):  # whoever looks at its process will see
                     self._inbox.send(Prepare(imports=self._imports))
                 self._imports = ()
             else:
-                self._ready = True
-        if not self._ready and time.monotonic() > self._deadline:
+                self.doing = ""
+        if self.doing and time.monotonic() > self._deadline:
             self.process.kill()
             raise HoldfastError(
                 f"the fork server was ended after {START_TIMEOUT_S:.0f} s of {self.doing}; "
                 "see fork-server.log in the run's logs"
             )
-        return self._ready
+        return not self.doing
 
     def attach(self, agent: socket.socket) -> None:
         """Have it fork for the agent that holds the other end of `agent`, if it is not gone."""
@@ -108,17 +109,13 @@ class ForkServer:
         """End it, and with it every worker that still runs."""
         self._inbox.channel.close()
         # While it is importing, it would not notice for a while.
-        self.process.close(END_TIMEOUT_S if self._ready else 0)
+        self.process.close(0 if self.doing else END_TIMEOUT_S)
 
     def output(self) -> bytes:
         """What it has printed; once, after the end."""
         with os.fdopen(self._output, "rb") as file:
             file.seek(0)
             return file.read()
-
-    def _expect(self, doing: str) -> None:
-        """Wait for it to become ready, from now on."""
-        self.doing, self._deadline = doing, time.monotonic() + START_TIMEOUT_S
 
 
 class Forks:

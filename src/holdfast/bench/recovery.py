@@ -24,9 +24,11 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from holdfast.agent.child import KILL_TIMEOUT_S
 from holdfast.arena.memory import Arena, Phase, Word
 from holdfast.bench.figures import ratio, spread
 from holdfast.bench.strike import RUN_TIMEOUT_S, WORKERS, Strike, furthest, least
@@ -97,14 +99,7 @@ def run_beside(command: str) -> Recovery | None:
     others.
     """
     try:
-        done = subprocess.run(
-            shlex.split(command),
-            stdout=subprocess.PIPE,
-            text=True,
-            check=True,
-            timeout=RUN_TIMEOUT_S,
-        )
-        summary = json.loads(done.stdout.splitlines()[-1])["summary"]
+        summary = json.loads(_printed_by(command).splitlines()[-1])["summary"]
     except (subprocess.SubprocessError, ValueError, LookupError) as error:
         print(f"{command} failed ({type(error).__name__}); its words are above", file=sys.stderr)
         return None
@@ -115,6 +110,22 @@ def run_beside(command: str) -> Recovery | None:
         if theirs in summary
     }
     return Recovery(seconds=seconds, lost=int(summary["lost"]["median"]))
+
+
+def _printed_by(command: str) -> str:
+    """What it writes to standard output; nothing that it has started in its session goes on."""
+    process = subprocess.Popen(
+        shlex.split(command), stdout=subprocess.PIPE, text=True, start_new_session=True
+    )
+    try:
+        printed, _ = process.communicate(timeout=RUN_TIMEOUT_S)
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait(KILL_TIMEOUT_S)
+    if process.returncode:
+        raise subprocess.CalledProcessError(process.returncode, command)
+    return printed
 
 
 def measure(

@@ -269,7 +269,8 @@ class Supervision:
 
     def _check_controls(self) -> None:
         if self._controls.abort:
-            at = "" if self._host.attached else f" while the fork server was {self._forks.doing}"
+            doing = self._forks.doing
+            at = f" while the fork server was {doing}" if doing else ""
             raise HoldfastError(f"the run was aborted{at}; resume it from its last checkpoint")
         now = time.monotonic()
         if self._controls.stop and self._stop_deadline is None and self._begun:
