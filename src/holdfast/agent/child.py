@@ -15,8 +15,8 @@ from typing import Final, Self
 from holdfast.core.hangs import STOPPED_S
 from holdfast.errors import HoldfastError
 
-NICE: Final = 10
-"""Of who gives way: it gets a tenth of what another gets that wants the same processor."""
+NICE: Final = 5
+"""Of who gives way: it gets a third of what another gets that wants the same processor."""
 KILL_TIMEOUT_S: Final = 30.0
 """How long the kernel may take to end what has been killed."""
 WORDS_BYTES: Final = 1 << 16
@@ -93,11 +93,15 @@ class Child:
         self._stopped_since = min(self._stopped_since, time.monotonic()) if stopped else math.inf
         return time.monotonic() - self._stopped_since > STOPPED_S
 
-    def give_way(self) -> None:
-        """Have others go first where processors are short; see sched(7), also on autogroups."""
+    def give_way(self, *, gives: bool) -> None:
+        """Have others go first where processors are short, or no longer; see sched(7), also on
+        autogroups.
+        """
+        more = NICE if gives else 0
         with suppress(OSError):  # it is gone, or there are no such groups
-            os.setpriority(os.PRIO_PROCESS, self.pid, NICE)
-            Path(f"/proc/{self.pid}/autogroup").write_text(str(NICE), encoding="ascii")
+            Path(f"/proc/{self.pid}/autogroup").write_text(str(more), encoding="ascii")
+        with suppress(OSError):  # it is gone, or who has given way may not go back
+            os.setpriority(os.PRIO_PROCESS, self.pid, os.getpriority(os.PRIO_PROCESS, 0) + more)
 
     def kill(self) -> None:
         """End it at once, and let others find out."""

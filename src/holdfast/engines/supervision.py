@@ -119,7 +119,10 @@ class Supervision:
         for each in (self._link, self._coordinator, self._host.agent, self._forks):
             news.register(each, select.POLLIN)
         news.poll(1000 * TICK_S)
-        self._state = self._link.heard() or self._state
+        state = self._link.heard()
+        if state is not None and self._state is None:  # it is up
+            self._coordinator.give_way(gives=False)
+        self._state = state or self._state
 
     def _start(self) -> None:
         """Start all that the run needs; torch is being imported meanwhile."""
@@ -161,7 +164,6 @@ class Supervision:
         self._state = None  # it has told us nothing yet
         log = self._directory.logs / "coordinator.log"
         coordinator = Child.start("holdfast.coordinator.main", options, log)
-        coordinator.give_way()  # no step waits for it, nor should any while it is being started
         self._log.event("coordinator-started", pid=coordinator.pid)
         return coordinator
 
@@ -236,6 +238,7 @@ class Supervision:
             self._forgive("coordinator", self._coordinator)
             self._end_link()  # what the last one has said may still be under way
             self._coordinator = self._start_coordinator()
+            self._coordinator.give_way(gives=True)  # no step waits for it: none is to be slower
             self._link = self._start_link()
 
     def _forgive(self, what: str, child: Child) -> None:
