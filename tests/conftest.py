@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -50,6 +52,14 @@ def train(forks, tmp_path):
             return local.run(job, directory, controls or Controls(), on)
 
     return run
+
+
+def wait_until(happened: Callable[[], bool], timeout_s: float = 60) -> None:
+    """Look again and again, and leave the processor to those who are waited for meanwhile."""
+    deadline = time.monotonic() + timeout_s
+    while not happened():
+        assert time.monotonic() < deadline, f"it did not happen within {timeout_s} s"
+        time.sleep(0.005)
 
 
 def metrics_of(run_dir: Path) -> list[dict]:

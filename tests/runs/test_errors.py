@@ -12,7 +12,7 @@ import uuid
 
 import pytest
 
-from conftest import SMALL, TASKS, holdfast_processes
+from conftest import SMALL, TASKS, holdfast_processes, wait_until
 from holdfast.arena import host_memory
 from holdfast.job import load
 
@@ -229,14 +229,13 @@ def limited():
             group.rmdir()
         pytest.skip(f"a control group cannot be limited here: {error}")
     yield ["sh", "-c", 'echo $$ > "$0" && exec "$@"', group / "cgroup.procs"]
-    for _ in range(100_000):  # the kernel may take a moment to account for the dead
-        try:
-            group.rmdir()
-        except OSError:
-            os.sched_yield()
-        else:
-            break
-    assert not group.exists()
+    wait_until(lambda: is_removed(group))  # the kernel may take a moment to account for the dead
+
+
+def is_removed(group):
+    with contextlib.suppress(OSError):
+        group.rmdir()
+    return not group.exists()
 
 
 def test_a_run_that_cannot_fit_into_its_control_group_is_refused_before_it_fills_it(

@@ -1,12 +1,11 @@
 """Loader processes: what they read is the same, and none of them is left behind."""
 
-import os
 import shutil
 from pathlib import Path
 
 import pytest
 
-from conftest import TASKS, events_of
+from conftest import TASKS, events_of, wait_until
 from holdfast.engines.controls import Controls
 from holdfast.errors import HoldfastError, JobError, WorkerFailed
 
@@ -19,12 +18,8 @@ def pids(tmp_path):
     path = tmp_path / "pids"
     path.mkdir()
     yield path
-    for _ in range(100_000):  # the kernel may take a moment to carry out a death
-        left = [file.name for file in path.iterdir() if is_alive(file.name)]
-        if not left:
-            return
-        os.sched_yield()
-    raise AssertionError(f"loader processes are left behind: {left}")
+    # The kernel may take a moment to carry out a death.
+    wait_until(lambda: not any(is_alive(file.name) for file in path.iterdir()))
 
 
 def is_alive(pid):

@@ -84,21 +84,32 @@ FIRST = {
 
 
 @pytest.fixture(scope="module")
-def undisturbed():
-    """The hash of an undisturbed run; found by whoever comes first."""
-    return []
+def known():
+    """The results of undisturbed runs by their keys."""
+    return {}
 
 
 @pytest.fixture
-def strike(train, tmp_path, undisturbed):
+def whole(train, known):
+    """The result of an undisturbed run, trained by whoever comes first: `whole(key=value, …)`."""
+
+    def run(**keys):
+        if repr(keys) not in known:
+            known[repr(keys)] = train(**keys)
+        return known[repr(keys)]
+
+    return run
+
+
+@pytest.fixture
+def strike(train, whole, tmp_path):
     """Run the faulty task and compare it with an undisturbed run: `strike(faults, **keys)`."""
 
     def run(*faults, **keys):
         named = [{**fault, "mark": str(tmp_path / f"mark-{n}")} for n, fault in enumerate(faults)]
-        if not undisturbed:
-            undisturbed.append(train(**FAULTY, params={"faults": []})["weights_sha256"])
         result = train(run_dir=tmp_path / "run", **{**FAULTY, **keys}, params={"faults": named})
-        assert [result["weights_sha256"]] == undisturbed
+        untouched = whole(**FAULTY, params={"faults": []})
+        assert result["weights_sha256"] == untouched["weights_sha256"]
         assert_each_step_once(tmp_path / "run", result["steps"])
         return marks(named)
 
@@ -147,10 +158,9 @@ def test_a_death_of_a_donor_among_others_changes_nothing(strike, at, when):
 
 @pytest.mark.parametrize("on_failure", ["replace", "shrink"])
 @pytest.mark.parametrize(("seed", "workers"), [(1, 2), (2, 3), (3, 5)])
-def test_random_deaths_change_nothing(train, tmp_path, seed, workers, on_failure):
+def test_random_deaths_change_nothing(train, whole, tmp_path, seed, workers, on_failure):
     chance, controls = random.Random(seed), Controls()
-    keys = {"workers": workers, "epochs": 30, "on_failure": on_failure, "restarts": {"limit": 99}}
-    whole = train(**keys)
+    keys = {"workers": workers, "on_failure": on_failure, "restarts": {"limit": 99}}
     killed = 0
 
     def kill(arena):
@@ -164,8 +174,8 @@ def test_random_deaths_change_nothing(train, tmp_path, seed, workers, on_failure
                 killed += 1
 
     controls.watch = kill
-    result = train(run_dir=tmp_path / "run", controls=controls, **keys)
-    assert result["weights_sha256"] == whole["weights_sha256"]
+    result = train(run_dir=tmp_path / "run", epochs=20, controls=controls, **keys)
+    assert result["weights_sha256"] == whole(epochs=20)["weights_sha256"]
     assert_each_step_once(tmp_path / "run", result["steps"])
     assert killed > 3
 
@@ -174,18 +184,17 @@ def test_random_deaths_change_nothing(train, tmp_path, seed, workers, on_failure
 @pytest.mark.parametrize(("rank", "step"), [(0, 5), (2, 5), (1, 0), (1, 10)])
 @pytest.mark.parametrize("keys", [{}, {"on_failure": "shrink"}])
 def test_a_death_in_an_evaluation_of_ones_own_changes_nothing(
-    train, tmp_path, when, rank, step, keys
+    train, whole, tmp_path, when, rank, step, keys
 ):
     fault = {"at": "holdfast.worker.evaluation:Evaluator.evaluate", "rank": rank, "step": step}
     named = {**fault, "when": when, "how": "kill", "mark": str(tmp_path / "mark")}
     task = FAULTY["task"].replace(":main", ":measuring")
-    whole, broken = (
-        train(**{**FAULTY, **keys, "task": task, "workers": 3}, params={"faults": faults})
-        for faults in ([], [named])
-    )
+    same = {**FAULTY, "task": task}
+    broken = train(**{**same, **keys, "workers": 3}, params={"faults": [named]})
     assert marks([named]) == [True]
-    assert broken["weights_sha256"] == whole["weights_sha256"]
-    assert broken["metrics"] == whole["metrics"]
+    untouched = whole(**same, params={"faults": []})
+    assert broken["weights_sha256"] == untouched["weights_sha256"]
+    assert broken["metrics"] == untouched["metrics"]
 
 
 def test_a_replacement_takes_over_what_was_measured_before_the_loop(train, tmp_path):

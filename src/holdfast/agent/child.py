@@ -15,8 +15,8 @@ from typing import Final, Self
 from holdfast.core.hangs import STOPPED_S
 from holdfast.errors import HoldfastError
 
-NICE: Final = 5
-"""Of who gives way: it gets a third of what another gets that wants the same processor."""
+NICE: Final = 8
+"""Of who gives way: it gets a sixth of what another gets that wants the same processor."""
 KILL_TIMEOUT_S: Final = 30.0
 """How long the kernel may take to end what has been killed."""
 WORDS_BYTES: Final = 1 << 16
