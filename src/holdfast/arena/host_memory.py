@@ -6,7 +6,8 @@ all groups around them (Linux, Documentation/admin-guide: cgroup-v1/memory.rst, 
 
 from __future__ import annotations
 
-from collections import deque
+import math
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -15,6 +16,8 @@ from typing import Final
 from rich.filesize import decimal as in_words
 
 ROOT: Final = Path("/")
+JUST_NOW_S: Final = 3.0
+"""How long after the kernel has killed somebody the end of a process is put down to that."""
 
 _LIMITS: Final = (
     ("memory.max", "memory.current"),
@@ -72,19 +75,20 @@ def available(root: Path = ROOT) -> Available:
 
 
 class OomKills:
-    """Whether the kernel has killed somebody for want of memory just now.
+    """Whether the kernel has killed somebody for want of memory just now; for whoever looks often.
 
-    That is, in the last thirty looks, for whoever looks ten times a second: the end of a process
-    may be noticed a while after its death.
+    The end of a process may be noticed a while after its death.
     """
 
     def __init__(self) -> None:
-        self._counts = deque([oom_kills()], maxlen=30)
+        self._count, self._risen_at = oom_kills(), -math.inf
 
     def look(self) -> bool:
         """Look once more."""
-        self._counts.append(oom_kills())
-        return self._counts[-1] > self._counts[0]
+        count, now = oom_kills(), time.monotonic()
+        if count > self._count:
+            self._count, self._risen_at = count, now
+        return now - self._risen_at < JUST_NOW_S
 
 
 def oom_kills(root: Path = ROOT) -> int:
