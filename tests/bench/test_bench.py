@@ -9,6 +9,7 @@ import tempfile
 import psutil
 import pytest
 
+from conftest import wait_until
 from holdfast.bench import recovery
 
 pytestmark = pytest.mark.slow
@@ -38,7 +39,11 @@ def test_nothing_of_a_command_beside_that_has_ended_goes_on():
         script = f"sleep 1000 > /dev/null & echo $! > {pid.name}; echo '{theirs}'"
         recovery.run_beside(shlex.join(["sh", "-c", script]))
         left = int(pid.read())
-    assert not psutil.pid_exists(left) or psutil.Process(left).status() == psutil.STATUS_ZOMBIE
+    wait_until(lambda: not is_alive(left))  # the kernel may take a moment
+
+
+def is_alive(pid):
+    return psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
 
 
 def test_the_death_of_a_coordinator_is_told_by_the_steps_around_it():
