@@ -5,6 +5,7 @@ import shlex
 import subprocess
 import sys
 import tempfile
+from contextlib import suppress
 
 import psutil
 import pytest
@@ -21,9 +22,10 @@ def test_recovery_is_told_by_what_happened_when_beside_commands_of_others():
     )
     beside = f"other=echo '{theirs}'"
     options = ["--workloads", "small", "--rounds", "1", "--beside", beside, "--json"]
-    options += ["--beside", "failing=false"]
-    ours, other, failing = json.loads(bench("recovery", *options))["rows"]
-    assert (failing["way"], failing["failed"]) == ("failing", 1)
+    broken = {"failing": "false", "missing": "no-such-program", "odd": "echo '{\"summary\": {}}'"}
+    options += [word for name in broken for word in ("--beside", f"{name}={broken[name]}")]
+    ours, other, *failed = json.loads(bench("recovery", *options))["rows"]
+    assert [(row["way"], row["failed"]) for row in failed] == [(name, 1) for name in broken]
     times = [
         ours[f"{name}_s"]["median"] for name in ("announced", "released", "resumed", "committed")
     ]
@@ -35,7 +37,7 @@ def test_recovery_is_told_by_what_happened_when_beside_commands_of_others():
 
 def test_nothing_of_a_command_beside_that_has_ended_goes_on():
     with tempfile.NamedTemporaryFile() as pid:
-        theirs = json.dumps({"summary": {"lost": {"median": 0}}})
+        theirs = json.dumps({"summary": {"full_s": {"median": 1}, "lost": {"median": 0}}})
         script = f"sleep 1000 > /dev/null & echo $! > {pid.name}; echo '{theirs}'"
         recovery.run_beside(shlex.join(["sh", "-c", script]))
         left = int(pid.read())
@@ -43,7 +45,9 @@ def test_nothing_of_a_command_beside_that_has_ended_goes_on():
 
 
 def is_alive(pid):
-    return psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    with suppress(psutil.NoSuchProcess):
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    return False
 
 
 def test_the_death_of_a_coordinator_is_told_by_the_steps_around_it():

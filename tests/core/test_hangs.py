@@ -20,7 +20,7 @@ def verdict_after(seconds, **sighting):
 @pytest.mark.parametrize("activity", list(Activity))
 def test_a_stopped_worker_hangs_whatever_it_was_at(activity):
     assert verdict_after(0.7, activity=activity, stopped=True) == ""
-    assert verdict_after(1.0, activity=activity, stopped=True).startswith("was stopped for 0.")
+    assert verdict_after(1.0, activity=activity, stopped=True) == "was stopped for 0.8 s"
 
 
 def test_a_worker_that_was_stopped_for_a_moment_does_not():

@@ -106,6 +106,7 @@ def test_a_run_that_goes_back_to_a_checkpoint_is_measured_from_there():
     assert pace() == (2.0, 20.0)
 
 
+@pytest.mark.slow
 def test_a_standard_error_that_nobody_reads_does_not_change_how_a_program_ends():
     program = (
         "from holdfast.observe.terminal import PlainConsole\n"

@@ -60,8 +60,8 @@ class Holdings:
     def is_about(self, other):
         """Whether this is no more than that."""
         return (
-            self.files <= other.files + 4
-            and self.threads <= other.threads + 2
+            self.files <= other.files + 1
+            and self.threads <= other.threads + 1
             and self.memory_bytes <= other.memory_bytes + GROWTH_BYTES
         )
 

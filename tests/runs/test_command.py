@@ -64,8 +64,11 @@ def wait_for_step(process, run_dir, step):
     path = run_dir / "metrics.jsonl"
 
     def has_come():
-        assert process.poll() is None, f"it ended before step {step}: {process.communicate()}"
-        return path.exists() and len(path.read_text().splitlines()) >= step
+        ended = process.poll() is not None
+        if path.exists() and len(path.read_text().splitlines()) >= step:
+            return True
+        assert not ended, f"it ended before step {step}: {process.communicate()}"
+        return False
 
     wait_until(has_come)
 

@@ -94,14 +94,14 @@ class Child:
         return time.monotonic() - self._stopped_since > STOPPED_S
 
     def give_way(self, *, gives: bool) -> None:
-        """Have others go first where processors are short, or no longer; see sched(7), also on
-        autogroups.
+        """Have others go first where processors are short, or no longer.
+
+        By its autogroup (see sched(7)), where the kernel has those: from a nice value of its own no
+        process could go back without privileges, nor could its threads.
         """
-        more = NICE if gives else 0
         with suppress(OSError):  # it is gone, or there are no such groups
-            Path(f"/proc/{self.pid}/autogroup").write_text(str(more), encoding="ascii")
-        with suppress(OSError):  # it is gone, or who has given way may not go back
-            os.setpriority(os.PRIO_PROCESS, self.pid, os.getpriority(os.PRIO_PROCESS, 0) + more)
+            nice = str(NICE if gives else 0)
+            Path(f"/proc/{self.pid}/autogroup").write_text(nice, encoding="ascii")
 
     def kill(self) -> None:
         """End it at once, and let others find out."""

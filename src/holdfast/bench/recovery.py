@@ -63,11 +63,12 @@ class _LoseWorker(Strike):
 
     def strike(self, arena: Arena) -> None:
         victim = self.chance.randrange(WORKERS)
-        generation, before = arena.newest_generation, furthest(arena)
+        generation = arena.newest_generation
         began = time.monotonic()
         os.kill(self._pid_of(victim), self._number)
         self.wait(lambda: arena.newest_generation > generation)
         self._note("announced", began)
+        before = furthest(arena)
         self.wait(lambda: self.events("generation")[-1]["number"] > generation)
         self._note("released", began)
         self.wait(lambda: Phase(arena[victim, Word.PHASE]) in AT_WORK)
@@ -100,16 +101,13 @@ def run_beside(command: str) -> Recovery | None:
     """
     try:
         summary = json.loads(_printed_by(command).splitlines()[-1])["summary"]
-    except (subprocess.SubprocessError, ValueError, LookupError) as error:
-        print(f"{command} failed ({type(error).__name__}); its words are above", file=sys.stderr)
+        seconds = {"committed": float(summary["full_s"]["median"])}
+        if "any_s" in summary:
+            seconds["anyone"] = float(summary["any_s"]["median"])
+        return Recovery(seconds=seconds, lost=int(summary["lost"]["median"]))
+    except (OSError, subprocess.SubprocessError, ValueError, TypeError, LookupError) as error:
+        print(f"{command} failed: {error!r}; what it says itself is above", file=sys.stderr)
         return None
-    names = {"anyone": "any_s", "committed": "full_s"}
-    seconds = {
-        ours: float(summary[theirs]["median"])
-        for ours, theirs in names.items()
-        if theirs in summary
-    }
-    return Recovery(seconds=seconds, lost=int(summary["lost"]["median"]))
 
 
 def _printed_by(command: str) -> str:

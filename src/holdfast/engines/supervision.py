@@ -149,7 +149,8 @@ class Supervision:
         """It belongs to this run, unless it was lent."""
         if forks is self._given:
             return
-        forks.close()
+        with suppress(HoldfastError):  # it may be stuck, and a run has ended as it has
+            forks.close()
         with suppress(OSError):  # the disk is full
             if output := forks.output():
                 with (self._directory.logs / "fork-server.log").open("ab") as log:
@@ -169,7 +170,8 @@ class Supervision:
 
     def _end_coordinator(self) -> None:
         """It ends by itself when whoever has heard from it of the end of the run leaves."""
-        self._coordinator.close(LEAVE_TIMEOUT_S if self._over else 0)
+        with suppress(HoldfastError):  # the run has ended as it has
+            self._coordinator.close(LEAVE_TIMEOUT_S if self._over else 0)
         (self._directory.path / SOCKET).unlink(missing_ok=True)
 
     def _start_link(self) -> Link[Wishes, RunState]:

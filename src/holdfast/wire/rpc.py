@@ -29,7 +29,7 @@ OPTIONS: Final = (
     ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.http2.max_pings_without_data", 0),
     ("grpc.http2.min_recv_ping_interval_without_data_ms", 5_000),
-    # A coordinator that is started anew is back within half a second.
+    # A coordinator that is started anew is back within a second or two.
     ("grpc.initial_reconnect_backoff_ms", 20),
     ("grpc.min_reconnect_backoff_ms", 2_000),  # in spite of its name: how long one try may take
     ("grpc.max_reconnect_backoff_ms", 100),

@@ -49,9 +49,9 @@ def main(config: str, arena_fd: int, socket_fd: int) -> int:
     except (Left, Aborted):
         return LEFT_STATUS
     except BaseException as error:  # noqa: BLE001  # the boundary of the user's code
+        channel.send(_failure(launch.rank, error))
         sys.stdout.flush()  # what was printed before comes before
         traceback.print_exc()
-        channel.send(_failure(launch.rank, error))
         return 1
     finally:
         sys.stdout.flush()
