@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -52,6 +53,13 @@ def train(forks, tmp_path):
             return local.run(job, directory, controls or Controls(), on)
 
     return run
+
+
+@pytest.fixture
+def free_port():
+    """One that nobody had just now."""
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        return probe.getsockname()[1]
 
 
 def wait_until(happened: Callable[[], bool], timeout_s: float = 60) -> None:

@@ -20,7 +20,8 @@ def main(session):
 
     `params.faults` lists them as dictionaries: `at` and `when` are as in `faults.wrap`; `step` is
     the number of steps committed by then, `until` the most that may be; `rank` and `how` (kill,
-    stop, raise, sleep or nap) say who and what; `mark` names a file that says that it has happened.
+    stop, raise, sleep, nap, or damage to the checkpoint at `path`) say who and what; `mark` names a
+    file that says that it has happened.
     """
     for fault in session.job.params["faults"]:
         arm(session, fault)
@@ -80,7 +81,10 @@ def arm(session, fault):
         ):
             if fault["how"] == "raise":
                 raise ValueError("as planned")
-            if fault["how"] in PAUSES_S:
+            if fault["how"] == "damage":
+                part = next(Path(fault["path"]).glob("part-0-*"))
+                part.write_bytes(part.read_bytes()[:-8] + b"damaged!")
+            elif fault["how"] in PAUSES_S:
                 threading.Event().wait(PAUSES_S[fault["how"]])
             else:
                 os.kill(os.getpid(), SIGNALS[fault["how"]])

@@ -22,15 +22,18 @@ class Histories(RuleBasedStateMachine):
 
     @initialize(
         seed=st.integers(0, 10**6),
-        shrinks=st.booleans(),
+        mode=st.sampled_from(["replace", "shrink", "anew"]),
         loss=st.sampled_from([0, 0.1]),
         checkpoint_s=st.sampled_from([0, 4]),
     )
-    def begin(self, seed: int, shrinks: bool, loss: float, checkpoint_s: float) -> None:
-        cluster = Cluster(hosts=2, room=2, num_steps=STEPS, loss=loss, late=loss)
+    def begin(self, seed: int, mode: str, loss: float, checkpoint_s: float) -> None:
+        cluster = Cluster(
+            hosts=2, room=2, num_steps=STEPS, loss=loss, late=loss, checkpoint_every=5
+        )
         policy = Policy(
             world_size=WORLD,
-            min_workers=1 if shrinks else WORLD,
+            min_workers=1 if mode == "shrink" else WORLD,
+            anew=mode == "anew",
             failures=10**6,
             checkpoint_s=checkpoint_s,
         )

@@ -6,6 +6,9 @@ committed twice or taken back, workers of one generation that differ.
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
 import pytest
 
 from holdfast.core.actions import Ended, Opened
@@ -16,7 +19,7 @@ from holdfast.testing.simulation import Simulation
 from holdfast.testing.storm import storm
 
 
-def replacing(world_size: int, **more: int) -> Policy:
+def replacing(world_size: int, **more: Any) -> Policy:
     return Policy(world_size=world_size, min_workers=world_size, **{"failures": 10**6} | more)
 
 
@@ -185,6 +188,31 @@ def test_a_run_that_cannot_get_its_workers_gives_up() -> None:
     assert simulation.over
     assert simulation.run is not None
     assert "of 4 needed workers" in simulation.run.reason
+
+
+def test_where_all_begin_anew_none_outlives_its_generation() -> None:
+    cluster = Cluster(hosts=2, room=2, num_steps=60, checkpoint_every=10)
+    simulation = Simulation(cluster, replacing(4, anew=True), seed=0)
+    simulation.run_until(35)
+    before = {worker.process: worker for worker in simulation.living_workers()}
+    simulation.kill_worker(simulation.living_workers()[0])
+    simulation.run_until(36)
+    assert not [worker for worker in simulation.living_workers() if worker in before.values()]
+    released = [line for line in simulation.log if "goes on in generation 2" in line]
+    assert len(released) == 2
+    assert all(int(line.rpartition(" ")[2]) % 10 == 0 for line in released)
+    simulation.run_until(200)
+    assert_finished(simulation, 60)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_storm_of_faults_costs_no_more_where_all_begin_anew(seed: int) -> None:
+    cluster = Cluster(hosts=3, room=2, num_steps=400, step_s=0.1, checkpoint_every=5)
+    cluster = replace(cluster, loss=(0.0, 0.05)[seed % 2], late=(0.0, 0.1)[seed // 2 % 2])
+    simulation = Simulation(cluster, replacing(6, anew=True), seed)
+    storm(simulation, faults=60, until=200)
+    simulation.run_until(5000)
+    assert_finished(simulation, 400)
 
 
 @pytest.mark.parametrize("seed", range(60))

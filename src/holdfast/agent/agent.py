@@ -15,11 +15,13 @@ import select
 import selectors
 import signal
 import time
+from collections import deque
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from holdfast.agent.blame import failure_of
+from holdfast.agent.child import KILL_TIMEOUT_S
 from holdfast.agent.forks import Forks
 from holdfast.agent.watch import look_at
 from holdfast.arena.host_memory import OomKills
@@ -27,8 +29,9 @@ from holdfast.arena.memory import Arena
 from holdfast.checkpoint import manifest
 from holdfast.core import actions, events
 from holdfast.core.hangs import HangWatch
+from holdfast.core.protocol import Failure
 from holdfast.core.supervisor import Supervisor
-from holdfast.errors import ProtocolError
+from holdfast.errors import HoldfastError, ProtocolError
 from holdfast.job.spec import Job
 from holdfast.observe.lines import EventLog
 from holdfast.observe.run_dir import worker_log
@@ -68,6 +71,7 @@ class _Worker:
     channel: Channel
     failure: Failed | None = None
     hung: str = ""
+    killed_at: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,6 +121,7 @@ class Agent:
         self._selector.register(forks.channel, selectors.EVENT_READ, self._hear_fork_server)
         self._selector.register(link, selectors.EVENT_READ, self._hear_coordinator)
         self._hangs = HangWatch(run.job.hang_s)
+        self._events: deque[events.AgentEvent] = deque()
         self._look_at = time.monotonic()
         self._oom_kills = OomKills()
         self._forming_since: float | None = None
@@ -153,8 +158,14 @@ class Agent:
             self._tell(events.Ordered(command.orders))
 
     def _tell(self, event: events.AgentEvent) -> None:
-        for action in self._machine.handle(event, time.monotonic()):
-            self._perform(action)
+        """Have the machine take note of `event`, after those that are being seen to."""
+        self._events.append(event)
+        if len(self._events) > 1:
+            return
+        while self._events:
+            for action in self._machine.handle(self._events[0], time.monotonic()):
+                self._perform(action)
+            self._events.popleft()
 
     def _perform(self, action: actions.AgentAction) -> None:
         match action:
@@ -165,9 +176,11 @@ class Agent:
                 self._arena.announce(generation)
             case actions.Fork(rank, _, process):
                 self._fork(rank, process)
-            case actions.Kill(_, process):
+            case actions.Kill(rank, process):
                 if process in self._workers:
                     self._kill(self._workers[process])
+                else:  # it has ended well by itself
+                    self._tell(events.Exited(rank, process, Failure(cause="was gone already")))
             case actions.Release():
                 self._release(action)
             case actions.Settle(verdict):
@@ -229,6 +242,7 @@ class Agent:
 
     @staticmethod
     def _kill(worker: _Worker) -> None:
+        worker.killed_at = worker.killed_at or time.monotonic()
         with contextlib.suppress(ProcessLookupError):
             signal.pidfd_send_signal(worker.pidfd, signal.SIGKILL)
 
@@ -305,6 +319,7 @@ class Agent:
         limit_s, since = self._run.job.timeout_s, self._forming_since
         late = self._machine.absent if since is not None and now - since > limit_s else []
         for worker in self._workers.values():
+            self._check_end(worker, now)
             sighting = look_at(self._arena, worker.rank, worker.pid)
             why = self._hangs.see(worker.number, sighting, now) if sighting else ""
             if worker.number in late:
@@ -313,6 +328,15 @@ class Agent:
                 worker.hung = why
                 self._log.event("worker-hung", rank=worker.rank, pid=worker.pid, reason=why)
                 self._kill(worker)
+
+    @staticmethod
+    def _check_end(worker: _Worker, now: float) -> None:
+        """Raises: HoldfastError: a worker has been killed long ago and does not end."""
+        if worker.killed_at is not None and now - worker.killed_at > KILL_TIMEOUT_S:
+            raise HoldfastError(
+                f"rank {worker.rank} was killed and has not ended within {KILL_TIMEOUT_S:.0f} s, "
+                "as if a disk hung; resume the run from its last checkpoint, on another host"
+            )
 
     def _await_ends(self, timeout_s: float) -> None:
         deadline = time.monotonic() + timeout_s

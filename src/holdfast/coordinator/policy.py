@@ -17,8 +17,8 @@ REST_S: Final = 5.0
 
 def policy_of(job: Job) -> Policy:
     """What the job wants to happen when something is lost."""
-    stops = job.on_failure == "stop" or job.sync == "ddp"
-    shrinks = job.on_failure == "shrink"
+    stops, anew = job.on_failure == "stop", job.restarts_anew
+    shrinks = job.on_failure == "shrink" and not anew
     return Policy(
         world_size=job.workers,
         min_workers=1 if shrinks else job.workers,
@@ -27,5 +27,6 @@ def policy_of(job: Job) -> Policy:
         reconnect_s=RECONNECT_S,
         failures=0 if stops else job.restarts.limit,
         window_s=job.restarts.window_s,
+        anew=anew,
         checkpoint_s=job.checkpoint.every_s,
     )

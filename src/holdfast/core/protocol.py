@@ -144,6 +144,7 @@ class Orders:
         generation: What they are for.
         stage: What is to be reached.
         ranks: The workers that this agent is to have.
+        anew: Whether none of them may be of an older generation: all are ended and forked anew.
         members: The host of every rank.
         start: From where to go on; known from stage RUN on.
         verdict: How the newest checkpoint went.
@@ -156,6 +157,7 @@ class Orders:
     generation: int
     stage: Stage
     ranks: tuple[int, ...] = ()
+    anew: bool = False
     members: Mapping[int, str] = field(default_factory=dict)
     start: Start | None = None
     verdict: Verdict | None = None

@@ -11,6 +11,7 @@ coordinator in the middle of one, it begins the next too.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -42,7 +43,11 @@ class Policy:
         world_size: Workers of a full world.
         min_workers: The fewest to go on with; `world_size` where lost ones are to be replaced.
         failures, window_s: How many failures are forgiven in how many seconds.
-        repeats: How often the same failure may come again without a step in between.
+        repeats: How often the same failure may come again without getting on in between: a step, or
+            a checkpoint where workers begin `anew`.
+        repeat_s: How soon after its generation went on a failure must come to count as the same
+            again, seconds; infinite where steps are known.
+        anew: Whether no worker outlives its generation, so that all go on from a checkpoint.
         heartbeat_s: How often agents report, seconds.
         silence_s: A silence that is never suspected, seconds.
         reconnect_s: How long an agent may be without a connection, seconds.
@@ -58,6 +63,8 @@ class Policy:
     failures: int = 10
     window_s: float = 600.0
     repeats: int = 2
+    repeat_s: float = math.inf
+    anew: bool = False
     heartbeat_s: float = 1.0
     silence_s: float = 3.0
     reconnect_s: float = 0.5
@@ -96,7 +103,7 @@ class Run:
         self.reason = ""
         self.culprit: tuple[int, Failure] | None = None
         self.result: Mapping[str, Any] | None = None
-        self._repeats = 0
+        self._repeats, self._went_on_at = 0, now
         self._last_failure: tuple[str, int | None] = ("", None)
         self._saving, self._checkpoint = Saving(policy.checkpoint_s, now), checkpoint
         self._stop = False
@@ -201,7 +208,7 @@ class Run:
         if status.parts:
             return [*self._saving.collect(status, self.members)]
         if self.stage == Stage.HALT and not self._waiting and not self._too_few:
-            return self._go_on()
+            return self._go_on(now)
         return self._consider_growth(now)
 
     def _is_behind(self, status: Status) -> bool:
@@ -220,14 +227,16 @@ class Run:
         }
         rank, failure = next(iter(status.failed.items()))  # the first to fail is to blame
         start = None if self.start is None else self.start.step
-        again = failure.repeatable and (failure.cause, start) == self._last_failure
+        soon = now - self._went_on_at < self.policy.repeat_s
+        again = failure.repeatable and soon and (failure.cause, start) == self._last_failure
         self._repeats = self._repeats + 1 if again else 0
         self._last_failure, self.culprit = (failure.cause, start), (rank, failure)
         what = f"rank {rank} {failure.cause}"
         if failure.fatal:
             return self._end(what)
         if self._repeats >= self.policy.repeats > 0:
-            return self._end(f"{what}, {self._repeats + 1} times without a step in between")
+            without = "a checkpoint" if self.policy.anew else "a step"
+            return self._end(f"{what}, {self._repeats + 1} times without {without} in between")
         return self._lose(what, now)
 
     def _welcome_back(self, now: float, *hosts: str) -> list[RunAction]:
@@ -324,8 +333,9 @@ class Run:
         record = Record(Opened(self.generation, self.members))
         return [record, *self._orders_to([*self._member_hosts, *left])]
 
-    def _go_on(self) -> list[RunAction]:
+    def _go_on(self, now: float) -> list[RunAction]:
         """All stand still: have them settle the step in hand and go on."""
+        self._went_on_at = now
         reports = [self._hosts[host] for host in self._member_hosts]
         self.start = settle(self.members, reports, self._checkpoint)
         self.stage = Stage.RUN
@@ -355,6 +365,7 @@ class Run:
                     generation=self.generation,
                     stage=self.stage,
                     ranks=self._member_hosts.get(host, ()),
+                    anew=self.policy.anew,
                     members=self.members,
                     start=self.start,
                     verdict=self._saving.verdict,

@@ -1,7 +1,9 @@
 """Supervisor: an agent's machine. It makes its workers what the newest orders say.
 
 Which processes there should be follows from the orders alone, so a worker that died, one that was
-never started and one that belongs elsewhere need no rules of their own. A death is reported at
+never started and one that belongs elsewhere need no rules of their own. Nobody takes a seat before
+all who were ended have left theirs: until then they may write to the memory that goes with it, or
+hold a port. A death is reported at
 once, and its generation ended on this host without asking: nobody can finish a step there.
 """
 
@@ -61,6 +63,7 @@ class Supervisor:
         self._host, self._room, self._heartbeat_s = host, room, heartbeat_s
         self._orders = Orders(generation=0, stage=Stage.IDLE)
         self._workers: dict[int, _Worker] = {}
+        self._ending: set[int] = set()
         self._failed: dict[int, Failure] = {}
         self._finished: set[int] = set()
         self._result: Mapping[str, Any] | None = None
@@ -94,6 +97,7 @@ class Supervisor:
         """Raises: AssertionError: This machine is in a state that it must never be in."""
         assert self._workers.keys() <= set(self._orders.ranks)
         assert not self._workers.keys() & self._failed.keys()
+        assert not self._ending & {worker.process for worker in self._workers.values()}
         if self.stage in (Stage.HALT, Stage.RUN) and not self._failed:
             assert tuple(self._workers) == self._orders.ranks
             assert all(worker.parked == self.generation for worker in self._workers.values())
@@ -129,9 +133,8 @@ class Supervisor:
         self._failed.clear()
         self._finished.clear()
         self._parts.clear()
-        kills = self._kill_all(keep=orders.ranks)
-        forks = [self._fork(rank) for rank in orders.ranks if rank not in self._workers]
-        self._workers = dict(sorted(self._workers.items()))
+        kills = self._kill_all(keep=() if orders.anew else orders.ranks)
+        forks = self._fork_missing()
         return [Abort(self.generation), *kills, *forks, *self._halt_if_all_parked(now)]
 
     def _park(self, parked: Parked, now: float) -> list[AgentAction]:
@@ -144,7 +147,8 @@ class Supervisor:
         return self._halt_if_all_parked(now)
 
     def _halt_if_all_parked(self, now: float) -> list[AgentAction]:
-        if self.stage != Stage.IDLE or self.absent or self._failed or not self._workers:
+        whole = self._workers and len(self._workers) == len(self._orders.ranks)
+        if self.stage != Stage.IDLE or self.absent or self._failed or not whole:
             return []
         self.stage = Stage.HALT
         return [self._report(now)]
@@ -176,11 +180,21 @@ class Supervisor:
 
     def _bury(self, exited: Exited, now: float) -> list[AgentAction]:
         worker = self._workers.get(exited.rank)
-        if worker is None or worker.process != exited.process:
-            return []  # we have ended it ourselves
+        if worker is None or worker.process != exited.process:  # we have ended it ourselves
+            self._ending.discard(exited.process)
+            return self._fork_missing()
         del self._workers[exited.rank]
         self._failed[exited.rank] = exited.failure
         return [Abort(self.generation + 1), self._report(now)]
+
+    def _fork_missing(self) -> list[AgentAction]:
+        """Fork whom the orders want and nobody is, once all who were ended are gone."""
+        if self._ending or self._failed or self.stage != Stage.IDLE:
+            return []
+        missing = [rank for rank in self._orders.ranks if rank not in self._workers]
+        forks: list[AgentAction] = [self._fork(rank) for rank in missing]
+        self._workers = dict(sorted(self._workers.items()))
+        return forks
 
     def _fork(self, rank: int) -> Fork:
         self._processes += 1
@@ -189,7 +203,9 @@ class Supervisor:
 
     def _kill_all(self, keep: Sequence[int] = ()) -> list[AgentAction]:
         odd = [rank for rank in self._workers if rank not in keep]
-        return [Kill(rank, self._workers.pop(rank).process) for rank in odd]
+        kills = [Kill(rank, self._workers.pop(rank).process) for rank in odd]
+        self._ending.update(kill.process for kill in kills)
+        return list(kills)
 
     @property
     def members(self) -> Mapping[int, str]:

@@ -16,6 +16,7 @@ import select
 import signal
 import time
 from contextlib import ExitStack, suppress
+from pathlib import Path
 from typing import Any, Final, Self
 
 from holdfast import errors
@@ -24,6 +25,7 @@ from holdfast.agent.child import Child
 from holdfast.agent.forks import DIED, ForkServer
 from holdfast.agent.spawn import WORKER, Spawned, spawn
 from holdfast.arena.host_memory import OomKills
+from holdfast.checkpoint import manifest
 from holdfast.coordinator.policy import policy_of
 from holdfast.core.budget import Budget
 from holdfast.core.protocol import Stage
@@ -105,9 +107,19 @@ class Supervision:
         self._show()
         assert end is not None
         if end.reason:
-            raise _error(end)
+            raise self._error(end)
         assert end.result is not None, "all have finished and nobody has a result"
         return end.result
+
+    def _error(self, state: RunState) -> HoldfastError:
+        """What ended the run."""
+        advice = _advice(self._directory.checkpoints)
+        if state.culprit is None:
+            return HoldfastError(state.reason + advice)
+        rank, failure = state.culprit
+        if failure.error:
+            return errors.BY_NAME[failure.error](failure.cause)
+        return WorkerFailed(state.reason + advice, rank=rank, traceback=failure.traceback or None)
 
     @property
     def _over(self) -> bool:
@@ -291,17 +303,13 @@ class Supervision:
             )
 
 
+def _advice(checkpoints: Path) -> str:
+    """Where a run can go on that has failed, if anywhere."""
+    found = manifest.committed(checkpoints)
+    step = manifest.step_of(found[0]) if found else 0
+    return f"; resume the run from its last checkpoint, of step {step}" if found else ""
+
+
 def _end_if_stopped(child: Child) -> None:
     if child.is_stopped():
         child.kill()
-
-
-def _error(state: RunState) -> HoldfastError:
-    """What ended a run."""
-    if state.culprit is None:
-        return HoldfastError(f"{state.reason}; resume the run from its last checkpoint")
-    rank, failure = state.culprit
-    if failure.error:
-        return errors.BY_NAME[failure.error](failure.cause)
-    advice = "" if failure.traceback else "; resume the run from its last checkpoint"
-    return WorkerFailed(state.reason + advice, rank=rank, traceback=failure.traceback or None)

@@ -121,10 +121,11 @@ class Job(Spec):
     hang_s: Annotated[float, Field(gt=0)] = 60.0
     """How long your code may go without using the processor in a shard, seconds, before its worker
     is held to hang and replaced; three times as long as its slowest recent one in any case."""
-    on_failure: Literal["replace", "shrink", "stop"] = "replace"
+    on_failure: Literal["replace", "shrink", "restart", "stop"] = "replace"
     """What happens when a worker is lost. `replace`: another takes its place, and the run goes on.
-    `shrink`: the others go on with its shards at once, and another joins them later. `stop`: the
-    run ends. Jobs with `sync: ddp` stop in any case."""
+    `shrink`: the others go on with its shards at once, and another joins them later. `restart`: all
+    workers begin anew from the newest checkpoint; with `sync: ddp` this takes the place of the two
+    before. `stop`: the run ends."""
     restarts: Restarts = Restarts()
 
     evaluation: Evaluation = Evaluation()
@@ -155,6 +156,14 @@ class Job(Spec):
         if self.shares is None or members not in (None, self.workers):
             return Plan.even(self.shards, members or self.workers)
         return Plan.of_shares(self.shares, self.shards, self.workers)
+
+    @property
+    def restarts_anew(self) -> bool:
+        """Whether the loss of a worker is that of all, who begin anew from a checkpoint.
+
+        A collective of gloo or NCCL cannot be taken up by others.
+        """
+        return self.on_failure == "restart" or self.sync == "ddp"
 
     @property
     def merges_shards(self) -> bool:

@@ -5,8 +5,8 @@ Distributed", VLDB 2020). Here each loss is scaled beforehand, so that the avera
 samples where workers have unequal numbers of them. All that a step has to say beside its gradient,
 buffers included, goes the same way as in `worker.step`, through slots that hold no gradient.
 
-A collective of gloo cannot be woken. When a worker is lost, the others leave with an error or are
-killed by the agent, and the run is resumed from its last checkpoint.
+A collective of gloo cannot be woken. When a worker is lost, the agent ends the others too, and all
+begin anew from the newest checkpoint.
 """
 
 from __future__ import annotations

@@ -1,0 +1,129 @@
+"""`on_failure: restart`: all workers begin anew from the newest good checkpoint."""
+
+import signal
+
+import pytest
+from faulty_tasks import marks
+
+from conftest import TASKS, events_of, metrics_of
+from holdfast.errors import WorkerFailed
+
+pytestmark = pytest.mark.slow
+
+KEYS = {
+    "task": f"{TASKS.parent / 'faulty_tasks.py'}:main",
+    "batch": 4,
+    "shards": 2,
+    "workers": 2,
+    "checkpoint": {"every_steps": 10, "keep": 3},
+    "on_failure": "restart",
+}
+STEPS = 69
+IN_A_STEP = {"at": "holdfast.worker.step:Stepper.begin_shard", "when": "before"}
+IN_DDP = {"at": "holdfast.worker.ddp:DdpStepper.begin_shard", "when": "before"}
+
+
+@pytest.fixture(scope="module")
+def known():
+    """The weights of undisturbed runs, by their keys."""
+    return {}
+
+
+@pytest.fixture
+def strike(train, known, tmp_path):
+    """Run while faults strike, and compare with an undisturbed run; returns its events."""
+
+    def run(*faults, **keys):
+        keys = {**KEYS, **keys}
+        if repr(keys) not in known:
+            known[repr(keys)] = train(**keys, params={"faults": []})["weights_sha256"]
+        named = [{**fault, "mark": str(tmp_path / f"mark-{n}")} for n, fault in enumerate(faults)]
+        result = train(run_dir=tmp_path / "run", **keys, params={"faults": named})
+        assert all(marks(named))
+        assert result["weights_sha256"] == known[repr(keys)]
+        steps = [line["step"] for line in metrics_of(tmp_path / "run") if "loss" in line]
+        assert steps == list(range(1, STEPS + 1))
+        return events_of(tmp_path / "run")
+
+    return run
+
+
+def begun_from(events):
+    return [event["step"] for event in events if event["event"] == "generation"]
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_death_at_35_costs_the_steps_since_the_checkpoint_of_30(strike, rank):
+    events = strike({**IN_A_STEP, "rank": rank, "step": 35, "how": "kill"})
+    assert begun_from(events) == [0, 30]
+    assert sum(event["event"] == "worker-started" for event in events) == 4
+
+
+def test_two_failures_cost_two_restarts(strike):
+    events = strike(
+        {**IN_A_STEP, "rank": 1, "step": 25, "how": "raise"},
+        {**IN_A_STEP, "rank": 0, "step": 55, "how": "kill"},
+    )
+    assert begun_from(events) == [0, 20, 50]
+
+
+def test_a_stopped_worker_is_a_lost_one(strike):
+    events = strike({**IN_A_STEP, "rank": 1, "step": 35, "how": "stop"})
+    assert begun_from(events) == [0, 30]
+
+
+def test_a_damaged_checkpoint_is_passed_over_by_all(strike, tmp_path):
+    damage = {"at": "holdfast.worker.step:Stepper.begin_shard", "when": "before", "how": "damage"}
+    path = str(tmp_path / "run" / "checkpoints" / "step-00000030")
+    events = strike(
+        {**damage, "rank": 1, "step": 34, "path": path},
+        {**IN_A_STEP, "rank": 1, "step": 35, "how": "kill"},
+    )
+    assert len(begun_from(events)) == 2
+    refused = [event for event in events if event["event"] == "checkpoint-refused"]
+    assert {event["directory"] for event in refused} == {path}
+    saved = [event["step"] for event in events if event["event"] == "checkpoint"]
+    assert saved == [10, 20, 30, 30, 40, 50, 60, 69]  # that of 30 is made again on the way from 20
+
+
+def test_who_is_lost_while_all_begin_anew_costs_one_more_restart(strike):
+    first = {**IN_A_STEP, "rank": 0, "step": 35, "how": "kill"}
+    at = "holdfast.worker.attach:Assembly.meet"
+    second = {"at": at, "when": "before", "rank": 1, "step": 0, "generation": 2, "how": "kill"}
+    assert begun_from(strike(first, second)) in ([0, 30], [0, 30, 30])
+
+
+@pytest.mark.parametrize("on_failure", ["replace", "restart"])
+def test_jobs_with_ddp_restart(strike, on_failure):
+    events = strike(
+        {**IN_DDP, "rank": 1, "step": 25, "how": "kill"},
+        {**IN_DDP, "rank": 0, "step": 55, "how": "raise"},
+        sync="ddp",
+        on_failure=on_failure,
+    )
+    assert begun_from(events) == [0, 20, 50]
+
+
+def test_a_port_of_ones_own_is_free_again_at_every_restart(strike, free_port):
+    faults = [{**IN_DDP, "rank": 0, "step": step, "how": "kill"} for step in (15, 25, 35, 45)]
+    assert begun_from(strike(*faults, sync="ddp", port=free_port)) == [0, 10, 20, 30, 40]
+
+
+def test_last_words_name_cause_rank_and_checkpoint(train, tmp_path):
+    fault = {**IN_A_STEP, "rank": 1, "step": 35, "how": "kill"}
+    faults = [{**fault, "mark": str(tmp_path / f"mark-{number}")} for number in range(4)]
+    with pytest.raises(WorkerFailed) as caught:
+        train(**KEYS, restarts={"limit": 3}, params={"faults": faults})
+    assert str(caught.value) == (
+        f"rank 1 was killed by {signal.SIGKILL.name}, the last of more than 3 failures in 600 s; "
+        "resume the run from its last checkpoint, of step 30"
+    )
+
+
+def test_what_comes_again_after_every_restart_ends_the_run_before_its_budget_does(train, tmp_path):
+    fault = {**IN_A_STEP, "rank": 1, "step": 35, "how": "raise"}
+    faults = [{**fault, "mark": str(tmp_path / f"mark-{number}")} for number in range(4)]
+    words = "rank 1 raised ValueError: as planned, 3 times without a checkpoint in between"
+    with pytest.raises(WorkerFailed, match=words) as caught:
+        train(**KEYS, params={"faults": faults})
+    assert "ValueError: as planned" in caught.value.traceback
