@@ -65,7 +65,7 @@ class _LoseWorker(Strike):
         victim = self.chance.randrange(WORKERS)
         generation = arena.newest_generation
         began = time.monotonic()
-        os.kill(self._pid_of(victim), self._number)
+        os.kill(pid_of(self, victim), self._number)
         self.wait(lambda: arena.newest_generation > generation)
         self._note("announced", began)
         before = furthest(arena)
@@ -81,9 +81,11 @@ class _LoseWorker(Strike):
     def _note(self, name: str, began: float) -> None:
         self.found.seconds[name] = time.monotonic() - began
 
-    def _pid_of(self, rank: int) -> int:
-        started = self.events("worker-started")
-        return int(next(event["pid"] for event in started if event["rank"] == rank))
+
+def pid_of(strike: Strike, rank: int) -> int:
+    """The process of a rank, until it is struck."""
+    started = strike.events("worker-started")
+    return int(next(event["pid"] for event in started if event["rank"] == rank))
 
 
 def run_holdfast(workload: str, fault: str, chance: random.Random) -> Recovery:

@@ -46,8 +46,12 @@ class Strike:
         self._over = False
         self._controls = Controls(watch=self._begin)
 
-    def run(self, workload: str) -> None:
+    def run(self, workload: str, **keys: object) -> None:
         """Train until it is overcome.
+
+        Args:
+            workload: What to train.
+            keys: Of the job, over those that all have.
 
         Raises:
             HoldfastError: The run ended before that.
@@ -61,6 +65,7 @@ class Strike:
                 "workers": WORKERS,
                 "shards": WORKERS,
                 "checkpoint": {"every_steps": 0},
+                **keys,
             },
             where="strike",
         )
@@ -93,13 +98,13 @@ class Strike:
         found = lines.read(self.run_dir / "metrics.jsonl")
         return [line["seconds"] for line in found if line["step"] > after]
 
-    def wait(self, happened: Callable[[], bool]) -> None:
+    def wait(self, happened: Callable[[], bool], timeout_s: float = RUN_TIMEOUT_S) -> None:
         """Look every millisecond whether something has happened.
 
         Raises:
             HoldfastError: It did not.
         """
-        deadline = time.monotonic() + RUN_TIMEOUT_S
+        deadline = time.monotonic() + timeout_s
         while not happened():
             if self._over or time.monotonic() > deadline:
                 raise HoldfastError("what was waited for did not happen")

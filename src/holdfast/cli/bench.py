@@ -66,6 +66,16 @@ def recovery(
 
 
 @app.command()
+def restart(
+    workloads: Annotated[str, typer.Option(help="Some of small, large, lm.")] = "small",
+    rounds: Rounds = 10,
+    as_json: Json = False,
+) -> None:
+    """From the death of a worker of a DDP job to the next step of all, beside torchrun."""
+    _run("restart", ["--workloads", workloads, "--rounds", str(rounds)], as_json=as_json)
+
+
+@app.command()
 def coordinator(
     workloads: Annotated[str, typer.Option(help="Some of small, large, lm.")] = "small,large",
     rounds: Rounds = 10,

@@ -1,0 +1,212 @@
+"""From the death of a worker of a DDP job to the next step of all, who have begun anew.
+
+    ddp        holdfast's own job with `sync: ddp`
+    run        a plain script for torchrun (`bench.launched`), under `holdfast run`
+    torchrun   the same script under torchrun, with the settings under which its restarts are
+               reliable: a store of its own for every attempt
+
+Each run trains with two workers and writes a checkpoint every ten steps; one worker is killed at a
+random moment of a step. The time ends when both have done a step in their new processes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+from holdfast.agent.child import KILL_TIMEOUT_S
+from holdfast.arena.memory import Arena, Phase, Word
+from holdfast.bench import launched
+from holdfast.bench.figures import ratio, spread
+from holdfast.bench.recovery import AT_WORK, pid_of
+from holdfast.bench.strike import FAULT_STEP, WORKERS, Strike, least
+from holdfast.bench.workloads import WORKLOADS
+from holdfast.errors import HoldfastError
+from holdfast.observe import lines
+
+START_TIMEOUT_S: Final = 120.0
+RESTART_TIMEOUT_S: Final = 60.0
+"""Longer than this, and a restart has failed."""
+LOOK_S: Final = 0.001
+
+_TORCHRUN: Final = ["torch.distributed.run", "--standalone", "--nproc-per-node", str(WORKERS)]
+LAUNCHERS: Final[Mapping[str, Sequence[str]]] = {
+    "run": ["holdfast", "run", "--workers", str(WORKERS)],
+    "torchrun": [*_TORCHRUN, "--max-restarts", "20"],
+}
+"""The modules that launch the script, with their options."""
+
+
+class _LoseDdpWorker(Strike):
+    """Kills one of the workers.
+
+    Attributes:
+        seconds: Until all have committed a step since.
+    """
+
+    def __init__(self, chance: random.Random) -> None:
+        super().__init__(chance)
+        self.seconds = 0.0
+
+    def strike(self, arena: Arena) -> None:
+        victim, generation = self.chance.randrange(WORKERS), arena.newest_generation
+        began = time.monotonic()
+        os.kill(pid_of(self, victim), signal.SIGKILL)
+        self.wait(lambda: self.events("generation")[-1]["number"] > generation, RESTART_TIMEOUT_S)
+        begun_from = self.events("generation")[-1]["step"]
+        for rank in range(WORKERS):  # until then its words are those of the process before
+            self.wait(partial(_is_at_work, arena, rank), RESTART_TIMEOUT_S)
+        self.wait(lambda: least(arena) > begun_from, RESTART_TIMEOUT_S)
+        self.seconds = time.monotonic() - began
+
+
+def _is_at_work(arena: Arena, rank: int) -> bool:
+    return Phase(arena[rank, Word.PHASE]) in AT_WORK
+
+
+def restart_ddp(workload: str, chance: random.Random) -> float:
+    """Seconds that a job of holdfast's own takes.
+
+    Raises:
+        HoldfastError: It did not come back.
+    """
+    strike = _LoseDdpWorker(chance)
+    strike.run(workload, sync="ddp", checkpoint={"every_steps": launched.EVERY})
+    return strike.seconds
+
+
+def restart_script(launcher: str, workload: str, chance: random.Random) -> float:
+    """Seconds that the script takes under a launcher.
+
+    Raises:
+        HoldfastError: It did not come back.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        directory = Path(folder)
+        module, *options = LAUNCHERS[launcher]
+        script = [launched.__file__, "--workload", workload, "--dir", folder]
+        with (directory / "output").open("wb") as output:
+            process = subprocess.Popen(
+                [sys.executable, "-m", module, *options, *script],
+                cwd=folder,
+                stdout=output,
+                stderr=output,
+                env={**os.environ, "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"},
+                start_new_session=True,
+            )
+        try:
+            return _strike_script(process, directory, chance)
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait(KILL_TIMEOUT_S)
+
+
+def _strike_script(
+    process: subprocess.Popen[bytes], directory: Path, chance: random.Random
+) -> float:
+    def steps(rank: int) -> list[dict[str, Any]]:
+        path = directory / f"rank-{rank}.jsonl"
+        return list(lines.read(path)) if path.exists() else []
+
+    def reached() -> bool:
+        return all(len(steps(rank)) >= FAULT_STEP for rank in range(WORKERS))
+
+    _await(reached, process, START_TIMEOUT_S)
+    first = [steps(rank) for rank in range(WORKERS)]
+    before = {each[-1]["pid"] for each in first}
+    step_s = (first[0][-1]["at"] - first[0][0]["at"]) / (len(first[0]) - 1)
+    time.sleep(chance.random() * step_s)
+    began = time.monotonic()
+    os.kill(first[chance.randrange(WORKERS)][-1]["pid"], signal.SIGKILL)
+
+    def since() -> list[float]:
+        """When each rank did its first step in a new process, as far as they have."""
+        new = [[s["at"] for s in steps(r) if s["pid"] not in before] for r in range(WORKERS)]
+        return [times[0] for times in new if times]
+
+    _await(lambda: len(since()) == WORKERS, process, RESTART_TIMEOUT_S)
+    return max(since()) - began
+
+
+def _await(
+    happened: Callable[[], bool], process: subprocess.Popen[bytes], timeout_s: float
+) -> None:
+    deadline = time.monotonic() + timeout_s
+    while not happened():
+        if process.poll() is not None:
+            raise HoldfastError(f"the launcher has ended with status {process.returncode}")
+        if time.monotonic() > deadline:
+            raise HoldfastError(f"what was waited for did not happen within {timeout_s:.0f} s")
+        time.sleep(LOOK_S)
+
+
+def measure(workload: str, ways: Sequence[str], rounds: int, seed: int) -> list[dict[str, Any]]:
+    """A row a way."""
+    chance, found = random.Random(seed), dict[str, list[float | None]]()
+    for number in range(rounds):
+        print(f"{workload}, round {number + 1}", file=sys.stderr)
+        for way in ways:
+            found.setdefault(way, []).append(_once(way, workload, chance))
+    return [_row(workload, way, tries, found["torchrun"]) for way, tries in found.items()]
+
+
+def _once(way: str, workload: str, chance: random.Random) -> float | None:
+    """Seconds; None where there was no restart: that is a figure too."""
+    try:
+        if way == "ddp":
+            return restart_ddp(workload, chance)
+        return restart_script(way, workload, chance)
+    except HoldfastError as error:
+        print(f"{way} failed: {error}", file=sys.stderr)
+        return None
+
+
+def _row(
+    workload: str, way: str, tries: Sequence[float | None], theirs: Sequence[float | None]
+) -> dict[str, Any]:
+    done = [seconds for seconds in tries if seconds is not None]
+    pairs = [
+        (other, own) for other, own in zip(theirs, tries, strict=True) if own and other is not None
+    ]
+    return {
+        "workload": workload,
+        "way": way,
+        "restart_s": spread(done, 3) if done else None,
+        "restarts": f"{len(done)} of {len(tries)}",
+        "times_faster": ratio(*zip(*pairs, strict=True)) if pairs else None,
+    }
+
+
+def main() -> None:
+    """Measure and print one JSON object."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--workloads", default="small")
+    parser.add_argument("--rounds", type=int, default=10)
+    parser.add_argument("--seed", type=int, default=0)
+    options = parser.parse_args()
+    unknown = set(options.workloads.split(",")) - WORKLOADS.keys()
+    if unknown:
+        parser.error(f"no workload {', '.join(sorted(unknown))}; there are {', '.join(WORKLOADS)}")
+    rows = [
+        row
+        for workload in options.workloads.split(",")
+        for row in measure(workload, ["ddp", *LAUNCHERS], options.rounds, options.seed)
+    ]
+    print(json.dumps({"benchmark": "restart", "rounds": options.rounds, "rows": rows}))
+
+
+if __name__ == "__main__":
+    main()
