@@ -94,7 +94,7 @@ def test_the_keys_of_a_job_are_these():
         "name", "task", "params", "data", "model", "optimizer", "schedule", "batch", "epochs",
         "seed", "clip_norm", "workers", "shards", "shares", "numerics", "sync", "port", "device",
         "precision", "compile", "threads_per_worker", "timeout_s", "hang_s",
-        "on_failure",
+        "on_failure", "non_finite",
         "restarts", "evaluation", "loader", "checkpoint",
     ]  # fmt: skip
 

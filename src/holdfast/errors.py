@@ -6,6 +6,7 @@
     ├── DataError           a data set raised while it was read
     ├── CheckpointError     a checkpoint is missing, damaged or cannot be written
     ├── ProtocolError       another process said something that it must not say
+    ├── HardwareError       a worker computed something wrongly; another takes its place
     ├── OutOfMemory         the host or a GPU had too little memory for the run
     ├── WorkerFailed        a worker died or raised; it names the rank that is to blame
     └── Aborted             the generation that this process takes part in is over
@@ -40,6 +41,10 @@ class CheckpointError(HoldfastError):
 
 class ProtocolError(HoldfastError):
     """A peer process broke the protocol that it shares with this one."""
+
+
+class HardwareError(HoldfastError):
+    """A worker's processor or memory gave other bits than another one for the same computation."""
 
 
 class OutOfMemory(HoldfastError):

@@ -52,7 +52,7 @@ def test_workers_that_come_for_different_things_are_told_so(arena):
 
     for error in in_threads(arena, act):
         assert isinstance(error, JobError)
-        assert "rank 0 is summing the gradient of step 7" in str(error)
+        assert "rank 0 is summing the gradient of step 8" in str(error)
         assert "rank 1 is at the end of its function" in str(error)
 
 

@@ -73,6 +73,13 @@ def test_an_aligned_plan_leaves_one_partial_sum_a_worker():
         assert sum(slot != tree.ABSENT for slot in table) == 1
 
 
+def test_the_leaves_of_a_node_are_the_shards_below_it():
+    assert [tree.leaves(node, 5) for node in (1, 2, 3, 5, 12)] == [
+        range(5), range(4), range(4, 5), range(2, 4), range(4, 5)
+    ]  # fmt: skip
+    assert tree.leaves(tree.leaf(3, 5), 5) == range(3, 4)
+
+
 def test_the_most_partial_sums_are_those_of_a_binary_counter():
     assert [tree.most_partials(range(n), 8) for n in range(9)] == [0, 1, 2, 2, 3, 3, 3, 3, 4]
     assert tree.most_partials(range(4, 8), 8) == 3

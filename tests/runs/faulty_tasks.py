@@ -1,5 +1,6 @@
 """A task whose workers die where a test wants them to, each fault once."""
 
+import collections
 import os
 import signal
 import threading
@@ -22,10 +23,12 @@ def main(session):
     the number of steps committed by then, `until` the most that may be; `rank` and `how` (kill,
     stop, raise, sleep, nap, or damage to the checkpoint at `path`) say who and what; `mark` names a
     file that says that it has happened.
+    What strikes `Stepper._collect` may also poison: put `value` for the gradient of one weight, in
+    the shard of the step that is `which` of those that the worker computes.
     """
     for fault in session.job.params["faults"]:
         arm(session, fault)
-    model, _ = session.attach(net, adamw)
+    model, _ = session.attach(lambda: net(session.job.params.get("width", 8)), adamw)
     session.evaluate_each_epoch(Points(), measure)
     for shard in session.shards(Points(), epochs=3):
         session.state["seen"] = [*session.state.get("seen", []), shard.step][-8:]
@@ -51,6 +54,23 @@ def measuring(session):
     session.evaluate(Points(), measure)
 
 
+def busy(session):
+    """Logs, keeps what it has seen, and evaluates in the middle of every fifth step, while faults
+    strike; for workers with one shard each.
+    """
+    for fault in session.job.params["faults"]:
+        arm(session, fault)
+    model, _ = session.attach(net, adamw)
+    for shard in session.shards(Points(), epochs=3):
+        session.state["seen"] = [*session.state.get("seen", []), shard.step]
+        loss = F.cross_entropy(model(shard.x), shard.y)
+        session.log(half=loss / 2)
+        if shard.step % 5 == 1:
+            session.evaluate(Points(), measure)
+        session.backward(loss)
+    assert session.state["seen"] == sorted(set(session.state["seen"]))
+
+
 def endless(session):
     """Trains on points until it is stopped, while faults strike."""
     for fault in session.job.params["faults"]:
@@ -60,8 +80,10 @@ def endless(session):
         session.backward(F.cross_entropy(model(shard.x), shard.y))
 
 
-def net():
-    return nn.Sequential(nn.Linear(2, 8), nn.BatchNorm1d(8), nn.Dropout(0.1), nn.Linear(8, 2))
+def net(width=8):
+    return nn.Sequential(
+        nn.Linear(2, width), nn.BatchNorm1d(width), nn.Dropout(0.1), nn.Linear(width, 2)
+    )
 
 
 def measure(model, batch):
@@ -69,19 +91,25 @@ def measure(model, batch):
 
 
 def arm(session, fault):
-    def strike(_):
+    calls = collections.Counter()
+
+    def strike(arguments):
         member = session._member
         done = member.progress.step
         here = done == fault["step"] if "step" in fault else 0 < done <= fault["until"]
+        calls[done] += 1
         if (
-            member.group.rank == fault["rank"]
+            calls[done] > fault.get("which", 0)
+            and member.group.rank == fault["rank"]
             and here
             and member.group.arena.newest_generation >= fault.get("generation", 1)
             and is_first(fault["mark"])
         ):
             if fault["how"] == "raise":
                 raise ValueError("as planned")
-            if fault["how"] == "damage":
+            if fault["how"] == "poison":
+                arguments[0]._parameters[0].grad[0, 0] = float(fault.get("value", "nan"))
+            elif fault["how"] == "damage":
                 part = next(Path(fault["path"]).glob("part-0-*"))
                 part.write_bytes(part.read_bytes()[:-8] + b"damaged!")
             elif fault["how"] in PAUSES_S:

@@ -68,8 +68,8 @@ class Locks:
         return tuple(threading.Lock() for _ in indices)
 
 
-def net():
-    return nn.Sequential(nn.Linear(2, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 2))
+def net(width=8):
+    return nn.Sequential(nn.Linear(2, width), nn.BatchNorm1d(width), nn.ReLU(), nn.Linear(width, 2))
 
 
 def adamw(parameters):
@@ -326,15 +326,31 @@ def exploding(session):
     model, _ = session.attach(net, adamw)
     for shard in session.shards(Points(), epochs=3):
         loss = F.cross_entropy(model(shard.x), shard.y)
+        session.log(half=loss / 2)
         session.backward(loss * float("nan") if shard.step == 3 else loss)
 
 
+def always_exploding(session):
+    model, _ = session.attach(net, adamw)
+    for shard in session.shards(Points(), epochs=1):
+        session.backward(F.cross_entropy(model(shard.x), shard.y) * float("inf"))
+
+
+def spoilt(session):
+    """Samples of shard 1 of the third step are no numbers."""
+    model, _ = session.attach(lambda: net(session.job.params.get("width", 8)), adamw)
+    for shard in session.shards(Points(), epochs=1):
+        if shard.step == 2 and session._member.stepper._shard.leaf == 1:
+            shard.x[1] = float("nan")
+        session.backward(F.cross_entropy(model(shard.x), shard.y))
+
+
 def huge(session):
-    """Gradients whose squares overflow float32 must be clipped to length one, not to nothing."""
+    """Gradients as long as `params` say are clipped to length one, not to nothing."""
     model, _ = session.attach(lambda: nn.Linear(2, 2), lambda p: torch.optim.SGD(p, lr=1.0))
     before = model.weight.clone()
     for shard in session.shards(Points(), epochs=1):
-        session.backward(1e25 * F.cross_entropy(model(shard.x), shard.y))
+        session.backward(session.job.params["factor"] * F.cross_entropy(model(shard.x), shard.y))
     assert model.weight.isfinite().all()
     assert not torch.equal(model.weight, before)
 

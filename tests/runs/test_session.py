@@ -41,12 +41,12 @@ def test_logged_values_and_evaluations_are_kept(train, tmp_path):
 @pytest.mark.parametrize(
     ("task", "error", "message"),
     [
-        ("exploding", NonFiniteError, r"the gradient of 0.weight, .* in step 3 is not finite"),
+        ("exploding", NonFiniteError, r"the gradient of 0.weight, .* in step 4 is not finite"),
         ("twice", JobError, "session.backward was called twice for one shard"),
         ("bare_backward", JobError, r"call session.backward\(loss\) instead of loss.backward"),
-        ("no_backward", JobError, r"no shard of step 0 called session.backward"),
+        ("no_backward", JobError, r"no shard of step 1 called session.backward"),
         ("no_attach", JobError, "call session.attach"),
-        ("parting", JobError, "rank 0 is summing the gradient of step 2; rank 1 is at the end"),
+        ("parting", JobError, "rank 0 is summing the gradient of step 3; rank 1 is at the end"),
         ("unlike_weights", JobError, "rank 0 and rank 1 have different weights"),
         ("unlike_models", JobError, "rank 0 and rank 1 have different models"),
         ("unequal_logs", JobError, "logged different names"),
@@ -65,8 +65,11 @@ def test_a_fault_ends_the_run_with_its_name(train, task, error, message):
     assert type(caught.value) is error
 
 
-def test_a_gradient_too_long_for_float32_is_clipped_like_any_other(train):
-    assert train(**own("huge", clip_norm=1.0))["status"] == "finished"
+def test_a_long_gradient_is_clipped_unless_float32_cannot_hold_its_square(train):
+    keys = own("huge", clip_norm=1.0)
+    assert train(**keys, params={"factor": 1e15})["status"] == "finished"
+    with pytest.raises(NonFiniteError, match="the gradient of weight, bias in step 1 is not"):
+        train(**keys, params={"factor": 1e25})
 
 
 def test_only_the_culprit_is_blamed(train, tmp_path):

@@ -30,13 +30,7 @@ def failure_of(
         out_of_memory: Whether the kernel has killed somebody for memory just before.
     """
     if last_words is not None:
-        if last_words.error in errors.BY_NAME:
-            return Failure(cause=last_words.message, error=last_words.error, fatal=True)
-        return Failure(
-            cause=f"raised {last_words.error}: {last_words.message}",
-            traceback=last_words.traceback,
-            repeatable=True,
-        )
+        return _as_told(last_words)
     if hung:
         what, _, _ = hung.partition(" for ")  # without the seconds, which differ every time
         return Failure(cause=f"hung: it {what}", repeatable=not what.startswith("was stopped"))
@@ -49,6 +43,17 @@ def failure_of(
         name = signal.Signals(-status).name if known else f"signal {-status}"
         return Failure(cause=f"was killed by {name}", repeatable=-status not in _FROM_OUTSIDE)
     return Failure(cause=f"exited {status}", repeatable=True)
+
+
+def _as_told(words: Failed) -> Failure:
+    """The failure of a worker that has said what was wrong."""
+    if words.error in errors.BY_NAME:
+        return Failure(cause=words.message, error=words.error, fatal=True)
+    if words.error == errors.HardwareError.__name__:
+        return Failure(cause=words.message)
+    return Failure(
+        cause=f"raised {words.error}: {words.message}", traceback=words.traceback, repeatable=True
+    )
 
 
 def killed_for_memory(who: str) -> str:

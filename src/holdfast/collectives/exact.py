@@ -25,7 +25,16 @@ from dataclasses import dataclass, replace
 import torch
 
 from holdfast.arena.tensors import copy_past_cache, read_names
-from holdfast.collectives.slot import BLOCK, LOGGED, LOSS, WEIGHT, Slot, SlotLayout, check_names
+from holdfast.collectives.slot import (
+    BLOCK,
+    LOGGED,
+    LOSS,
+    WEIGHT,
+    Slot,
+    SlotLayout,
+    check_names,
+    square,
+)
 from holdfast.core import tree
 from holdfast.errors import JobError
 from holdfast.transport.shared_memory import Meeting, SharedMemoryGroup
@@ -154,13 +163,15 @@ class TreeReducer:
         term = tree.reduction(self.published(), self._num_leaves)
         if term is None:
             raise JobError(
-                f"no shard of step {step} called session.backward(loss), so there is nothing to "
-                "learn from: call it once for every shard that the loop yields"
+                f"no shard of step {step + 1} called session.backward(loss), so there is nothing "
+                "to learn from: call it once for every shard that the loop yields"
             )
         stats, used, first = self._small(term)
         weight = float(stats[WEIGHT])
         if not (math.isfinite(weight) and weight > 0):
-            raise JobError(f"the shards of step {step} weigh {weight} in all; it must be above 0")
+            raise JobError(
+                f"the shards of step {step + 1} weigh {weight} in all; it must be above 0"
+            )
         self._norms[self._mine.start : self._mine.stop] = torch.tensor(
             [self._reduce_block(index, term, weight) for index in self._mine],
             dtype=torch.float64,
@@ -214,7 +225,7 @@ class TreeReducer:
         if not math.isclose(weight, 1, rel_tol=1e-12):
             total = torch.mul(total, 1 / weight, out=room)
         copy_past_cache(out, total)
-        return _square(total) if index < self._layout.num_gradient_blocks else 0.0
+        return square(total) if index < self._layout.num_gradient_blocks else 0.0
 
     def _sum(self, term: tree.Term, index: int, room: torch.Tensor, depth: int) -> torch.Tensor:
         """The elements of one block of a term: where they lie, or summed up in `room`."""
@@ -241,12 +252,3 @@ class TreeReducer:
         if key not in self._scratch:
             self._scratch[key] = torch.empty(BLOCK, dtype=dtype)
         return self._scratch[key]
-
-
-def _square(block: torch.Tensor) -> float:
-    """The sum of squares of one block: in float32 as far as that goes, else in float64."""
-    if block.dtype == torch.float32:
-        square = float(torch.dot(block, block))
-        if math.isfinite(square):
-            return square
-    return float(block.double().square().sum())

@@ -14,6 +14,7 @@ host can read. The division by the whole weight comes last, at the root of the t
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Mapping, Sequence
 from typing import Final
 
@@ -127,6 +128,11 @@ class Slot:
         self.used, self.stats, self.names = at["used"], at["stats"], at["names"]
         self.sums = [memory[start:end].view(DTYPES[dtype]) for dtype, start, end, _ in layout.runs]
         self.blocks = [self.sums[run][start:end] for run, start, end in layout.blocks]
+        self._num_gradient_blocks = layout.num_gradient_blocks
+
+    def norm(self) -> float:
+        """The 2-norm of the gradient in this slot."""
+        return math.sqrt(sum(map(square, self.blocks[: self._num_gradient_blocks])))
 
     def write_logged(self, logged: Mapping[str, float], weight: float) -> None:
         """Write what one shard has logged, which counts for `weight`.
@@ -146,6 +152,15 @@ class Slot:
         self.stats.add_(other.stats)
         self.used.logical_or_(other.used)
         check_names(self, other)
+
+
+def square(block: torch.Tensor) -> float:
+    """The sum of squares of one block: in float32 as far as that goes, else in float64."""
+    if block.dtype == torch.float32:
+        result = float(torch.dot(block, block))
+        if math.isfinite(result):
+            return result
+    return float(block.double().square().sum())
 
 
 def check_names(left: Slot, right: Slot) -> None:

@@ -65,6 +65,15 @@ def leaf(shard: int, num_shards: int) -> int:
     return span(num_shards) + shard
 
 
+def leaves(node: int, num_shards: int) -> range:
+    """The shards below a node."""
+    first, end = node, node + 1
+    while first < span(num_shards):
+        first, end = 2 * first, 2 * end
+    start = span(num_shards)
+    return range(first - start, min(end - start, num_shards))
+
+
 def max_partials(num_shards: int) -> int:
     """The most partial sums that one worker holds at a time, the one in the making included.
 

@@ -8,7 +8,6 @@ import sys
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
-from math import isfinite
 from pathlib import Path
 from typing import Any, Final
 
@@ -37,7 +36,7 @@ class Result:
         data: The name of the data set, which begins with `synthetic-` where the data are made up;
             None where the task brings its own.
         steps: Steps committed, over all of the run's lives.
-        loss: Mean loss of the last step; None if there was none.
+        loss: Mean loss of the last step; None if there was none, or it was not finite.
         metrics: The last evaluation.
         best: Where the job looks for a best evaluation, its `value` and the `step` it came after.
         samples_per_s: Samples a second in this life, start-up excluded.
@@ -61,7 +60,8 @@ class Result:
     @property
     def history(self) -> dict[str, list[Any]]:
         """A table of the steps: `step`, `epoch`, `loss`, `norm`, `lr`, `samples`, `seconds`, rank
-        0's seconds in each phase (`compute_s`, …), and what was logged; a list a column.
+        0's seconds in each phase (`compute_s`, …), and what was logged; a list a column. What is
+        not finite is None. Where steps were left out, `skipped` is True for those.
         """
         return lines.columns(
             {key: value for key, value in line.items() if not isinstance(value, dict)}
@@ -117,7 +117,7 @@ class Result:
             "run_dir": str(self.run_dir),
         }
         metrics = {
-            f"evaluation.{name}" if name in facts else name: value if isfinite(value) else None
+            f"evaluation.{name}" if name in facts else name: lines.number(value)
             for name, value in self.metrics.items()
         }
         return facts | metrics

@@ -8,13 +8,15 @@ from __future__ import annotations
 
 from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from holdfast.core.plan import Plan
 from holdfast.job.data import Data
 from holdfast.job.models import Model
 from holdfast.job.optimizers import AdamW, Constant, Optimizer, Schedule
 from holdfast.job.part import Count, Spec
+
+NonFinite = Literal["stop", "skip", "recompute"]
 
 
 class Checkpoints(Spec):
@@ -72,7 +74,8 @@ class Job(Spec):
     """A training job.
 
     The keys in `FREE_ON_RESUME`, and a model's `gradient_checkpointing`, may differ when a run is
-    resumed: none of them shows in the weights on one kind of hardware.
+    resumed: none of them shows in the weights on one kind of hardware, but for `non_finite`, which
+    says how a run goes on that could not.
     """
 
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")] = "job"
@@ -126,6 +129,10 @@ class Job(Spec):
     `shrink`: the others go on with its shards at once, and another joins them later. `restart`: all
     workers begin anew from the newest checkpoint; with `sync: ddp` this takes the place of the two
     before. `stop`: the run ends."""
+    non_finite: NonFinite = "stop"
+    """What happens when a step's gradient is NaN or infinite. `stop`: the run ends. `skip`: the
+    step changes nothing. `recompute`: other workers compute it again; the run ends if it comes out
+    the same, and else whoever was wrong is replaced."""
     restarts: Restarts = Restarts()
 
     evaluation: Evaluation = Evaluation()
@@ -143,9 +150,21 @@ class Job(Spec):
             "checkpoint",
             "hang_s",
             "on_failure",
+            "non_finite",
             "restarts",
         }
     )
+
+    @field_validator("non_finite")
+    @classmethod
+    def _bits_are_compared_by_shard(cls, chosen: NonFinite, keys: ValidationInfo) -> NonFinite:
+        merges = keys.data.get("sync") == "ddp" or keys.data.get("numerics") == "fast"
+        if chosen == "recompute" and merges:
+            raise ValueError(
+                "recompute compares the bits of shards, which needs sync=tree and numerics=exact; "
+                "set those, or stop or skip here"
+            )
+        return chosen
 
     def plan(self, members: int | None = None) -> Plan:
         """Which worker computes which shards; evenly where there are fewer `members` than workers.

@@ -11,6 +11,7 @@ import json
 import os
 import time
 from collections.abc import Iterable, Iterator, Mapping
+from math import isfinite
 from pathlib import Path
 from typing import Any, Final, Self
 
@@ -52,6 +53,11 @@ class EventLog(JsonLines):
     def event(self, name: str, **fields: object) -> None:
         """Note that `name` has happened now."""
         self.write(time_unix_s=round(time.time(), 6), event=name, **fields)
+
+
+def number(value: float) -> float | None:
+    """What stands for `value` in a line: JSON knows no NaN and no infinity, so None is either."""
+    return value if isfinite(value) else None
 
 
 def read(path: Path) -> Iterator[dict[str, Any]]:

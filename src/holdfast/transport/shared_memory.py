@@ -41,6 +41,7 @@ class Meeting(enum.IntEnum):
     EVALUATION = 10
     EVALUATED = 11
     END = 12
+    RECHECK = 13
 
 
 _DOING: Final = {
@@ -48,14 +49,15 @@ _DOING: Final = {
     Meeting.RESTORE: "restoring a checkpoint",
     Meeting.STAGED: "handing on its state at step {step}",
     Meeting.COPIED: "taking over the state of step {step}",
-    Meeting.TABLES: "sharing out step {step}",
-    Meeting.WEIGHTS: "weighing its shards of step {step}",
-    Meeting.PARTIALS: "summing the gradient of step {step}",
-    Meeting.ROOT: "summing the gradient of step {step}",
-    Meeting.CLIP: "clipping the gradient of step {step}",
+    Meeting.TABLES: "sharing out step {next}",
+    Meeting.WEIGHTS: "weighing its shards of step {next}",
+    Meeting.PARTIALS: "summing the gradient of step {next}",
+    Meeting.ROOT: "summing the gradient of step {next}",
+    Meeting.CLIP: "clipping the gradient of step {next}",
     Meeting.EVALUATION: "evaluating after step {step}",
     Meeting.EVALUATED: "evaluating after step {step}",
     Meeting.END: "at the end of its function",
+    Meeting.RECHECK: "computing shards of step {next} again",
 }
 
 
@@ -138,8 +140,9 @@ class SharedMemoryGroup:
 
     def _parted(self, tags: dict[int, int]) -> None:
         places = "; ".join(
-            f"rank {peer} is {_DOING[Meeting(tag >> 48)].format(step=tag & (1 << 48) - 1)}"
+            f"rank {peer} is {_DOING[Meeting(tag >> 48)].format(step=step, next=step + 1)}"
             for peer, tag in tags.items()
+            for step in [tag & (1 << 48) - 1]
         )
         raise JobError(
             f"the workers have parted: {places}. Every worker must run the same loop: "

@@ -31,8 +31,10 @@ from holdfast.data.dataset import seed_everything
 from holdfast.errors import JobError
 from holdfast.transport.shared_memory import NAP_S, Meeting, SharedMemoryGroup
 from holdfast.worker.buffers import Buffers
+from holdfast.worker.committed import Asked, Committed, announce
+from holdfast.worker.finite import is_finite, not_finite
 from holdfast.worker.sections import Sections
-from holdfast.worker.step import Asked, Committed, announce, check_loss, check_room_for, not_finite
+from holdfast.worker.step import check_loss, check_room_for
 
 HOST: Final = "127.0.0.1"
 BLAME_TIMEOUT_S: Final = 5.0
@@ -48,6 +50,7 @@ class DdpStepper:
         group: The workers.
         port: Where they meet; 0 takes a free port.
         clip_norm: The longest gradient, or None.
+        skips: Whether steps whose gradient is not finite are left out, or end the run.
 
     Attributes:
         model: What the user's code is to call.
@@ -64,8 +67,10 @@ class DdpStepper:
         *,
         port: int,
         clip_norm: float | None,
+        skips: bool,
     ) -> None:
-        self._replica, self._group, self._clip_norm = replica, group, clip_norm
+        self._replica, self._group = replica, group
+        self._clip_norm, self._skips = clip_norm, skips
         device = replica.flat.device
         own_gpus = device.type == "cuda" and torch.cuda.device_count() >= len(group.members)
         dist.init_process_group(
@@ -175,13 +180,17 @@ class DdpStepper:
         reduced = self._reducer.reduce(table, step, asked)
         norm = self._checked_norm(step)
         arena.enter(rank, Phase.UPDATE)
-        self._replica.optimizer.step()
+        skipped = not is_finite(norm)
+        if skipped:
+            self._buffers.reset()
+        else:
+            self._replica.optimizer.step()
+            self._replica.capture_optimizer()
+            self._buffers.take(self._root, reduced.used.tolist(), reduced.kept)
+            self._buffers.remember()
         self._replica.optimizer.zero_grad()
-        self._replica.capture_optimizer()
-        self._buffers.take(self._root, reduced.used.tolist(), reduced.kept)
-        self._buffers.remember()
         self._done = False
-        return announce(self._group, step, reduced, norm)
+        return announce(self._group, step, reduced, norm, skipped=skipped)
 
     def _checked_norm(self, step: int) -> float:
         gradients = {
@@ -190,9 +199,10 @@ class DdpStepper:
             if parameter.grad is not None
         }
         length = nn.utils.get_total_norm(gradients.values())
-        if not math.isfinite(length):
-            raise not_finite(step, gradients)
-        if self._clip_norm is not None:
+        if not is_finite(float(length)):
+            if not self._skips:
+                raise not_finite(step, gradients)
+        elif self._clip_norm is not None:
             nn.utils.clip_grads_with_norm_(
                 self._replica.parameters.values(), self._clip_norm, length
             )

@@ -11,6 +11,7 @@ nobody has a state yet. Who has none takes that of another member, or all load a
 from __future__ import annotations
 
 import contextlib
+import copy
 from typing import Any
 
 from holdfast.arena.memory import Arena, Phase, Word
@@ -18,11 +19,13 @@ from holdfast.arena.replica import Replica
 from holdfast.data.loader import Unit
 from holdfast.data.order import Order
 from holdfast.errors import Aborted, JobError
+from holdfast.observe import lines
 from holdfast.transport.shared_memory import Meeting, SharedMemoryGroup
 from holdfast.wire.launch import Launch
 from holdfast.wire.messages import Release
 from holdfast.worker import device
 from holdfast.worker.attach import Assembly, ModelFactory, OptimizerFactory
+from holdfast.worker.committed import Asked, Committed
 from holdfast.worker.ddp import DdpStepper
 from holdfast.worker.evaluation import Evaluator
 from holdfast.worker.handover import Handover
@@ -30,8 +33,8 @@ from holdfast.worker.journal import Journal
 from holdfast.worker.progress import Progress
 from holdfast.worker.seat import Seat
 from holdfast.worker.sections import Sections
-from holdfast.worker.shard import units_of
-from holdfast.worker.step import Asked, Committed, Stepper
+from holdfast.worker.shard import alone, units_of
+from holdfast.worker.step import Stepper
 
 
 class Member:
@@ -46,7 +49,7 @@ class Member:
     Attributes:
         job, device, group: What, where and with whom.
         progress: How far the run has come.
-        units: What this worker computes in a step.
+        units: What this worker computes in a step; in a recheck, what it computes again.
         shards: Of what, in shards.
         order: How the run walks through its data, once that is known.
         evaluator: Measures, once there is a model.
@@ -66,6 +69,7 @@ class Member:
         self._assembly: Assembly | None = None
         self._stepper: Stepper | DdpStepper | None = None
         self._committed: int | None = None
+        self._state_before: dict[str, Any] | None = None
         self._times = arena.times(rank)
 
     def assemble(self, model: ModelFactory, optimizer: OptimizerFactory) -> Assembly:
@@ -108,8 +112,15 @@ class Member:
         """What of this worker's part of the step in hand nobody has computed."""
         return [unit for unit in self.units if not self.stepper.has(unit.leaf)]
 
-    def commit(self) -> None:
-        """Commit the step in hand.
+    @property
+    def rechecks(self) -> bool:
+        """Whether shards are computed again, to find out why a gradient is not finite; nothing of
+        what user code does meanwhile counts.
+        """
+        return self._state_before is not None
+
+    def commit(self) -> bool:
+        """Commit the step in hand; returns False if there are units to be computed again first.
 
         Raises:
             Aborted: The generation is over, and the step not committed by this worker.
@@ -120,7 +131,11 @@ class Member:
             asked |= Asked.SAVE
         committed = self.stepper.commit(self.progress.step, asked)
         arena.enter(self.group.rank, Phase.DATA)
+        if committed is None:
+            self._begin_recheck()
+            return False
         self._note(committed)
+        return True
 
     def evaluation_noted(self, results: dict[str, float]) -> None:
         """Write down what was measured after the newest step."""
@@ -169,7 +184,15 @@ class Member:
             "weights_sha256": self._assembly.replica.weights_sha256(),
         }
 
+    def _begin_recheck(self) -> None:
+        assert isinstance(self._stepper, Stepper)
+        self.units = [alone(shard) for shard in self._stepper.rechecked]
+        self._state_before = self.progress.state
+        self.progress.state = copy.deepcopy(self.progress.state)
+
     def _enter(self, release: Release) -> None:
+        if self._state_before is not None:
+            self.progress.state, self._state_before = self._state_before, None
         self.group.enter(release.generation, release.members)
         plan = self.job.plan(len(release.members))
         self.units = units_of(plan, self.group.place, self.job)
@@ -226,10 +249,19 @@ class Member:
             self._stepper.restart()
 
     def _new_stepper(self, replica: Replica, sections: Sections) -> Stepper | DdpStepper:
-        clip = self.job.clip_norm
-        if self.job.sync == "ddp":
-            return DdpStepper(replica, sections, self.group, port=self.job.port, clip_norm=clip)
-        return Stepper(replica, sections, self.group, clip_norm=clip)
+        job = self.job
+        if job.sync == "ddp":
+            return DdpStepper(
+                replica,
+                sections,
+                self.group,
+                port=job.port,
+                clip_norm=job.clip_norm,
+                skips=job.non_finite == "skip",
+            )
+        return Stepper(
+            replica, sections, self.group, clip_norm=job.clip_norm, non_finite=job.non_finite
+        )
 
     def _note(self, committed: Committed) -> None:
         """Write down a committed step."""
@@ -239,14 +271,15 @@ class Member:
         record = {
             "step": committed.step + 1,
             "epoch": self.order.epoch_of(committed.step),
-            "loss": committed.loss,
-            "norm": committed.norm,
+            "loss": lines.number(committed.loss),
+            "norm": lines.number(committed.norm),
             "lr": float(self._assembly.optimizer.param_groups[0]["lr"]),
             "samples": samples,
-            "logged": committed.logged,
+            "logged": {name: lines.number(value) for name, value in committed.logged.items()},
+            **({"skipped": True} if committed.skipped else {}),
         }
         self.progress.committed(
-            committed.loss,
+            lines.number(committed.loss),
             record,
             save=Asked.SAVE in committed.asked,
             stop=Asked.STOP in committed.asked,

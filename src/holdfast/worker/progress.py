@@ -20,7 +20,7 @@ class Progress:
         state: What user code keeps.
         state_then: What it kept when the newest step was committed: who takes over from here runs
             the code of the step after it again.
-        loss: That of the newest step; None if there was none.
+        loss: That of the newest step; None if there was none, or it was not finite.
         metrics: The newest results of the evaluation.
         best: The best evaluation so far, where one is looked for.
         best_then: The best one before the newest step.
@@ -56,7 +56,7 @@ class Progress:
     stop: bool = False
 
     def committed(
-        self, loss: float, record: dict[str, Any], *, save: bool = False, stop: bool = False
+        self, loss: float | None, record: dict[str, Any], *, save: bool = False, stop: bool = False
     ) -> None:
         """Note one more step."""
         self.step += 1

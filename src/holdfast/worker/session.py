@@ -88,7 +88,7 @@ class Session:
 
     @property
     def loss(self) -> float | None:
-        """The loss of the newest step; None if there was none."""
+        """The loss of the newest step; None if there was none, or it was not finite."""
         return self._member.progress.loss
 
     @property
@@ -248,10 +248,16 @@ class Session:
 
     def _one_step(self, loader: Loader, samples: Dataset, order: Order) -> Iterator[Shard]:
         """Yield what this worker owes to the step in hand, and commit it."""
+        member, step = self._member, self._member.progress.step
+        member.group.arena[member.group.rank, Word.EPOCH] = order.epoch_of(step)
+        self._samples = order.batch_size_of(step)
+        yield from self._missing_shards(loader, samples, order)
+        while not member.commit():
+            yield from self._missing_shards(loader, samples, order)
+
+    def _missing_shards(self, loader: Loader, samples: Dataset, order: Order) -> Iterator[Shard]:
         member, stepper = self._member, self._member.stepper
         arena, rank, step = member.group.arena, member.group.rank, member.progress.step
-        arena[rank, Word.EPOCH] = order.epoch_of(step)
-        self._samples = order.batch_size_of(step)
         while missing := member.missing():
             arena.check_abort()
             unit = missing[0]
@@ -266,7 +272,6 @@ class Session:
             stepper.begin_shard(unit.leaf, model_seed(self.job.seed, step, unit))
             yield from self._one_shard(loaded, order.epoch_of(step))
             stepper.end_shard()
-        member.commit()
 
     def _follow_up(self, order: Order) -> None:
         """Do what is due after the newest step: evaluate, save, stop.
@@ -300,6 +305,8 @@ class Session:
         member, progress = self._member, self._member.progress
         _ = member.stepper
         known, call = progress.results, progress.calls
+        if member.rechecks:  # the others are not in this place
+            return known[-1] if known else progress.metrics
         if not self._loop_begun:  # where a worker may find itself alone, in the place of another
             known, call = progress.before, self._calls_before
         if call == len(known):

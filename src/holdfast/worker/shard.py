@@ -38,6 +38,11 @@ class Shard:
         return self.batch[1]
 
 
+def alone(shard: int) -> Unit:
+    """A shard that is computed by itself."""
+    return Unit(shard, range(shard, shard + 1))
+
+
 def units_of(plan: Plan, place: int, job: Job) -> list[Unit]:
     """What a member computes in every step: its shards one by one, or all of them as one.
 
@@ -49,6 +54,6 @@ def units_of(plan: Plan, place: int, job: Job) -> list[Unit]:
     """
     shards = plan.shards_of(place)
     if not job.merges_shards:
-        return [Unit(shard, range(shard, shard + 1)) for shard in shards]
+        return [alone(shard) for shard in shards]
     missing = range(plan.world_size, job.workers) if place == 0 else range(0)
     return [Unit(place, shards), *(Unit(leaf, range(0)) for leaf in missing)]

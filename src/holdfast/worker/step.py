@@ -11,10 +11,7 @@ both are there. What the reduction leaves in the root slot is what the optimizer
 
 from __future__ import annotations
 
-import enum
 import functools
-import math
-import operator
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -28,36 +25,15 @@ from holdfast.collectives.exact import Reduced, TreeReducer
 from holdfast.collectives.slot import LOGGED, LOSS, NUM_STATS, WEIGHT, Slot
 from holdfast.core import tree
 from holdfast.data.dataset import seed_everything
-from holdfast.errors import JobError, NonFiniteError
+from holdfast.errors import JobError
+from holdfast.job.spec import NonFinite
 from holdfast.transport.shared_memory import Meeting, SharedMemoryGroup
 from holdfast.worker.buffers import Buffers
+from holdfast.worker.committed import Asked, Committed, announce
+from holdfast.worker.finite import is_finite, not_finite
+from holdfast.worker.partials import PartialSums
+from holdfast.worker.recheck import Recheck
 from holdfast.worker.sections import Sections
-
-
-class Asked(enum.IntFlag):
-    """What the run was asked to do after a step. What one worker has seen by then holds for all."""
-
-    NOTHING = 0
-    STOP = 1
-    SAVE = 2
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Committed:
-    """A step that counts.
-
-    Attributes:
-        loss: Mean over its samples.
-        logged: Means of what was logged, by name.
-        norm: The gradient's 2-norm before clipping.
-        asked: What some worker has seen that the run is asked for.
-    """
-
-    step: int
-    loss: float
-    logged: dict[str, float]
-    norm: float
-    asked: Asked
 
 
 @dataclass(slots=True, kw_only=True)
@@ -96,28 +72,6 @@ def check_room_for(logged: Mapping[str, float]) -> None:
         raise JobError(f"a step can log {NUM_STATS - LOGGED} values, not {len(logged)}")
 
 
-def not_finite(step: int, gradients: Mapping[str, torch.Tensor]) -> NonFiniteError:
-    """What to raise where some of `gradients` are not finite."""
-    found = [name for name, value in gradients.items() if not bool(value.isfinite().all())]
-    return NonFiniteError(
-        f"the gradient of {', '.join(found[:3])} in step {step} is not finite; "
-        "lower optimizer.lr, set clip_norm, or look at the samples of that step"
-    )
-
-
-def announce(group: SharedMemoryGroup, step: int, reduced: Reduced, norm: float) -> Committed:
-    """Commit `step`: tell whoever watches, and the caller."""
-    group.arena.publish_loss(group.rank, reduced.loss)
-    group.arena[group.rank, Word.COMMITTED] = step + 1
-    return Committed(
-        step=step,
-        loss=reduced.loss,
-        logged=reduced.logged,
-        norm=norm,
-        asked=Asked(functools.reduce(operator.or_, reduced.values)),
-    )
-
-
 class Stepper:
     """Computes steps on one worker.
 
@@ -126,6 +80,7 @@ class Stepper:
         sections: The shared memory.
         group: The workers.
         clip_norm: The longest gradient, or None.
+        non_finite: What to do with a gradient that is not finite.
 
     Attributes:
         model: What the user's code is to call.
@@ -138,9 +93,10 @@ class Stepper:
         group: SharedMemoryGroup,
         *,
         clip_norm: float | None,
+        non_finite: NonFinite,
     ) -> None:
         self._replica, self._sections, self._group = replica, sections, group
-        self._num_leaves, self._clip_norm = sections.num_leaves, clip_norm
+        self._clip_norm, self._non_finite = clip_norm, non_finite
         layout = sections.slot_layout
         self._names = layout.parameter_names
         self._parameters = [replica.parameters[name] for name in self._names]
@@ -156,12 +112,12 @@ class Stepper:
             slots=sections.slot,
             root=sections.root,
             layout=layout,
-            num_leaves=self._num_leaves,
+            num_leaves=sections.num_leaves,
         )
         self.model = replica.model
         self._shard: _ShardInHand | None = None
+        self._recheck: Recheck | None = None
         self._members, self._one_unit, self._lone = group.members, False, False
-        self._table, self._free = list[int](), list[int]()
         self._theirs: list[list[int]] = []
         self.restart()
 
@@ -197,28 +153,28 @@ class Stepper:
         Raises:
             Aborted: The generation is over.
         """
-        self._one_unit = one_unit
+        self._one_unit, self._recheck = one_unit, None
         if self._members != self._group.members:
             self._members = self._group.members
-            self._reducer.write_lent(self._sections.slot(self._group.rank, 0))
+            self._reducer.write_lent(self._sums.slots(0))
             self._reducer.share_out()
-            few = len(self._free) < tree.max_partials(self._num_leaves)
-            if few or not keep:
+            if not (keep and self._sums.has_room):
                 self.restart()
-        self._lone = one_unit and self._is_untouched()
-        self._reducer.publish(self._table)
+        self._lone = one_unit and self._shard is None and self._sums.is_empty
+        self._reducer.publish(self._sums.table)
         self._group.barrier(Meeting.TABLES, step)
         self._theirs = list(self._reducer.published().values())
 
     def has(self, leaf: int) -> bool:
-        """Whether some member has computed `leaf` in this step already."""
-        tables = (self._table, *self._theirs)
-        return any(tree.covers(table, self._node(leaf)) for table in tables)
+        """Whether some member has computed `leaf` in this step already, or this one again."""
+        sums, node = self._sums_in_hand, tree.leaf(leaf, self._sections.num_leaves)
+        theirs = self._theirs if self._recheck is None else []
+        return any(tree.covers(table, node) for table in (sums.table, *theirs))
 
     def begin_shard(self, leaf: int, seed: int) -> None:
         """Get ready for the shard that fills `leaf`; random numbers start from `seed`."""
-        number = self._free.pop()
-        slot = self._sections.slot(self._group.rank, number)
+        number = self._sums_in_hand.take_slot()
+        slot = self._sums_in_hand.slots(number)
         slot.stats.zero_()
         fired = [False] * len(self._parameters)
         self._shard = _ShardInHand(leaf=leaf, number=number, slot=slot, fired=fired)
@@ -272,16 +228,16 @@ class Stepper:
             self._forget_gradients()
         elif shard.weight is None:
             self._check_no_gradients()
-            self._free.append(shard.number)
+            self._sums_in_hand.give_back(shard.number)
             self.skip_shard(shard.leaf)
         else:
             self._complete(shard, shard.weight)
-            tree.carry(self._table, self._node(shard.leaf), shard.number, self._merge)
+            self._sums_in_hand.enter(shard.leaf, shard.number)
         self._buffers.reset()
 
     def skip_shard(self, leaf: int) -> None:
         """Account for a shard that has no samples, or taught nothing: it weighs nothing."""
-        tree.carry(self._table, self._node(leaf), tree.EMPTY, self._merge)
+        self._sums_in_hand.enter(leaf, tree.EMPTY)
 
     def abandon(self) -> None:
         """Forget what was computed of a step that will not be committed."""
@@ -291,25 +247,41 @@ class Stepper:
         self._forget_gradients()
         self.restart()
 
-    def commit(self, step: int, asked: Asked) -> Committed:
+    @property
+    def rechecked(self) -> list[int]:
+        """The shards that this worker computes again in a recheck."""
+        return [] if self._recheck is None else self._recheck.shards
+
+    def commit(self, step: int, asked: Asked) -> Committed | None:
         """Reduce, check, clip, update and commit.
 
         Args:
             step: The step that the shards belong to.
             asked: What this worker has seen that the run is asked for.
 
+        Returns:
+            The step; None if its gradient is to be rechecked: once what is `rechecked` has been
+            computed, the next call tells what is to blame.
+
         Raises:
             Aborted: The generation is over, and the step not committed by this worker.
             NonFiniteError: The gradient is not finite; nothing was changed.
+            HardwareError: It is not finite because of this worker.
             JobError: The shards contradict each other.
         """
         arena, rank = self._group.arena, self._group.rank
         arena.enter(rank, Phase.REDUCE)
-        reduced = self._reducer.reduce(self._table, step, asked)
-        if not math.isfinite(reduced.norm):
-            raise not_finite(step, dict(zip(self._names, self._root_gradients, strict=True)))
-        if self._clip_norm is not None and reduced.norm > self._clip_norm:
-            self._reducer.scale_gradient(self._clip_norm / (reduced.norm + 1e-6), step)
+        if self._recheck is not None:
+            self._recheck.settle(step, self._mean_gradients())
+        reduced = self._reducer.reduce(self._sums.table, step, asked)
+        if is_finite(reduced.norm):
+            if self._clip_norm is not None and reduced.norm > self._clip_norm:
+                self._reducer.scale_gradient(self._clip_norm / (reduced.norm + 1e-6), step)
+        elif self._non_finite == "stop":
+            raise not_finite(step, self._mean_gradients())
+        elif self._non_finite == "recompute":
+            self._begin_recheck(step)
+            return None
         arena[rank, Word.ROOTED] = step + 1
         return self._take_over(step, reduced)
 
@@ -319,10 +291,26 @@ class Stepper:
 
     def _take_over(self, step: int, reduced: Reduced) -> Committed:
         self._group.arena.enter(self._group.rank, Phase.UPDATE)
-        self._update(reduced)
+        skipped = not is_finite(reduced.norm)
+        if not skipped:
+            self._update(reduced)
         self._reducer.take_back()
         self._begin_step()
-        return announce(self._group, step, reduced, reduced.norm)
+        return announce(self._group, step, reduced, reduced.norm, skipped=skipped)
+
+    def _mean_gradients(self) -> dict[str, torch.Tensor]:
+        return dict(zip(self._names, self._root_gradients, strict=True))
+
+    def _begin_recheck(self, step: int) -> None:
+        self._reducer.write_lent(self._sums.slots(0))
+        self._group.barrier(Meeting.RECHECK, step)  # all slots are whole
+        self._recheck = Recheck(
+            self._group,
+            self._sections.slot,
+            self._sections.slot_layout,
+            self._reducer.published(),
+            self._sections.num_leaves,
+        )
 
     def _update(self, reduced: Reduced) -> None:
         """Step the optimizer on what lies in the root slot, and take over the buffers.
@@ -345,14 +333,16 @@ class Stepper:
         self._replica.capture_optimizer()
         self._buffers.take(self._sections.root, used[len(self._parameters) :], reduced.kept)
 
-    def _is_untouched(self) -> bool:
-        return all(slot == tree.ABSENT for slot in self._table) and self._shard is None
+    @property
+    def _sums_in_hand(self) -> PartialSums:
+        """Where shards go that are computed now."""
+        return self._sums if self._recheck is None else self._recheck.sums
 
     def _begin_step(self) -> None:
-        self._lone = self._one_unit
+        self._lone, self._recheck = self._one_unit, None
         self._theirs = []
-        self._table = [tree.ABSENT] * tree.num_nodes(self._num_leaves)
-        self._free = list(reversed(range(self._sections.num_slots)))
+        own_slots = functools.partial(self._sections.slot, self._group.rank)
+        self._sums = PartialSums(own_slots, self._sections.num_slots, self._sections.num_leaves)
         self._buffers.remember()
 
     def _complete(self, shard: _ShardInHand, weight: float) -> None:
@@ -361,6 +351,8 @@ class Stepper:
         changed = self._buffers.write_to(slot, weight)
         slot.used.copy_(torch.tensor([*shard.fired, *changed], dtype=torch.uint8))
         slot.write_logged(shard.logged, weight)
+        if self._recheck is not None:
+            self._recheck.look_at(shard.leaf, slot)
 
     def _collect(self, shard: _ShardInHand) -> None:
         """Move the gradients that autograd has left into the shard's slot, or lend them."""
@@ -373,7 +365,7 @@ class Stepper:
                 raise JobError("sparse gradients cannot be reduced; build with sparse=False")
             shard.fired[index] = True
             flat, target = gradient.contiguous().view(-1), shard.slot.flat_gradients[index]
-            lendable = self._lone and flat.device.type == "cpu"
+            lendable = self._lone and self._recheck is None and flat.device.type == "cpu"
             start, end = self._reducer.lend(index, flat) if lendable else (0, 0)
             for piece in (slice(0, start), slice(end, len(flat))):
                 copy_past_cache(target[piece], flat[piece])
@@ -385,11 +377,3 @@ class Stepper:
     def _check_no_gradients(self) -> None:
         if any(parameter.grad is not None for parameter in self._parameters):
             raise JobError("call session.backward(loss) instead of loss.backward()")
-
-    def _node(self, leaf: int) -> int:
-        return tree.leaf(leaf, self._num_leaves)
-
-    def _merge(self, left: int, right: int) -> None:
-        rank = self._group.rank
-        self._sections.slot(rank, left).add(self._sections.slot(rank, right))
-        self._free.append(right)

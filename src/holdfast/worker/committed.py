@@ -1,0 +1,56 @@
+"""What a step that counts has to say, whichever way its gradient was summed."""
+
+from __future__ import annotations
+
+import enum
+import functools
+import operator
+from dataclasses import dataclass
+
+from holdfast.arena.memory import Word
+from holdfast.collectives.exact import Reduced
+from holdfast.transport.shared_memory import SharedMemoryGroup
+
+
+class Asked(enum.IntFlag):
+    """What the run was asked to do after a step. What one worker has seen by then holds for all."""
+
+    NOTHING = 0
+    STOP = 1
+    SAVE = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Committed:
+    """A step that counts.
+
+    Attributes:
+        loss: Mean over its samples.
+        logged: Means of what was logged, by name.
+        norm: The gradient's 2-norm before clipping.
+        skipped: Whether it was left out of the weights, its gradient not being finite.
+        asked: What some worker has seen that the run is asked for.
+    """
+
+    step: int
+    loss: float
+    logged: dict[str, float]
+    norm: float
+    skipped: bool
+    asked: Asked
+
+
+def announce(
+    group: SharedMemoryGroup, step: int, reduced: Reduced, norm: float, *, skipped: bool
+) -> Committed:
+    """Commit `step`: tell whoever watches, and the caller."""
+    group.arena.publish_loss(group.rank, reduced.loss)
+    group.arena[group.rank, Word.COMMITTED] = step + 1
+    return Committed(
+        step=step,
+        loss=reduced.loss,
+        logged=reduced.logged,
+        norm=norm,
+        skipped=skipped,
+        asked=Asked(functools.reduce(operator.or_, reduced.values)),
+    )

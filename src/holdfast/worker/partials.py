@@ -1,0 +1,53 @@
+"""Partial sums: what one worker has of a step, and in which of its slots."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from holdfast.collectives.slot import Slot
+from holdfast.core import tree
+
+
+class PartialSums:
+    """The partial sums of one worker.
+
+    Args:
+        slots: Its slots, by number.
+        num_slots: How many it has.
+        num_leaves: Leaves of the tree.
+
+    Attributes:
+        slots: As above.
+        table: Slot, ABSENT or EMPTY by node; see `core.tree`.
+    """
+
+    def __init__(self, slots: Callable[[int], Slot], num_slots: int, num_leaves: int) -> None:
+        self.slots, self._num_leaves = slots, num_leaves
+        self.table = [tree.ABSENT] * tree.num_nodes(num_leaves)
+        self._free = list(reversed(range(num_slots)))
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing is accounted for."""
+        return all(entry == tree.ABSENT for entry in self.table)
+
+    @property
+    def has_room(self) -> bool:
+        """Whether there are slots for any stretch of leaves."""
+        return len(self._free) >= tree.max_partials(self._num_leaves)
+
+    def take_slot(self) -> int:
+        """A slot for one more leaf."""
+        return self._free.pop()
+
+    def give_back(self, slot: int) -> None:
+        """Do without a slot that was taken."""
+        self._free.append(slot)
+
+    def enter(self, leaf: int, slot: int) -> None:
+        """Account for a leaf, whose sum lies in `slot`, or which is EMPTY; add siblings."""
+        tree.carry(self.table, tree.leaf(leaf, self._num_leaves), slot, self._merge)
+
+    def _merge(self, left: int, right: int) -> None:
+        self.slots(left).add(self.slots(right))
+        self._free.append(right)

@@ -1,0 +1,227 @@
+"""What becomes of a step whose gradient is not finite: it ends the run, or is left out, or bad data
+are told from bad hardware."""
+
+import json
+
+import pytest
+from faulty_tasks import marks
+
+from conftest import TASKS, events_of, metrics_of
+from holdfast.errors import JobError, NonFiniteError, WorkerFailed
+from holdfast.job import load
+from holdfast.observe import curve, lines
+
+pytestmark = pytest.mark.slow
+
+EXPLODING = {"task": f"{TASKS}:exploding", "batch": 20, "shards": 5}
+"""Its fourth step is not finite."""
+
+FAULTY = {
+    "task": f"{TASKS.parent / 'faulty_tasks.py'}:main",
+    "batch": 20,
+    "shards": 5,
+    "checkpoint": {"every_steps": 4},
+    "non_finite": "recompute",
+}
+COLLECT = {"at": "holdfast.worker.step:Stepper._collect", "when": "before"}
+WIDE = {"width": 20_000}
+"""Parameters so long that a worker with one shard need not copy all of its gradient."""
+POISON = {**COLLECT, "how": "poison", "rank": 1, "step": 6}
+
+
+@pytest.fixture(scope="module")
+def known():
+    """The hashes of undisturbed runs by what they train."""
+    return {}
+
+
+@pytest.fixture
+def strike(train, known, tmp_path):
+    """Run the faulty task and compare it with an undisturbed run: `strike(faults, **keys)`; returns
+    what the workers have printed.
+    """
+
+    def run(*faults, params=None, **keys):
+        keys, params = {**FAULTY, **keys}, params or {}
+        same = repr((keys["task"], keys["shards"], params))
+        if same not in known:
+            whole = train(**keys, params={**params, "faults": []})
+            known[same] = whole["weights_sha256"]
+        named = [{**fault, "mark": str(tmp_path / f"mark-{n}")} for n, fault in enumerate(faults)]
+        path = tmp_path / "run"
+        result = train(run_dir=path, **keys, params={**params, "faults": named})
+        assert result["weights_sha256"] == known[same]
+        steps = [line["step"] for line in metrics_of(path) if "loss" in line]
+        assert steps == list(range(1, result["steps"] + 1))
+        assert marks(named) == [True] * len(named)
+        ranks = range(keys["workers"])
+        return [(path / "logs" / f"rank-{rank}.log").read_text() for rank in ranks]
+
+    return run
+
+
+def failed(run_dir):
+    """The ranks that have left with an error, in order."""
+    exits = [event for event in events_of(run_dir) if event["event"] == "worker-exited"]
+    return [event["rank"] for event in exits if event["status"] == 1]
+
+
+def skipped(run_dir):
+    return [line["step"] for line in metrics_of(run_dir) if line.get("skipped")]
+
+
+@pytest.mark.parametrize("sync", ["tree", "ddp"])
+def test_a_run_can_stop_and_be_resumed_without_the_step(train, tmp_path, sync):
+    keys = {**EXPLODING, "workers": 2, "sync": sync, "checkpoint": {"every_steps": 2}}
+    with pytest.raises(NonFiniteError, match=r"the gradient of .*0.weight.* in step 4 is not fin"):
+        train(run_dir=tmp_path / "run", **keys)
+    again = train(run_dir=tmp_path / "run", resume=True, **keys, non_finite="skip")
+    assert (again["steps"], skipped(tmp_path / "run")) == (15, [4])
+    assert again["weights_sha256"] == train(**keys, non_finite="skip")["weights_sha256"]
+
+
+def test_a_step_that_is_left_out_changes_nothing_for_any_number_of_workers(train, tmp_path):
+    hashes = set()
+    for workers in (1, 2, 4):
+        path = tmp_path / f"of-{workers}"
+        result = train(run_dir=path, **EXPLODING, workers=workers, non_finite="skip")
+        hashes.add(result["weights_sha256"])
+        assert (result["steps"], skipped(path)) == (15, [4])
+    assert len(hashes) == 1
+
+
+def test_the_metrics_of_a_step_that_is_left_out_are_json(train, tmp_path):
+    def refuse(word):
+        raise AssertionError(f"{word} is not JSON")
+
+    path = tmp_path / "run" / "metrics.jsonl"
+    train(run_dir=tmp_path / "run", **EXPLODING, workers=2, non_finite="skip")
+    entries = [json.loads(line, parse_constant=refuse) for line in path.read_text().splitlines()]
+    odd = entries[3]
+    assert (odd["loss"], odd["norm"], odd["skipped"]) == (None, None, True)
+    assert odd["samples"] == 20
+    assert odd["logged"]["half"] > 0
+    assert entries[4]["loss"] < 2
+    assert not any("skipped" in entry for entry in entries if entry is not odd)
+    curve.draw(path, tmp_path / "loss.png")
+    assert lines.columns(entries)["loss"][3] is None
+
+
+def test_every_step_may_be_left_out(train, tmp_path):
+    keys = {**EXPLODING, "task": f"{TASKS}:always_exploding", "workers": 2, "non_finite": "skip"}
+    result = train(run_dir=tmp_path / "run", **keys)
+    assert (result["steps"], result["loss"]) == (5, None)
+    assert skipped(tmp_path / "run") == [1, 2, 3, 4, 5]
+    curve.draw(tmp_path / "run" / "metrics.jsonl", tmp_path / "loss.png")
+
+
+def test_a_worker_that_dies_in_a_step_that_is_left_out_changes_nothing(train, tmp_path):
+    keys = {**FAULTY, "workers": 2, "non_finite": "skip"}
+    poison = {**POISON, "mark": str(tmp_path / "first")}
+    whole = train(**keys, params={"faults": [poison]})
+    poison = {**POISON, "mark": str(tmp_path / "second")}
+    kill = {"at": "holdfast.worker.step:announce", "when": "before", "rank": 1, "step": 6}
+    kill |= {"how": "kill", "mark": str(tmp_path / "kill")}
+    broken = train(run_dir=tmp_path / "run", **keys, params={"faults": [poison, kill]})
+    assert marks([poison, kill]) == [True, True]
+    assert broken["weights_sha256"] == whole["weights_sha256"]
+    assert skipped(tmp_path / "run") == [7]
+
+
+@pytest.mark.parametrize("workers", [1, 2, 3])
+def test_bad_data_end_the_run_and_are_named(train, tmp_path, workers):
+    keys = {**EXPLODING, "task": f"{TASKS}:spoilt", "workers": workers}
+    with pytest.raises(NonFiniteError) as caught:
+        train(run_dir=tmp_path / "run", **keys, non_finite="recompute")
+    assert "the gradient of 0.weight" in str(caught.value)
+    assert "in step 3 is not finite; it came out the same when it was" in str(caught.value)
+    assert "the data or the model and not the hardware" in str(caught.value)
+    assert "look at the samples of shard 1," in str(caught.value)
+
+
+def test_a_sum_that_is_too_long_though_no_part_of_it_is_comes_of_the_model(train, tmp_path):
+    keys = {**EXPLODING, "task": f"{TASKS}:huge", "workers": 3, "non_finite": "recompute"}
+    train(run_dir=tmp_path / "run", **keys, params={"factor": 1.0})
+    just_too_much = 1.01 * 2**64 / metrics_of(tmp_path / "run")[0]["norm"]
+    with pytest.raises(NonFiniteError, match="look at the samples of shards 0, 1, 2, 3 and more"):
+        train(**keys, params={"factor": just_too_much})
+
+
+@pytest.mark.parametrize("value", ["nan", "inf", "1e30"])
+@pytest.mark.parametrize("which", [0, 1])
+@pytest.mark.parametrize("workers", [2, 3])
+def test_a_worker_that_computes_wrongly_is_named_and_replaced(
+    strike, tmp_path, workers, which, value
+):
+    logs = strike({**POISON, "which": which, "value": value}, workers=workers)
+    assert failed(tmp_path / "run") == [1]
+    said = "HardwareError: computed a wrong gradient in step 7: it is not finite, and shard"
+    assert [said in log for log in logs] == [rank == 1 for rank in range(workers)]
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_worker_with_one_shard_that_computes_wrongly_is_replaced(strike, tmp_path, rank):
+    strike({**POISON, "rank": rank}, workers=2, shards=2, params=WIDE)
+    assert failed(tmp_path / "run") == [rank]
+
+
+def test_bad_data_are_told_from_bad_hardware_where_a_worker_has_one_shard(train):
+    keys = {"task": f"{TASKS}:spoilt", "batch": 20, "shards": 2, "workers": 2, "params": WIDE}
+    with pytest.raises(NonFiniteError, match="look at the samples of shard 1,"):
+        train(**keys, non_finite="recompute")
+
+
+def test_a_worker_that_is_alone_and_computes_wrongly_is_replaced(strike, tmp_path):
+    strike({**POISON, "rank": 0}, workers=1)
+    assert failed(tmp_path / "run") == [0]
+
+
+def test_all_who_compute_wrongly_are_replaced(strike, tmp_path):
+    strike(POISON, {**POISON, "rank": 0}, workers=3)
+    assert set(failed(tmp_path / "run")) == {0, 1}
+
+
+@pytest.mark.parametrize("on_failure", ["shrink", "restart"])
+def test_a_worker_that_computes_wrongly_is_lost_like_any_other(strike, tmp_path, on_failure):
+    strike(POISON, workers=3, on_failure=on_failure)
+    assert failed(tmp_path / "run") == [1]
+
+
+def test_a_worker_that_computes_wrongly_ends_a_run_that_replaces_none(train, tmp_path):
+    fault = {**POISON, "mark": str(tmp_path / "mark")}
+    with pytest.raises(WorkerFailed, match="rank 1 computed a wrong gradient in step 7") as caught:
+        train(**FAULTY, workers=2, on_failure="stop", params={"faults": [fault]})
+    assert caught.value.rank == 1
+
+
+@pytest.mark.parametrize("rank", [0, 1, 2])
+@pytest.mark.parametrize(
+    ("at", "when"),
+    [
+        ("holdfast.worker.step:Stepper._begin_recheck", "before"),
+        ("holdfast.worker.step:Stepper._begin_recheck", "after"),
+        ("holdfast.worker.recheck:Recheck.settle", "before"),
+        ("holdfast.worker.recheck:_have_same_bits", "after"),
+    ],
+)
+def test_a_death_in_a_recheck_changes_nothing(strike, at, when, rank):
+    if "bits" in at:
+        rank = 2  # the one that compares
+    strike(POISON, {"at": at, "when": when, "rank": rank, "step": 6, "how": "kill"}, workers=3)
+
+
+def test_a_death_in_the_middle_of_what_is_computed_again_changes_nothing(strike):
+    again = {"at": "holdfast.worker.recheck:Recheck.look_at", "when": "before"}
+    strike(POISON, {**again, "rank": 2, "step": 6, "how": "kill"}, workers=3)
+
+
+def test_user_code_may_do_in_a_recheck_what_it_does_otherwise(strike, tmp_path):
+    task = FAULTY["task"].replace(":main", ":busy")
+    strike(POISON, task=task, workers=5)
+    assert failed(tmp_path / "run") == [1]
+
+
+@pytest.mark.parametrize("keys", [{"sync": "ddp"}, {"numerics": "fast"}])
+def test_recompute_is_refused_where_shards_are_computed_together(keys):
+    with pytest.raises(JobError, match="non_finite: recompute compares the bits of shards"):
+        load.check({"task": "x:y", "non_finite": "recompute", **keys}, where="test")
