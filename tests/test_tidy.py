@@ -95,7 +95,7 @@ def test_the_keys_of_a_job_are_these():
         "seed", "clip_norm", "workers", "shards", "shares", "numerics", "sync", "port", "device",
         "precision", "compile", "threads_per_worker", "timeout_s", "hang_s",
         "on_failure", "non_finite",
-        "restarts", "evaluation", "loader", "checkpoint",
+        "restarts", "evaluation", "loader", "checkpoint", "notify",
     ]  # fmt: skip
 
 
@@ -111,6 +111,7 @@ def test_the_options_of_the_command_are_these():
     }
     assert options == {
         "bench": [],
+        "events": ["--json", "run"],
         "jobs": ["--json"],
         "train": [
             "--device",

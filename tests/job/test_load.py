@@ -84,6 +84,17 @@ def test_a_fault_in_a_file_is_named_with_its_line(tmp_path, text, message):
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize("value", ["nonsense://user:secret@x", "[A, 'json://secret@x']", "[3]"])
+def test_an_address_that_stands_where_its_variable_should_is_not_repeated(tmp_path, value):
+    path = tmp_path / "job.yaml"
+    path.write_text(f"notify: {value}\n")
+    for words in ([str(path)], ["digits", [f"notify={value}"]]):
+        with pytest.raises(JobError, match="notify: input should be a list of names") as caught:
+            load(*words)
+        assert "secret" not in str(caught.value)
+    assert load("digits", ["notify=[HOOK, MAIL]"]).notify == ("HOOK", "MAIL")
+
+
 def test_an_override_is_blamed_for_what_it_has_set_and_the_file_for_the_rest(tmp_path):
     path = tmp_path / "job.yaml"
     path.write_text("name: fine\nbatch: many\nworkers: 2\n")

@@ -59,3 +59,21 @@ print([entry["step"] for entry in lines.read(path)])
         [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True
     )
     assert done.stdout == "[1, 3]\n"
+
+
+def test_a_tail_gives_each_line_that_is_appended_once_it_is_whole(tmp_path):
+    path = tmp_path / "log"
+    assert lines.Tail(path)() == lines.last(path) == []
+    from_the_start = lines.Tail(path)
+    path.write_text('{"step": 1}\n')
+    tail = lines.Tail(path)
+    with path.open("a") as file:
+        for text, expected in [
+            ('{"step": 2}\n{"st', [{"step": 2}]),
+            ("", []),
+            ('ep": 3}\n\n{torn\n{"step": 4}\n', [{"step": 3}, {"step": 4}]),
+        ]:
+            file.write(text)
+            file.flush()
+            assert tail() == expected
+    assert from_the_start() == lines.last(path) == [{"step": step} for step in (1, 2, 3, 4)]

@@ -1,6 +1,7 @@
 """A task whose workers die where a test wants them to, each fault once."""
 
 import collections
+import ctypes
 import os
 import signal
 import threading
@@ -13,16 +14,21 @@ from sample_tasks import Points, adamw
 from torch import nn
 
 PAUSES_S = {"sleep": 600, "nap": 3}
-SIGNALS = {"kill": signal.SIGKILL, "stop": signal.SIGSTOP}
+SIGNALS = {
+    "kill": signal.SIGKILL,
+    "stop": signal.SIGSTOP,
+    "terminate": signal.SIGTERM,
+    "abort": signal.SIGABRT,
+}
 
 
 def main(session):
     """Trains on points, evaluates and keeps count of its steps, while faults strike.
 
     `params.faults` lists them as dictionaries: `at` and `when` are as in `faults.wrap`; `step` is
-    the number of steps committed by then, `until` the most that may be; `rank` and `how` (kill,
-    stop, raise, sleep, nap, or damage to the checkpoint at `path`) say who and what; `mark` names a
-    file that says that it has happened.
+    the number of steps committed by then, `until` the most that may be; `rank` and `how` (as in
+    `suffer`, or damage to the checkpoint at `path`) say who and what; `mark` names a file that says
+    that it has happened, or where there is none it happens again and again.
     What strikes `Stepper._collect` may also poison: put `value` for the gradient of one weight, in
     the shard of the step that is `which` of those that the worker computes.
     """
@@ -103,21 +109,33 @@ def arm(session, fault):
             and member.group.rank == fault["rank"]
             and here
             and member.group.arena.newest_generation >= fault.get("generation", 1)
-            and is_first(fault["mark"])
+            and ("mark" not in fault or is_first(fault["mark"]))
         ):
-            if fault["how"] == "raise":
-                raise ValueError("as planned")
             if fault["how"] == "poison":
                 arguments[0]._parameters[0].grad[0, 0] = float(fault.get("value", "nan"))
             elif fault["how"] == "damage":
                 part = next(Path(fault["path"]).glob("part-0-*"))
                 part.write_bytes(part.read_bytes()[:-8] + b"damaged!")
-            elif fault["how"] in PAUSES_S:
-                threading.Event().wait(PAUSES_S[fault["how"]])
             else:
-                os.kill(os.getpid(), SIGNALS[fault["how"]])
+                suffer(fault["how"])
 
     wrap(fault["at"], fault["when"], strike)
+
+
+def suffer(how):
+    match how:
+        case "raise":
+            raise ValueError("as planned")
+        case "memory":
+            raise MemoryError
+        case "exit":
+            os._exit(4)
+        case "crash":
+            ctypes.string_at(0)
+        case "sleep" | "nap":
+            threading.Event().wait(PAUSES_S[how])
+        case _:
+            os.kill(os.getpid(), SIGNALS[how])
 
 
 def marks(faults):

@@ -25,7 +25,7 @@ from holdfast.agent.child import KILL_TIMEOUT_S
 from holdfast.agent.forks import Forks
 from holdfast.agent.watch import look_at
 from holdfast.arena.host_memory import OomKills
-from holdfast.arena.memory import Arena
+from holdfast.arena.memory import Arena, Word
 from holdfast.checkpoint import manifest
 from holdfast.core import actions, events
 from holdfast.core.hangs import HangWatch
@@ -35,8 +35,9 @@ from holdfast.errors import HoldfastError, ProtocolError
 from holdfast.job.spec import Job
 from holdfast.observe.lines import EventLog
 from holdfast.observe.run_dir import worker_log
+from holdfast.observe.stacks import ask, innermost, stacks_file
 from holdfast.wire.channel import Channel, pair
-from holdfast.wire.launch import Launch
+from holdfast.wire.launch import LEFT_STATUS, Launch
 from holdfast.wire.link import Link
 from holdfast.wire.messages import (
     AnyMessage,
@@ -62,7 +63,15 @@ LEAVE_TIMEOUT_S: Final = 5.0
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class _Worker:
-    """A process; `number` is what the machine calls it, `hung` why it was ended."""
+    """A process.
+
+    Attributes:
+        number: What the machine calls it.
+        failure: Its last words.
+        called_off: Whether it was ended for no fault of its own.
+        hung: Why it was held to hang, if it was.
+        stacks_from: Where in their file its stacks begin; None if it was not asked for them.
+    """
 
     rank: int
     number: int
@@ -70,7 +79,9 @@ class _Worker:
     pidfd: int
     channel: Channel
     failure: Failed | None = None
+    called_off: bool = False
     hung: str = ""
+    stacks_from: int | None = None
     killed_at: float | None = None
 
 
@@ -125,6 +136,7 @@ class Agent:
         self._look_at = time.monotonic()
         self._oom_kills = OomKills()
         self._forming_since: float | None = None
+        self._members: tuple[int, ...] = ()
         self.left: str | None = None
 
     def poll(self, timeout_s: float) -> None:
@@ -178,6 +190,7 @@ class Agent:
                 self._fork(rank, process)
             case actions.Kill(rank, process):
                 if process in self._workers:
+                    self._workers[process].called_off = True
                     self._kill(self._workers[process])
                 else:  # it has ended well by itself
                     self._tell(events.Exited(rank, process, Failure(cause="was gone already")))
@@ -219,11 +232,17 @@ class Agent:
     def _release(self, release: actions.Release) -> None:
         """Let go whom the machine has found to stand still, all in the same generation."""
         self._forming_since = None
-        members = tuple(sorted(self._machine.members))
+        before, members = self._members, tuple(sorted(self._machine.members))
+        self._members = members
         self._arena.forget_root()
         checkpoints = manifest.committed(self._run.directory / "checkpoints")
         self._log.event(
-            "generation", number=release.generation, members=members, step=release.start.step
+            "generation",
+            number=release.generation,
+            members=members,
+            step=release.start.step,
+            reached=max((self._arena[rank, Word.COMMITTED] for rank in before), default=0),
+            restored=not release.start.donors,
         )
         self._send_all(
             Release(
@@ -299,7 +318,6 @@ class Agent:
         with contextlib.suppress(KeyError):
             self._selector.unregister(worker.channel)
         self._forget(worker)
-        self._log.event("worker-exited", rank=worker.rank, pid=worker.pid, status=status)
         failure = failure_of(
             worker.rank,
             status,
@@ -307,10 +325,34 @@ class Agent:
             hung=worker.hung,
             out_of_memory=self._oom_kills.look(),
         )
+        self._note_end(worker, status, failure)
         self._tell(events.Exited(worker.rank, worker.number, failure))
 
+    def _note_end(self, worker: _Worker, status: int, failure: Failure) -> None:
+        who = {"rank": worker.rank, "pid": worker.pid}
+        if worker.stacks_from is not None:
+            frames = innermost(self._stacks_of(worker), worker.stacks_from)
+            self._log.event("worker-stack", **who, frames=frames)
+        left = self.left is not None
+        left |= status == LEFT_STATUS and self._forming_since is not None
+        called_off = not worker.hung and (worker.called_off or left)
+        self._log.event(
+            "worker-exited",
+            **who,
+            status=status,
+            cause=failure.cause,
+            error=failure.error,
+            called_off=called_off,
+        )
+
+    def _stacks_of(self, worker: _Worker) -> Path:
+        return stacks_file(self._run.directory / "logs", worker.rank)
+
     def _end_hung(self) -> None:
-        """Kill workers that no longer get on; what follows is what follows any death."""
+        """Kill workers that no longer get on; what follows is what follows any death.
+
+        Who can still say where it stands is asked for that, and has until the next look to do so.
+        """
         now = time.monotonic()
         if now < self._look_at:
             return
@@ -324,10 +366,15 @@ class Agent:
             why = self._hangs.see(worker.number, sighting, now) if sighting else ""
             if worker.number in late:
                 why = f"did not stand still for {limit_s:.0f} s"
-            if why and not worker.hung:
+            if worker.hung:
+                self._kill(worker)
+            elif why:
                 worker.hung = why
                 self._log.event("worker-hung", rank=worker.rank, pid=worker.pid, reason=why)
-                self._kill(worker)
+                if sighting is None or sighting.stopped:
+                    self._kill(worker)
+                else:
+                    worker.stacks_from = ask(worker.pidfd, self._stacks_of(worker))
 
     @staticmethod
     def _check_end(worker: _Worker, now: float) -> None:

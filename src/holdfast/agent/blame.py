@@ -38,11 +38,15 @@ def failure_of(
         return Failure(
             cause=killed_for_memory(f"rank {rank}"), error=OutOfMemory.__name__, fatal=True
         )
-    if status < 0:
-        known = -status in set(signal.Signals)
-        name = signal.Signals(-status).name if known else f"signal {-status}"
-        return Failure(cause=f"was killed by {name}", repeatable=-status not in _FROM_OUTSIDE)
-    return Failure(cause=f"exited {status}", repeatable=True)
+    return Failure(cause=end_of(status), repeatable=-status not in _FROM_OUTSIDE)
+
+
+def end_of(status: int) -> str:
+    """What an exit status says, or the negative number of a signal."""
+    if status >= 0:
+        return f"exited {status}"
+    known = -status in set(signal.Signals)
+    return f"was killed by {signal.Signals(-status).name if known else f'signal {-status}'}"
 
 
 def _as_told(words: Failed) -> Failure:

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, Final, Self
 
 from holdfast import errors
-from holdfast.agent.blame import killed_for_memory
+from holdfast.agent.blame import end_of, killed_for_memory
 from holdfast.agent.child import Child
 from holdfast.agent.forks import DIED, ForkServer
 from holdfast.agent.spawn import WORKER, Spawned, spawn
@@ -275,7 +275,10 @@ class Supervision:
 
     def _note_end(self, what: str, child: Child) -> None:
         child.close()
-        self._log.event(f"{what.replace(' ', '-')}-exited", pid=child.pid, status=child.status)
+        status = child.status
+        assert status is not None, "it has been closed"
+        name = f"{what.replace(' ', '-')}-exited"
+        self._log.event(name, pid=child.pid, status=status, cause=end_of(status))
 
     def _show(self) -> None:
         if self._controls.watch is not None:

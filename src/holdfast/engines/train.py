@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import secrets
 import sys
 import time
@@ -12,16 +13,19 @@ from pathlib import Path
 from typing import Any, Final
 
 from holdfast.agent.spawn import Spawned
+from holdfast.arena.memory import Arena
 from holdfast.checkpoint import manifest
 from holdfast.engines import local
 from holdfast.engines.controls import Controls
-from holdfast.errors import JobError
+from holdfast.errors import HoldfastError, JobError
 from holdfast.job import load
 from holdfast.job.spec import Job
 from holdfast.observe import curve, lines
+from holdfast.observe.follower import Follower
+from holdfast.observe.notify import Notifier
 from holdfast.observe.run_dir import RunDirectory
 from holdfast.observe.tee import Tee
-from holdfast.observe.terminal import RunView
+from holdfast.observe.terminal import RunView, closing_table
 from holdfast.tasks import reference
 
 RUNS: Final = Path("runs")
@@ -159,18 +163,48 @@ def run_job(
     A fork server may be on its way already.
     """
     job.plan()  # refuse a job that cannot be shared out before anything is written
-    with RunDirectory(_path(job, run_dir, resume), job, resume=resume) as directory:
-        view = RunView(Tee(directory.logs, tee))
-        try:
-            found = local.run(job, directory, Controls(watch=view.watch), forks)
-        finally:
-            view.close()
-        result = _result(found, job, directory.path)
-        try:
-            _keep(result)
-        except OSError as error:  # the weights are safe: the result is worth more than its copy
-            print(f"holdfast: {error}; the result is not kept there", file=sys.stderr)
-    return result
+    notifier = Notifier(job, os.environ)
+    path = _path(job, run_dir, resume)
+    try:
+        with RunDirectory(path, job, resume=resume) as directory:
+            result = _result(_followed(job, directory, notifier, tee, forks), job, path)
+            try:
+                _keep(result)
+            except OSError as error:  # the weights are safe: the result is worth more than its copy
+                _complain(f"{error}; the result is not kept there")
+            notifier.last = result.status, closing_table(result.as_dict())
+            return result
+    finally:
+        notifier.close(path, _complain)
+
+
+def _followed(
+    job: Job,
+    directory: RunDirectory,
+    notifier: Notifier,
+    tee: Collection[int],
+    forks: Spawned | None,
+) -> dict[str, Any]:
+    """Run a job and show what happens meanwhile; returns what a worker reports of it."""
+    view = RunView(Tee(directory.logs, tee))
+    follower = Follower(directory.path, view.tell, notifier)
+
+    def watch(arena: Arena) -> None:
+        follower.watch()
+        view.watch(arena)
+
+    try:
+        return local.run(job, directory, Controls(watch=watch), forks)
+    except HoldfastError as error:
+        notifier.last = "failed", str(error)
+        raise
+    finally:
+        follower.watch()
+        view.close()
+
+
+def _complain(line: str) -> None:
+    print(f"holdfast: {line}", file=sys.stderr)
 
 
 def _keep(result: Result) -> None:

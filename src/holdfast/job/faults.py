@@ -43,7 +43,7 @@ def _fault(fault: Any, values: Mapping[str, Any], given: Source | None) -> str:
     if given is None:
         return text
     override = given.overridden(path)
-    if override is not None:
+    if override is not None and fault["type"] != "withheld":
         return f"{text} (from {override})"
     line = given.line(path)
     return text if line is None else f"line {line}: {text}"
@@ -51,6 +51,8 @@ def _fault(fault: Any, values: Mapping[str, Any], given: Source | None) -> str:
 
 def _problem(fault: Any, path: list[str | int], values: Mapping[str, Any]) -> str:
     kind, got = fault["type"], fault.get("input")
+    if kind == "withheld":  # what was given may be a secret
+        return str(fault["msg"])
     if kind == "value_error":  # one of ours, whole already
         return str(fault["ctx"]["error"])
     if kind.startswith("union_tag"):

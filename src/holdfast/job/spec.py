@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import Field, ValidationInfo, field_validator, model_validator
+from pydantic import BeforeValidator, Field, ValidationInfo, field_validator, model_validator
+from pydantic_core import PydanticCustomError
 
 from holdfast.core.plan import Plan
 from holdfast.job.data import Data
@@ -68,6 +69,19 @@ class Restarts(Spec):
     """Failures of workers or hosts within the window."""
     window_s: Annotated[float, Field(gt=0)] = 600.0
     """Its length, seconds."""
+
+
+def _are_variables(names: object) -> object:
+    """Refuse what is no list of names, without a word of what it is: it may be an address."""
+    if isinstance(names, list | tuple) and all(
+        isinstance(name, str) and name.isidentifier() for name in names
+    ):
+        return names
+    raise PydanticCustomError(
+        "withheld",
+        "input should be a list of names of environment variables that hold the addresses, such "
+        "as [MY_WEBHOOK], and not the addresses themselves",
+    )
 
 
 class Job(Spec):
@@ -139,6 +153,10 @@ class Job(Spec):
     loader: LoaderSettings = LoaderSettings()
     checkpoint: Checkpoints = Checkpoints()
 
+    notify: Annotated[tuple[str, ...], BeforeValidator(_are_variables)] = ()
+    """Names of environment variables, each of which holds an address of the library Apprise to
+    which word of the end of the run, and of recoveries, is sent."""
+
     FREE_ON_RESUME: ClassVar[frozenset[str]] = frozenset(
         {
             "workers",
@@ -152,6 +170,7 @@ class Job(Spec):
             "on_failure",
             "non_finite",
             "restarts",
+            "notify",
         }
     )
 

@@ -67,6 +67,36 @@ def read(path: Path) -> Iterator[dict[str, Any]]:
             yield value
 
 
+def last(path: Path) -> list[dict[str, Any]]:
+    """The objects at the end of a file, oldest first; none if there is no such file."""
+    if not path.exists():
+        return []
+    start = max(0, path.stat().st_size - TAIL_BYTES)
+    return [value for _, value in _lines(path, start) if value is not None]
+
+
+class Tail:
+    """What is appended to a file from now on.
+
+    Args:
+        path: The file; it may come later.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._position = path.stat().st_size if path.exists() else 0
+
+    def __call__(self) -> list[dict[str, Any]]:
+        """The objects that have been appended, whole, since the last call."""
+        if not self._path.exists():
+            return []
+        with self._path.open("rb") as file:
+            file.seek(self._position)
+            whole = file.read().rpartition(b"\n")[0].splitlines(keepends=True)
+        self._position += sum(map(len, whole)) + bool(whole)
+        return [value for line in whole if (value := _object(line)) is not None]
+
+
 def columns(entries: Iterable[Mapping[str, Any]]) -> dict[str, list[Any]]:
     """A table: a list a key, as long as there are entries, None where one has no such key."""
     rows = list(entries)
@@ -109,8 +139,12 @@ def _lines(path: Path, start: int = 0) -> Iterator[tuple[int, dict[str, Any] | N
         file.seek(start)
         for line in file:
             end += len(line)
-            try:
-                value = json.loads(line)
-            except ValueError:
-                value = None
-            yield end, value if isinstance(value, dict) else None
+            yield end, _object(line)
+
+
+def _object(line: bytes) -> dict[str, Any] | None:
+    try:
+        value = json.loads(line)
+    except ValueError:
+        return None
+    return value if isinstance(value, dict) else None

@@ -4,9 +4,10 @@ runs/digits-20260102-150405/
   job.yaml            what was asked for
   events.jsonl        what happened
   metrics.jsonl       a line a step
+  receipts.jsonl      what each recovery has cost, if there was any
   loss.png            the loss curve
   result.json         how it ended
-  logs/rank-0.log …   what each worker printed
+  logs/rank-0.log …   what each worker printed; rank-0.stacks: where it was when it hung
   checkpoints/        see checkpoint.manifest
 """
 

@@ -97,6 +97,11 @@ class RunView:
             self._printed_at, self._printed = now, facts
             self._print(facts)
 
+    def tell(self, text: str) -> None:
+        """Show some lines for good, above what is live."""
+        with suppress(OSError):  # the terminal may have been closed
+            self._print(text)
+
     def close(self) -> None:
         """Show the workers' last words and leave the terminal as it was."""
         with suppress(OSError):  # the terminal may have been closed

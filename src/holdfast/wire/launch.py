@@ -1,10 +1,15 @@
-"""What a worker is told when it starts."""
+"""What a worker is told when it starts, and how it says that it left as told."""
 
 from __future__ import annotations
+
+from typing import Final
 
 from pydantic import BaseModel, ConfigDict
 
 from holdfast.job.spec import Job
+
+LEFT_STATUS: Final = 3
+"""The exit status of a worker that left because it was told to, or its generation was over."""
 
 
 class Launch(BaseModel):

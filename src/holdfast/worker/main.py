@@ -9,24 +9,23 @@ import re
 import socket
 import sys
 import traceback
+from pathlib import Path
 from typing import Any, cast
 
 import torch
 
 from holdfast.arena.memory import Arena
 from holdfast.errors import Aborted, OutOfMemory
+from holdfast.observe.stacks import stacks_file, write_on_signal
 from holdfast.tasks import reference
 from holdfast.wire.channel import Channel
-from holdfast.wire.launch import Launch
+from holdfast.wire.launch import LEFT_STATUS, Launch
 from holdfast.wire.messages import Failed, Finished
 from holdfast.worker import fit
 from holdfast.worker.journal import Journal
 from holdfast.worker.member import Member
 from holdfast.worker.seat import Left, Seat
 from holdfast.worker.session import Session, StopRequested
-
-LEFT_STATUS = 3
-"""The exit status of a worker that left because it was told to."""
 
 
 def main(config: str, arena_fd: int, socket_fd: int) -> int:
@@ -40,6 +39,7 @@ def main(config: str, arena_fd: int, socket_fd: int) -> int:
     launch = Launch.model_validate_json(config)
     channel, arena = Channel(socket.socket(fileno=socket_fd)), Arena(arena_fd)
     arena.take_seat(launch.rank)
+    write_on_signal(stacks_file(Path(launch.run_dir) / "logs", launch.rank))
     torch.set_num_threads(launch.job.threads_per_worker)
     try:
         seat = Seat(launch.rank, arena, channel)

@@ -1,0 +1,42 @@
+"""`holdfast events`: tell what has happened in a run."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from holdfast.engines.train import RUNS
+from holdfast.errors import JobError
+from holdfast.observe import history, lines
+
+
+def events(
+    run: Annotated[
+        Path | None,
+        typer.Argument(help="The run's directory [default: the newest run below runs/]."),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one object.")] = False,
+) -> None:
+    """Tell what has happened in a run: starts, losses, checkpoints, receipts."""
+    path = run or _newest()
+    if not (path / "events.jsonl").exists():
+        raise JobError(f"{path} holds no run; name the directory of one")
+    found = list(lines.read(path / "events.jsonl"))
+    written = path / "receipts.jsonl"
+    receipts = list(lines.read(written)) if written.exists() else []
+    if as_json:
+        print(json.dumps({"events": found, "receipts": receipts}))
+        return
+    for line in history.told(found, receipts, path / "logs"):
+        print(line)
+
+
+def _newest() -> Path:
+    """The run in which something has happened last."""
+    found = list(RUNS.glob("*/events.jsonl"))
+    if not found:
+        raise JobError(f"there is no run below {RUNS}/; name the directory of one")
+    return max(found, key=lambda path: path.stat().st_mtime).parent

@@ -1,0 +1,52 @@
+"""Follower: keeps, shows and sends what is to be told of a run while it is under way.
+
+It reads what the run's processes write down, from the side: none of them waits for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import closing, suppress
+from pathlib import Path
+from typing import Final
+
+from holdfast.observe import lines, receipts
+from holdfast.observe.lines import JsonLines, Tail
+from holdfast.observe.notify import Notifier
+from holdfast.observe.receipts import Receipt
+from holdfast.observe.reckoning import Reckoning
+
+NOTIFIED_LINES: Final = 3
+"""How much of a receipt is sent: what was lost, what became of the others, how long it took."""
+
+
+class Follower:
+    """That of one run, from its beginning.
+
+    Args:
+        path: The run's directory.
+        tell: Called with what people are to see.
+        notifier: Sends what they are to hear elsewhere.
+    """
+
+    def __init__(self, path: Path, tell: Callable[[str], None], notifier: Notifier) -> None:
+        self._path, self._tell, self._notifier = path, tell, notifier
+        self._metrics, self._receipts = path / "metrics.jsonl", path / "receipts.jsonl"
+        self._events = Tail(path / "events.jsonl")
+        self._reckoning = Reckoning(len(lines.last(self._receipts)))
+
+    def watch(self) -> None:
+        """See to what has happened since the last call."""
+        events = self._events()
+        if events or self._reckoning.is_open:
+            for receipt in self._reckoning.see(events, lines.last(self._metrics)):
+                self._keep(receipt)
+        self._notifier.settle(self._path, lambda line: self._tell(f"holdfast: {line}"))
+
+    def _keep(self, receipt: Receipt) -> None:
+        with suppress(OSError), closing(JsonLines(self._receipts)) as file:  # the disk is full
+            file.write(**receipts.ADAPTER.dump_python(receipt, mode="json"))
+        text = receipts.text(receipt, self._path / "logs")
+        self._tell(text)
+        if receipt.outcome == "recovered":
+            self._notifier.send("recovered", "\n".join(text.splitlines()[:NOTIFIED_LINES]))

@@ -1,0 +1,88 @@
+"""`holdfast events`: what happened in a run, in words."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from holdfast.observe import history
+
+KILLED = "was killed by SIGKILL"
+EVENTS = [
+    {"time_unix_s": 100.0, "event": "run-started", "workers": 2},
+    {"time_unix_s": 101.25, "event": "worker-started", "rank": 1, "pid": 7},
+    {"time_unix_s": 102.5, "event": "worker-exited", "rank": 1, "pid": 7, "status": -9,
+     "cause": KILLED, "error": "", "called_off": False},
+    {"time_unix_s": 103.0, "event": "worker-exited", "rank": 0, "pid": 6, "status": 3,
+     "cause": "exited 3", "error": "", "called_off": True},
+    {"time_unix_s": 4000.0, "event": "something", "new": [1]},
+]  # fmt: skip
+RECEIPT = {
+    "number": 1, "time_unix_s": 102.75, "outcome": "recovered",
+    "causes": [{"who": "rank 1", "rank": 1, "what": KILLED, "on_purpose": "", "stack": []}],
+    "step": 5, "ended": [], "halted": [0], "seconds": {"forked": 0.25}, "total_s": 0.25,
+    "checkpoint": None, "steps_again": 0, "samples_again": 0,
+}  # fmt: skip
+
+
+def test_events_are_told_in_order_with_receipts_among_them():
+    started, *told = history.told(EVENTS, [RECEIPT], Path("logs"))
+    assert started.startswith("0:00:00.000  the run begins, with 2 workers, at 19")
+    assert told == [
+        "0:00:01.250  rank 1 is started, process 7",
+        "0:00:02.500  rank 1 was killed by SIGKILL",
+        (
+            "── receipt 1, after step 5 ── rank 1 was killed by SIGKILL\n"
+            "   others  rank 0 stood still, and kept the state\n"
+            "   time    0.25 s: forked 0.25\n"
+            "   again   0 steps, 0 samples"
+        ),
+        "0:00:03.000  rank 0 exited 3, called off",
+        "1:05:00.000  something new=[1]",
+    ]
+
+
+def test_the_time_begins_anew_where_a_run_is_resumed():
+    resumed = [*EVENTS, {**EVENTS[0], "time_unix_s": 5000.0}]
+    assert list(history.told(resumed, [], Path("logs")))[-1].startswith("0:00:00.000  the run beg")
+
+
+@pytest.fixture
+def events(tmp_path):
+    """Run the command in a directory with runs: `events(word, …) -> status, output, error`."""
+    for name in ("old", "new"):
+        (tmp_path / "runs" / name).mkdir(parents=True)
+    (tmp_path / "runs" / "old" / "events.jsonl").touch()
+    path = tmp_path / "runs" / "new"
+    (path / "events.jsonl").write_text("".join(f"{json.dumps(event)}\n" for event in EVENTS))
+    (path / "receipts.jsonl").write_text(f"{json.dumps(RECEIPT)}\n")
+
+    def run(*words):
+        command = [sys.executable, "-m", "holdfast", "events", *words]
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+        return done.returncode, done.stdout, done.stderr
+
+    return run
+
+
+@pytest.mark.slow
+def test_the_newest_run_is_told_of_where_none_is_named(events):
+    assert events() == events("runs/new")
+    assert "rank 1 was killed by SIGKILL" in events()[1]
+    assert events("runs/old") == (0, "", "")
+
+
+@pytest.mark.slow
+def test_json_is_one_object(events):
+    status, out, err = events("--json")
+    assert (status, err) == (0, "")
+    assert json.loads(out) == {"events": EVENTS, "receipts": [RECEIPT]}
+
+
+@pytest.mark.slow
+def test_a_directory_without_a_run_is_one_line(events, tmp_path):
+    assert events("nowhere") == (
+        2, "", "holdfast: nowhere holds no run; name the directory of one\n"
+    )  # fmt: skip

@@ -1,0 +1,264 @@
+"""Receipts: what is reckoned from the events of a run, and how people are told."""
+
+from pathlib import Path
+
+import pytest
+
+from holdfast.observe import receipts
+from holdfast.observe.reckoning import Reckoning
+
+LOGS = Path("run/logs")
+
+
+def event(at, name, **fields):
+    return {"time_unix_s": float(at), "event": name, **fields}
+
+
+def step(at, number, samples=20):
+    return {"time_unix_s": float(at), "step": number, "samples": samples}
+
+
+def started(at, rank, pid=None):
+    return event(at, "worker-started", rank=rank, pid=pid or 100 + rank)
+
+
+def exited(at, rank, cause, status, pid=None, **fields):
+    known = {"rank": rank, "pid": pid or 100 + rank, "called_off": False, "error": "", **fields}
+    return event(at, "worker-exited", cause=cause, status=status, **known)
+
+
+def killed(at, rank, **fields):
+    return exited(at, rank, "was killed by SIGKILL", -9, **fields)
+
+
+def generation(at, number, members, *, at_step, reached=0, restored=False):
+    fields = {"number": number, "members": members, "step": at_step}
+    return event(at, "generation", **fields, reached=reached, restored=restored)
+
+
+def run_of(workers, steps):
+    """A run's first events, and the lines of its first steps, one a second."""
+    ranks = range(workers)
+    return [
+        event(0, "run-started", workers=workers),
+        *(started(0.5, rank) for rank in ranks),
+        generation(1, 1, [*ranks], at_step=0, restored=True),
+    ], [step(1 + number, number) for number in range(1, steps + 1)]
+
+
+def reckon(entries, steps=(), workers=4, done=5):
+    """The receipts of a run of 5 steps, to which those things happened then."""
+    events, before = run_of(workers, done)
+    return Reckoning().see([*events, *entries], [*before, *steps])
+
+
+def test_a_worker_that_is_replaced():
+    [receipt] = reckon(
+        [killed(6.1, 1), started(6.2, 1, pid=200), generation(6.4, 2, [0, 1, 2, 3], at_step=5)],
+        [step(6.7, 6)],
+    )
+    assert receipts.text(receipt, LOGS).splitlines() == [
+        "── receipt 1, after step 5 ── rank 1 was killed by SIGKILL",
+        "   others  ranks 0, 2 and 3 stood still, and kept the state",
+        "   time    0.60 s: forked 0.10, all ready 0.20, next step 0.30",
+        "   again   0 steps, 0 samples",
+    ]
+    assert (receipt.number, receipt.outcome, receipt.time_unix_s) == (1, "recovered", 6.7)
+
+
+def test_a_blow_on_purpose_is_named_and_timed_from_there():
+    [receipt] = reckon(
+        [
+            event(6.0, "fault", kind="kill", rank=1, step=5),
+            event(1.5, "fault", kind="slow", rank=2, step=0),
+            killed(6.1, 1),
+            killed(6.1, 2),
+            generation(6.4, 2, [0, 3], at_step=5),
+        ],
+        [step(6.7, 6)],
+    )
+    assert [cause.on_purpose for cause in receipt.causes] == ["kill", ""]
+    assert dict(receipt.seconds) == {"found": 0.1, "all ready": 0.3, "next step": 0.3}
+    assert receipt.total_s == 0.7
+    told = receipts.text(receipt, LOGS).splitlines()
+    assert told[0].endswith("rank 1 was killed by SIGKILL (on purpose: kill)")
+    assert told[1] == "   and     rank 2 was killed by SIGKILL"
+
+
+RAISED = {"cause": "raised RuntimeError: Connection closed by peer", "status": 1}
+
+
+@pytest.mark.parametrize(
+    "victims",
+    [
+        [exited(6.2, rank, **RAISED) for rank in (0, 2, 3)],
+        [killed(6.2, rank, called_off=True) for rank in (0, 2, 3)],
+        [exited(6.2, rank, "was killed by SIGABRT", -6) for rank in (0, 2, 3)],
+    ],
+)
+def test_of_a_crash_with_three_victims_only_the_culprit_is_named(victims):
+    anew = [started(6.3, rank, pid=200 + rank) for rank in range(4)]
+    release = generation(6.5, 2, [0, 1, 2, 3], at_step=4, reached=5, restored=True)
+    [receipt] = reckon([killed(6.1, 1), *victims, *anew, release], [step(6.7, 5, samples=20)])
+    assert [cause.who for cause in receipt.causes] == ["rank 1"]
+    assert (receipt.ended, receipt.halted) == ((0, 2, 3), ())
+    assert (receipt.checkpoint, receipt.steps_again, receipt.samples_again) == (4, 1, 20)
+
+
+def test_what_is_killed_from_outside_in_a_recovery_is_a_cause_and_so_is_who_was_forked_in_it():
+    [receipt] = reckon(
+        [
+            killed(6.1, 1),
+            killed(6.2, 2),
+            started(6.3, 1, pid=201),
+            started(6.3, 2, pid=202),
+            exited(6.4, 1, pid=201, **RAISED),
+            started(6.5, 1, pid=203),
+            generation(6.6, 4, [0, 1, 2, 3], at_step=5),
+        ],
+        [step(6.7, 6)],
+    )
+    assert [cause.who for cause in receipt.causes] == ["rank 1", "rank 2", "rank 1"]
+    assert (receipt.ended, receipt.halted) == ((), (0, 3))
+
+
+def test_a_loss_between_the_release_and_the_next_step_belongs_to_the_same_receipt():
+    events = [
+        killed(6.1, 1),
+        generation(6.2, 2, [0, 2, 3], at_step=5),
+        killed(6.3, 2),
+        generation(6.4, 3, [0, 3], at_step=5),
+    ]
+    [receipt] = reckon(events, [step(6.7, 6)])
+    assert len(receipt.causes) == 2
+    first, second = reckon(events, [step(6.25, 6), step(6.7, 7)])
+    assert (first.number, first.total_s, second.number) == (1, 0.15, 2)
+    assert second.halted == (0, 3)
+
+
+def test_a_lost_host_takes_its_workers_along_and_the_fork_server_its_agent():
+    [receipt] = reckon(
+        [
+            event(6.1, "fork-server-exited", pid=1, status=-9, cause="was killed by SIGKILL"),
+            event(6.1, "agent-exited", pid=2, status=-9, cause="was killed by SIGKILL"),
+            *(started(8, rank, pid=200 + rank) for rank in range(4)),
+            generation(8.5, 2, [0, 1, 2, 3], at_step=2, reached=0, restored=True),
+        ],
+        [step(8.7, 3)],
+    )
+    assert [cause.who for cause in receipt.causes] == ["the fork server"]
+    assert (receipt.ended, receipt.checkpoint) == ((0, 1, 2, 3), 2)
+    assert (receipt.steps_again, receipt.samples_again) == (3, 60)
+    assert receipts.text(receipt, LOGS).splitlines()[3:] == [
+        "   from    the checkpoint of step 2",
+        "   again   3 steps, 60 samples",
+    ]
+
+
+def test_a_refused_checkpoint_shows_in_the_step_from_which_all_went_on():
+    release = generation(6.5, 2, [0, 1, 2, 3], at_step=4, reached=5, restored=True)
+    [receipt] = reckon([killed(6.1, 1), release], [step(6.7, 1)])
+    assert (receipt.checkpoint, receipt.steps_again) == (0, 5)
+    assert "   from    the start" in receipts.text(receipt, LOGS)
+
+
+def test_nobody_is_called_away_for_a_coordinator():
+    [receipt] = reckon(
+        [
+            event(6.1, "coordinator-exited", pid=1, status=-9, cause="was killed by SIGKILL"),
+            event(6.9, "coordinator-back", generation=1),
+        ],
+        [step(6.5, 6), step(7, 7)],
+    )
+    assert receipts.text(receipt, LOGS).splitlines()[1:3] == [
+        "   others  nobody was called away",
+        "   time    0.80 s: back 0.80",
+    ]
+
+
+def test_where_a_worker_hung_is_told_and_the_time_counts_from_when_it_was_found():
+    frames = [f'File "mine.py", line {n} in f' for n in range(5)]
+    [receipt] = reckon(
+        [
+            event(6.0, "worker-hung", rank=1, pid=101, reason="did nothing for 1.5 s"),
+            event(6.1, "worker-stack", rank=1, pid=101, frames=frames),
+            exited(6.1, 1, "hung: it did nothing", -9),
+            generation(6.4, 2, [0, 2, 3], at_step=5),
+        ],
+        [step(6.7, 6)],
+    )
+    told = receipts.text(receipt, LOGS).splitlines()
+    assert told[0].endswith("rank 1 hung: it did nothing for 1.5 s")
+    assert told[1] == f"   stack   {frames[0]}"
+    assert told[5:7] == [
+        f"           {frames[4]}",
+        "           … and all else in run/logs/rank-1.stacks",
+    ]
+    assert receipt.total_s == pytest.approx(0.7)
+
+
+def test_a_run_that_fails_or_ends_closes_its_receipt():
+    failed = event(6.2, "run-failed", error="WorkerFailed", message="rank 1 …")
+    [receipt] = reckon([killed(6.1, 1), failed])
+    assert (receipt.outcome, receipt.ended) == ("failed", (0, 2, 3))
+    assert receipts.text(receipt, LOGS).splitlines()[-1] == "   then    the run failed"
+    ended = event(6.4, "run-ended", status="finished", steps=5)
+    [receipt] = reckon([killed(6.1, 1), generation(6.2, 2, [0, 2, 3], at_step=5), ended])
+    assert (receipt.outcome, dict(receipt.seconds)) == ("ended", {"all ready": 0.1})
+
+
+@pytest.mark.parametrize(
+    "events",
+    [
+        [generation(6.2, 2, [0, 1, 2, 3], at_step=5)],
+        [exited(6.1, 1, "exited 3", 3, called_off=True)],
+        [event(6.1, "coordinator-exited", pid=1, status=0, cause="exited 0")],
+        [
+            exited(6.1, 1, "the loss must be a scalar", 1, error="JobError"),
+            event(6.2, "run-failed", error="JobError", message="the loss must be a scalar"),
+        ],
+        [event(6.2, "run-failed", error="HoldfastError", message="the run was aborted")],
+    ],
+    ids=["growth", "called off", "left as told", "a job that is wrong", "no loss"],
+)
+def test_what_is_no_loss_has_no_receipt(events):
+    assert reckon(events, [step(6.7, 6)]) == []
+
+
+def test_it_does_not_matter_in_which_portions_things_are_seen():
+    events, steps = run_of(4, 5)
+    events += [killed(6.1, 1), started(6.2, 1, 200), generation(6.4, 2, [0, 1, 2, 3], at_step=5)]
+    steps += [step(6.7, 6), step(6.8, 7)]
+    whole = Reckoning(number=3).see(events, steps)
+    bit_by_bit, found = Reckoning(number=3), []
+    for each in events:
+        found += bit_by_bit.see([each], [line for line in steps if line["time_unix_s"] < 6.5])
+        assert not found
+    for _ in range(2):
+        found += bit_by_bit.see([], steps)
+    assert found == whole
+    assert [receipt.number for receipt in found] == [4]
+
+
+def test_a_receipt_is_read_back_from_plain_data():
+    [receipt] = reckon([killed(6.1, 1), generation(6.4, 2, [0, 2, 3], at_step=5)], [step(7, 6)])
+    plain = receipts.ADAPTER.dump_python(receipt, mode="json")
+    assert receipts.ADAPTER.validate_python(plain) == receipt
+
+
+def test_words_of_ours_are_not_said_twice_and_those_of_others_are_cut():
+    short, long = "rank 1 ran out of memory: lower batch", f"raised ValueError: {'word ' * 99}"
+    for cause, error, told in [
+        (short, "OutOfMemory", short),
+        ("no room", "CheckpointError", "rank 1 raised CheckpointError: no room"),
+    ]:
+        [receipt] = reckon(
+            [
+                exited(6.1, 1, cause, 1, error=error),
+                event(6.2, "run-failed", error=error, message=cause),
+            ]
+        )
+        assert receipts.text(receipt, LOGS).splitlines()[0].endswith(f"── {told}")
+    failed = event(6.2, "run-failed", error="WorkerFailed", message=long)
+    [receipt] = reckon([exited(6.1, 1, long, 1), failed])
+    assert len(receipts.text(receipt, LOGS).splitlines()[0]) < 200

@@ -1,0 +1,167 @@
+"""Word of a run goes to the addresses that environment variables hold, and these go nowhere."""
+
+import http.server
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from contextlib import contextmanager
+
+import pytest
+
+from conftest import TASKS, events_of, wait_until
+from holdfast.job import load
+
+pytestmark = pytest.mark.slow
+
+HOLDFAST = [sys.executable, "-m", "holdfast"]
+FAULT = {
+    "at": "holdfast.worker.step:Stepper.begin_shard",
+    "when": "before",
+    "rank": 1,
+    "step": 6,
+}
+
+
+@pytest.fixture
+def received():
+    """What has come to a server, one dictionary a message, and the address of that."""
+    messages = []
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_POST(self):
+            length = int(self.headers["Content-Length"])
+            messages.append(json.loads(self.rfile.read(length)))
+            self.send_response(200)
+            self.end_headers()
+
+        def log_message(self, *_):
+            pass
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield messages, f"json://user:secret@127.0.0.1:{server.server_port}/hook"
+        server.shutdown()
+        thread.join()
+
+
+@pytest.fixture
+def start(tmp_path):
+    """Start a run in `tmp_path / "run"` that is to notify HOOK, which holds an address."""
+
+    def run(address, *words, task="main", faults=(), environment=None, **keys):
+        values = {
+            "name": "points",
+            "task": f"{TASKS.parent / 'faulty_tasks.py'}:{task}",
+            "params": {"faults": list(faults)},
+            "batch": 20,
+            "shards": 5,
+            "workers": 2,
+            "notify": ["HOOK"],
+            **keys,
+        }
+        (tmp_path / "job.yaml").write_text(load.dump(load.check(values, where="test")))
+        known = {**os.environ, **(environment or {})} | ({"HOOK": address} if address else {})
+        return subprocess.Popen(
+            [*HOLDFAST, "train", "job.yaml", "--run", "run", *words],
+            cwd=tmp_path,
+            env=known,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    yield run
+    for path in (tmp_path / "run").rglob("*"):
+        assert path.is_dir() or b"secret" not in path.read_bytes(), path
+
+
+def finish(process):
+    """Its status, and the lines that it has written to standard error."""
+    out, err = process.communicate(timeout=120)
+    assert "secret" not in out + err
+    return process.returncode, err.splitlines()
+
+
+def test_a_run_tells_of_a_recovery_and_of_its_end(start, received, tmp_path):
+    messages, address = received
+    kill = {**FAULT, "how": "kill", "mark": str(tmp_path / "mark")}
+    assert finish(start(address, faults=[kill]))[0] == 0
+    recovered, finished = sorted(messages, key=lambda message: "finished" in message["title"])
+    assert recovered["title"] == "holdfast: points recovered"
+    assert "rank 1 was killed by SIGKILL" in recovered["message"]
+    assert len(recovered["message"].splitlines()) == 3
+    assert finished["title"] == "holdfast: points finished"
+    assert "weights_sha256" in finished["message"]
+
+
+def test_a_run_tells_why_it_has_failed(start, received):
+    messages, address = received
+    assert finish(start(address, faults=[{**FAULT, "how": "raise"}]))[0] == 1
+    assert [message["title"] for message in messages] == ["holdfast: points failed"]
+    assert "rank 1 raised ValueError: as planned" in messages[0]["message"]
+
+
+def test_a_run_tells_that_it_was_stopped(start, received, tmp_path):
+    messages, address = received
+    process = start(address, task="endless")
+    wait_until((tmp_path / "run" / "metrics.jsonl").exists)
+    process.send_signal(signal.SIGTERM)
+    assert finish(process)[0] == 130
+    assert [message["title"] for message in messages] == ["holdfast: points stopped"]
+
+
+@contextmanager
+def closed_port():
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    yield port
+
+
+@contextmanager
+def silence():
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield server.getsockname()[1]
+
+
+@pytest.mark.parametrize("where", [closed_port, silence])
+def test_what_does_not_get_through_is_one_line_and_one_event(start, tmp_path, where):
+    with where() as port:
+        status, err = finish(start(f"json://user:secret@127.0.0.1:{port}/hook"))
+    assert status == 0
+    [line] = [line for line in err if line[:6] != "epoch "]
+    assert line.startswith("holdfast: a notification did not get through; ")
+    assert "the address in HOOK is right" in line
+    failed = [e for e in events_of(tmp_path / "run") if e["event"] == "notification-failed"]
+    assert [event["variable"] for event in failed] == ["HOOK"]
+
+
+@pytest.mark.parametrize(
+    ("address", "words", "message"),
+    [
+        (None, [], "notify: the environment variable HOOK is not set"),
+        ("nonsense://user:secret@x", [], "notify: what HOOK holds is no address that Apprise"),
+        ("", ["notify=[nonsense://user:secret@x]"], "notify: input should be a list of names"),
+        ("", ["notify=nonsense://user:secret@x"], "notify: input should be a list of names"),
+    ],
+)
+def test_what_cannot_be_notified_is_refused_before_the_run(
+    start, tmp_path, address, words, message
+):
+    status, [line] = finish(start(address, *words))
+    assert status == 2
+    assert message in line
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_library_that_is_not_there_is_named(start, tmp_path):
+    (tmp_path / "absent").mkdir()
+    (tmp_path / "absent" / "apprise.py").write_text("raise ImportError")
+    path = os.pathsep.join([str(tmp_path / "absent"), os.environ.get("PYTHONPATH", "")])
+    process = start("json://user:secret@x", environment={"PYTHONPATH": path})
+    status, [line] = finish(process)
+    assert (status, "pip install 'holdfast[notify]'" in line) == (2, True)

@@ -1,0 +1,225 @@
+"""Each kind of fault leaves a receipt that names the culprit and nobody else, and what it cost."""
+
+import contextlib
+import json
+import os
+import re
+import signal
+
+import pytest
+
+from conftest import TASKS, events_of
+from holdfast.arena.memory import Word
+from holdfast.engines.controls import Controls
+from holdfast.errors import HoldfastError
+from holdfast.job import load
+from holdfast.observe.follower import Follower
+from holdfast.observe.notify import Notifier
+
+pytestmark = pytest.mark.slow
+
+FAULTY = {
+    "task": f"{TASKS.parent / 'faulty_tasks.py'}:main",
+    "batch": 20,
+    "shards": 5,
+    "workers": 4,
+    "hang_s": 1.0,
+    "checkpoint": {"every_steps": 4},
+}
+A_SHARD = "holdfast.worker.step:Stepper.begin_shard"
+OTHERS = [0, 2, 3]
+
+
+@pytest.fixture
+def receipts(train, tmp_path):
+    """Run a job, whatever comes of it; returns its receipts, and what was said of them. With `kill`
+    that is called with the arena, and the run is stopped when its first receipt is there.
+    """
+
+    def run(kill=None, **keys):
+        path, said = tmp_path / "run", []
+        follower = Follower(path, said.append, Notifier(load.check({}, where="test"), {}))
+
+        def see(arena):
+            follower.watch()
+            if kill is not None:
+                kill(arena)
+                controls.stop = bool(said)
+
+        controls = Controls(watch=see)
+        with contextlib.suppress(HoldfastError):
+            train(run_dir=path, controls=controls, **{**FAULTY, **keys})
+        follower.watch()
+        kept = path / "receipts.jsonl"
+        lines = kept.read_text().splitlines() if kept.exists() else []
+        return [json.loads(line) for line in lines], said
+
+    return run
+
+
+@pytest.fixture
+def struck(receipts, tmp_path):
+    """The one receipt of a run with these faults in its workers."""
+
+    def run(*faults, **keys):
+        named = [
+            {"at": A_SHARD, "when": "before", "rank": 1, "step": 6, **fault}
+            | ({"mark": str(tmp_path / f"mark-{n}")} if keys.get("once", True) else {})
+            for n, fault in enumerate(faults)
+        ]
+        keys.pop("once", None)
+        found, said = receipts(params={"faults": named}, **keys)
+        assert len(found) == len(said) == 1, said
+        return found[0], said[0]
+
+    return run
+
+
+def causes(receipt):
+    return [(cause["who"], cause["what"]) for cause in receipt["causes"]]
+
+
+@pytest.mark.parametrize(
+    ("how", "what"),
+    [
+        ("kill", "was killed by SIGKILL"),
+        ("crash", "was killed by SIGSEGV"),
+        ("abort", "was killed by SIGABRT"),
+        ("exit", "exited 4"),
+        ("raise", "raised ValueError: as planned"),
+        ("stop", "hung: it was stopped for "),
+        ("sleep", "hung: it did nothing for "),
+    ],
+)
+def test_who_was_lost_is_named_and_the_others_have_kept_what_they_had(struck, how, what):
+    receipt, said = struck({"how": how})
+    [(who, words)] = causes(receipt)
+    assert who == "rank 1"
+    assert words.startswith(what)
+    assert (receipt["ended"], receipt["halted"]) == ([], OTHERS)
+    assert (receipt["outcome"], receipt["step"]) == ("recovered", 6)
+    assert (receipt["checkpoint"], receipt["steps_again"], receipt["samples_again"]) == (None, 0, 0)
+    assert list(receipt["seconds"]) == ["forked", "all ready", "next step"]
+    assert sum(receipt["seconds"].values()) == pytest.approx(receipt["total_s"], abs=0.01)
+    head, *_ = said.splitlines()
+    assert head.startswith(f"── receipt 1, after step 6 ── rank 1 {what}")
+    assert "others  ranks 0, 2 and 3 stood still, and kept the state" in said
+
+
+def test_a_worker_that_hangs_says_where(struck, tmp_path):
+    receipt, said = struck({"how": "sleep"})
+    [cause] = receipt["causes"]
+    assert 3 <= len(cause["stack"]) <= 5
+    assert cause["stack"][0].endswith(" in wait")
+    assert any(re.search(r'faulty_tasks.py", line \d+ in suffer', at) for at in cause["stack"])
+    file = tmp_path / "run" / "logs" / "rank-1.stacks"
+    assert f"stack   {cause['stack'][0]}" in said
+    assert str(file) in said
+    assert 'in main\n  File "' in file.read_text()
+
+
+def test_a_worker_that_is_stopped_cannot_be_asked(struck):
+    assert struck({"how": "stop"})[0]["causes"][0]["stack"] == []
+
+
+def test_a_signal_that_workers_leave_to_their_agent_costs_nothing(receipts, tmp_path):
+    fault = {"at": A_SHARD, "when": "before", "rank": 1, "step": 6, "how": "terminate"}
+    named = {**fault, "mark": str(tmp_path / "mark")}
+    assert receipts(params={"faults": [named]}) == ([], [])
+    assert (tmp_path / "mark").exists()
+
+
+def test_two_workers_that_are_lost_at_once_are_both_named(struck):
+    receipt, said = struck({"how": "kill"}, {"how": "kill", "rank": 2})
+    whom = [f"rank {rank}" for rank in (1, 2)]
+    assert sorted(causes(receipt)) == [(who, "was killed by SIGKILL") for who in whom]
+    assert receipt["halted"] == [0, 3]
+    assert "   and     rank " in said
+
+
+def test_a_death_in_a_recovery_belongs_to_its_receipt(struck):
+    seat = "holdfast.worker.seat:Seat.await_release"
+    second = {"at": seat, "when": "after", "step": 0, "generation": 2, "how": "raise"}
+    receipt, _ = struck({"how": "kill"}, second)
+    assert causes(receipt) == [
+        ("rank 1", "was killed by SIGKILL"),
+        ("rank 1", "raised ValueError: as planned"),
+    ]
+    assert receipt["halted"] == OTHERS
+
+
+def test_what_comes_again_and_again_has_one_receipt_which_says_that_the_run_failed(struck):
+    receipt, said = struck({"how": "raise"}, once=False)
+    assert causes(receipt) == [("rank 1", "raised ValueError: as planned")] * 4
+    assert (receipt["outcome"], receipt["ended"]) == ("failed", OTHERS)
+    assert said.splitlines()[0].endswith(" rank 1 raised ValueError: as planned, 4 times")
+    assert said.splitlines()[-1] == "   then    the run failed"
+
+
+def test_a_worker_that_runs_out_of_memory_fails_the_run(struck):
+    receipt, _ = struck({"how": "memory"})
+    [(who, what)] = causes(receipt)
+    assert (who, receipt["outcome"]) == ("rank 1", "failed")
+    assert what.startswith("ran out of memory: ")
+
+
+@pytest.mark.parametrize("how", ["raise", "kill", "stop"])
+@pytest.mark.parametrize("keys", [{"sync": "ddp"}, {"on_failure": "restart"}])
+def test_in_a_crash_that_ends_everybody_only_the_culprit_is_named(struck, how, keys):
+    of = "ddp:DdpStepper" if "sync" in keys else "step:Stepper"
+    receipt, said = struck({"at": f"holdfast.worker.{of}.begin_shard", "how": how}, **keys)
+    assert [who for who, _ in causes(receipt)] == ["rank 1"]
+    assert (receipt["ended"], receipt["halted"]) == (OTHERS, [])
+    assert (receipt["outcome"], receipt["checkpoint"]) == ("recovered", 4)
+    assert (receipt["steps_again"], receipt["samples_again"]) == (2, 10 + 20)
+    assert "others  ranks 0, 2 and 3 had to end because of that" in said
+
+
+@pytest.mark.parametrize("how", ["raise", "kill", "stop"])
+def test_in_a_crash_of_a_world_that_cannot_recover_only_the_culprit_is_named(struck, how):
+    fault = {"at": "holdfast.worker.ddp:DdpStepper.begin_shard", "how": how}
+    receipt, _ = struck(fault, sync="ddp", on_failure="stop")
+    assert [who for who, _ in causes(receipt)] == ["rank 1"]
+    assert (receipt["outcome"], receipt["ended"]) == ("failed", OTHERS)
+
+
+def test_what_is_wrong_with_the_job_has_no_receipt(receipts):
+    assert receipts(task=f"{TASKS}:vector_loss") == ([], [])
+
+
+def kill(run_dir, who, step):
+    """Kill the process of a kind once `step` steps are committed."""
+    killed = []
+
+    def watch(arena):
+        if not killed and arena[0, Word.COMMITTED] >= step:
+            started = [e["pid"] for e in events_of(run_dir) if e["event"] == f"{who}-started"]
+            killed.append(os.kill(started[-1], signal.SIGKILL))
+
+    return watch
+
+
+LONG = {"task": "classification", "workers": 2, "shards": 4, "batch": 64, "epochs": 10_000}
+
+
+@pytest.mark.parametrize(("who", "on"), [("agent", {}), ("fork-server", {"on": None})])
+def test_the_loss_of_a_host_goes_back_and_says_how_far(receipts, tmp_path, who, on):
+    keys = {**LONG, "checkpoint": {"every_steps": 25}, **on}
+    found, said = receipts(kill(tmp_path / "run", who, 40), **keys)
+    [receipt] = found
+    assert causes(receipt) == [(f"the {who.replace('-', ' ')}", "was killed by SIGKILL")]
+    assert (receipt["ended"], receipt["halted"]) == ([0, 1], [])
+    assert receipt["checkpoint"] % 25 == 0
+    assert receipt["steps_again"] == receipt["step"] - receipt["checkpoint"] > 0
+    assert 0 < receipt["samples_again"] <= 64 * receipt["steps_again"]
+    assert f"   from    the checkpoint of step {receipt['checkpoint']}" in said[0]
+    assert "others  ranks 0 and 1 had to end because of that" in said[0]
+
+
+def test_nobody_is_called_away_for_a_coordinator(receipts, tmp_path):
+    found, said = receipts(kill(tmp_path / "run", "coordinator", 20), **LONG)
+    [receipt] = found
+    assert causes(receipt) == [("the coordinator", "was killed by SIGKILL")]
+    assert (receipt["ended"], receipt["halted"], receipt["steps_again"]) == ([], [], 0)
+    assert list(receipt["seconds"]) == ["back"]
+    assert "others  nobody was called away" in said[0]
