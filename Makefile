@@ -7,8 +7,8 @@ READY := $(VENV)/.ready
 
 .PHONY: demo test check bench clean
 
-demo: $(READY)  ## train the digits with two workers
-	$(BIN)/holdfast train digits
+demo: $(READY)  ## train the digits with two workers, lose one on purpose, and compare the weights
+	$(BIN)/holdfast drill digits --faults kill --policies replace
 
 test: $(READY) check  ## lint, types, layers, and all tests
 	$(BIN)/pytest -m slow -n 2 --dist worksteal
@@ -24,6 +24,7 @@ bench: $(READY)  ## measure, and print medians and spreads
 	$(BIN)/holdfast bench wake
 	$(BIN)/holdfast bench startup
 	$(BIN)/holdfast bench recovery
+	$(BIN)/holdfast bench restart
 	$(BIN)/holdfast bench scaling
 
 clean:

@@ -111,6 +111,17 @@ def test_the_options_of_the_command_are_these():
     }
     assert options == {
         "bench": [],
+        "chaos": [
+            "--fault",
+            "--json",
+            "--plan",
+            "--random",
+            "--run",
+            "--seed",
+            "job",
+            "overrides",
+        ],
+        "drill": ["--faults", "--json", "--policies", "--run", "--seed", "job", "overrides"],
         "events": ["--json", "run"],
         "jobs": ["--json"],
         "train": [

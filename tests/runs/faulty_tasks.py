@@ -9,9 +9,10 @@ from pathlib import Path
 
 import torch
 import torch.nn.functional as F
-from faults import is_first, wrap
 from sample_tasks import Points, adamw
 from torch import nn
+
+from faults import is_first, wrap
 
 PAUSES_S = {"sleep": 600, "nap": 3}
 SIGNALS = {

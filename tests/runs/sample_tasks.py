@@ -399,6 +399,21 @@ def unlike_models(session):
     session.attach(lambda: nn.Linear(2, 2 + session._member.group.rank), adamw)
 
 
+def drawing_from_the_clock(session):
+    model, _ = session.attach(net, adamw)
+    for shard in session.shards(Points(), epochs=3):
+        noise = torch.randn(shard.x.shape, generator=torch.Generator().manual_seed(time.time_ns()))
+        session.backward(F.cross_entropy(model(shard.x + noise), shard.y))
+
+
+def changed_by_a_replacement(session):
+    """Always the same as long as nobody is lost."""
+    model, _ = session.attach(net, adamw)
+    factor = 2 if session.step else 1
+    for shard in session.shards(Points(), epochs=3):
+        session.backward(factor * F.cross_entropy(model(shard.x), shard.y))
+
+
 def unequal_logs(session):
     model, _ = session.attach(net, adamw)
     for shard in session.shards(Points(), epochs=1):

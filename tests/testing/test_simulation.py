@@ -156,6 +156,18 @@ def test_a_world_shrinks_and_grows_again() -> None:
     assert_finished(simulation, 60)
 
 
+def test_a_world_of_which_nobody_is_left_does_not_rest() -> None:
+    policy = Policy(world_size=2, min_workers=1, rest_s=30.0)
+    simulation = Simulation(Cluster(hosts=1, room=2, num_steps=60), policy, seed=0)
+    simulation.run_until(5)
+    simulation.kill_agent(simulation.living_agents()[0], back_s=0.5)
+    simulation.run_until(8)
+    assert simulation.run is not None
+    assert simulation.run.stage == Stage.RUN
+    simulation.run_until(200)
+    assert_finished(simulation, 60)
+
+
 def test_a_host_that_is_cut_off_is_fenced_and_comes_back_as_another() -> None:
     policy = Policy(world_size=2, min_workers=1, failures=100)
     simulation = Simulation(Cluster(hosts=2, room=1, num_steps=60), policy, seed=0)

@@ -1,12 +1,13 @@
 """Arena: one anonymous memory file that all processes of a host share.
 
 It opens with words that processes talk through, each written by one process only, so that none
-needs an atomic operation: those about the whole job by the agent, and a line a worker by that
-worker. A process takes part in one generation, and once the agent has announced a newer one, every
-wait here ends with `Aborted`. Behind them lie sections for tensors, laid out once the model is
-known. The file is a memfd: it has no name, and is gone when the last process that holds it is.
+needs an atomic operation: those about the whole job by the agent, a line a worker by that worker,
+and a line of orders to each by whoever has it fail on purpose. A process takes part in one
+generation, and once the agent has announced a newer one, every wait here ends with `Aborted`.
+Behind them lie sections for tensors, laid out once the model is known. The file is a memfd: it has
+no name, and is gone when the last process that holds it is.
 
-    | job words | line of rank 0 | line of rank 1 | … | section | section | …
+    | job words | line of rank 0 | … | orders to rank 0 | … | section | section | …
 
 The file is sparse, so what is never written costs nothing.
 """
@@ -64,6 +65,7 @@ class Word(enum.IntEnum):
     SAMPLES = 12  # committed in this life of the run, by all workers
     ROOTED = 13  # steps that would be committed with what lies complete in the root slot
     PHASE_TIMES = 16  # the first of a word a phase: nanoseconds spent in it before
+    OBEYED = 26  # the first of a word an order: how many obeyed, and in which step the last one
 
 
 @enum.unique
@@ -119,13 +121,18 @@ class Arena:
     def world_size(self) -> int:
         return self._words[JobWord.WORLD_SIZE]
 
-    def __getitem__(self, at: tuple[int, Word]) -> int:
+    def __getitem__(self, at: tuple[int, int]) -> int:
         rank, word = at
         return self._words[LINE * (rank + 1) + word]
 
-    def __setitem__(self, at: tuple[int, Word], value: int) -> None:
+    def __setitem__(self, at: tuple[int, int], value: int) -> None:
         rank, word = at
         self._words[LINE * (rank + 1) + word] = value
+
+    def orders(self, rank: int) -> memoryview:
+        """The line of orders to `rank`; see `arena.orders`."""
+        first = LINE * (self.world_size + 1 + rank)
+        return self._words[first : first + LINE]
 
     def take_seat(self, rank: int) -> None:
         """Note that a new process is `rank` now."""
@@ -250,7 +257,7 @@ def float_of(word: int) -> float:
 
 
 def _header_bytes(world_size: int) -> int:
-    return WORD * LINE * (world_size + 1)
+    return WORD * LINE * (2 * world_size + 1)
 
 
 def _read_word(fd: int, word: JobWord) -> int:

@@ -8,7 +8,7 @@ import sys
 import typer
 
 from holdfast.agent.spawn import Spawned
-from holdfast.cli import bench, events, jobs, train
+from holdfast.cli import bench, chaos, drill, events, jobs, train
 from holdfast.errors import HoldfastError, JobError, WorkerFailed
 
 USAGE_STATUS = 2
@@ -21,6 +21,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.command("train")(train.train)
+app.command("chaos")(chaos.chaos)
+app.command("drill")(drill.drill)
 app.command("events")(events.events)
 app.command("jobs")(jobs.jobs)
 app.add_typer(bench.app, name="bench")

@@ -12,8 +12,10 @@ def main() -> None:
     if not sys.platform.startswith("linux"):
         sys.exit("holdfast: needs Linux (memfd, pidfd and fork)")
     words = sys.argv[1:]
-    trains = words[:1] == ["train"] and not {"--help", "--dry-run"} & set(words)
-    spawned = spawn(WORKER) if trains else None
+    command, first = [*words, "", ""][:2]
+    new = command in {"train", "drill"} or (command == "chaos" and not first.startswith("-"))
+    at_once = new and not {"--help", "--dry-run"} & set(words)
+    spawned = spawn(WORKER) if at_once else None
     try:
         from holdfast.cli import app  # while torch is being imported over there
 

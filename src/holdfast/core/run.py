@@ -308,7 +308,8 @@ class Run:
             return []
         if self._grow_at is None:
             wait_s = 0.0 if size == self.policy.world_size else self.policy.gather_s
-            self._grow_at = max(now + wait_s, self._rest_until)
+            rest_until = now if self._too_few else self._rest_until  # then nobody trains anyway
+            self._grow_at = max(now + wait_s, rest_until)
         return self._open(now) if now >= self._grow_at else []
 
     def _open(self, now: float) -> list[RunAction]:

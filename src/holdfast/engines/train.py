@@ -8,10 +8,12 @@ import secrets
 import sys
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+from holdfast.agent.forks import ForkServer
 from holdfast.agent.spawn import Spawned
 from holdfast.arena.memory import Arena
 from holdfast.checkpoint import manifest
@@ -156,18 +158,22 @@ def run_job(
     run_dir: str | Path | None,
     resume: bool,
     tee: Collection[int] = (),
-    forks: Spawned | None = None,
+    forks: ForkServer | Spawned | None = None,
+    beside: Callable[[Path], AbstractContextManager[object]] = nullcontext,
 ) -> Result:
     """Run a whole `Job`; see `train`. What the workers in `tee` print is shown too.
 
-    A fork server may be on its way already.
+    A fork server may be lent, or be on its way already. `beside` is called with the run's directory
+    once that is this run's, and what it gives is entered before the run and left when it has ended.
     """
     job.plan()  # refuse a job that cannot be shared out before anything is written
     notifier = Notifier(job, os.environ)
     path = _path(job, run_dir, resume)
     try:
         with RunDirectory(path, job, resume=resume) as directory:
-            result = _result(_followed(job, directory, notifier, tee, forks), job, path)
+            with beside(path):
+                found = _followed(job, directory, notifier, tee, forks)
+            result = _result(found, job, path)
             try:
                 _keep(result)
             except OSError as error:  # the weights are safe: the result is worth more than its copy
@@ -183,7 +189,7 @@ def _followed(
     directory: RunDirectory,
     notifier: Notifier,
     tee: Collection[int],
-    forks: Spawned | None,
+    forks: ForkServer | Spawned | None,
 ) -> dict[str, Any]:
     """Run a job and show what happens meanwhile; returns what a worker reports of it."""
     view = RunView(Tee(directory.logs, tee))

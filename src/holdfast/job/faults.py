@@ -39,7 +39,7 @@ def _fault(fault: Any, values: Mapping[str, Any], given: Source | None) -> str:
     if fault["type"] == "extra_forbidden":
         text = f"unknown key {_dotted(path)}; {_instead(path, values, given)}"
     else:
-        text = f"{_dotted(path)}: {_problem(fault, path, values)}"
+        text = f"{_dotted(path)}: {problem(fault, path, values)}"
     if given is None:
         return text
     override = given.overridden(path)
@@ -49,7 +49,8 @@ def _fault(fault: Any, values: Mapping[str, Any], given: Source | None) -> str:
     return text if line is None else f"line {line}: {text}"
 
 
-def _problem(fault: Any, path: list[str | int], values: Mapping[str, Any]) -> str:
+def problem(fault: Any, path: list[str | int], values: Mapping[str, Any]) -> str:
+    """What is wrong with the value at `path`."""
     kind, got = fault["type"], fault.get("input")
     if kind == "withheld":  # what was given may be a secret
         return str(fault["msg"])

@@ -1,4 +1,4 @@
-"""Source: the values of a job, and where each was given: a line of a file, or an override."""
+"""Source: the values of a file, and where each was given: in a line of it, or by an override."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Path = Sequence[str | int]
 
 
 class Source:
-    """A job's YAML file with overrides.
+    """A YAML file with overrides.
 
     Args:
         text: The file.
@@ -31,7 +31,7 @@ class Source:
     def __init__(self, text: str, where: str) -> None:
         self._root, values = _parse(text, where)
         if not isinstance(values, dict):
-            raise JobError(f"{where}: a job is a mapping of keys to values, not {values!r}")
+            raise JobError(f"{where} is no mapping of keys to values, but {values!r}")
         self.values: dict[str, Any] = values
         self._overrides: dict[tuple[str, ...], str] = {}
 
@@ -126,6 +126,6 @@ def _parse(text: str, where: str) -> tuple[yaml.Node | None, Any]:
         reason = " ".join(str(error).split())
         raise JobError(
             f"{where} cannot be read: {reason}; "
-            "a job holds finite numbers, strings, lists and mappings"
+            "it may hold finite numbers, strings, lists and mappings"
         ) from None
     return node, plain  # in which nothing is shared, as it may be in YAML

@@ -76,15 +76,16 @@ def last(path: Path) -> list[dict[str, Any]]:
 
 
 class Tail:
-    """What is appended to a file from now on.
+    """What is appended to a file.
 
     Args:
         path: The file; it may come later.
+        whole: Whether it counts what is there already.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, whole: bool = False) -> None:
         self._path = path
-        self._position = path.stat().st_size if path.exists() else 0
+        self._position = path.stat().st_size if path.exists() and not whole else 0
 
     def __call__(self) -> list[dict[str, Any]]:
         """The objects that have been appended, whole, since the last call."""

@@ -23,6 +23,7 @@ from holdfast.transport.shared_memory import NAP_S, Meeting, SharedMemoryGroup
 from holdfast.wire.channel import Channel
 from holdfast.wire.launch import Launch
 from holdfast.wire.messages import CheckpointDone, Refused, Wrote
+from holdfast.worker import injection
 from holdfast.worker.progress import Progress, check_plain
 
 
@@ -154,6 +155,7 @@ class Journal:
         temporary = self._run_dir / "checkpoints" / manifest.temporary_name(step, attempt)
         flat, of = replica.flat.cpu(), len(group.members)
         try:
+            injection.at_part(group)
             file = write_part(temporary, flat, replica.layout, group.place, of)
         except OSError as error:
             part = Part(number=number, step=step, error=f"rank {rank}: {error}")

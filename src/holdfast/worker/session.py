@@ -28,7 +28,7 @@ from holdfast.data.loader import Loaded, Loader, model_seed
 from holdfast.data.order import Order
 from holdfast.errors import Aborted, JobError
 from holdfast.job.spec import Job
-from holdfast.worker import device
+from holdfast.worker import device, injection
 from holdfast.worker.attach import ModelFactory, OptimizerFactory
 from holdfast.worker.best import best_after, hope_is_lost
 from holdfast.worker.evaluation import Measure
@@ -251,6 +251,7 @@ class Session:
         member, step = self._member, self._member.progress.step
         member.group.arena[member.group.rank, Word.EPOCH] = order.epoch_of(step)
         self._samples = order.batch_size_of(step)
+        injection.at_step(member.group)
         yield from self._missing_shards(loader, samples, order)
         while not member.commit():
             yield from self._missing_shards(loader, samples, order)

@@ -28,6 +28,7 @@ from holdfast.data.dataset import seed_everything
 from holdfast.errors import JobError
 from holdfast.job.spec import NonFinite
 from holdfast.transport.shared_memory import Meeting, SharedMemoryGroup
+from holdfast.worker import injection
 from holdfast.worker.buffers import Buffers
 from holdfast.worker.committed import Asked, Committed, announce
 from holdfast.worker.finite import is_finite, not_finite
@@ -204,6 +205,7 @@ class Stepper:
         shard.slot.stats[LOSS] = weight * loss.detach().double()
         self._check_no_gradients()
         (loss * weight).backward()  # type: ignore[no-untyped-call]
+        injection.at_gradient(self._group, self._parameters)
         if shard.orphaned:
             self._forget_gradients()
         else:

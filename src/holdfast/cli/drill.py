@@ -1,0 +1,154 @@
+"""`holdfast drill`: strike a job with every fault there is, and see that its weights stay."""
+
+from __future__ import annotations
+
+import json
+import secrets
+import sys
+import time
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+import typer
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from holdfast.agent.forks import ForkServer
+from holdfast.agent.spawn import WORKER, spawn
+from holdfast.cli import complete
+from holdfast.cli.train import STOPPED_STATUS
+from holdfast.engines.train import RUNS
+from holdfast.errors import JobError
+from holdfast.faults.drill import KINDS, POLICIES, Drill, Report, Trial, check, fitting
+from holdfast.job import load
+from holdfast.job.faults import nearest
+from holdfast.observe.terminal import closing_table
+from holdfast.tasks import reference
+
+FAILED_STATUS: Final = 1
+"""The exit status of a drill in which a trial has failed."""
+
+
+def drill(
+    context: typer.Context,
+    job: Annotated[
+        str,
+        typer.Argument(
+            help="A built-in job (digits, …) or a .yaml file.", autocompletion=complete.job
+        ),
+    ],
+    overrides: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[KEY=VALUE]...",
+            help="Keys of the job to set.",
+            autocompletion=complete.override,
+        ),
+    ] = None,
+    faults: Annotated[
+        str | None, typer.Option(help=f"Some of {','.join(KINDS)} [default: all that fit].")
+    ] = None,
+    policies: Annotated[
+        str | None, typer.Option(help=f"Some of {','.join(POLICIES)} [default: all that fit].")
+    ] = None,
+    seed: Annotated[
+        int, typer.Option(min=0, help="Draws whom a fault strikes, and in which step.")
+    ] = 0,
+    run: Annotated[
+        Path | None, typer.Option(help="A new directory for the runs [default: one below runs/].")
+    ] = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="End standard output with the report as one object.")
+    ] = False,
+) -> None:
+    """See that a job ends with the same weights whatever strikes it, beside an undisturbed twin."""
+    chosen = load.load(job, overrides or [])
+    kinds, ways = fitting(chosen)
+    directory = run or RUNS / f"drill-{chosen.name}-{_now()}"
+    if directory.exists():
+        raise JobError(f"{directory} is there already; name a new one with --run")
+    kinds = _chosen(faults, KINDS, "--faults") if faults else kinds
+    ways = _chosen(policies, POLICIES, "--policies") if policies else ways
+    check(chosen, kinds, ways)
+    with ForkServer(context.obj or spawn(WORKER), reference.of_job(chosen)) as forks:
+        trials = Drill(chosen, seed=seed, directory=directory, forks=forks, note=_note)
+        report = trials.run(kinds, ways)
+    _show(report, directory, as_json=as_json)
+    if report.stopped:
+        raise typer.Exit(STOPPED_STATUS)
+    if not report.passed:
+        raise typer.Exit(FAILED_STATUS)
+
+
+def _now() -> str:
+    return f"{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(2)}"
+
+
+def _chosen(words: str, known: tuple[Any, ...], option: str) -> list[Any]:
+    """The words of an option that are set apart by commas."""
+    chosen = list(dict.fromkeys(words.split(",")))
+    for word in chosen:
+        if word not in known:
+            hint = nearest(word, known) or f"there are {', '.join(known)}"
+            raise JobError(f"{option}: {word!r} is none; {hint}")
+    return chosen
+
+
+def _note(trial: Trial) -> None:
+    print(f"{trial.kind}, {trial.policy}: {_verdict(trial)}", file=sys.stderr)
+
+
+def _verdict(trial: Trial) -> str:
+    if not trial.problem:
+        return "the same weights as the undisturbed run"
+    return f"{trial.problem}; its run lies in {trial.run_dir}"
+
+
+def _show(report: Report, directory: Path, *, as_json: bool) -> None:
+    if as_json:
+        print(json.dumps(_as_dict(report, directory)))
+        return
+    print(closing_table(report.twin.as_dict()))
+    table = Table("fault", "policy", "weights", "seconds", "goodput", box=box.SIMPLE)
+    for trial in report.trials:
+        weights = "the same" if not trial.problem else trial.problem
+        figures = "" if trial.seconds is None else f"{trial.seconds:.2f}"
+        goodput = "" if trial.goodput is None else f"{trial.goodput:.0%}"
+        table.add_row(trial.kind, trial.policy, weights, figures, goodput)
+    Console(soft_wrap=True).print(table)
+    print(_sentence(report))
+
+
+def _sentence(report: Report) -> str:
+    """What came of it, in words."""
+    if not report.deterministic:
+        return (
+            "two undisturbed runs of this job end with different weights, so no fault can be "
+            "judged: it uses something beside its seed, such as the time or a generator of its own"
+        )
+    good = sum(not trial.problem for trial in report.trials)
+    ended = f"{good} of {len(report.trials)} ended with the weights of the undisturbed run"
+    return f"stopped; {ended} until then" if report.stopped else ended
+
+
+def _as_dict(report: Report, directory: Path) -> dict[str, Any]:
+    return {
+        "status": "stopped" if report.stopped else "passed" if report.passed else "failed",
+        "deterministic": report.deterministic,
+        "twin": report.twin.as_dict(),
+        "seconds": report.seconds,
+        "trials": [
+            {
+                "fault": trial.kind,
+                "policy": trial.policy,
+                "passed": not trial.problem,
+                "problem": trial.problem,
+                "seconds": trial.seconds,
+                "goodput": trial.goodput,
+                "run_dir": str(trial.run_dir) if trial.problem else None,
+            }
+            for trial in report.trials
+        ],
+        "run_dir": str(directory),
+    }

@@ -1,0 +1,211 @@
+"""Plan: what is to strike a run, whom and when. Pure, apart from reading a plan's file.
+
+    seed: 7
+    faults:
+      - {kind: kill, step: 25, rank: 1}
+      - {kind: slow, after_s: 2.5, seconds: 3}
+      - {kind: nan}
+
+On the command line the first of these is `kill:step=25,rank=1`. What a fault leaves open is drawn
+from the seed and the fault's place in the plan, so that a change to one shows in no other.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Final, Literal, Self, TypeVar
+
+from pydantic import BaseModel, Field, ValidationError, model_validator
+
+from holdfast.errors import JobError
+from holdfast.job import faults
+from holdfast.job.part import Spec
+from holdfast.job.source import Source
+from holdfast.job.spec import Job
+
+Kind = Literal[
+    "kill", "stop", "exit", "raise", "slow", "nan", "flip",
+    "coordinator", "agent", "disk-full", "damage",
+]  # fmt: skip
+HARMLESS: Final[tuple[Kind, ...]] = (
+    "kill", "stop", "exit", "raise", "slow", "coordinator", "agent",
+)  # fmt: skip
+"""What a run gets over with the same weights and all of its checkpoints."""
+SIGNALS: Final = frozenset({"kill", "stop", "coordinator", "agent"})
+"""What strikes any run; the rest is for those whose workers commit steps."""
+WITHOUT_RANK: Final = frozenset({"coordinator", "agent", "damage"})
+
+_Checked = TypeVar("_Checked", bound=BaseModel)
+Seconds = Annotated[float, Field(ge=0)]
+
+
+class Fault(Spec):
+    """Something that is to go wrong.
+
+    Attributes:
+        kind: `kill` (SIGKILL), `stop` (SIGSTOP), `exit`, `raise`, `slow`, `nan` and `flip` (in a
+            gradient) and `disk-full` befall a worker; `coordinator` and `agent` are killed; of the
+            newest checkpoint a byte takes `damage`.
+        rank: The worker.
+        step: As soon as that many steps are committed.
+        after_s: Or so many seconds after the run was seen to train.
+        seconds: How long `slow` lasts, by default 1.
+    """
+
+    kind: Kind
+    rank: Annotated[int, Field(ge=0)] | None = None
+    step: Annotated[int, Field(ge=0, lt=1 << 32)] | None = None
+    after_s: Seconds | None = None
+    seconds: Seconds | None = None
+
+    @model_validator(mode="after")
+    def _keys_go_together(self) -> Self:
+        if self.rank is not None and self.kind in WITHOUT_RANK:
+            raise ValueError(f"{self.kind} strikes no worker; leave out rank")
+        if self.step is not None and self.after_s is not None:
+            raise ValueError("step and after_s are two times; leave out one of them")
+        if self.seconds is not None and self.kind != "slow":
+            raise ValueError(f"{self.kind} does not last; leave out seconds")
+        return self
+
+    def __str__(self) -> str:
+        keys = self.model_dump(exclude={"kind"}, exclude_none=True)
+        told = ",".join(f"{key}={value}" for key, value in keys.items())
+        return f"{self.kind}:{told}" if told else self.kind
+
+    @property
+    def lasts_s(self) -> float:
+        """How long it lasts, where it does."""
+        return 1.0 if self.seconds is None else self.seconds
+
+    @property
+    def has_time(self) -> bool:
+        """Whether it says when it strikes."""
+        return self.step is not None or self.after_s is not None
+
+
+class Plan(Spec):
+    """Faults, and the seed of what they leave open."""
+
+    seed: Annotated[int, Field(ge=0)] = 0
+    faults: tuple[Fault, ...] = ()
+
+    def check(self, job: Job) -> None:
+        """Raises: JobError: `job` cannot be struck so."""
+        for fault in self.faults:
+            if fault.rank is not None and fault.rank >= job.workers:
+                raise JobError(f"{fault}: there is no such rank with workers={job.workers}")
+            if fault.kind in ("nan", "flip") and job.sync == "ddp":
+                raise JobError(f"{fault}: with sync=ddp no shard has a gradient to strike")
+            if not counts_steps(job) and (fault.kind not in SIGNALS or fault.after_s is None):
+                kinds = ", ".join(sorted(SIGNALS))
+                raise JobError(f"{fault}: a script is struck by {kinds}, each with after_s")
+
+    def drawn(self, workers: int, steps: range) -> list[Fault]:
+        """The faults with all that they left open, in the order of their steps.
+
+        Args:
+            workers: Of the run.
+            steps: Those that it has still to commit; none where it counts none.
+        """
+        found = [self._drawn(number, workers, steps) for number in range(len(self.faults))]
+        return sorted(found, key=lambda fault: fault.step or 0)
+
+    def _drawn(self, number: int, workers: int, steps: range) -> Fault:
+        fault, chance = self.faults[number], random.Random(f"{self.seed} {number}")
+        rank, step = chance.randrange(workers), chance.choice(steps or [steps.stop])
+        update: dict[str, int] = {}
+        if fault.rank is None and fault.kind not in WITHOUT_RANK:
+            update["rank"] = rank
+        if not fault.has_time:
+            update["step"] = step
+        return fault.model_copy(update=update)
+
+
+def counts_steps(job: Job) -> bool:
+    """Whether the workers of a job commit steps; those that run a script do not."""
+    return getattr(job, "script", None) is None
+
+
+def planned(flags: Iterable[str], *, file: Path | None, seed: int | None, num_random: int) -> Plan:
+    """What the command line asks for.
+
+    Args:
+        flags: Faults such as `kill:step=25,rank=1`.
+        file: A plan, whose faults come first.
+        seed: In place of the plan's.
+        num_random: Faults of random kinds that come last, of those that do no lasting harm.
+
+    Raises:
+        JobError: Something of it is wrong, or no fault is planned.
+    """
+    plan = Plan() if file is None else of_file(file)
+    chosen = plan.seed if seed is None else seed
+    chance = random.Random(f"{chosen} kinds")
+    drawn = [Fault(kind=chance.choice(HARMLESS)) for _ in range(num_random)]
+    faults = (*plan.faults, *map(of_flag, flags), *drawn)
+    if not faults:
+        raise JobError("no fault is planned; add --fault kill, --random 3 or --plan FILE")
+    return Plan(seed=chosen, faults=faults)
+
+
+def of_flag(text: str) -> Fault:
+    """The fault that `kind:key=value,…` describes.
+
+    Raises:
+        JobError: It describes none.
+    """
+    where = f"--fault {text}"
+    kind, _, rest = text.partition(":")
+    values: dict[str, Any] = {"kind": kind}
+    for word in rest.split(",") if rest else []:
+        key, equals, value = word.partition("=")
+        if not equals:
+            raise JobError(f"{where}: {word!r} is not key=value, such as step=25 or rank=1")
+        if key in values:
+            raise JobError(f"{where}: {key!r} is given twice")
+        values[key] = value
+    return _checked(Fault, values, where)
+
+
+def of_file(path: Path) -> Plan:
+    """The plan in a YAML file.
+
+    Raises:
+        JobError: There is no such file, or a key or value in it is wrong.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise JobError(f"--plan {path}: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise JobError(f"--plan {path} is not a text in UTF-8") from None
+    given = Source(text, f"--plan {path}")
+    return _checked(Plan, given.values, f"--plan {path}", given)
+
+
+def _checked(
+    model: type[_Checked], values: Mapping[str, Any], where: str, given: Source | None = None
+) -> _Checked:
+    try:
+        return model.model_validate(values)
+    except ValidationError as error:
+        fault: Any = error.errors()[0]
+    path = list(fault["loc"])
+    line = given.line(path) if given is not None else None
+    at = where if line is None else f"{where}, line {line}"
+    raise JobError(f"{at}: {_problem(fault, path, model)}")
+
+
+def _problem(fault: Any, path: Sequence[str | int], model: type[BaseModel]) -> str:
+    """One of pydantic's faults: the key, what is wrong with it, what would be right."""
+    if fault["type"] == "value_error":
+        return faults.problem(fault, list(path), {})
+    key = ".".join(map(str, path))
+    if fault["type"] == "extra_forbidden":
+        known = (Fault if len(path) > 1 else model).model_fields
+        instead = faults.nearest(str(path[-1]), known) or f"known are {', '.join(known)}"
+        return f"unknown key {key}; {instead}"
+    return f"{key}: {faults.problem(fault, list(path), {})}"

@@ -1,0 +1,162 @@
+"""Target: a run that is struck, seen from outside: who is alive, and how far it has come.
+
+Who belongs to it is told by its events, and how far it is by its arena, which is found among what
+its agent has open. So it does not matter which process has started the run.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import signal
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Final
+
+from holdfast.arena.memory import Arena, Word
+from holdfast.errors import JobError
+from holdfast.observe.lines import Tail
+
+COORDINATOR: Final = "coordinator"
+AGENT: Final = "agent"
+_ARENA: Final = "/memfd:holdfast-arena"
+
+
+class Target:
+    """One run.
+
+    Args:
+        run_dir: Its directory.
+
+    Attributes:
+        run_dir: The same.
+        arena: The shared memory of its newest agent; None before it has one.
+        released: Whether workers have been let go.
+        over: Whether it has ended.
+    """
+
+    def __init__(self, run_dir: Path) -> None:
+        self.run_dir = run_dir
+        self.arena: Arena | None = None
+        self.released = self.over = False
+        self._news = Tail(run_dir / "events.jsonl", whole=True)
+        self._pids: dict[str | int, int] = {}  # by rank, and of the two that have none
+        self._command = 0
+
+    @classmethod
+    def under_way(cls, run_dir: Path) -> Target:
+        """The run in a directory.
+
+        Raises:
+            JobError: There is none under way.
+        """
+        target = cls(run_dir)
+        target.look()
+        if target.arena is None or target.over:
+            raise JobError(
+                f"no run is under way in {run_dir}; name the directory of one that is, "
+                "or a job to run"
+            )
+        return target
+
+    def look(self) -> None:
+        """Take note of what has happened since the last look.
+
+        Raises:
+            JobError: Another storm strikes this run, or it is somebody else's.
+        """
+        for event in self._news():
+            self._note(event)
+        if self.arena is None and AGENT in self._pids:
+            self._find_arena(self._pids[AGENT])
+        self.over |= self._command != 0 and not _is_alive(self._command)
+
+    @property
+    def reached(self) -> int:
+        """The most steps that a worker has committed."""
+        return max(self._words(Word.COMMITTED))
+
+    @property
+    def total_steps(self) -> int:
+        """Of the run; 0 before any worker trains."""
+        return max(self._words(Word.TOTAL_STEPS))
+
+    def send(self, number: signal.Signals, who: str | int) -> bool:
+        """Send a signal to the coordinator, the agent or a rank; returns whether it was there.
+
+        From then on it is as good as gone: what comes next is for its successor.
+        """
+        pid = self._pids.get(who)
+        if pid is None or not _is_alive(pid):
+            return False
+        with suppress(ProcessLookupError):
+            os.kill(pid, number)
+            del self._pids[who]
+            return True
+        return False
+
+    def _words(self, word: Word) -> list[int]:
+        if self.arena is None:
+            return [0]
+        return [self.arena[rank, word] for rank in range(self.arena.world_size)]
+
+    def _note(self, event: dict[str, Any]) -> None:
+        match event.get("event"):
+            case "run-started":
+                self._pids, self.arena = {}, None
+                self.released = self.over = False
+            case "coordinator-started":
+                self._pids[COORDINATOR] = event["pid"]
+            case "agent-started":  # the workers of the one before have ended with it
+                for who in [who for who in self._pids if who != COORDINATOR]:
+                    del self._pids[who]
+                self._pids[AGENT], self.arena = event["pid"], None
+            case "worker-started":
+                self._pids[event["rank"]] = event["pid"]
+            case "worker-exited":
+                if self._pids.get(event["rank"]) == event["pid"]:
+                    del self._pids[event["rank"]]
+            case "generation":
+                self.released = True
+            case "run-ended" | "run-failed":
+                self.over = True
+
+    def _find_arena(self, agent: int) -> None:
+        try:
+            for link in Path(f"/proc/{agent}/fd").iterdir():
+                if str(link.readlink()).startswith(_ARENA):
+                    self.arena = _mapped(link)
+                    self._command = int(_stat(agent)[1])
+                    return
+        except (FileNotFoundError, ProcessLookupError):
+            return  # the agent is gone
+        except PermissionError:
+            raise JobError("the run is another user's; only its owner can strike it") from None
+
+
+def _mapped(link: Path) -> Arena:
+    """The arena that a process has open, for this storm alone: the lock lasts as the mapping does.
+
+    Raises:
+        JobError: Another storm has it.
+    """
+    fd = os.open(link, os.O_RDWR | os.O_CLOEXEC)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return Arena(fd)
+    except BlockingIOError:
+        raise JobError("another storm strikes this run; wait for its end") from None
+    finally:
+        os.close(fd)
+
+
+def _is_alive(pid: int) -> bool:
+    with suppress(FileNotFoundError, ProcessLookupError):
+        return _stat(pid)[0] not in "ZX"
+    return False
+
+
+def _stat(pid: int) -> list[str]:
+    """State, parent and so on; see proc_pid_stat(5)."""
+    text = Path(f"/proc/{pid}/stat").read_text(encoding="ascii", errors="replace")
+    return text.rpartition(")")[2].split()

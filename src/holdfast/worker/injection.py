@@ -1,0 +1,95 @@
+"""Injection: the points at which a worker fails on purpose, because a storm has ordered it to.
+
+What it does then is what would happen anyway: it ends, raises, is slow, computes wrong bits, finds
+the disk full. Nobody else is told that it was asked for.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import time
+from collections.abc import Sequence
+from typing import Final
+
+import torch
+
+from holdfast.arena.memory import Phase
+from holdfast.arena.orders import Order, Orders
+from holdfast.transport.shared_memory import SharedMemoryGroup
+
+EXIT_STATUS: Final = 5
+"""Of a worker that was asked to exit; none of those that mean something."""
+
+_EXPONENTS: Final = {
+    torch.float64: (torch.int64, range(52, 63)),
+    torch.float32: (torch.int32, range(23, 31)),
+    torch.float16: (torch.int16, range(10, 15)),
+    torch.bfloat16: (torch.int16, range(7, 15)),
+}
+"""An integer as wide as a float, and which of its bits are the exponent's (IEEE 754)."""
+
+
+def at_step(group: SharedMemoryGroup) -> None:
+    """Exit, be slow or raise where this worker is to, before it computes anything of a step."""
+    orders = Orders(group.arena, group.rank)
+    if orders.is_due(Order.SLOW):
+        group.arena.enter(group.rank, Phase.COMPUTE)  # as if the user's code were slow
+        time.sleep(orders.obey(Order.SLOW))
+    if orders.is_due(Order.EXIT):
+        orders.obey(Order.EXIT)
+        os._exit(EXIT_STATUS)
+    if orders.is_due(Order.RAISE):
+        orders.obey(Order.RAISE)
+        raise RuntimeError("a fault that was asked for")
+
+
+def at_gradient(group: SharedMemoryGroup, parameters: Sequence[torch.nn.Parameter]) -> None:
+    """Spoil one value of a shard's gradient where this worker is to."""
+    orders = Orders(group.arena, group.rank)
+    for order, spoil in ((Order.NAN, poison), (Order.FLIP, flip)):
+        if orders.is_due(order) and spoil(_gradients(parameters)):
+            orders.obey(order)
+
+
+def at_part(group: SharedMemoryGroup) -> None:
+    """Find the disk full where this worker is to, before it writes its part of a checkpoint.
+
+    Raises:
+        OSError: It is to.
+    """
+    orders = Orders(group.arena, group.rank)
+    if orders.is_due(Order.DISK_FULL):
+        orders.obey(Order.DISK_FULL)
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def poison(gradients: Sequence[torch.Tensor]) -> bool:
+    """Make one value of `gradients` a NaN; returns whether there was one."""
+    for gradient in gradients[:1]:
+        gradient[(0,) * gradient.dim()] = torch.nan
+    return bool(gradients)
+
+
+def flip(gradients: Sequence[torch.Tensor]) -> bool:
+    """Set the highest bit of the exponent that the largest value of `gradients` has not set.
+
+    Returns:
+        Whether there was such a bit; zeros alone are passed over.
+    """
+    largest = max(gradients, key=lambda gradient: float(gradient.abs().max()), default=None)
+    if largest is None or not largest.any():
+        return False
+    place = torch.unravel_index(largest.abs().argmax(), largest.shape)
+    integer, exponent = _EXPONENTS[largest.dtype]
+    bits = largest[tuple(map(int, place))].view(integer)
+    for bit in reversed(exponent):
+        if not int(bits) >> bit & 1:
+            bits |= 1 << bit
+            return True
+    return False
+
+
+def _gradients(parameters: Sequence[torch.nn.Parameter]) -> list[torch.Tensor]:
+    found = (parameter.grad for parameter in parameters)
+    return [each for each in found if each is not None and each.numel() and not each.is_sparse]

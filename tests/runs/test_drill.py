@@ -1,0 +1,102 @@
+"""`holdfast drill`: a job passes if its weights are the same whatever strikes it, and only then."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from conftest import TASKS, wait_until
+
+pytestmark = pytest.mark.slow
+
+SHORT = ["digits", "epochs=2", "batch=128", "model={name: mlp, hidden: [16]}"]
+
+
+def drill(*words, cwd):
+    command = [sys.executable, "-m", "holdfast", "drill", *words, "--json"]
+    done = subprocess.run(command, cwd=cwd, capture_output=True, text=True, check=False)
+    return done, json.loads(done.stdout.splitlines()[-1])
+
+
+def verdicts(report):
+    return [(trial["fault"], trial["policy"], trial["passed"]) for trial in report["trials"]]
+
+
+@pytest.mark.parametrize("policy", ["replace", "shrink", "restart"])
+def test_a_job_of_ours_passes_every_fault(tmp_path, policy):
+    done, report = drill(*SHORT, "--policies", policy, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert (report["status"], report["deterministic"]) == ("passed", True)
+    faults = [
+        "kill", "stop", "exit", "raise", "slow", "nan", "flip",
+        "coordinator", "agent", "disk-full", "damage",
+    ]  # fmt: skip
+    assert verdicts(report) == [(fault, policy, True) for fault in faults]
+    assert all(0 < trial["goodput"] < 10 for trial in report["trials"])
+    twin = json.loads((tmp_path / report["run_dir"] / "twin" / "result.json").read_text())
+    assert twin["weights_sha256"] == report["twin"]["weights_sha256"]
+    kept = sorted(path.name for path in (tmp_path / report["run_dir"]).iterdir())
+    assert kept == ["twin"]  # what has passed is removed
+
+
+def test_jobs_with_ddp_are_tried_with_what_fits_them(tmp_path):
+    done, report = drill(*SHORT, "sync=ddp", "--faults", "kill,agent", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert verdicts(report) == [("kill", "restart", True), ("agent", "restart", True)]
+    done, report = drill(*SHORT, "sync=ddp", "--faults", "nan", cwd=tmp_path)
+    assert done.returncode == 2
+    assert "which nan is none of" in report["message"]
+
+
+def test_a_job_that_is_not_deterministic_fails_and_is_told_so(tmp_path):
+    job = {"task": f"{TASKS}:drawing_from_the_clock", "workers": 2, "shards": 2, "batch": 20}
+    (tmp_path / "odd.yaml").write_text(json.dumps(job))
+    done, report = drill("odd.yaml", "--faults", "kill", "--policies", "replace", cwd=tmp_path)
+    assert done.returncode == 1
+    assert (report["status"], report["deterministic"]) == ("failed", False)
+    assert report["trials"][0]["problem"] == "two undisturbed runs of the job differ too"
+
+
+def test_a_trial_with_other_weights_fails_and_its_run_is_kept(tmp_path):
+    job = {"task": f"{TASKS}:changed_by_a_replacement", "workers": 2, "shards": 2, "batch": 20}
+    (tmp_path / "odd.yaml").write_text(json.dumps(job))
+    done, report = drill("odd.yaml", "--faults", "kill", "--policies", "replace", cwd=tmp_path)
+    assert done.returncode == 1
+    assert (report["status"], report["deterministic"]) == ("failed", True)
+    (trial,) = report["trials"]
+    assert trial["problem"] == "other weights than the undisturbed run"
+    assert (tmp_path / trial["run_dir"] / "receipts.jsonl").exists()
+    assert trial["run_dir"] in done.stderr
+
+
+def test_a_signal_ends_a_drill_and_what_was_tried_is_told(tmp_path):
+    command = [sys.executable, "-m", "holdfast", "drill", "digits", "epochs=2", "--json"]
+    command += ["--run", "drill", "--faults", "kill,stop"]
+    process = subprocess.Popen(
+        command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    running = tmp_path / "drill" / "stop-replace" / "metrics.jsonl"
+    wait_until(lambda: running.exists() and b"loss" in running.read_bytes())
+    os.kill(process.pid, signal.SIGINT)
+    printed, _ = process.communicate(timeout=60)
+    assert process.returncode == 130
+    report = json.loads(printed.splitlines()[-1])
+    assert report["status"] == "stopped"
+    assert verdicts(report) == [("kill", "replace", True)]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--faults", "kil"], "--faults: 'kil' is none; did you mean kill?"),
+        (["--policies", "stop"], "--policies: 'stop' is none; there are replace, shrink, restart"),
+        (["--run", "."], ". is there already; name a new one with --run"),
+    ],
+)
+def test_what_cannot_be_tried_is_refused_in_a_line(tmp_path, words, message):
+    done, report = drill("digits", *words, cwd=tmp_path)
+    assert done.returncode == 2
+    assert report["message"] == message
