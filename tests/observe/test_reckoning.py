@@ -162,6 +162,20 @@ def test_a_refused_checkpoint_shows_in_the_step_from_which_all_went_on():
     assert "   from    the start" in receipts.text(receipt, LOGS)
 
 
+def test_a_worker_that_exits_while_a_coordinator_is_away_is_no_victim_of_that():
+    [receipt] = reckon(
+        [
+            event(6.1, "coordinator-exited", pid=1, status=-9, cause="was killed by SIGKILL"),
+            exited(6.3, 1, "exited 5", 5),
+            started(6.9, 1, pid=200),
+            generation(7.1, 2, [0, 1, 2, 3], at_step=5),
+        ],
+        [step(7.4, 6)],
+    )
+    assert [cause.who for cause in receipt.causes] == ["the coordinator", "rank 1"]
+    assert receipt.ended == ()
+
+
 def test_nobody_is_called_away_for_a_coordinator():
     [receipt] = reckon(
         [

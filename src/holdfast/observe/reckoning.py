@@ -124,7 +124,8 @@ class Reckoning:
         started, hung, stack = (self._told.pop((name, pid), None) for name in names)
         if self._open is not None:
             known_then = started is None or _time(started) < self._open.lost_at
-            if event["called_off"] or (_may_follow(event) and known_then):
+            felt = any(cause.who != _COORDINATOR for cause in self._open.causes)
+            if event["called_off"] or (_may_follow(event) and known_then and felt):
                 self._open.ended.add(rank)
                 return
         if event["called_off"]:
