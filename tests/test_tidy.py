@@ -55,13 +55,16 @@ def test_no_module_is_a_drawer_for_odds_and_ends():
 
 
 def test_nothing_that_crosses_a_file_or_a_wire_is_run():
+    """But the script that the user has asked to run."""
     forbidden = re.compile(r"\bpickle\b|\beval\(|\bexec\(|torch\.load|yaml\.load\(|shell=True")
     found = [
         f"{path.name}: {line.strip()}"
         for path in SOURCES
         if path.name != "cifar.py"  # it reads pickles with an unpickler that runs nothing
         for line in path.read_text().splitlines()
-        if forbidden.search(line) and "model.eval()" not in line
+        if forbidden.search(line)
+        and "model.eval()" not in line
+        and (path.name, line.split("#")[0].strip()) != ("script.py", "exec(code, vars(main))")
     ]
     assert found == []
 
@@ -91,8 +94,9 @@ def test_the_keys_of_a_job_are_these():
     from holdfast.job.spec import Job
 
     assert list(Job.model_fields) == [
-        "name", "task", "params", "data", "model", "optimizer", "schedule", "batch", "epochs",
-        "seed", "clip_norm", "workers", "shards", "shares", "numerics", "sync", "port", "device",
+        "name", "task", "params", "script", "data", "model", "optimizer", "schedule", "batch",
+        "epochs", "seed", "clip_norm", "workers", "shards", "shares", "numerics", "sync", "port",
+        "device",
         "precision", "compile", "threads_per_worker", "timeout_s", "hang_s",
         "on_failure", "non_finite",
         "restarts", "evaluation", "loader", "checkpoint", "notify",
@@ -124,6 +128,20 @@ def test_the_options_of_the_command_are_these():
         "drill": ["--faults", "--json", "--policies", "--run", "--seed", "job", "overrides"],
         "events": ["--json", "run"],
         "jobs": ["--json"],
+        "run": [
+            "--hang-s",
+            "--json",
+            "--module",
+            "--nproc-per-node",
+            "--nproc_per_node",
+            "--restarts",
+            "--run",
+            "--tee",
+            "--workers",
+            "-m",
+            "arguments",
+            "script",
+        ],
         "train": [
             "--device",
             "--download",

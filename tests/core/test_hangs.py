@@ -13,7 +13,7 @@ def verdict_after(seconds, **sighting):
     for look in range(int(seconds / LOOK_S) + 1):
         changes = {key: value(look) for key, value in sighting.items() if callable(value)}
         seen = {"since": 5.0, "cpu_s": 1.0, "stopped": False, **sighting, **changes}
-        says = says or watch.see(1, Sighting(**seen), 100 + look * LOOK_S)
+        says = says or watch.see({1: Sighting(**seen)}, 100 + look * LOOK_S).get(1, "")
     return says
 
 
@@ -42,6 +42,51 @@ def test_whoever_uses_the_processor_works():
     assert verdict_after(500, activity=Activity.OWN, cpu_s=lambda look: look * 0.01) == ""
 
 
+def test_whoever_only_murmurs_does_not():
+    cpu_s = {"cpu_s": lambda look: look * LOOK_S * 0.005}
+    assert verdict_after(20, activity=Activity.USER, **cpu_s) == ""
+    assert verdict_after(40, activity=Activity.USER, **cpu_s).startswith("did nothing for 3")
+
+
+def test_whoever_has_murmured_for_long_and_then_works_is_seen_to_work():
+    def cpu_s(look):
+        seconds = look * LOOK_S
+        return 0.005 * seconds if seconds < 25 else seconds - 24.875
+
+    assert verdict_after(50, activity=Activity.USER, cpu_s=cpu_s) == ""
+
+
+def together(seconds, **cpu_s):
+    """What a watch over workers that wait for each other says of them after so long."""
+    watch, says = HangWatch(user_s=3.0, together=True), {}
+    for look in range(int(seconds / LOOK_S) + 1):
+        seen = {
+            int(name[1:]): Sighting(
+                activity=Activity.USER if used is not None else Activity.WAITING,
+                since=5.0,
+                cpu_s=look * LOOK_S * (used or 0),
+                stopped=False,
+            )
+            for name, used in cpu_s.items()
+        }
+        says = says or watch.see(seen, 100 + look * LOOK_S)
+    return says
+
+
+def test_of_workers_that_wait_for_each_other_none_hangs_while_one_works():
+    assert together(60, p1=0, p2=0.5, p3=0) == {}
+
+
+def test_of_workers_that_wait_for_each_other_all_hang_where_none_works():
+    assert together(2.8, p1=0, p2=0.001) == {}
+    assert together(3.5, p1=0, p2=0.001).keys() == {1, 2}
+    assert "nor did any other worker for 3." in together(3.5, p1=0, p2=0)[1]
+
+
+def test_who_has_finished_excuses_nobody():
+    assert together(3.5, p1=0, p2=None).keys() == {1}
+
+
 def test_whoever_goes_from_phase_to_phase_works():
     assert verdict_after(500, activity=Activity.OWN, since=lambda look: look // 7) == ""
 
@@ -51,7 +96,7 @@ def test_what_has_lately_taken_long_may_take_three_times_as_long():
 
     def at(now, since):
         seen = Sighting(activity=Activity.USER, since=since, cpu_s=1.0, stopped=False)
-        return watch.see(1, seen, now)
+        return watch.see({1: seen}, now)
 
     looks = [look * LOOK_S for look in range(200)]
     assert not any(at(now, since=0.0 if now < 0.9 else 0.9) for now in looks if now < 3.4)
@@ -61,4 +106,13 @@ def test_what_has_lately_taken_long_may_take_three_times_as_long():
 def test_a_watch_that_was_held_up_itself_begins_anew():
     watch = HangWatch(user_s=1.0)
     seen = Sighting(activity=Activity.OWN, since=0.0, cpu_s=1.0, stopped=True)
-    assert [watch.see(1, seen, now) for now in (0.0, 5.0, 10.0, 15.0)] == [""] * 4
+    assert [watch.see({1: seen}, now) for now in (0.0, 5.0, 10.0, 15.0)] == [{}] * 4
+
+
+def test_a_stopped_worker_hangs_though_others_work():
+    watch = HangWatch(user_s=30.0, together=True)
+    for look in range(12):
+        works = Sighting(activity=Activity.USER, since=5.0, cpu_s=look, stopped=False)
+        stopped = Sighting(activity=Activity.USER, since=5.0, cpu_s=1.0, stopped=True)
+        says = watch.see({1: works, 2: stopped}, look * LOOK_S)
+    assert says == {2: "was stopped for 1.0 s"}

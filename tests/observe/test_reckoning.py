@@ -66,6 +66,23 @@ def test_a_worker_that_is_replaced():
     assert (receipt.number, receipt.outcome, receipt.time_unix_s) == (1, "recovered", 6.7)
 
 
+def test_a_script_that_begins_anew_has_steps_of_its_own():
+    events, _ = run_of(2, 0)
+    went = [
+        killed(6.1, 1),
+        exited(6.2, 0, "exited 3", 3, called_off=True),
+        started(6.3, 0, pid=200),
+    ]
+    release = generation(6.4, 2, [0, 1], at_step=0, restored=True)
+    [receipt] = Reckoning(tells_steps=False).see([*events, *went, release], [])
+    assert receipts.text(receipt, LOGS).splitlines() == [
+        "── receipt 1 ── rank 1 was killed by SIGKILL",
+        "   others  rank 0 had to end because of that",
+        "   time    0.30 s: forked 0.20, all ready 0.10",
+        "   then    the script began anew",
+    ]
+
+
 def test_a_blow_on_purpose_is_named_and_timed_from_there():
     [receipt] = reckon(
         [

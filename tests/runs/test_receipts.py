@@ -38,7 +38,8 @@ def receipts(train, tmp_path):
 
     def run(kill=None, **keys):
         path, said = tmp_path / "run", []
-        follower = Follower(path, said.append, Notifier(load.check({}, where="test"), {}))
+        job = load.check({}, where="test")
+        follower = Follower(path, job, said.append, Notifier(job, {}))
 
         def see(arena):
             follower.watch()

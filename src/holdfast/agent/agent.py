@@ -13,7 +13,6 @@ import contextlib
 import os
 import select
 import selectors
-import signal
 import time
 from collections import deque
 from dataclasses import dataclass
@@ -21,22 +20,21 @@ from pathlib import Path
 from typing import Final
 
 from holdfast.agent.blame import failure_of
-from holdfast.agent.child import KILL_TIMEOUT_S
 from holdfast.agent.forks import Forks
-from holdfast.agent.watch import look_at
+from holdfast.agent.process import Process
+from holdfast.agent.watch import Watch
 from holdfast.arena.host_memory import OomKills
 from holdfast.arena.memory import Arena, Word
 from holdfast.checkpoint import manifest
 from holdfast.core import actions, events
-from holdfast.core.hangs import HangWatch
 from holdfast.core.protocol import Failure
 from holdfast.core.supervisor import Supervisor
-from holdfast.errors import HoldfastError, ProtocolError
+from holdfast.errors import ProtocolError
 from holdfast.job.spec import Job
 from holdfast.observe.lines import EventLog
 from holdfast.observe.run_dir import worker_log
-from holdfast.observe.stacks import ask, innermost, stacks_file
-from holdfast.wire.channel import Channel, pair
+from holdfast.observe.stacks import stacks_file
+from holdfast.wire.channel import pair
 from holdfast.wire.launch import LEFT_STATUS, Launch
 from holdfast.wire.link import Link
 from holdfast.wire.messages import (
@@ -59,30 +57,8 @@ LOOK_S: Final = 0.1
 """How often each worker is looked at."""
 LEAVE_TIMEOUT_S: Final = 5.0
 """How long workers that have finished may take to leave, before they are killed."""
-
-
-@dataclass(slots=True, kw_only=True, eq=False)
-class _Worker:
-    """A process.
-
-    Attributes:
-        number: What the machine calls it.
-        failure: Its last words.
-        called_off: Whether it was ended for no fault of its own.
-        hung: Why it was held to hang, if it was.
-        stacks_from: Where in their file its stacks begin; None if it was not asked for them.
-    """
-
-    rank: int
-    number: int
-    pid: int
-    pidfd: int
-    channel: Channel
-    failure: Failed | None = None
-    called_off: bool = False
-    hung: str = ""
-    stacks_from: int | None = None
-    killed_at: float | None = None
+STOP_TIMEOUT_S: Final = 30.0
+"""How long a script may take to end after SIGTERM."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,15 +103,17 @@ class Agent:
         self._run, self._forks, self._arena, self._log = run, forks, arena, log
         self._link = link
         self._machine = Supervisor(name, run.job.workers, HEARTBEAT_S, time.monotonic())
-        self._workers: dict[int, _Worker] = {}
+        self._workers: dict[int, Process] = {}
         self._selector = selectors.DefaultSelector()
         self._selector.register(forks.channel, selectors.EVENT_READ, self._hear_fork_server)
         self._selector.register(link, selectors.EVENT_READ, self._hear_coordinator)
-        self._hangs = HangWatch(run.job.hang_s)
+        self._is_script = run.job.script is not None
+        self._watch = Watch(run.job, arena)
         self._events: deque[events.AgentEvent] = deque()
         self._look_at = time.monotonic()
         self._oom_kills = OomKills()
         self._forming_since: float | None = None
+        self._stopping_since: float | None = None
         self._members: tuple[int, ...] = ()
         self.left: str | None = None
 
@@ -158,10 +136,10 @@ class Agent:
         if self.left == "":
             self._await_ends(LEAVE_TIMEOUT_S)
         for worker in self._workers.values():
-            self._kill(worker)
+            worker.kill()
         self._await_ends(LEAVE_TIMEOUT_S)
         for worker in self._workers.values():
-            self._forget(worker)
+            worker.forget()
         self._selector.close()
 
     def _hear_coordinator(self) -> None:
@@ -191,7 +169,7 @@ class Agent:
             case actions.Kill(rank, process):
                 if process in self._workers:
                     self._workers[process].called_off = True
-                    self._kill(self._workers[process])
+                    self._workers[process].kill()
                 else:  # it has ended well by itself
                     self._tell(events.Exited(rank, process, Failure(cause="was gone already")))
             case actions.Release():
@@ -201,7 +179,7 @@ class Agent:
             case actions.RequestSave(generation, number):
                 self._arena.request_save(generation, number)
             case actions.RequestStop():
-                self._arena.request_stop()
+                self._stop()
             case actions.Leave(reason):
                 self.left = reason
                 if not reason:
@@ -223,7 +201,14 @@ class Agent:
         finally:
             os.close(log)
             far.close()
-        worker = _Worker(rank=rank, number=number, pid=pid, pidfd=pidfd, channel=near)
+        worker = Process(
+            rank=rank,
+            number=number,
+            pid=pid,
+            pidfd=pidfd,
+            channel=near,
+            stacks=stacks_file(run.directory / "logs", rank),
+        )
         self._workers[number] = worker
         self._selector.register(near, selectors.EVENT_READ, lambda: self._hear(worker))
         self._log.event("worker-started", rank=rank, pid=pid)
@@ -254,23 +239,20 @@ class Agent:
             )
         )
 
+    def _stop(self) -> None:
+        """Ask the workers to end: scripts by a signal, which they may see to for a while."""
+        self._stopping_since = time.monotonic()
+        self._arena.request_stop()
+        if self._is_script:
+            for worker in self._workers.values():
+                worker.ask_to_end()
+
     def _send_all(self, message: AnyMessage) -> None:
         for worker in self._workers.values():
             with contextlib.suppress(ConnectionError):  # it died; the fork server will say so
                 worker.channel.send(message)
 
-    @staticmethod
-    def _kill(worker: _Worker) -> None:
-        worker.killed_at = worker.killed_at or time.monotonic()
-        with contextlib.suppress(ProcessLookupError):
-            signal.pidfd_send_signal(worker.pidfd, signal.SIGKILL)
-
-    @staticmethod
-    def _forget(worker: _Worker) -> None:
-        worker.channel.close()
-        os.close(worker.pidfd)
-
-    def _hear(self, worker: _Worker) -> None:
+    def _hear(self, worker: Process) -> None:
         if worker.number not in self._workers:
             return  # buried since it was found to have something to say
         for message in worker.channel.poll(0):
@@ -278,7 +260,7 @@ class Agent:
         if worker.channel.at_end:
             self._selector.unregister(worker.channel)
 
-    def _on_worker(self, worker: _Worker, message: AnyMessage) -> None:
+    def _on_worker(self, worker: Process, message: AnyMessage) -> None:
         match message:
             case Parked():
                 rooted = self._arena.rooted
@@ -310,14 +292,13 @@ class Agent:
             for worker in found:  # none, if it was of an earlier run on this fork server
                 self._bury(worker, message.status)
 
-    def _bury(self, worker: _Worker, status: int) -> None:
+    def _bury(self, worker: Process, status: int) -> None:
         del self._workers[worker.number]
-        self._hangs.forget(worker.number)
         for late in worker.channel.drain():
             self._on_worker(worker, late)
         with contextlib.suppress(KeyError):
             self._selector.unregister(worker.channel)
-        self._forget(worker)
+        worker.forget()
         failure = failure_of(
             worker.rank,
             status,
@@ -326,27 +307,33 @@ class Agent:
             out_of_memory=self._oom_kills.look(),
         )
         self._note_end(worker, status, failure)
-        self._tell(events.Exited(worker.rank, worker.number, failure))
+        if self._has_ended_well(worker, status):
+            end = "finished" if self._stopping_since is None else "stopped"
+            self._tell(events.Finished(worker.rank, self._machine.generation, {"status": end}))
+        else:
+            self._tell(events.Exited(worker.rank, worker.number, failure))
 
-    def _note_end(self, worker: _Worker, status: int, failure: Failure) -> None:
+    def _has_ended_well(self, worker: Process, status: int) -> bool:
+        """Whether the end of a process is that of its script, which may end it by itself."""
+        if not self._is_script or worker.called_off:
+            return False
+        return self._stopping_since is not None or (status == 0 and worker.failure is None)
+
+    def _note_end(self, worker: Process, status: int, failure: Failure) -> None:
         who = {"rank": worker.rank, "pid": worker.pid}
-        if worker.stacks_from is not None:
-            frames = innermost(self._stacks_of(worker), worker.stacks_from)
+        frames = worker.told_frames()
+        if frames is not None:
             self._log.event("worker-stack", **who, frames=frames)
-        left = self.left is not None
+        left = self.left is not None or self._has_ended_well(worker, status)
         left |= status == LEFT_STATUS and self._forming_since is not None
-        called_off = not worker.hung and (worker.called_off or left)
         self._log.event(
             "worker-exited",
             **who,
             status=status,
             cause=failure.cause,
             error=failure.error,
-            called_off=called_off,
+            called_off=not worker.hung and (worker.called_off or left),
         )
-
-    def _stacks_of(self, worker: _Worker) -> Path:
-        return stacks_file(self._run.directory / "logs", worker.rank)
 
     def _end_hung(self) -> None:
         """Kill workers that no longer get on; what follows is what follows any death.
@@ -360,30 +347,22 @@ class Agent:
         self._oom_kills.look()
         limit_s, since = self._run.job.timeout_s, self._forming_since
         late = self._machine.absent if since is not None and now - since > limit_s else []
+        hung = self._watch.look({each.pid: each.rank for each in self._workers.values()}, now)
+        overdue = self._is_script and now - (self._stopping_since or now) > STOP_TIMEOUT_S
         for worker in self._workers.values():
-            self._check_end(worker, now)
-            sighting = look_at(self._arena, worker.rank, worker.pid)
-            why = self._hangs.see(worker.number, sighting, now) if sighting else ""
+            worker.check_end(now)
+            why = hung.get(worker.pid, "")
             if worker.number in late:
                 why = f"did not stand still for {limit_s:.0f} s"
-            if worker.hung:
-                self._kill(worker)
+            if worker.hung or overdue:
+                worker.kill()
             elif why:
                 worker.hung = why
                 self._log.event("worker-hung", rank=worker.rank, pid=worker.pid, reason=why)
-                if sighting is None or sighting.stopped:
-                    self._kill(worker)
+                if self._watch.can_answer(worker.pid):
+                    worker.ask_where()
                 else:
-                    worker.stacks_from = ask(worker.pidfd, self._stacks_of(worker))
-
-    @staticmethod
-    def _check_end(worker: _Worker, now: float) -> None:
-        """Raises: HoldfastError: a worker has been killed long ago and does not end."""
-        if worker.killed_at is not None and now - worker.killed_at > KILL_TIMEOUT_S:
-            raise HoldfastError(
-                f"rank {worker.rank} was killed and has not ended within {KILL_TIMEOUT_S:.0f} s, "
-                "as if a disk hung; resume the run from its last checkpoint, on another host"
-            )
+                    worker.kill()
 
     def _await_ends(self, timeout_s: float) -> None:
         deadline = time.monotonic() + timeout_s

@@ -20,6 +20,7 @@ import selectors
 import signal
 import socket
 import sys
+import threading
 import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -46,7 +47,8 @@ def main() -> None:
     die_with_parent(options.parent)
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]  # a line that a worker
     # prints is to be in its log before it dies, and to be seen by those who follow the log
-    _on_signals(lambda *_: None)
+    for number in STOP_SIGNALS:
+        signal.signal(number, _leave_to_agent)
     with _without_collector():
         entry = importlib.import_module(options.entry)
         entry.warm_up()
@@ -151,6 +153,7 @@ class _Server:
         status = _CRASHED
         try:
             die_with_parent(server)
+            os.setsid()  # what it starts is known by that, and ends with it
             for key in list(self._selector.get_map().values()):
                 os.close(key.fd)
             self._selector.close()
@@ -162,8 +165,9 @@ class _Server:
         except BaseException:  # noqa: BLE001  # the end of this process: nobody above reports it
             traceback.print_exc()
         finally:
-            sys.stdout.flush()
-            sys.stderr.flush()
+            for stream in (sys.stdout, sys.stderr):
+                with contextlib.suppress(Exception):  # user code may have put anything there
+                    stream.flush()
             os._exit(status)
 
     def _reap(self, agent: _Agent, worker: _Worker) -> None:
@@ -172,31 +176,35 @@ class _Server:
         agent.workers.remove(worker)
         self._selector.unregister(worker.pidfd)
         os.close(worker.pidfd)
+        with contextlib.suppress(ProcessLookupError):  # it was killed before it had a group
+            os.killpg(worker.pid, signal.SIGKILL)
         _, wait_status = os.waitpid(worker.pid, 0)
         status = os.waitstatus_to_exitcode(wait_status)
         with contextlib.suppress(ConnectionError):
             agent.channel.send(Exited(rank=worker.rank, pid=worker.pid, status=status))
 
 
-def _on_signals(handler: signal.Handlers | Callable[..., None]) -> None:
-    """Handle so what, sent to the whole tree, is for the agent: it has the workers save and end."""
-    for number in STOP_SIGNALS:
-        signal.signal(number, handler)
+def _leave_to_agent(*_: object) -> None:
+    """What is sent to the whole tree: the agent has the workers save and end."""
 
 
 def _let_children_end() -> None:
     """Have what a task forks end when the task tells it to, however early."""
-    mask, signals = signal.pthread_sigmask, set(STOP_SIGNALS)
+    masks: dict[int, set[signal.Signals | int]] = {}  # of the threads that fork just now
+
+    def before() -> None:
+        masks[threading.get_ident()] = signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
+
+    def after() -> None:
+        signal.pthread_sigmask(signal.SIG_SETMASK, masks.pop(threading.get_ident()))
 
     def in_child() -> None:
-        _on_signals(signal.SIG_DFL)
-        mask(signal.SIG_UNBLOCK, signals)
+        for number in STOP_SIGNALS:
+            if signal.getsignal(number) is _leave_to_agent:
+                signal.signal(number, signal.SIG_DFL)
+        after()
 
-    os.register_at_fork(
-        before=lambda: mask(signal.SIG_BLOCK, signals),
-        after_in_parent=lambda: mask(signal.SIG_UNBLOCK, signals),
-        after_in_child=in_child,
-    )
+    os.register_at_fork(before=before, after_in_parent=after, after_in_child=in_child)
 
 
 @contextlib.contextmanager

@@ -13,6 +13,8 @@ import sys
 from dataclasses import dataclass
 from typing import Final
 
+from holdfast.wire import shell
+
 WORKER: Final = "holdfast.worker.main"
 """The module whose `main` a training worker runs."""
 
@@ -29,11 +31,15 @@ _GLIBC: Final = {
 
 def worker_environment() -> dict[str, str]:
     """The environment that workers get; what the user has set for glibc wins."""
+    return {**os.environ, **_own_variables()}
+
+
+def _own_variables() -> dict[str, str]:
     tunables = [f"glibc.{name}={value}" for name, value in _GLIBC.items()]
     tunables += filter(None, [os.environ.get("GLIBC_TUNABLES")])
     # One thread until a worker sets its own number: a process with threads must not be forked.
     threads = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
-    return {**os.environ, **threads, "GLIBC_TUNABLES": ":".join(tunables)}
+    return {**threads, "GLIBC_TUNABLES": ":".join(tunables)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,14 +62,14 @@ def spawn(entry: str) -> Spawned:
     near, far = socket.socketpair()
     output = os.memfd_create("holdfast-fork-server", os.MFD_CLOEXEC)
     arguments = ["--socket", str(far.fileno()), "--parent", str(os.getpid()), "--entry", entry]
-    path = os.pathsep.join(entry for entry in sys.path if entry)
+    own = {**_own_variables(), "PYTHONPATH": os.pathsep.join(entry for entry in sys.path if entry)}
     process = subprocess.Popen(
         [sys.executable, "-m", "holdfast.agent.fork_server", *arguments],
         stdin=subprocess.DEVNULL,
         stdout=output,
         stderr=output,
         pass_fds=[far.fileno()],
-        env={**worker_environment(), "PYTHONPATH": path},
+        env={**os.environ, **own, **shell.remembered(own)},
         start_new_session=True,
     )
     far.close()

@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Collection, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
 from holdfast.arena.memory import Arena, Phase, Word
-from holdfast.core.hangs import Activity, Sighting
+from holdfast.core.hangs import Activity, HangWatch, Sighting
+from holdfast.job.spec import Job
+
+SEARCH_S: Final = 1.0
+"""How often at most it is looked for what workers have started."""
 
 _TICKS_PER_S: Final = os.sysconf("SC_CLK_TCK")
 _ACTIVITIES: Final = {
@@ -17,17 +24,104 @@ _ACTIVITIES: Final = {
 }
 
 
-def look_at(arena: Arena, rank: int, pid: int) -> Sighting | None:
-    """How worker `rank`, process `pid`, is; None if it is gone. See proc_pid_stat(5)."""
+@dataclass(slots=True)
+class _Account:
+    """The processor time of a worker and of what it has started, in ticks.
+
+    Attributes:
+        own: What it has used itself, and what the children had that it has waited for.
+        others: What the others have used while it was seen.
+        known: What each of these had used then, by process.
+    """
+
+    own: int = -1
+    others: int = 0
+    known: dict[int, int] = field(default_factory=dict)
+
+
+class Watch:
+    """Over an agent's workers.
+
+    Args:
+        job: What they do.
+        arena: Says what they are at.
+    """
+
+    def __init__(self, job: Job, arena: Arena) -> None:
+        self._arena = arena
+        self._hangs = HangWatch(job.hang_s, together=job.script is not None)
+        self._accounts: dict[int, _Account] = {}
+        self._running: set[int] = set()
+        self._search_at = 0.0
+
+    def look(self, workers: Mapping[int, int], now: float) -> dict[int, str]:
+        """Look at workers.
+
+        Args:
+            workers: The rank of each by its process, which is a session of its own.
+            now: Monotonic seconds.
+
+        Returns:
+            Why some are held to hang, by process.
+        """
+        states = {pid: state for pid in workers if (state := _state(pid))}
+        self._running = {pid for pid, (state, _) in states.items() if state != "T"}
+        accounts = {pid: self._accounts.get(pid, _Account()) for pid in states}
+        still = [pid for pid, (_, ticks) in states.items() if ticks == accounts[pid].own]
+        for pid, (_, ticks) in states.items():
+            accounts[pid].own = ticks
+        if now >= self._search_at and any(self._at(workers[pid]) is Activity.USER for pid in still):
+            self._search_at = now + SEARCH_S
+            _count_others(accounts)
+        self._accounts = accounts
+        return self._hangs.see(
+            {
+                pid: Sighting(
+                    activity=self._at(workers[pid]),
+                    since=self._arena[workers[pid], Word.PHASE_SINCE] / 1e9,
+                    cpu_s=(ticks + accounts[pid].others) / _TICKS_PER_S,
+                    stopped=pid not in self._running,
+                )
+                for pid, (_, ticks) in states.items()
+            },
+            now,
+        )
+
+    def can_answer(self, pid: int) -> bool:
+        """Whether a worker could say where it stands when it was last looked at."""
+        return pid in self._running
+
+    def _at(self, rank: int) -> Activity:
+        return _ACTIVITIES.get(Phase(self._arena[rank, Word.PHASE]), Activity.WAITING)
+
+
+def _count_others(accounts: Mapping[int, _Account]) -> None:
+    """Add what the processes that workers have started have used since the last time."""
+    for leader, pids in _sessions(accounts).items():
+        account = accounts[leader]
+        found = {pid: state[1] for pid in pids if (state := _state(pid))}
+        account.others += sum(
+            max(0, used - account.known.get(pid, used)) for pid, used in found.items()
+        )
+        account.known = found
+
+
+def _sessions(leaders: Collection[int]) -> dict[int, list[int]]:
+    """The other processes of sessions."""
+    members: dict[int, list[int]] = {leader: [] for leader in leaders}
+    for entry in Path("/proc").iterdir():
+        with suppress(ValueError, OSError):  # it is no process, or is gone
+            leader = os.getsid(pid := int(entry.name))
+            if leader in members and pid != leader:
+                members[leader].append(pid)
+    return members
+
+
+def _state(pid: int) -> tuple[str, int] | None:
+    """A process's state, and ticks it has used; None if it is gone. See proc_pid_stat(5)."""
     try:
         text = Path(f"/proc/{pid}/stat").read_text(encoding="ascii", errors="replace")
     except OSError:
         return None
     state, *fields = text.rpartition(")")[2].split()
-    used = sum(map(int, fields[10:14]))  # by itself and by children that it has waited for
-    return Sighting(
-        activity=_ACTIVITIES.get(Phase(arena[rank, Word.PHASE]), Activity.WAITING),
-        since=arena[rank, Word.PHASE_SINCE] / 1e9,
-        cpu_s=used / _TICKS_PER_S,
-        stopped=state == "T",
-    )
+    return state, sum(map(int, fields[10:14]))  # its own and that of children it has waited for

@@ -9,6 +9,7 @@ import typer
 
 from holdfast.agent.spawn import Spawned
 from holdfast.cli import bench, chaos, drill, events, jobs, train
+from holdfast.cli import run as script
 from holdfast.errors import HoldfastError, JobError, WorkerFailed
 
 USAGE_STATUS = 2
@@ -21,6 +22,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.command("train")(train.train)
+app.command("run", context_settings={"allow_interspersed_args": False})(script.run)
 app.command("chaos")(chaos.chaos)
 app.command("drill")(drill.drill)
 app.command("events")(events.events)
@@ -43,6 +45,15 @@ def run(spawned: Spawned | None) -> None:
             print(error.traceback or "", end="", file=sys.stderr)
         message = " ".join(str(error).split())  # that of another library may have lines
         print(f"holdfast: {message}", file=sys.stderr)
-        if "--json" in sys.argv:
+        if "--json" in _own(sys.argv[1:]):
             print(json.dumps({"error": type(error).__name__, "message": message}))
         sys.exit(USAGE_STATUS if isinstance(error, JobError) else 1)
+
+
+def _own(words: list[str]) -> list[str]:
+    """The words for the command itself: those behind a script are for the script."""
+    if words[:1] != ["run"]:
+        return words
+    command = typer.main.get_group(app).commands["run"]
+    context = command.make_context("run", words[1:], resilient_parsing=True)
+    return words[: len(words) - len(context.params["arguments"] or ())]

@@ -18,11 +18,11 @@ from holdfast.agent.forks import ForkServer
 from holdfast.agent.spawn import WORKER, spawn
 from holdfast.cli import complete
 from holdfast.cli.train import STOPPED_STATUS
-from holdfast.engines.train import RUNS
 from holdfast.errors import JobError
 from holdfast.faults.drill import KINDS, POLICIES, Drill, Report, Trial, check, fitting
 from holdfast.job import load
 from holdfast.job.faults import nearest
+from holdfast.observe.run_dir import RUNS
 from holdfast.observe.terminal import closing_table
 from holdfast.tasks import reference
 

@@ -8,9 +8,9 @@ from typing import Annotated
 
 import typer
 
-from holdfast.engines.train import RUNS
 from holdfast.errors import JobError
 from holdfast.observe import history, lines
+from holdfast.observe.run_dir import RUNS
 
 
 def events(

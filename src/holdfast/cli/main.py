@@ -13,7 +13,7 @@ def main() -> None:
         sys.exit("holdfast: needs Linux (memfd, pidfd and fork)")
     words = sys.argv[1:]
     command, first = [*words, "", ""][:2]
-    new = command in {"train", "drill"} or (command == "chaos" and not first.startswith("-"))
+    new = command in {"train", "run", "drill"} or (command == "chaos" and not first.startswith("-"))
     at_once = new and not {"--help", "--dry-run"} & set(words)
     spawned = spawn(WORKER) if at_once else None
     try:

@@ -70,7 +70,7 @@ def train(
     options = {"workers": workers, "device": device}
     extra = [f"{key}={value}" for key, value in options.items() if value is not None]
     chosen = load.load(job, [*(overrides or []), *extra])
-    shown = _ranks(tee, chosen.workers)
+    shown = ranks(tee, chosen.workers)
     if dry_run:
         text = json.dumps(chosen.model_dump(mode="json")) if as_json else load.dump(chosen)
         print(text.rstrip("\n"))
@@ -101,8 +101,12 @@ def _download(data: Data | None) -> None:
         fetch(name, PUBLISHED[name], directory(name), view.report)
 
 
-def _ranks(tee: str | None, workers: int) -> frozenset[int]:
-    """The ranks that `--tee` names."""
+def ranks(tee: str | None, workers: int) -> frozenset[int]:
+    """The ranks that `--tee` names.
+
+    Raises:
+        JobError: There is no such rank.
+    """
     if tee is None:
         return frozenset()
     known = {str(rank): rank for rank in range(workers)}

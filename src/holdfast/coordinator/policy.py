@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Final
 
 from holdfast.core.run import Policy
@@ -13,6 +14,8 @@ RECONNECT_S: Final = 10.0
 """How long one may be without a stream: whoever runs it says at once that it is lost, if it is."""
 REST_S: Final = 5.0
 """How long a world that has shrunk goes on before lost workers are replaced."""
+REPEAT_S: Final = 30.0
+"""How soon a script must fail again for it to be the same failure: its steps are not known."""
 
 
 def policy_of(job: Job) -> Policy:
@@ -27,6 +30,7 @@ def policy_of(job: Job) -> Policy:
         reconnect_s=RECONNECT_S,
         failures=0 if stops else job.restarts.limit,
         window_s=job.restarts.window_s,
+        repeat_s=math.inf if job.script is None else REPEAT_S,
         anew=anew,
         checkpoint_s=job.checkpoint.every_s,
     )

@@ -3,12 +3,16 @@
 Only what cannot be work counts. A worker that the kernel holds stopped does nothing, whatever it
 was at. One that computes uses the processor, so if it does not, for much longer than it ever took,
 it is stuck. Who waits for others or for samples is never suspected.
+
+A script's workers wait for each other in code that is not ours, so there they cannot be told from
+one that is stuck: only where none of them does anything, all are.
 """
 
 from __future__ import annotations
 
 import enum
 from collections import deque
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -19,6 +23,8 @@ OWN_S: Final = 1.0
 SLACK: Final = 3
 """And how much longer than the longest of the last times."""
 RECENT: Final = 20
+MURMUR: Final = 0.01
+"""How much of a processor is nothing: libraries have threads that wake now and then."""
 GAP_S: Final = 1.0
 """Between two looks that are further apart, whoever looks was held up himself."""
 
@@ -55,9 +61,18 @@ class Sighting:
 
 @dataclass(slots=True)
 class _Known:
+    """A worker that has been seen before.
+
+    Attributes:
+        last, seen_at: The last look at it.
+        idle_since, cpu_then_s: When it last got on, and the processor time that it had used then.
+        durations: How long it was lately at what, seconds.
+    """
+
     last: Sighting
     seen_at: float
     idle_since: float
+    cpu_then_s: float
     stopped_since: float | None = None
     durations: dict[Activity, deque[float]] = field(default_factory=dict)
 
@@ -67,40 +82,53 @@ class HangWatch:
 
     Args:
         user_s: How long the user's code may go without using the processor, seconds.
+        together: Whether workers wait for each other in the user's code.
     """
 
-    def __init__(self, user_s: float) -> None:
+    def __init__(self, user_s: float, *, together: bool = False) -> None:
         self._limits = {Activity.OWN: OWN_S, Activity.USER: user_s}
+        self._together = together
         self._known: dict[int, _Known] = {}
 
-    def see(self, process: int, sighting: Sighting, now: float) -> str:
-        """Take a look at a worker; returns why it is held to hang, or nothing."""
-        known = self._known.get(process)
-        if known is None or now - known.seen_at > GAP_S:
-            self._known[process] = _Known(sighting, now, now)
+    def see(self, sightings: Mapping[int, Sighting], now: float) -> dict[int, str]:
+        """Take a look at all workers, by process; returns why some are held to hang."""
+        self._known = {
+            process: self._compare(self._known.get(process), sighting, now)
+            for process, sighting in sightings.items()
+        }
+        found = {p: why for p, known in self._known.items() if (why := self._judge(known, now))}
+        in_user_code = {p for p, seen in sightings.items() if seen.activity is Activity.USER}
+        if self._together and not in_user_code <= found.keys():
+            return {process: why for process, why in found.items() if sightings[process].stopped}
+        return found
+
+    def _judge(self, known: _Known, now: float) -> str:
+        """Why a worker is held to hang, or nothing."""
+        if known.stopped_since is not None:
+            stopped_s = now - known.stopped_since
+            return f"was stopped for {stopped_s:.1f} s" if stopped_s >= STOPPED_S else ""
+        if known.last.activity is Activity.WAITING:
             return ""
-        self._compare(known, sighting, now)
-        if known.stopped_since is not None and now - known.stopped_since >= STOPPED_S:
-            return f"was stopped for {now - known.stopped_since:.1f} s"
-        if sighting.activity is Activity.WAITING or sighting.stopped:
-            return ""
-        recent = known.durations.get(sighting.activity, deque())
-        limit = max(self._limits[sighting.activity], SLACK * max(recent, default=0.0))
+        recent = known.durations.get(known.last.activity, deque())
+        limit = max(self._limits[known.last.activity], SLACK * max(recent, default=0.0))
         idle_s = now - known.idle_since
-        return f"did nothing for {idle_s:.1f} s" if idle_s >= limit else ""
+        others = ", nor did any other worker" if self._together else ""
+        return f"did nothing{others} for {idle_s:.1f} s" if idle_s >= limit else ""
 
-    def forget(self, process: int) -> None:
-        """Look at this worker no longer."""
-        self._known.pop(process, None)
-
-    def _compare(self, known: _Known, sighting: Sighting, now: float) -> None:
+    @staticmethod
+    def _compare(known: _Known | None, sighting: Sighting, now: float) -> _Known:
+        """What is known of a worker with one more look at it."""
+        if known is None or now - known.seen_at > GAP_S:
+            return _Known(sighting, now, now, sighting.cpu_s)
         before, known.last, known.seen_at = known.last, sighting, now
         if sighting.since != before.since:
             recent = known.durations.setdefault(before.activity, deque(maxlen=RECENT))
             recent.append(sighting.since - before.since)
-        if sighting.since != before.since or sighting.cpu_s > before.cpu_s:
-            known.idle_since = now
+        worked_s = sighting.cpu_s - known.cpu_then_s
+        if sighting.since != before.since or worked_s > MURMUR * (now - known.idle_since):
+            known.idle_since, known.cpu_then_s = now, sighting.cpu_s
         if not sighting.stopped:
             known.stopped_since = None
         elif known.stopped_since is None:
             known.stopped_since = now
+        return known

@@ -73,6 +73,13 @@ class Policy:
     patience_s: float = 600.0
     checkpoint_s: float = 0.0
 
+    @property
+    def getting_nowhere(self) -> str:
+        """What makes a failure the same again, in words."""
+        if self.repeat_s < math.inf:
+            return f"within {self.repeat_s:.0f} s of its start"
+        return f"without a {'checkpoint' if self.anew else 'step'} in between"
+
 
 class Run:
     """One run of a job.
@@ -235,8 +242,7 @@ class Run:
         if failure.fatal:
             return self._end(what)
         if self._repeats >= self.policy.repeats > 0:
-            without = "a checkpoint" if self.policy.anew else "a step"
-            return self._end(f"{what}, {self._repeats + 1} times without {without} in between")
+            return self._end(f"{what}, {self._repeats + 1} times {self.policy.getting_nowhere}")
         return self._lose(what, now)
 
     def _welcome_back(self, now: float, *hosts: str) -> list[RunAction]:

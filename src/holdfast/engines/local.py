@@ -72,7 +72,7 @@ def _run(
         old.unlink()  # the facts of an earlier attempt are of no use to this one
     with (
         EventLog(directory.path / "events.jsonl") as log,
-        _stop_on_signals(controls),
+        _stop_on_signals(controls, "after this step" if job.script is None else "the script"),
     ):
         log.event("run-started", workers=job.workers)
         try:
@@ -86,7 +86,7 @@ def _run(
 
 
 @contextmanager
-def _stop_on_signals(controls: Controls) -> Iterator[None]:
+def _stop_on_signals(controls: Controls, what: str) -> Iterator[None]:
     """Have signals stop the run, and abort it when they come again."""
     if threading.current_thread() is not threading.main_thread():
         yield  # only the main thread may set handlers
@@ -97,7 +97,7 @@ def _stop_on_signals(controls: Controls) -> Iterator[None]:
         controls.stop = True
         with suppress(OSError):  # whoever read it may have got the same signal
             os.write(
-                2, b"stopping after this step; once more to abort\n"
+                2, f"stopping {what}; once more to abort\n".encode()
             )  # print may be interrupted
 
     before = {number: signal.signal(number, stop) for number in STOP_SIGNALS}

@@ -2,35 +2,22 @@
 
 from __future__ import annotations
 
-import json
-import os
-import secrets
-import sys
-import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from holdfast.agent.forks import ForkServer
 from holdfast.agent.spawn import Spawned
-from holdfast.arena.memory import Arena
 from holdfast.checkpoint import manifest
-from holdfast.engines import local
-from holdfast.engines.controls import Controls
-from holdfast.errors import HoldfastError, JobError
+from holdfast.engines import followed
+from holdfast.errors import JobError
 from holdfast.job import load
 from holdfast.job.spec import Job
-from holdfast.observe import curve, lines
-from holdfast.observe.follower import Follower
-from holdfast.observe.notify import Notifier
-from holdfast.observe.run_dir import RunDirectory
-from holdfast.observe.tee import Tee
-from holdfast.observe.terminal import RunView, closing_table
+from holdfast.observe import lines
+from holdfast.observe.run_dir import RunDirectory, new_run
 from holdfast.tasks import reference
-
-RUNS: Final = Path("runs")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -163,69 +150,28 @@ def run_job(
 ) -> Result:
     """Run a whole `Job`; see `train`. What the workers in `tee` print is shown too.
 
-    A fork server may be lent, or be on its way already. `beside` is called with the run's directory
-    once that is this run's, and what it gives is entered before the run and left when it has ended.
+    A fork server may be lent, or be on its way already. For `beside` see `followed.run`.
     """
-    job.plan()  # refuse a job that cannot be shared out before anything is written
-    notifier = Notifier(job, os.environ)
+    if job.script is None:
+        job.plan()  # refuse a job that cannot be shared out before anything is written
     path = _path(job, run_dir, resume)
-    try:
-        with RunDirectory(path, job, resume=resume) as directory:
-            with beside(path):
-                found = _followed(job, directory, notifier, tee, forks)
-            result = _result(found, job, path)
-            try:
-                _keep(result)
-            except OSError as error:  # the weights are safe: the result is worth more than its copy
-                _complain(f"{error}; the result is not kept there")
-            notifier.last = result.status, closing_table(result.as_dict())
-            return result
-    finally:
-        notifier.close(path, _complain)
-
-
-def _followed(
-    job: Job,
-    directory: RunDirectory,
-    notifier: Notifier,
-    tee: Collection[int],
-    forks: ForkServer | Spawned | None,
-) -> dict[str, Any]:
-    """Run a job and show what happens meanwhile; returns what a worker reports of it."""
-    view = RunView(Tee(directory.logs, tee))
-    follower = Follower(directory.path, view.tell, notifier)
-
-    def watch(arena: Arena) -> None:
-        follower.watch()
-        view.watch(arena)
-
-    try:
-        return local.run(job, directory, Controls(watch=watch), forks)
-    except HoldfastError as error:
-        notifier.last = "failed", str(error)
-        raise
-    finally:
-        follower.watch()
-        view.close()
-
-
-def _complain(line: str) -> None:
-    print(f"holdfast: {line}", file=sys.stderr)
-
-
-def _keep(result: Result) -> None:
-    path = result.run_dir
-    (path / "result.json").write_text(json.dumps(result.as_dict(), indent=1) + "\n")
-    if result.steps:
-        curve.draw(path / "metrics.jsonl", path / "loss.png")
+    return followed.run(
+        job,
+        path,
+        lambda found: _result(found, job, path),
+        resume=resume,
+        tee=tee,
+        forks=forks,
+        beside=beside,
+    )
 
 
 def _path(job: Job, run_dir: str | Path | None, resume: bool) -> Path:
     if run_dir is not None:
         return Path(run_dir)
     if resume:
-        return RunDirectory.newest(RUNS, job)
-    return RUNS / f"{job.name}-{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(2)}"
+        return RunDirectory.newest(job)
+    return new_run(job)
 
 
 def _job(task: str | Callable[..., Any], job: Mapping[str, Any] | Job | None) -> Job:

@@ -126,7 +126,7 @@ class Plan(Spec):
 
 def counts_steps(job: Job) -> bool:
     """Whether the workers of a job commit steps; those that run a script do not."""
-    return getattr(job, "script", None) is None
+    return job.script is None
 
 
 def planned(flags: Iterable[str], *, file: Path | None, seed: int | None, num_random: int) -> Plan:

@@ -16,6 +16,7 @@ from holdfast.job.data import Data
 from holdfast.job.models import Model
 from holdfast.job.optimizers import AdamW, Constant, Optimizer, Schedule
 from holdfast.job.part import Count, Spec
+from holdfast.job.script import Script
 
 NonFinite = Literal["stop", "skip", "recompute"]
 
@@ -99,6 +100,9 @@ class Job(Spec):
     `path/to/file.py:name`, where name is a task class or a function that takes the session."""
     params: dict[str, Any] = Field(default_factory=dict)
     """Anything that your own task wants to know."""
+    script: Script | None = None
+    """In place of a task, a script with a training loop and checkpoints of its own. It heeds
+    `workers`, `hang_s`, `on_failure: stop` and `restarts`; the rest is its own affair."""
 
     data: Data | None = None
     model: Model | None = None
@@ -199,9 +203,9 @@ class Job(Spec):
     def restarts_anew(self) -> bool:
         """Whether the loss of a worker is that of all, who begin anew from a checkpoint.
 
-        A collective of gloo or NCCL cannot be taken up by others.
+        A collective of gloo or NCCL cannot be taken up by others, nor a script of its own.
         """
-        return self.on_failure == "restart" or self.sync == "ddp"
+        return self.on_failure == "restart" or self.sync == "ddp" or self.script is not None
 
     @property
     def merges_shards(self) -> bool:

@@ -10,6 +10,7 @@ from contextlib import closing, suppress
 from pathlib import Path
 from typing import Final
 
+from holdfast.job.spec import Job
 from holdfast.observe import lines, receipts
 from holdfast.observe.lines import JsonLines, Tail
 from holdfast.observe.notify import Notifier
@@ -25,15 +26,18 @@ class Follower:
 
     Args:
         path: The run's directory.
+        job: What it does.
         tell: Called with what people are to see.
         notifier: Sends what they are to hear elsewhere.
     """
 
-    def __init__(self, path: Path, tell: Callable[[str], None], notifier: Notifier) -> None:
+    def __init__(
+        self, path: Path, job: Job, tell: Callable[[str], None], notifier: Notifier
+    ) -> None:
         self._path, self._tell, self._notifier = path, tell, notifier
         self._metrics, self._receipts = path / "metrics.jsonl", path / "receipts.jsonl"
         self._events = Tail(path / "events.jsonl")
-        self._reckoning = Reckoning(len(lines.last(self._receipts)))
+        self._reckoning = Reckoning(len(lines.last(self._receipts)), tells_steps=job.script is None)
 
     def watch(self) -> None:
         """See to what has happened since the last call."""
@@ -48,5 +52,5 @@ class Follower:
             file.write(**receipts.ADAPTER.dump_python(receipt, mode="json"))
         text = receipts.text(receipt, self._path / "logs")
         self._tell(text)
-        if receipt.outcome == "recovered":
+        if receipt.outcome in ("recovered", "restarted"):
             self._notifier.send("recovered", "\n".join(text.splitlines()[:NOTIFIED_LINES]))

@@ -16,7 +16,7 @@ from holdfast.observe.stacks import stacks_file
 WIDTH: Final = 160
 """How much of a cause is told to people, characters; the rest is in the log of its worker."""
 
-Outcome = Literal["recovered", "ended", "failed"]
+Outcome = Literal["recovered", "restarted", "ended", "failed"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +46,7 @@ class Receipt:
         number: Of the run's, from 1.
         time_unix_s: When it was over.
         outcome: `recovered`: the run goes on. `ended`: it came to its end without a further step.
-            `failed`: that was its end.
+            `failed`: that was its end. `restarted`: a script has begun anew, with steps of its own.
         causes: What was lost, the first first.
         step: The most steps that any worker had committed before.
         ended: Workers that were ended because of it, or came to an end with it: its victims.
@@ -88,7 +88,8 @@ def text(receipt: Receipt, logs: Path) -> str:
     first, *others = [f"{what}{f', {n} times' if n > 1 else ''}" for what, n in causes.items()]
     rows = [*(("and", other) for other in others), *_stacks(receipt, logs)]
     rows += [("others", _others(receipt)), ("time", _times(receipt)), *_end(receipt)]
-    head = f"── receipt {receipt.number}, after step {receipt.step} ── {first}"
+    place = f", after step {receipt.step}" if receipt.step else ""
+    head = f"── receipt {receipt.number}{place} ── {first}"
     return "\n".join([head, *(f"   {name:<8}{words}" for name, words in rows)])
 
 
@@ -125,6 +126,8 @@ def _end(receipt: Receipt) -> list[tuple[str, str]]:
     """From where the run went on and what it had to do again, or that it did not."""
     if receipt.outcome == "failed":
         return [("then", "the run failed")]
+    if receipt.outcome == "restarted":
+        return [("then", "the script began anew")]
     steps = f"{receipt.steps_again} step{'s' * (receipt.steps_again != 1)}"
     again = [("again", f"{steps}, {receipt.samples_again} samples")]
     if receipt.checkpoint is None:

@@ -60,10 +60,11 @@ class Reckoning:
 
     Args:
         number: How many receipts it had before.
+        tells_steps: Whether its steps are known; those of a script are not.
     """
 
-    def __init__(self, number: int = 0) -> None:
-        self._number = number
+    def __init__(self, number: int = 0, *, tells_steps: bool = True) -> None:
+        self._number, self._tells_steps = number, tells_steps
         self._open: _Open | None = None
         self._began_at = 0.0
         self._members: tuple[int, ...] = ()
@@ -104,6 +105,7 @@ class Reckoning:
                 self._lose_process(entry)
             case "generation":
                 self._release(entry)
+                return None if self._tells_steps else self._close(entry, "restarted")
             case "coordinator-back":
                 return self._back(entry)
             case "run-ended":

@@ -16,13 +16,23 @@ from __future__ import annotations
 import fcntl
 import os
 import re
+import secrets
+import time
 from pathlib import Path
-from typing import Self
+from typing import Final, Self
 
 from holdfast.checkpoint.manifest import sync_directory
 from holdfast.errors import JobError
 from holdfast.job import load
 from holdfast.job.spec import Job
+
+RUNS: Final = Path("runs")
+"""Where runs go whose directory has not been named."""
+
+
+def new_run(job: Job) -> Path:
+    """A directory below `runs/` for a new run of `job`, which is not made yet."""
+    return RUNS / f"{job.name}-{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(2)}"
 
 
 def worker_log(logs: Path, rank: int) -> Path:
@@ -102,17 +112,17 @@ class RunDirectory:
         return fd
 
     @staticmethod
-    def newest(runs: Path, job: Job) -> Path:
-        """The newest run of `job` below `runs`.
+    def newest(job: Job) -> Path:
+        """The newest run of `job` below `runs/`.
 
         Raises:
             JobError: There is none.
         """
         ours = re.compile(re.escape(job.name) + r"-\d{8}-\d{6}-[0-9a-f]{4}")
-        found = [path for path in runs.glob("*/job.yaml") if ours.fullmatch(path.parent.name)]
+        found = [path for path in RUNS.glob("*/job.yaml") if ours.fullmatch(path.parent.name)]
         if not found:
             raise JobError(
-                f"no run of {job.name} below {runs}/ to resume; leave out --resume to start one, "
+                f"no run of {job.name} below {RUNS}/ to resume; leave out --resume to start one, "
                 "or name its directory with --run"
             )
         return max(found, key=lambda path: path.parent.name).parent

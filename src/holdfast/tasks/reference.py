@@ -28,7 +28,11 @@ _FILE_MODULE: Final = "__holdfast_task__"
 
 
 def of_job(job: Job) -> list[str]:
-    """References to what every worker of `job` imports: its task, and its model's library."""
+    """References to what every worker of `job` imports: its task, and its model's library; for a
+    script nothing, which runs only once for a worker.
+    """
+    if job.script is not None:
+        return []
     return [job.task, _TRANSFORMERS] if isinstance(job.model, Gpt2 | Bert) else [job.task]
 
 

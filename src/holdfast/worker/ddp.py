@@ -12,14 +12,10 @@ begin anew from the newest checkpoint.
 from __future__ import annotations
 
 import math
-import socket
-import time
-from typing import Final
 
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.distributed import TCPStore  # type: ignore[attr-defined]
 from torch.nn.parallel import DistributedDataParallel
 
 from holdfast.arena.memory import Phase, Word, float_of, word_of
@@ -29,16 +25,14 @@ from holdfast.collectives.slot import LOSS, WEIGHT
 from holdfast.core import tree
 from holdfast.data.dataset import seed_everything
 from holdfast.errors import JobError
-from holdfast.transport.shared_memory import NAP_S, Meeting, SharedMemoryGroup
+from holdfast.transport.shared_memory import Meeting, SharedMemoryGroup
 from holdfast.worker.buffers import Buffers
 from holdfast.worker.committed import Asked, Committed, announce
+from holdfast.worker.echo import await_abort
 from holdfast.worker.finite import is_finite, not_finite
+from holdfast.worker.rendezvous import meet
 from holdfast.worker.sections import Sections
 from holdfast.worker.step import check_loss, check_room_for
-
-HOST: Final = "127.0.0.1"
-BLAME_TIMEOUT_S: Final = 5.0
-"""How long a failed collective waits for the agent's word that another worker was lost."""
 
 
 class DdpStepper:
@@ -75,7 +69,7 @@ class DdpStepper:
         own_gpus = device.type == "cuda" and torch.cuda.device_count() >= len(group.members)
         dist.init_process_group(
             "nccl" if own_gpus else "gloo",
-            store=_meet(group, port),
+            store=meet(group, port),
             rank=group.rank,
             world_size=len(group.members),
         )
@@ -131,7 +125,7 @@ class DdpStepper:
         try:
             (loss * (weight * len(self._group.members) / total)).backward()  # type: ignore[no-untyped-call]
         except RuntimeError:
-            self._leave_if_another_was_lost()
+            await_abort(self._group.arena)
             raise
 
     def has(self, leaf: int) -> bool:
@@ -207,41 +201,3 @@ class DdpStepper:
                 self._replica.parameters.values(), self._clip_norm, length
             )
         return float(length)
-
-    def _leave_if_another_was_lost(self) -> None:
-        deadline = time.monotonic() + BLAME_TIMEOUT_S
-        while time.monotonic() < deadline:
-            self._group.arena.check_abort()
-            time.sleep(NAP_S)
-
-
-def _meet(group: SharedMemoryGroup, port: int) -> TCPStore:
-    """The store that the workers of one host meet at; rank 0 keeps it, for this host alone."""
-    if group.rank != 0:
-        port = group.barrier(Meeting.ATTACH, 0)[0]
-        return TCPStore(HOST, port, len(group.members), is_master=False, use_libuv=True)
-    with _listener(port) as listener:
-        taken = listener.getsockname()[1]
-        group.barrier(Meeting.ATTACH, 0, taken)
-        return TCPStore(
-            HOST,
-            taken,
-            len(group.members),
-            is_master=True,
-            master_listen_fd=listener.detach(),
-            use_libuv=True,
-        )
-
-
-def _listener(port: int) -> socket.socket:
-    listener = socket.socket()
-    try:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind((HOST, port))
-        listener.listen()
-    except OSError as error:
-        listener.close()
-        raise JobError(
-            f"port {port} of {HOST}: {error.strerror}; set port=0 to take a free one"
-        ) from None
-    return listener

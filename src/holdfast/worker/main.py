@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import errno
 import inspect
 import os
-import re
 import socket
 import sys
 import traceback
@@ -15,13 +13,14 @@ from typing import Any, cast
 import torch
 
 from holdfast.arena.memory import Arena
-from holdfast.errors import Aborted, OutOfMemory
+from holdfast.errors import Aborted
 from holdfast.observe.stacks import stacks_file, write_on_signal
 from holdfast.tasks import reference
 from holdfast.wire.channel import Channel
 from holdfast.wire.launch import LEFT_STATUS, Launch
-from holdfast.wire.messages import Failed, Finished
-from holdfast.worker import fit
+from holdfast.wire.messages import Finished
+from holdfast.worker import fit, script
+from holdfast.worker.failure import failure
 from holdfast.worker.journal import Journal
 from holdfast.worker.member import Member
 from holdfast.worker.seat import Left, Seat
@@ -40,16 +39,18 @@ def main(config: str, arena_fd: int, socket_fd: int) -> int:
     channel, arena = Channel(socket.socket(fileno=socket_fd)), Arena(arena_fd)
     arena.take_seat(launch.rank)
     write_on_signal(stacks_file(Path(launch.run_dir) / "logs", launch.rank))
+    seat = Seat(launch.rank, arena, channel)
+    if launch.job.script is not None:
+        return script.run(launch, launch.job.script, arena, seat, channel)
     torch.set_num_threads(launch.job.threads_per_worker)
     try:
-        seat = Seat(launch.rank, arena, channel)
         member = Member(launch, arena, seat, Journal(launch, channel))
         status = _train(Session(launch.job, member))
         _finish(member, seat, channel, status)
     except (Left, Aborted):
         return LEFT_STATUS
     except BaseException as error:  # noqa: BLE001  # the boundary of the user's code
-        channel.send(_failure(launch.rank, error))
+        channel.send(failure(launch.rank, error))
         sys.stdout.flush()  # what was printed before comes before
         traceback.print_exc()
         return 1
@@ -81,34 +82,6 @@ def _finish(member: Member, seat: Seat, channel: Channel, status: str) -> None:
             member.join()
         else:
             return
-
-
-def _failure(rank: int, error: BaseException) -> Failed:
-    """What to tell the agent of `error`, which is being handled."""
-    if not _lacks_memory(error):
-        return Failed(
-            rank=rank,
-            error=type(error).__name__,
-            message=str(error),
-            traceback=traceback.format_exc(),
-        )
-    asked = re.search(r"allocate ([\d.]+ \w+)", str(error))
-    kind = "GPU memory" if isinstance(error, torch.OutOfMemoryError) else "memory"
-    advice = "lower batch, start fewer workers or make the model smaller"
-    return Failed(
-        rank=rank,
-        error=OutOfMemory.__name__,
-        message=f"rank {rank} ran out of {kind}{f', asking for {asked[1]}' if asked else ''}: "
-        f"{advice}; where it was is in its log, rank-{rank}.log",
-        traceback="",
-    )
-
-
-def _lacks_memory(error: BaseException) -> bool:
-    """Whether torch, numpy, Python or the kernel has refused memory."""
-    refused = isinstance(error, MemoryError | torch.OutOfMemoryError)
-    torch_refused = isinstance(error, RuntimeError) and "you tried to allocate" in str(error)
-    return refused or torch_refused or getattr(error, "errno", None) == errno.ENOMEM
 
 
 def _run_task(session: Session) -> None:

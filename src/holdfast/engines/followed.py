@@ -1,0 +1,115 @@
+"""A run that somebody follows: its progress is shown, its losses told of, its result kept."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable, Collection
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from typing import Any, Protocol, TypeVar
+
+from holdfast.agent.forks import ForkServer
+from holdfast.agent.spawn import Spawned
+from holdfast.arena.memory import Arena
+from holdfast.engines import local
+from holdfast.engines.controls import Controls
+from holdfast.errors import HoldfastError
+from holdfast.job.spec import Job
+from holdfast.observe import curve
+from holdfast.observe.follower import Follower
+from holdfast.observe.notify import Notifier
+from holdfast.observe.run_dir import RunDirectory
+from holdfast.observe.tee import Tee
+from holdfast.observe.terminal import RunView, closing_table
+
+
+class Outcome(Protocol):
+    """What a run comes to."""
+
+    @property
+    def status(self) -> str:
+        """How it ended, in a word."""
+
+    def as_dict(self) -> dict[str, Any]:
+        """All there is to say, as plain data."""
+
+
+T = TypeVar("T", bound=Outcome)
+
+
+def run(
+    job: Job,
+    path: Path,
+    conclude: Callable[[dict[str, Any]], T],
+    *,
+    resume: bool,
+    tee: Collection[int],
+    forks: ForkServer | Spawned | None,
+    beside: Callable[[Path], AbstractContextManager[object]] = nullcontext,
+) -> T:
+    """Run a job to its end.
+
+    Args:
+        job: What to do.
+        path: The run's directory.
+        conclude: From what a worker reports to the result.
+        resume: Whether the directory must be there already.
+        tee: What these workers print is shown.
+        forks: See `local.run`.
+        beside: Called with the run's directory once that is this run's; what it gives is entered
+            before the run and left when it has ended.
+
+    Raises:
+        HoldfastError: See `local.run`.
+    """
+    notifier = Notifier(job, os.environ)
+    try:
+        with RunDirectory(path, job, resume=resume) as directory:
+            with beside(path):
+                found = _shown(job, directory, notifier, tee, forks)
+            result = conclude(found)
+            try:
+                _keep(result.as_dict(), path)
+            except OSError as error:  # the weights are safe: the result is worth more than its copy
+                _complain(f"{error}; the result is not kept there")
+            notifier.last = result.status, closing_table(result.as_dict())
+            return result
+    finally:
+        notifier.close(path, _complain)
+
+
+def _shown(
+    job: Job,
+    directory: RunDirectory,
+    notifier: Notifier,
+    tee: Collection[int],
+    forks: ForkServer | Spawned | None,
+) -> dict[str, Any]:
+    """Run a job and show what happens meanwhile; returns what a worker reports of it."""
+    view = RunView(Tee(directory.logs, tee))
+    follower = Follower(directory.path, job, view.tell, notifier)
+
+    def watch(arena: Arena) -> None:
+        follower.watch()
+        view.watch(arena)
+
+    try:
+        return local.run(job, directory, Controls(watch=watch), forks)
+    except HoldfastError as error:
+        notifier.last = "failed", str(error)
+        raise
+    finally:
+        follower.watch()
+        view.close()
+
+
+def _keep(result: dict[str, Any], path: Path) -> None:
+    (path / "result.json").write_text(json.dumps(result, indent=1) + "\n")
+    if result.get("steps"):
+        curve.draw(path / "metrics.jsonl", path / "loss.png")
+
+
+def _complain(line: str) -> None:
+    print(f"holdfast: {line}", file=sys.stderr)

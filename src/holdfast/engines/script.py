@@ -1,0 +1,104 @@
+"""Running a script with torchrun's environment; the command is this call."""
+
+from __future__ import annotations
+
+import re
+import sys
+import time
+from collections.abc import Collection
+from dataclasses import asdict, dataclass
+from importlib.machinery import PathFinder
+from pathlib import Path
+from typing import Any
+
+from holdfast.agent.forks import ForkServer
+from holdfast.agent.spawn import Spawned
+from holdfast.engines import followed
+from holdfast.errors import JobError
+from holdfast.job.script import Script
+from holdfast.job.spec import Job
+from holdfast.observe import lines
+from holdfast.observe.run_dir import new_run
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScriptResult:
+    """How the run of a script ended.
+
+    Attributes:
+        status: `finished`, or `stopped` by a signal.
+        workers: How many ran it.
+        restarts: How often all of them were started anew.
+        seconds: How long it took, from first to last.
+        run_dir: Where the logs lie.
+    """
+
+    status: str
+    workers: int
+    restarts: int
+    seconds: float
+    run_dir: str
+
+    def as_dict(self) -> dict[str, Any]:
+        """The result as plain data."""
+        return asdict(self)
+
+
+def run_script(
+    job: Job, *, run_dir: Path | None, tee: Collection[int], forks: ForkServer | Spawned | None
+) -> ScriptResult:
+    """Run the script of a job to its end.
+
+    Args:
+        job: It has a script.
+        run_dir: The run's directory, which may hold an earlier run of the script; by default a new
+            one below `runs/`.
+        tee: What these workers print is shown.
+        forks: See `local.run`.
+
+    Raises:
+        JobError: There is no such script, or the directory cannot be used.
+        WorkerFailed: A worker died or its code raised, and that is not forgiven.
+    """
+    assert job.script is not None
+    _check(job.script)
+    path = run_dir or new_run(job)
+    began = time.monotonic()
+    return followed.run(
+        job,
+        path,
+        lambda found: ScriptResult(
+            status=found["status"],
+            workers=job.workers,
+            restarts=_starts(path) - 1,
+            seconds=round(time.monotonic() - began, 3),
+            run_dir=str(path),
+        ),
+        resume=(path / "job.yaml").exists(),
+        tee=tee,
+        forks=forks,
+    )
+
+
+def name_of(script: Script) -> str:
+    """A script's, as a job can be called."""
+    word = script.module or Path(script.path or "").stem
+    return re.sub(r"[^A-Za-z0-9._-]", "-", word).lstrip("._-") or "script"
+
+
+def _check(script: Script) -> None:
+    """Raises: JobError: There is no such script."""
+    if script.path is not None and not Path(script.path).is_file():
+        raise JobError(f"no script {script.path!r}; name a file, or with -m a module")
+    if script.module is not None:
+        package = script.module.partition(".")[0]
+        if PathFinder.find_spec(package, [str(Path.cwd()), *sys.path[1:]]) is None:
+            raise JobError(f"no module {package!r} here or among those that are installed")
+
+
+def _starts(run_dir: Path) -> int:
+    """How often all workers have been started in the newest life of a run."""
+    count = 0
+    for event in lines.read(run_dir / "events.jsonl"):
+        count = {"run-started": 0, "generation": count + 1}.get(event["event"], count)
+    return count

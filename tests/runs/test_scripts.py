@@ -1,0 +1,312 @@
+"""`holdfast run`: scripts as torchrun runs them, and what comes of them when workers are lost."""
+
+import gzip
+import json
+import os
+import signal
+import subprocess
+import sys
+import uuid
+from pathlib import Path
+
+import pytest
+
+from conftest import events_of, holdfast_processes, wait_until
+from holdfast.engines.script import run_script
+from holdfast.errors import WorkerFailed
+from holdfast.job import load
+from holdfast.observe import lines
+
+pytestmark = pytest.mark.slow
+
+TRAIN = Path(__file__).parent / "scripts" / "train.py"
+HOLDFAST = [sys.executable, "-m", "holdfast", "run"]
+
+
+@pytest.fixture
+def run(forks, tmp_path):
+    """Run a script on the shared fork server: `run(text or path, argument, …, key=value)`."""
+
+    def of(script, *arguments, **keys):
+        if not isinstance(script, Path):
+            path = tmp_path / "script.py"
+            path.write_text(script)
+            script = path
+        given = {"path": str(script), "arguments": [str(each) for each in arguments]}
+        job = load.check({"script": given, "workers": 2, **keys}, where="test")
+        return run_script(job, run_dir=tmp_path / "run", tee=(), forks=forks)
+
+    return of
+
+
+@pytest.fixture
+def mark():
+    """A word in the environment of a command, by which all its descendants are known."""
+    name = f"HOLDFAST_TEST_{uuid.uuid4().hex}"
+    yield name
+    wait_until(lambda: holdfast_processes(name) == [])
+
+
+def printed(tmp_path, rank=0):
+    return (tmp_path / "run" / "logs" / f"rank-{rank}.log").read_text()
+
+
+TELLS = """
+import json, os, sys
+told = {"environment": dict(os.environ), "argv": sys.argv, "path": sys.path,
+        "file": __file__, "names": sorted(globals()), "cwd": os.getcwd(),
+        "spec": __spec__ and __spec__.name, "main": sys.modules["__main__"].__dict__ is globals()}
+open(sys.argv[1] + os.environ["RANK"], "w").write(json.dumps(told))
+"""
+
+
+@pytest.mark.parametrize("how", [["tells.py"], ["-m", "inner.tells"]], ids=["file", "module"])
+def test_a_script_finds_what_torchrun_would_give_it(tmp_path, how):
+    (tmp_path / "inner").mkdir()
+    for path in ("tells.py", "inner/tells.py"):
+        (tmp_path / path).write_text(TELLS)
+    environment = {
+        **os.environ,
+        "GLIBC_TUNABLES": "glibc.malloc.arena_max=9:glibc.malloc.perturb=0",
+    }
+    torchrun = [sys.executable, "-m", "torch.distributed.run"]
+    runs = {
+        name: subprocess.Popen(
+            [*command, "--nproc-per-node", "2", *how, str(tmp_path / f"{name}-"), "--json", "-m"],
+            cwd=tmp_path,
+            env=environment,
+            stdout=subprocess.DEVNULL,
+        )
+        for name, command in {"torchrun": torchrun, "holdfast": HOLDFAST}.items()
+    }
+    assert [process.wait(60) for process in runs.values()] == [0, 0]
+    for rank in (0, 1):
+        theirs, ours = (json.loads((tmp_path / f"{name}-{rank}").read_text()) for name in runs)
+        assert ours["environment"].pop("HOLDFAST_RUN_DIR").startswith(str(tmp_path / "runs"))
+        assert theirs["environment"].pop("TORCHELASTIC_SIGNALS_TO_HANDLE")  # is for torchrun
+        differ = {"MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID", "TORCHELASTIC_MAX_RESTARTS"}
+        for name in (*differ, "TORCHELASTIC_ERROR_FILE"):
+            assert all(told["environment"].pop(name) for told in (theirs, ours))
+        assert theirs["argv"].pop(1) != ours["argv"].pop(1)
+        assert ours == theirs
+
+
+def test_workers_that_do_not_seed_draw_unlike_numbers(run, tmp_path):
+    run("import random, numpy, torch; print(random.random(), numpy.random.rand(), torch.rand(1))")
+    assert not set(printed(tmp_path, 0).split()) & set(printed(tmp_path, 1).split())
+
+
+@pytest.fixture(scope="module")
+def weights(forks, tmp_path_factory):
+    """What an undisturbed run of the training script comes to."""
+    path = tmp_path_factory.mktemp("undisturbed")
+    script = {"path": str(TRAIN), "arguments": [str(path)]}
+    job = load.check({"script": script, "workers": 2}, where="test")
+    result = run_script(job, run_dir=path / "run", tee=(), forks=forks)
+    assert (result.status, result.restarts) == ("finished", 0)
+    return (path / "weights").read_text()
+
+
+@pytest.mark.parametrize("fault", ["kill@1", "raise@0", "exit@1", "stop@0", "sleep@1"])
+def test_a_script_with_checkpoints_ends_as_if_nothing_had_happened(run, tmp_path, weights, fault):
+    result = run(TRAIN, tmp_path, "--fault", fault, hang_s=3)
+    assert (result.status, result.restarts) == ("finished", 1)
+    assert (tmp_path / "weights").read_text() == weights
+    assert "goes on from step 10" in printed(tmp_path)
+    (receipt,) = lines.read(tmp_path / "run" / "receipts.jsonl")
+    assert receipt["outcome"] == "restarted"
+    blamed = {cause["rank"] for cause in receipt["causes"]}
+    assert blamed == ({0, 1} if fault == "sleep@1" else {int(fault[-1])})
+
+
+@pytest.mark.parametrize(
+    ("fault", "message"),
+    [
+        ("kill@2", "rank 2 was killed by SIGKILL"),
+        ("raise@3", "rank 3 raised ValueError: as planned"),
+        ("exit@1", "rank 1 exited 3"),
+    ],
+)
+def test_among_three_victims_the_culprit_alone_is_named(run, tmp_path, fault, message):
+    with pytest.raises(WorkerFailed, match=message):
+        run(TRAIN, tmp_path, "--fault", fault, workers=4, on_failure="stop")
+    tracebacks = [rank for rank in range(4) if "Traceback" in printed(tmp_path, rank)]
+    assert tracebacks == ([3] if fault == "raise@3" else [])
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "import sys; sys.exit()",
+        "raise SystemExit(0)",
+        "import os; os._exit(0)",
+        "import os, torch.distributed as d; d.init_process_group('gloo'); d.barrier(); os._exit(0)",
+    ],
+)
+def test_status_0_is_success_however_a_script_ends(run, text):
+    assert run(text).status == "finished"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("import sys; sys.exit('enough')", "exited 1"),
+        ("import os; os._exit(5)", "exited 5"),
+        ("1 +", "raised SyntaxError"),
+        ("prin('a typo')", "raised NameError: .*, 3 times within 30 s of its start"),
+    ],
+)
+def test_what_fails_at_once_every_time_is_not_tried_for_long(run, tmp_path, text, message):
+    with pytest.raises(WorkerFailed, match=message):
+        run(text)
+    generations = [e for e in events_of(tmp_path / "run") if e["event"] == "generation"]
+    assert len(generations) == 3
+
+
+def test_a_traceback_begins_in_the_script(run, tmp_path):
+    with pytest.raises(WorkerFailed) as caught:
+        run("def f():\n    raise KeyError('k')\nf()", on_failure="stop", workers=1)
+    words = caught.value.traceback.splitlines()
+    assert words[1].endswith('script.py", line 3, in <module>')
+    assert caught.value.traceback in printed(tmp_path)
+
+
+def test_the_end_of_a_script_is_that_of_a_program(run, tmp_path):
+    run(
+        f"""
+import atexit, concurrent.futures, gzip, threading, time
+left_open = open({str(tmp_path / "open")!r}, "w"); left_open.write("whole")
+zipped = gzip.open({str(tmp_path / "open.gz")!r}, "wt"); zipped.write("whole")
+pool = concurrent.futures.ThreadPoolExecutor(2)
+pool.submit(time.sleep, 0.01)
+atexit.register(print, "at exit")
+def late():
+    time.sleep(0.1); print("a thread")
+threading.Thread(target=late).start()
+print("the end")
+""",
+        workers=1,
+    )
+
+    assert (tmp_path / "open").read_text() == "whole"
+    assert gzip.decompress((tmp_path / "open.gz").read_bytes()) == b"whole"
+    assert printed(tmp_path).split("\n")[:3] == ["the end", "a thread", "at exit"]
+
+
+def test_the_main_module_serves_processes_and_pickles(run, tmp_path):
+    run(
+        """
+import multiprocessing, pickle
+import torch
+class Squares(torch.utils.data.Dataset):
+    def __len__(self): return 4
+    def __getitem__(self, i): return i * i
+def double(x): return 2 * x
+if __name__ == "__main__":
+    assert isinstance(pickle.loads(pickle.dumps(Squares())), Squares)
+    print([int(x) for x in torch.utils.data.DataLoader(Squares(), num_workers=1)])
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        print(pool.map(double, [4]))
+""",
+        workers=1,
+    )
+    assert printed(tmp_path) == "[0, 1, 4, 9]\n[8]\n"
+
+
+def test_what_a_worker_has_started_ends_with_it(run, tmp_path):
+    pid = tmp_path / "pid"
+    run(f"""
+import os, subprocess
+child = subprocess.Popen(["sleep", "1000"])
+if os.environ["RANK"] == "0":
+    open({str(pid)!r}, "a").write(f"{{child.pid}} ")
+    if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
+        os.kill(os.getpid(), 9)
+""")
+    children = pid.read_text().split()
+    assert len(children) == 2
+    wait_until(lambda: not any(Path(f"/proc/{child}").exists() for child in children), 10)
+
+
+def test_who_holds_the_interpreter_and_waits_for_ever_is_ended(run):
+    result = run(
+        """
+import ctypes, os
+while os.environ["TORCHELASTIC_RESTART_COUNT"] == "0": ctypes.PyDLL(None).pause()
+""",
+        hang_s=1,
+        workers=1,
+    )
+    assert result.restarts == 1
+
+
+def test_processes_that_work_for_a_worker_keep_it_from_hanging(run):
+    result = run(
+        """
+import subprocess, sys
+subprocess.run([sys.executable, "-c", '''
+import time
+end = time.monotonic() + 4
+while time.monotonic() < end: pass
+'''], check=True)
+""",
+        hang_s=1.5,
+        workers=1,
+    )
+    assert result.restarts == 0
+
+
+WAITS = """
+import os, signal, sys, threading
+def leave(*_):
+    print("asked to leave", flush=True)
+    sys.exit(0)
+if sys.argv[1] == "handles":
+    signal.signal(signal.SIGTERM, leave)
+print("waits", flush=True)
+threading.Event().wait(60)
+"""
+
+
+@pytest.mark.parametrize("what", ["handles", "dies"])
+def test_a_script_is_asked_to_stop_as_torchrun_would(tmp_path, mark, what):
+    (tmp_path / "waits.py").write_text(WAITS)
+    process = subprocess.Popen(
+        [*HOLDFAST, "--workers", "2", "--run", "run", "--json", "waits.py", what],
+        cwd=tmp_path,
+        env={**os.environ, mark: "1"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    logs = [tmp_path / "run" / "logs" / f"rank-{rank}.log" for rank in (0, 1)]
+    wait_until(lambda: all(log.exists() and "waits" in log.read_text() for log in logs))
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 130, err
+    assert json.loads(out)["status"] == "stopped"
+    assert ("[rank 1] asked to leave" in err) == (what == "handles")
+
+
+def test_a_run_directory_can_be_gone_on_with(run, tmp_path):
+    script = "import os; print(os.path.basename(os.environ['HOLDFAST_RUN_DIR']))"
+    assert [run(script, workers=n).workers for n in (1, 2)] == [1, 2]
+    assert printed(tmp_path) == "run\nrun\n"
+    assert json.loads((tmp_path / "run" / "result.json").read_text())["restarts"] == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "status", "message"),
+    [
+        (["--json", "absent.py"], 2, "no script 'absent.py'"),
+        (["-m", "absent.module", "--json"], 2, "no module 'absent'"),
+        (["--workers", "two", "absent.py"], 2, "--workers two: write a number"),
+    ],
+)
+def test_a_mistake_in_the_command_is_named(tmp_path, words, status, message):
+    done = subprocess.run(
+        [*HOLDFAST, *words], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, message in done.stderr) == (status, True), done.stderr
+    assert bool(done.stdout) == (words[0] == "--json")
+    assert not list(tmp_path.iterdir())
