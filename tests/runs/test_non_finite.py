@@ -155,7 +155,7 @@ def test_a_worker_that_computes_wrongly_is_named_and_replaced(
 ):
     logs = strike({**POISON, "which": which, "value": value}, workers=workers)
     assert failed(tmp_path / "run") == [1]
-    said = "HardwareError: computed a wrong gradient in step 7: it is not finite, and shard"
+    said = "HardwareError: computed a wrong gradient in step 7: it is not finite, and gave"
     assert [said in log for log in logs] == [rank == 1 for rank in range(workers)]
 
 
@@ -194,20 +194,34 @@ def test_a_worker_that_computes_wrongly_ends_a_run_that_replaces_none(train, tmp
     assert caught.value.rank == 1
 
 
-@pytest.mark.parametrize("rank", [0, 1, 2])
 @pytest.mark.parametrize(
-    ("at", "when"),
+    ("at", "when", "rank"),
     [
-        ("holdfast.worker.step:Stepper._begin_recheck", "before"),
-        ("holdfast.worker.step:Stepper._begin_recheck", "after"),
-        ("holdfast.worker.recheck:Recheck.settle", "before"),
-        ("holdfast.worker.recheck:_have_same_bits", "after"),
+        *(("holdfast.worker.step:Stepper._begin_recheck", "before", rank) for rank in range(3)),
+        *(("holdfast.worker.step:Stepper._begin_recheck", "after", rank) for rank in range(3)),
+        *(("holdfast.worker.recheck:Recheck.settle", "before", rank) for rank in range(3)),
+        ("holdfast.worker.recheck:_have_same_bits", "after", 2),  # the one that compares
     ],
 )
 def test_a_death_in_a_recheck_changes_nothing(strike, at, when, rank):
-    if "bits" in at:
-        rank = 2  # the one that compares
     strike(POISON, {"at": at, "when": when, "rank": rank, "step": 6, "how": "kill"}, workers=3)
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_sum_that_goes_wrong_once_is_done_again(strike, tmp_path, rank):
+    barrier = {"at": "holdfast.transport.shared_memory:SharedMemoryGroup.barrier", "when": "before"}
+    strike({**barrier, "how": "wrong sum", "rank": rank, "step": 6}, workers=2)
+    assert [event["event"] for event in events_of(tmp_path / "run")].count("generation") == 1
+
+
+def test_who_is_to_blame_leaves_whatever_the_task_holds_and_catches(train, tmp_path):
+    keys = {**FAULTY, "task": FAULTY["task"].replace(":main", ":holding"), "shards": 2}
+    named = {**POISON, "mark": str(tmp_path / "mark")}
+    whole = train(**keys, workers=2, params={"faults": []})
+    broken = train(run_dir=tmp_path / "run", **keys, workers=2, params={"faults": [named]})
+    assert broken["weights_sha256"] == whole["weights_sha256"]
+    newest = max((tmp_path / "run" / "checkpoints").glob("step-*"))
+    assert json.loads((newest / "manifest.json").read_text())["state"] == {"seen": 15}
 
 
 def test_a_death_in_the_middle_of_what_is_computed_again_changes_nothing(strike):

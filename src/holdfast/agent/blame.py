@@ -54,7 +54,7 @@ def _as_told(words: Failed) -> Failure:
     if words.error in errors.BY_NAME:
         return Failure(cause=words.message, error=words.error, fatal=True)
     if words.error == errors.HardwareError.__name__:
-        return Failure(cause=words.message)
+        return Failure(cause=words.message, repeatable=True)
     return Failure(
         cause=f"raised {words.error}: {words.message}", traceback=words.traceback, repeatable=True
     )

@@ -8,7 +8,7 @@ import traceback
 
 import torch
 
-from holdfast.errors import OutOfMemory
+from holdfast.errors import BY_NAME, HoldfastError, OutOfMemory
 from holdfast.wire.messages import Failed
 
 
@@ -17,7 +17,7 @@ def failure(rank: int, error: BaseException) -> Failed:
     if not _lacks_memory(error):
         return Failed(
             rank=rank,
-            error=type(error).__name__,
+            error=_name_of(type(error)),
             message=str(error),
             traceback="".join(traceback.format_exception(error)),
         )
@@ -30,6 +30,16 @@ def failure(rank: int, error: BaseException) -> Failed:
         message=f"rank {rank} ran out of {kind}{f', asking for {asked[1]}' if asked else ''}: "
         f"{advice}; where it was is in its log, rank-{rank}.log",
         traceback="",
+    )
+
+
+def _name_of(kind: type[BaseException]) -> str:
+    """A class's name, with its module's where it is the user's own and called like one of ours."""
+    ours = issubclass(kind, HoldfastError)
+    return (
+        kind.__name__
+        if ours or kind.__name__ not in BY_NAME
+        else f"{kind.__module__}.{kind.__name__}"
     )
 
 

@@ -129,7 +129,8 @@ class Journal:
         """Note the results of an evaluation after `step` steps, once."""
         if self._metrics is not None and self._evaluated_step != step:
             self._evaluated_step = step
-            self._metrics.write(step=step, evaluation=results)
+            measured = {name: lines.number(value) for name, value in results.items()}
+            self._metrics.write(step=step, evaluation=measured)
 
     def begun_in(self, generation: int) -> int:
         """How many checkpoints this worker has begun in a generation."""

@@ -23,7 +23,7 @@ from holdfast.worker import fit, script
 from holdfast.worker.failure import failure
 from holdfast.worker.journal import Journal
 from holdfast.worker.member import Member
-from holdfast.worker.seat import Left, Seat
+from holdfast.worker.seat import Condemned, Left, Seat
 from holdfast.worker.session import Session, StopRequested
 
 
@@ -49,6 +49,10 @@ def main(config: str, arena_fd: int, socket_fd: int) -> int:
         _finish(member, seat, channel, status)
     except (Left, Aborted):
         return LEFT_STATUS
+    except Condemned as end:
+        channel.send(failure(launch.rank, end.error))
+        print(f"{type(end.error).__name__}: {end.error}", file=sys.stderr)
+        return 1
     except BaseException as error:  # noqa: BLE001  # the boundary of the user's code
         channel.send(failure(launch.rank, error))
         sys.stdout.flush()  # what was printed before comes before

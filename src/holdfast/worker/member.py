@@ -18,7 +18,7 @@ from holdfast.arena.memory import Arena, Phase, Word
 from holdfast.arena.replica import Replica
 from holdfast.data.loader import Unit
 from holdfast.data.order import Order
-from holdfast.errors import Aborted, JobError
+from holdfast.errors import Aborted, HardwareError, JobError
 from holdfast.observe import lines
 from holdfast.transport.shared_memory import Meeting, SharedMemoryGroup
 from holdfast.wire.launch import Launch
@@ -31,7 +31,7 @@ from holdfast.worker.evaluation import Evaluator
 from holdfast.worker.handover import Handover
 from holdfast.worker.journal import Journal
 from holdfast.worker.progress import Progress
-from holdfast.worker.seat import Seat
+from holdfast.worker.seat import Condemned, Seat
 from holdfast.worker.sections import Sections
 from holdfast.worker.shard import alone, units_of
 from holdfast.worker.step import Stepper
@@ -69,7 +69,7 @@ class Member:
         self._assembly: Assembly | None = None
         self._stepper: Stepper | DdpStepper | None = None
         self._committed: int | None = None
-        self._state_before: dict[str, Any] | None = None
+        self._state_before: tuple[dict[str, Any], dict[str, Any]] | None = None
         self._times = arena.times(rank)
 
     def assemble(self, model: ModelFactory, optimizer: OptimizerFactory) -> Assembly:
@@ -124,12 +124,16 @@ class Member:
 
         Raises:
             Aborted: The generation is over, and the step not committed by this worker.
+            Condemned: This worker has computed wrong bits.
         """
         arena = self.group.arena
         asked = Asked.STOP if arena.stop_requested else Asked.NOTHING
         if arena.save_requested > self._journal.begun_in(arena.generation):
             asked |= Asked.SAVE
-        committed = self.stepper.commit(self.progress.step, asked)
+        try:
+            committed = self.stepper.commit(self.progress.step, asked)
+        except HardwareError as error:
+            raise Condemned(error) from None
         arena.enter(self.group.rank, Phase.DATA)
         if committed is None:
             self._begin_recheck()
@@ -187,12 +191,13 @@ class Member:
     def _begin_recheck(self) -> None:
         assert isinstance(self._stepper, Stepper)
         self.units = [alone(shard) for shard in self._stepper.rechecked]
-        self._state_before = self.progress.state
-        self.progress.state = copy.deepcopy(self.progress.state)
+        self._state_before = self.progress.state, copy.deepcopy(self.progress.state)
 
     def _enter(self, release: Release) -> None:
-        if self._state_before is not None:
-            self.progress.state, self._state_before = self._state_before, None
+        if self._state_before is not None:  # user code may hold the dictionary itself
+            (self.progress.state, before), self._state_before = self._state_before, None
+            self.progress.state.clear()
+            self.progress.state.update(before)
         self.group.enter(release.generation, release.members)
         plan = self.job.plan(len(release.members))
         self.units = units_of(plan, self.group.place, self.job)

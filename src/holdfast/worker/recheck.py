@@ -62,7 +62,8 @@ class Recheck:
             rank: {node: slot for node, slot in sums.items() if not is_finite(slot.norm())}
             for rank, sums in held.items()
         }
-        suspects = odd if any(odd.values()) else held  # it may be their sum alone that is too long
+        self._sums_are_odd = any(odd.values())
+        suspects = odd if self._sums_are_odd else held  # it may be their sum alone that is too long
         self._group = group
         self._shards_of = {
             rank: [shard for node in sums for shard in tree.leaves(node, num_leaves)]
@@ -101,19 +102,20 @@ class Recheck:
         to_blame = [rank for rank, what in zip(checked, found, strict=True) if what == _OTHER_BITS]
         if group.rank in to_blame:
             raise HardwareError(
-                f"computed a wrong gradient in step {step + 1}: it is not finite, and "
-                f"{_in_words(self._shards_of[group.rank])} gave other bits when computed again "
-                "from the same samples and weights; test the processor and memory of its host"
+                f"computed a wrong gradient in step {step + 1}: it is not finite, and gave other "
+                "bits when another worker computed it from the same samples and weights; test the "
+                "processor and memory of its host"
             )
         if to_blame:
             group.barrier(Meeting.RECHECK, step)  # they do not come, for they are leaving
         odd = [what - 1 for what in found if what > _SAME_BITS]
         shards = odd or [shard for shards in self._shards_of.values() for shard in shards]
+        blame = "so it is the data or the model and not the hardware: "
         raise not_finite(
             step,
             gradients,
-            "it came out the same when it was computed again, so it is the data or the model and "
-            f"not the hardware: look at the samples of {_in_words(shards)}",
+            f"it came out the same when it was computed again, {blame * self._sums_are_odd}"
+            f"look at the samples of {_in_words(shards)}",
         )
 
     def _is_same(self, node: int, theirs: Slot) -> bool:

@@ -5,16 +5,20 @@ Rank 0 keeps it, a fresh one for every generation, and tells the others its port
 
 from __future__ import annotations
 
+import errno
 import socket
+import time
 from typing import Final
 
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
 from holdfast.errors import JobError
-from holdfast.transport.shared_memory import Meeting, SharedMemoryGroup
+from holdfast.transport.shared_memory import NAP_S, Meeting, SharedMemoryGroup
 
 HOST: Final = "127.0.0.1"
 """Where it listens: for this host alone."""
+RELEASE_TIMEOUT_S: Final = 10.0
+"""How long the port of a store that has ended may stay taken."""
 
 
 def meet(group: SharedMemoryGroup, port: int) -> TCPStore:
@@ -34,7 +38,7 @@ def meet(group: SharedMemoryGroup, port: int) -> TCPStore:
 
 def serve(group: SharedMemoryGroup, port: int) -> TCPStore:
     """Keep the store, as rank 0; see `meet`."""
-    with _listener(port) as listener:
+    with _listener(group, port) as listener:
         taken = listener.getsockname()[1]
         store = TCPStore(
             HOST, taken, is_master=True, master_listen_fd=listener.detach(), use_libuv=True
@@ -48,15 +52,16 @@ def found(group: SharedMemoryGroup) -> int:
     return group.barrier(Meeting.ATTACH, 0)[0]
 
 
-def _listener(port: int) -> socket.socket:
-    listener = socket.socket()
-    try:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind((HOST, port))
-        listener.listen()
-    except OSError as error:
-        listener.close()
-        raise JobError(
-            f"port {port} of {HOST}: {error.strerror}; set port=0 to take a free one"
-        ) from None
-    return listener
+def _listener(group: SharedMemoryGroup, port: int) -> socket.socket:
+    """A socket that listens. The one before had children perhaps, which may hold its port yet."""
+    deadline = time.monotonic() + (RELEASE_TIMEOUT_S if group.arena.generation > 1 else 0)
+    while True:
+        try:
+            return socket.create_server((HOST, port))  # with SO_REUSEADDR
+        except OSError as error:
+            group.arena.check_abort()
+            if error.errno != errno.EADDRINUSE or time.monotonic() > deadline:
+                raise JobError(
+                    f"port {port} of {HOST}: {error.strerror}; set port=0 to take a free one"
+                ) from None
+        time.sleep(NAP_S)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from holdfast.arena.memory import Arena, Phase
+from holdfast.errors import HoldfastError
 from holdfast.transport.shared_memory import NAP_S
 from holdfast.wire.channel import Channel
 from holdfast.wire.messages import Leave, Parked, Release
@@ -10,6 +11,18 @@ from holdfast.wire.messages import Leave, Parked, Release
 
 class Left(BaseException):
     """The run is over for this worker; not an Exception, so that user code lets it pass."""
+
+
+class Condemned(BaseException):
+    """This worker must not go on; not an Exception, so that user code lets it pass.
+
+    Args:
+        error: Why.
+    """
+
+    def __init__(self, error: HoldfastError) -> None:
+        super().__init__(str(error))
+        self.error = error
 
 
 class Seat:

@@ -276,6 +276,8 @@ class Stepper:
         if self._recheck is not None:
             self._recheck.settle(step, self._mean_gradients())
         reduced = self._reducer.reduce(self._sums.table, step, asked)
+        if self._non_finite == "recompute" and not is_finite(reduced.norm):
+            reduced = self._reducer.reduce(self._sums.table, step, asked)  # maybe it was the sum
         if is_finite(reduced.norm):
             if self._clip_norm is not None and reduced.norm > self._clip_norm:
                 self._reducer.scale_gradient(self._clip_norm / (reduced.norm + 1e-6), step)
