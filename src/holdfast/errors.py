@@ -8,6 +8,7 @@
     ├── ProtocolError       another process said something that it must not say
     ├── HardwareError       a worker computed something wrongly; another takes its place
     ├── OutOfMemory         the host or a GPU had too little memory for the run
+    ├── Interrupted         whoever asked for the run has ended it before it was done
     ├── WorkerFailed        a worker died or raised; it names the rank that is to blame
     └── Aborted             the generation that this process takes part in is over
 
@@ -49,6 +50,10 @@ class HardwareError(HoldfastError):
 
 class OutOfMemory(HoldfastError):
     """A worker was refused memory, or killed for want of it; the message names its rank."""
+
+
+class Interrupted(HoldfastError):
+    """The run was ended at once, or did not end in time, when it was asked to."""
 
 
 class WorkerFailed(HoldfastError):

@@ -293,3 +293,15 @@ def test_words_of_ours_are_not_said_twice_and_those_of_others_are_cut():
     failed = event(6.2, "run-failed", error="WorkerFailed", message=long)
     [receipt] = reckon([exited(6.1, 1, long, 1), failed])
     assert len(receipts.text(receipt, LOGS).splitlines()[0]) < 200
+
+
+def test_a_blow_that_is_told_of_after_the_loss_is_known_as_that_and_serves_once():
+    entries = [
+        event(6.1, "coordinator-exited", pid=1, status=-9, cause="was killed by SIGKILL"),
+        event(6.2, "fault", kind="coordinator", step=5),
+        event(6.9, "coordinator-back", generation=1),
+        event(7.1, "coordinator-exited", pid=2, status=-9, cause="was killed by SIGKILL"),
+        event(7.9, "coordinator-back", generation=1),
+    ]
+    first, second = reckon(entries, [step(6.5, 6), step(7, 7)])
+    assert [each.causes[0].on_purpose for each in (first, second)] == ["coordinator", ""]

@@ -29,7 +29,7 @@ def verdicts(report):
 def test_a_job_of_ours_passes_every_fault(tmp_path, policy):
     done, report = drill(*SHORT, "--policies", policy, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    assert (report["status"], report["deterministic"]) == ("passed", True)
+    assert (report["status"], report["deterministic"]) == ("passed", None)
     faults = [
         "kill", "stop", "exit", "raise", "slow", "nan", "flip",
         "coordinator", "agent", "disk-full", "damage",
@@ -48,7 +48,7 @@ def test_jobs_with_ddp_are_tried_with_what_fits_them(tmp_path):
     assert verdicts(report) == [("kill", "restart", True), ("agent", "restart", True)]
     done, report = drill(*SHORT, "sync=ddp", "--faults", "nan", cwd=tmp_path)
     assert done.returncode == 2
-    assert "which nan is none of" in report["message"]
+    assert report["message"].startswith("nan would change the weights with sync=ddp")
 
 
 def test_a_job_that_is_not_deterministic_fails_and_is_told_so(tmp_path):
@@ -57,22 +57,25 @@ def test_a_job_that_is_not_deterministic_fails_and_is_told_so(tmp_path):
     done, report = drill("odd.yaml", "--faults", "kill", "--policies", "replace", cwd=tmp_path)
     assert done.returncode == 1
     assert (report["status"], report["deterministic"]) == ("failed", False)
-    assert report["trials"][0]["problem"] == "two undisturbed runs of the job differ too"
+    assert len(report["trials"]) == 1
 
 
 def test_a_trial_with_other_weights_fails_and_its_run_is_kept(tmp_path):
     job = {"task": f"{TASKS}:changed_by_a_replacement", "workers": 2, "shards": 2, "batch": 20}
     (tmp_path / "odd.yaml").write_text(json.dumps(job))
-    done, report = drill("odd.yaml", "--faults", "kill", "--policies", "replace", cwd=tmp_path)
+    done, report = drill("odd.yaml", "--faults", "kill,exit", "--policies", "replace", cwd=tmp_path)
     assert done.returncode == 1
     assert (report["status"], report["deterministic"]) == ("failed", True)
-    (trial,) = report["trials"]
-    assert trial["problem"] == "other weights than the undisturbed run"
+    assert [each["problem"] for each in report["trials"]] == [
+        "other weights than the undisturbed run"
+    ] * 2
+    trial = report["trials"][0]
     assert (tmp_path / trial["run_dir"] / "receipts.jsonl").exists()
     assert trial["run_dir"] in done.stderr
 
 
-def test_a_signal_ends_a_drill_and_what_was_tried_is_told(tmp_path):
+@pytest.mark.parametrize("signals", [1, 2])
+def test_a_signal_ends_a_drill_and_what_was_tried_is_told(tmp_path, signals):
     command = [sys.executable, "-m", "holdfast", "drill", "digits", "epochs=2", "--json"]
     command += ["--run", "drill", "--faults", "kill,stop"]
     process = subprocess.Popen(
@@ -80,7 +83,8 @@ def test_a_signal_ends_a_drill_and_what_was_tried_is_told(tmp_path):
     )
     running = tmp_path / "drill" / "stop-replace" / "metrics.jsonl"
     wait_until(lambda: running.exists() and b"loss" in running.read_bytes())
-    os.kill(process.pid, signal.SIGINT)
+    for number in (signal.SIGINT, signal.SIGTERM)[:signals]:
+        os.kill(process.pid, number)
     printed, _ = process.communicate(timeout=60)
     assert process.returncode == 130
     report = json.loads(printed.splitlines()[-1])
@@ -91,6 +95,11 @@ def test_a_signal_ends_a_drill_and_what_was_tried_is_told(tmp_path):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
+        (
+            ["--policies", "shrink", "numerics=fast"],
+            "shrink would change the weights with sync=tree and numerics=fast; "
+            "try replace, restart",
+        ),
         (["--faults", "kil"], "--faults: 'kil' is none; did you mean kill?"),
         (["--policies", "stop"], "--policies: 'stop' is none; there are replace, shrink, restart"),
         (["--run", "."], ". is there already; name a new one with --run"),

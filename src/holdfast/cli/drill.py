@@ -18,7 +18,7 @@ from holdfast.agent.forks import ForkServer
 from holdfast.agent.spawn import WORKER, spawn
 from holdfast.cli import complete
 from holdfast.cli.train import STOPPED_STATUS
-from holdfast.errors import JobError
+from holdfast.errors import Interrupted, JobError
 from holdfast.faults.drill import KINDS, POLICIES, Drill, Report, Trial, check, fitting
 from holdfast.job import load
 from holdfast.job.faults import nearest
@@ -73,7 +73,11 @@ def drill(
     check(chosen, kinds, ways)
     with ForkServer(context.obj or spawn(WORKER), reference.of_job(chosen)) as forks:
         trials = Drill(chosen, seed=seed, directory=directory, forks=forks, note=_note)
-        report = trials.run(kinds, ways)
+        try:
+            report = trials.run(kinds, ways)
+        except Interrupted as error:  # before there was anything to tell
+            print(json.dumps({"error": "Interrupted", "message": str(error)}) * as_json, end="")
+            raise typer.Exit(STOPPED_STATUS) from None
     _show(report, directory, as_json=as_json)
     if report.stopped:
         raise typer.Exit(STOPPED_STATUS)
@@ -122,7 +126,7 @@ def _show(report: Report, directory: Path, *, as_json: bool) -> None:
 
 def _sentence(report: Report) -> str:
     """What came of it, in words."""
-    if not report.deterministic:
+    if report.deterministic is False:
         return (
             "two undisturbed runs of this job end with different weights, so no fault can be "
             "judged: it uses something beside its seed, such as the time or a generator of its own"

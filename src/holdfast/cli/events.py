@@ -36,7 +36,7 @@ def events(
 
 def _newest() -> Path:
     """The run in which something has happened last."""
-    found = list(RUNS.glob("*/events.jsonl"))
+    found = list(RUNS.glob("**/events.jsonl"))  # the runs of a drill lie one level deeper
     if not found:
         raise JobError(f"there is no run below {RUNS}/; name the directory of one")
     return max(found, key=lambda path: path.stat().st_mtime).parent

@@ -31,7 +31,7 @@ from holdfast.core.budget import Budget
 from holdfast.core.protocol import Stage
 from holdfast.engines.controls import Controls
 from holdfast.engines.host import Host
-from holdfast.errors import HoldfastError, OutOfMemory, WorkerFailed
+from holdfast.errors import HoldfastError, Interrupted, OutOfMemory, WorkerFailed
 from holdfast.job.spec import Job
 from holdfast.observe.lines import EventLog
 from holdfast.observe.run_dir import RunDirectory
@@ -291,7 +291,7 @@ class Supervision:
         if self._controls.abort:
             doing = self._forks.doing
             at = f" while the fork server was {doing}" if doing else ""
-            raise HoldfastError(f"the run was aborted{at}; resume it from its last checkpoint")
+            raise Interrupted(f"the run was aborted{at}; resume it from its last checkpoint")
         now = time.monotonic()
         if self._controls.stop and self._stop_deadline is None and self._begun:
             self._wishes = self._wishes.model_copy(update={"stop": True})
@@ -299,7 +299,7 @@ class Supervision:
             self._stop_deadline = now + self._job.timeout_s
             self._log.event("stop-requested")
         if self._stop_deadline is not None and now > self._stop_deadline:
-            raise HoldfastError(
+            raise Interrupted(
                 f"the workers did not end their step within {self._job.timeout_s:.0f} s of being "
                 "asked to stop; resume the run from its last checkpoint, with a longer timeout_s "
                 "if a step or an evaluation may take that long"

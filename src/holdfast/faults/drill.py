@@ -14,19 +14,21 @@ import itertools
 import random
 import shutil
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final, Literal, get_args
+from typing import Any, Final, Literal, get_args
 
 from holdfast.agent.forks import ForkServer
 from holdfast.engines.train import Result, run_job
-from holdfast.errors import HoldfastError, JobError
+from holdfast.errors import HoldfastError, Interrupted, JobError
 from holdfast.faults.plan import WITHOUT_RANK, Fault, Kind, Plan
 from holdfast.faults.storm import Storm
 from holdfast.job import load
 from holdfast.job.spec import Job
 from holdfast.observe import lines
 
+Beside = Callable[[Path], AbstractContextManager[object]]
 Policy = Literal["replace", "shrink", "restart"]
 KINDS: Final[tuple[Kind, ...]] = get_args(Kind)
 POLICIES: Final[tuple[Policy, ...]] = get_args(Policy)
@@ -63,20 +65,21 @@ class Report:
         twin: The undisturbed run.
         seconds: Its, as in `Trial`.
         trials: Those that have ended, in their order.
-        deterministic: Whether the twin, where it had to run twice, was the same both times.
+        deterministic: Whether the twin, where it had to run twice, was the same both times; None
+            where once was enough.
         stopped: Whether a signal has ended the drill early.
     """
 
     twin: Result
-    seconds: float
+    seconds: float | None
     trials: list[Trial] = field(default_factory=list)
-    deterministic: bool = True
+    deterministic: bool | None = None
     stopped: bool = False
 
     @property
     def passed(self) -> bool:
         """Whether every trial that has ended is the twin's equal."""
-        return self.deterministic and not any(trial.problem for trial in self.trials)
+        return not any(trial.problem for trial in self.trials)
 
 
 class Drill:
@@ -86,7 +89,7 @@ class Drill:
         job: What is to be tried. A trial writes more checkpoints than it asks for, and recomputes
             what is not finite; nothing of this shows in the weights.
         seed: Draws whom a fault strikes, and in which step.
-        directory: For the runs.
+        directory: For the runs. None of them sends notifications.
         forks: A fork server for all of them.
         note: Called with each trial when it has ended.
     """
@@ -100,7 +103,8 @@ class Drill:
         forks: ForkServer,
         note: Callable[[Trial], None],
     ) -> None:
-        self._job, self._seed, self._directory = job, seed, directory
+        self._job = job.model_copy(update={"notify": ()})
+        self._seed, self._directory = seed, directory
         self._forks, self._note = forks, note
 
     def run(self, kinds: Sequence[Kind], policies: Sequence[Policy]) -> Report:
@@ -110,44 +114,58 @@ class Drill:
             kinds, policies: Those to try; see `check`.
 
         Raises:
+            JobError: The job commits no step.
             HoldfastError: The twin has failed.
         """
         twin = self._run_twin("twin")
-        report = Report(twin=twin, seconds=_seconds(twin.run_dir), stopped=_is_stopped(twin))
+        if not twin.steps:
+            raise JobError("the job commits no step, so there is nothing to strike")
+        report = Report(twin=twin, seconds=_seconds(twin.run_dir))
         for policy, kind in itertools.product(policies, kinds):
-            if report.stopped or not report.deterministic:
+            if report.stopped or report.deterministic is False:
                 break
-            self._try(kind, policy, report)
+            with suppress(Interrupted):
+                self._try(kind, policy, report)
+                continue
+            report.stopped = True
         return report
 
     def _run_twin(self, name: str) -> Result:
+        return self._run(self._job, name, nullcontext)
+
+    def _run(self, job: Job, name: str, beside: Beside) -> Result:
+        """Raises: Interrupted: A signal has ended it early."""
         run_dir = self._directory / name
-        return run_job(self._job, run_dir=run_dir, resume=False, forks=self._forks)
+        result = run_job(job, run_dir=run_dir, resume=False, forks=self._forks, beside=beside)
+        if result.status == "stopped":
+            raise Interrupted("the run was stopped; leave it, or start the drill anew")
+        return result
 
     def _try(self, kind: Kind, policy: Policy, report: Report) -> None:
-        """Add a trial to the report, unless a signal has ended it early."""
+        """Add a trial to the report.
+
+        Raises:
+            Interrupted: A signal has ended it early.
+        """
         run_dir = self._directory / f"{kind}-{policy}"
         plan = _plan(kind, self._job, range(report.twin.steps), f"{self._seed} {kind} {policy}")
         job, seconds = _trial_of(self._job, policy, report.twin.steps), None
         storm = Storm(plan, job)
         try:
-            result = run_job(
-                job, run_dir=run_dir, resume=False, forks=self._forks, beside=storm.beside
-            )
+            result = self._run(job, run_dir.name, storm.beside)
+        except Interrupted:
+            raise
         except HoldfastError as error:
             problem = f"the run failed: {error}"
         else:
-            if _is_stopped(result):
-                report.stopped = True
-                return
             seconds = _seconds(run_dir)
-            problem = self._compare(result, storm, report)
+            problem = self._compare(kind, result, storm, report)
         trial = Trial(
             kind=kind,
             policy=policy,
             problem=problem,
             seconds=seconds,
-            goodput=report.seconds / seconds if seconds else None,
+            goodput=report.seconds / seconds if seconds and report.seconds else None,
             run_dir=run_dir,
         )
         report.trials.append(trial)
@@ -155,17 +173,22 @@ class Drill:
         if not problem:
             shutil.rmtree(run_dir)
 
-    def _compare(self, result: Result, storm: Storm, report: Report) -> str:
+    def _compare(self, kind: Kind, result: Result, storm: Storm, report: Report) -> str:
         """Why a run that was struck is no trial that has passed, if it is not."""
         for missed in storm.missed:
             return f"{missed.fault} did not strike: {missed.reason}"
+        if kind == "damage" and not _events(result.run_dir, "checkpoint-refused"):
+            return "the damaged checkpoint was not needed, so this has shown nothing"
         if result.weights_sha256 == report.twin.weights_sha256:
             return ""
-        again = self._run_twin("twin-again")
-        report.stopped = _is_stopped(again)
-        report.deterministic = report.stopped or again.weights_sha256 == report.twin.weights_sha256
-        if not report.deterministic:
-            return "two undisturbed runs of the job differ too"
+        if report.deterministic is None:
+            try:
+                again = self._run_twin("twin-again")
+            except Interrupted:
+                raise
+            except HoldfastError as error:
+                return f"other weights, and the undisturbed run failed when repeated: {error}"
+            report.deterministic = again.weights_sha256 == report.twin.weights_sha256
         return "other weights than the undisturbed run"
 
 
@@ -183,18 +206,25 @@ def fitting(job: Job) -> tuple[list[Kind], list[Policy]]:
 
 def check(job: Job, kinds: Sequence[Kind], policies: Sequence[Policy]) -> None:
     """Raises: JobError: `job` would not give the same weights with all of these."""
-    possible: list[str] = [word for words in fitting(job) for word in words]
-    odd = [word for word in (*kinds, *policies) if word not in possible]
+    if job.script is not None:
+        raise JobError("a script keeps its weights to itself, so that none can be compared")
+    fit, ways = fitting(job)
+    _check_all(kinds, fit, job)
+    _check_all(policies, ways, job)
+
+
+def _check_all(asked: Sequence[str], possible: Sequence[str], job: Job) -> None:
+    odd = [word for word in asked if word not in possible]
     if odd:
         raise JobError(
-            f"a job with sync={job.sync} and numerics={job.numerics} gives the same weights under "
-            f"{', '.join(possible)}, which {odd[0]} is none of"
+            f"{odd[0]} would change the weights with sync={job.sync} and numerics={job.numerics}; "
+            f"try {', '.join(possible)}"
         )
 
 
 def _trial_of(job: Job, policy: Policy, steps: int) -> Job:
-    every = max(1, steps // CHECKPOINTS)
-    saving = {**job.checkpoint.model_dump(), "every_steps": every}
+    keep = max(2, job.checkpoint.keep)
+    saving = {**job.checkpoint.model_dump(), "every_steps": _every(steps), "keep": keep}
     keys = {**job.model_dump(), "on_failure": policy, "checkpoint": saving}
     if not job.merges_shards:
         keys["non_finite"] = "recompute"
@@ -204,25 +234,30 @@ def _trial_of(job: Job, policy: Policy, steps: int) -> Job:
 def _plan(kind: Kind, job: Job, steps: range, seed: str) -> Plan:
     """A fault in the middle half of the run; whom it strikes is drawn too.
 
-    Damage shows only to those who need the checkpoint: so the agent is lost behind it, and with it
-    all who have the state.
+    Damage shows only to those who need the checkpoint: so the agent is lost at once, and with it
+    all who have the state. There is one before it to go back to by then.
     """
     chance = random.Random(seed)
     step = chance.choice(steps[len(steps) // 4 : len(steps) * 3 // 4] or steps)
+    if kind == "damage":
+        step = chance.randrange(2, CHECKPOINTS - 1) * _every(len(steps)) + 1
     rank = None if kind in WITHOUT_RANK else chance.randrange(job.workers)
     faults = [Fault(kind=kind, rank=rank, step=step)]
     if kind == "damage":
-        faults.append(Fault(kind="agent", step=step + 1))
+        faults.append(Fault(kind="agent", step=step))
     return Plan(faults=tuple(faults))
 
 
-def _seconds(run_dir: Path) -> float:
-    """From a run's first generation to its last step."""
-    events = lines.read(run_dir / "events.jsonl")
-    began = next(event["time_unix_s"] for event in events if event["event"] == "generation")
-    *_, last = (line for line in lines.read(run_dir / "metrics.jsonl") if "time_unix_s" in line)
-    return float(last["time_unix_s"] - began)
+def _every(steps: int) -> int:
+    return max(1, steps // CHECKPOINTS)
 
 
-def _is_stopped(result: Result) -> bool:
-    return result.status == "stopped"
+def _events(run_dir: Path, name: str) -> list[dict[str, Any]]:
+    return [each for each in lines.read(run_dir / "events.jsonl") if each["event"] == name]
+
+
+def _seconds(run_dir: Path) -> float | None:
+    """From a run's first generation to its last step, if both could be written down."""
+    began = _events(run_dir, "generation")
+    steps = [line for line in lines.last(run_dir / "metrics.jsonl") if "time_unix_s" in line]
+    return float(steps[-1]["time_unix_s"] - began[0]["time_unix_s"]) if began and steps else None

@@ -37,14 +37,17 @@ class Follower:
         self._path, self._tell, self._notifier = path, tell, notifier
         self._metrics, self._receipts = path / "metrics.jsonl", path / "receipts.jsonl"
         self._events = Tail(path / "events.jsonl")
-        self._reckoning = Reckoning(len(lines.last(self._receipts)), tells_steps=job.script is None)
+        kept = lines.last(self._receipts)
+        number = kept[-1]["number"] if kept else 0
+        self._reckoning = Reckoning(number, tells_steps=job.script is None)
 
     def watch(self) -> None:
         """See to what has happened since the last call."""
-        events = self._events()
-        if events or self._reckoning.is_open:
-            for receipt in self._reckoning.see(events, lines.last(self._metrics)):
-                self._keep(receipt)
+        with suppress(OSError):  # what can not be read now is read later
+            events = self._events()
+            if events or self._reckoning.is_open:
+                for receipt in self._reckoning.see(events, lines.last(self._metrics)):
+                    self._keep(receipt)
         self._notifier.settle(self._path, lambda line: self._tell(f"holdfast: {line}"))
 
     def _keep(self, receipt: Receipt) -> None:

@@ -63,13 +63,16 @@ class Notifier:
             what: Has become of the run: a word.
             text: What else there is to say.
         """
+        if len(self._under_way) < LIMIT:
+            self._send_all(what, text)
+
+    def _send_all(self, what: str, text: str) -> None:
         for name, service in self._services.items():
-            if len(self._under_way) < LIMIT:
-                sending = _Sending(name=name, deadline=time.monotonic() + DEADLINE_S)
-                words = (sending, service, f"{self._title} {what}", text)
-                sending.thread = threading.Thread(target=_send, args=words, daemon=True)
-                sending.thread.start()
-                self._under_way.append(sending)
+            sending = _Sending(name=name, deadline=time.monotonic() + DEADLINE_S)
+            words = (sending, service, f"{self._title} {what}", text)
+            sending.thread = threading.Thread(target=_send, args=words, daemon=True)
+            sending.thread.start()
+            self._under_way.append(sending)
 
     def settle(self, directory: Path, tell: Callable[[str], None]) -> None:
         """Say which messages did not get through since the last call.
@@ -94,7 +97,7 @@ class Notifier:
     def close(self, directory: Path, tell: Callable[[str], None]) -> None:
         """Send what comes last, wait for what is under way, and settle it."""
         if self.last is not None:
-            self.send(*self.last)
+            self._send_all(*self.last)  # this one is not left out
         for sending in self._under_way:
             assert sending.thread is not None
             sending.thread.join(max(0.0, sending.deadline - time.monotonic()))

@@ -19,6 +19,9 @@ from typing import Any, Final
 
 from holdfast.observe.receipts import Cause, Outcome, Receipt
 
+LATE_STEPS: Final = 50
+"""Steps after which the end of a process that is no worker has nothing to do with a fault: none of
+them waits for it, and it may be found late."""
 SEEN: Final = 1 << 14
 """How many of the newest steps are remembered with their samples; others count like the newest."""
 
@@ -95,8 +98,9 @@ class Reckoning:
                 return self._step(entry)
             case "run-started":
                 self._began_at, self._members = _time(entry), ()
+                self._told.clear()
             case "fault":
-                self._faults[_target(entry)] = entry, self._newest_step
+                self._blame(entry)
             case "worker-started" | "worker-hung" | "worker-stack":
                 self._note(entry)
             case "worker-exited":
@@ -113,6 +117,16 @@ class Reckoning:
             case "run-failed":
                 return self._fail(entry)
         return None
+
+    def _blame(self, fault: Entry) -> None:
+        """Note what is done on purpose; whom it befell may have been found before it was told."""
+        who, known = _target(fault), self._open
+        if known is not None:
+            for index, cause in enumerate(known.causes):
+                if cause.who == who and not cause.on_purpose:
+                    known.causes[index] = replace(cause, on_purpose=fault["kind"])
+                    return
+        self._faults[who] = fault, self._newest_step
 
     def _note(self, event: Entry) -> None:
         self._told[event["event"], event["pid"]] = event
@@ -147,11 +161,13 @@ class Reckoning:
         if event["status"] == 0 or followed:
             return  # it left as told, or with those who forked for it
         victims = () if who == _COORDINATOR else self._members
+        if victims:
+            self._told.clear()  # their ends are not told of
         self._lose(Cause(who=who, what=event["cause"]), _time(event), victims)
 
     def _lose(self, cause: Cause, now: float, victims: Iterable[int] = ()) -> None:
         fault, struck_in = self._faults.pop(cause.who, (None, 0))
-        if cause.rank is not None and self._newest_step > struck_in + 1:
+        if self._newest_step > struck_in + (1 if cause.rank is not None else LATE_STEPS):
             fault = None  # the run got on with that one
         if fault is not None:
             cause = replace(cause, on_purpose=fault["kind"])

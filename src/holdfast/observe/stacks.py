@@ -52,4 +52,4 @@ def innermost(path: Path, begin: int) -> list[str]:
         return []
     _, asked, thread = text.partition(_ASKED)
     frames = thread.partition("\n\n")[0].splitlines()[1:] if asked else []
-    return [frame.strip() for frame in frames if frame.startswith("  ")][:FRAMES]
+    return [frame.strip() for frame in frames if frame.startswith("  File ")][:FRAMES]
