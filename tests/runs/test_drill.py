@@ -97,8 +97,10 @@ def test_a_signal_ends_a_drill_and_what_was_tried_is_told(tmp_path, signals):
     [
         (
             ["--policies", "shrink", "numerics=fast"],
-            "shrink would change the weights with sync=tree and numerics=fast; "
-            "try replace, restart",
+            (
+                "shrink would change the weights with sync=tree and numerics=fast; "
+                "try replace, restart"
+            ),
         ),
         (["--faults", "kil"], "--faults: 'kil' is none; did you mean kill?"),
         (["--policies", "stop"], "--policies: 'stop' is none; there are replace, shrink, restart"),

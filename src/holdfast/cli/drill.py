@@ -47,16 +47,16 @@ def drill(
         ),
     ] = None,
     faults: Annotated[
-        str | None, typer.Option(help=f"Some of {','.join(KINDS)} [default: all that fit].")
+        str | None, typer.Option(help=f"Some of {','.join(KINDS)}; by default all that fit.")
     ] = None,
     policies: Annotated[
-        str | None, typer.Option(help=f"Some of {','.join(POLICIES)} [default: all that fit].")
+        str | None, typer.Option(help=f"Some of {','.join(POLICIES)}; by default all that fit.")
     ] = None,
     seed: Annotated[
         int, typer.Option(min=0, help="Draws whom a fault strikes, and in which step.")
     ] = 0,
     run: Annotated[
-        Path | None, typer.Option(help="A new directory for the runs [default: one below runs/].")
+        Path | None, typer.Option(help="A new directory for the runs; by default one below runs/.")
     ] = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="End standard output with the report as one object.")

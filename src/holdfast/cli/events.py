@@ -16,7 +16,7 @@ from holdfast.observe.run_dir import RUNS
 def events(
     run: Annotated[
         Path | None,
-        typer.Argument(help="The run's directory [default: the newest run below runs/]."),
+        typer.Argument(help="The run's directory; by default the newest run below runs/."),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one object.")] = False,
 ) -> None:

@@ -43,7 +43,7 @@ def train(
         str | None, typer.Option(help="auto, cpu or cuda; the same as device=NAME.")
     ] = None,
     run: Annotated[
-        Path | None, typer.Option(help="The run's directory [default: a new one below runs/].")
+        Path | None, typer.Option(help="The run's directory; by default a new one below runs/.")
     ] = None,
     resume: Annotated[
         bool, typer.Option("--resume", help="Go on with --run, or with the newest run of the job.")
