@@ -6,6 +6,7 @@ Rank 0 keeps it, a fresh one for every generation, and tells the others its port
 from __future__ import annotations
 
 import errno
+import os
 import socket
 import time
 from typing import Final
@@ -62,6 +63,7 @@ def _listener(group: SharedMemoryGroup, port: int) -> socket.socket:
             group.arena.check_abort()
             if error.errno != errno.EADDRINUSE or time.monotonic() > deadline:
                 raise JobError(
-                    f"port {port} of {HOST}: {error.strerror}; set port=0 to take a free one"
+                    f"port {port} of {HOST}: {os.strerror(error.errno or 0)}; set port=0 to take a "
+                    "free one"
                 ) from None
         time.sleep(NAP_S)
