@@ -120,6 +120,9 @@ def test_no_fault_at_all_is_refused():
         ("kill:rank=2", {"workers": 2}, "kill:rank=2: there is no such rank with workers=2"),
         ("nan", {"sync": "ddp"}, "nan: with sync=ddp no shard has a gradient to strike"),
         ("flip", {"sync": "ddp"}, "flip: with sync=ddp"),
+        ("nan:after_s=0", {"script": {"path": "a.py"}}, "nan:after_s=0.0: a script is struck by"),
+        ("kill:step=3", {"script": {"path": "a.py"}}, "kill:step=3: a script is struck by"),
+        ("kill", {"script": {"path": "a.py"}}, "stop, each with after_s"),
     ],
 )
 def test_a_job_that_cannot_be_struck_so_is_refused(flag, keys, message):

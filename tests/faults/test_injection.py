@@ -11,8 +11,6 @@ from holdfast.arena.orders import Order, Orders
 from holdfast.transport.shared_memory import SharedMemoryGroup
 from holdfast.worker import injection
 
-FLOATS = [torch.float64, torch.float32, torch.float16, torch.bfloat16]
-
 
 @pytest.fixture
 def group():
@@ -89,7 +87,24 @@ def test_a_nan_is_put_into_one_value(group):
     assert bool(matrix.isfinite().all())
 
 
-@pytest.mark.parametrize("dtype", FLOATS)
+def test_a_withdrawal_in_the_moment_of_obedience_comes_too_late(group):
+    orders = ordered(group, Order.NAN)
+    assert orders.is_due(Order.NAN)
+    orders.withdraw(Order.NAN)
+    orders.obey(Order.NAN)
+    assert orders.obeyed(Order.NAN) == (1, 0)
+    assert orders.give(Order.NAN, step=0, seconds=0) == 2
+    assert orders.is_pending(Order.NAN)
+
+
+@pytest.mark.parametrize("value", [0.01, -1.5, 3.0, math.inf])
+def test_a_flip_makes_a_float16_infinite(value):
+    gradient = torch.tensor([0.001, value], dtype=torch.float16)
+    assert injection.flip([gradient]) == math.isfinite(value)
+    assert gradient.isfinite().tolist() == [True, False]
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("value", [0.01, -1.5, 3.0, 1e-3])
 def test_a_flip_sets_the_highest_free_bit_of_the_largest_value(dtype, value):
     small = torch.full((3,), value / 8, dtype=dtype)

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -10,11 +11,13 @@ import uuid
 import pytest
 
 from conftest import SMALL, events_of, holdfast_processes, metrics_of, wait_until
+from holdfast.engines.train import run_job
 from holdfast.errors import CheckpointError, JobError, NonFiniteError
 from holdfast.faults.plan import planned
 from holdfast.faults.storm import Storm
 from holdfast.faults.target import Target
 from holdfast.job import load
+from holdfast.wire.lifeline import STOP_SIGNALS
 
 pytestmark = pytest.mark.slow
 
@@ -44,16 +47,16 @@ def planned_of(*flags, seed=None, num_random=0):
 
 
 @pytest.fixture
-def weather(train, tmp_path):
+def weather(forks, tmp_path):
     """Train in a storm: `weather(flag, …, key=value, …) -> result, storm`."""
 
-    def run(*flags, **keys):
-        values = {**KEYS, **keys}
-        storm = Storm(planned_of(*flags), load.check({**SMALL, **values}, where="test"))
-        (tmp_path / "run").mkdir()
-        with storm.beside(tmp_path / "run"):
-            result = train(run_dir=tmp_path / "run", **values)
-        return result, storm
+    def run(*flags, name="run", resume=False, seed=None, num_random=0, **keys):
+        job = load.check({**SMALL, **KEYS, **keys}, where="test")
+        storm = Storm(planned_of(*flags, seed=seed, num_random=num_random), job)
+        result = run_job(
+            job, run_dir=tmp_path / name, resume=resume, forks=forks, beside=storm.beside
+        )
+        return result.as_dict(), storm
 
     return run
 
@@ -62,24 +65,22 @@ def named(run_dir, name):
     return [event for event in events_of(run_dir) if event["event"] == name]
 
 
-@pytest.mark.parametrize("on_failure", ["replace", "shrink", "restart"])
 @pytest.mark.parametrize("flag", ["kill", "stop", "exit", "raise", "slow"])
-def test_what_strikes_a_worker_does_not_show_in_the_weights(
-    weather, undisturbed, tmp_path, flag, on_failure
-):
+def test_what_strikes_a_worker_does_not_show_in_the_weights(weather, undisturbed, tmp_path, flag):
     lasting = ",seconds=0.1" if flag == "slow" else ""
-    result, storm = weather(f"{flag}:step=5,rank=1{lasting}", on_failure=on_failure)
+    result, storm = weather(f"{flag}:step=5,rank=1{lasting}")
     assert result["weights_sha256"] == undisturbed(KEYS["epochs"])
     assert storm.missed == []
     (fault,) = named(tmp_path / "run", "fault")
     assert (fault["kind"], fault["rank"]) == (flag, 1)
     ended = [event["rank"] for event in named(tmp_path / "run", "worker-exited")]
-    all_end = flag != "slow" and on_failure == "restart"
-    assert sorted(ended) == ([0, 1] if all_end else [] if flag == "slow" else [1])
+    assert ended == ([] if flag == "slow" else [1])
     if flag in ("exit", "raise", "slow"):
         assert fault["step"] == 5
     else:
         assert fault["step"] >= 5
+        names = [event["event"] for event in events_of(tmp_path / "run")]
+        assert names.index("fault") < names.index("worker-exited")  # which it explains
 
 
 @pytest.mark.parametrize(("flag", "ended"), [("coordinator", "coordinator"), ("agent", "agent")])
@@ -154,15 +155,29 @@ def test_many_faults_strike_each_once_though_one_takes_the_agent(weather, undist
     )
 
 
-def test_the_same_seed_is_the_same_storm(train, undisturbed, tmp_path):
-    plan = planned_of(seed=5, num_random=4)
+def test_a_run_that_goes_on_is_struck_in_the_steps_that_are_left(weather, undisturbed, tmp_path):
+    with pytest.raises(NonFiniteError):
+        weather("nan:step=7,rank=1")
+    flags = ["exit:rank=0", "exit:rank=1", "slow:seconds=0.01"]
+    result, storm = weather(*flags, resume=True)
+    assert result["weights_sha256"] == undisturbed(KEYS["epochs"])
+    assert storm.missed == []
+    assert [struck.step for struck in storm.struck] == [s.fault.step for s in storm.struck]
+    drawn = planned_of(*flags).drawn(KEYS["workers"], range(4, STEPS))
+    assert [struck.fault for struck in storm.struck] == drawn
+
+
+def test_what_is_due_does_not_wait_for_what_is_not(weather):
+    later, soon = "exit:step=170,rank=1", "exit:after_s=0.2,rank=1"
+    _, storm = weather(later, soon, epochs=30)
+    assert [struck.fault.step for struck in storm.struck] == [None, 170]
+    assert storm.struck[0].step < storm.struck[1].step == 170
+
+
+def test_the_same_seed_is_the_same_storm(weather, undisturbed):
     found = []
     for name in ("first", "second"):
-        keys = {**KEYS, "restarts": {"limit": 99}}
-        storm = Storm(plan, load.check({**SMALL, **keys}, where="test"))
-        (tmp_path / name).mkdir()
-        with storm.beside(tmp_path / name):
-            result = train(run_dir=tmp_path / name, **keys)
+        result, storm = weather(name=name, seed=5, num_random=4, restarts={"limit": 99})
         assert result["weights_sha256"] == undisturbed(KEYS["epochs"])
         assert storm.missed == []
         found.append(sorted(str(struck.fault) for struck in storm.struck))
@@ -191,6 +206,14 @@ def test_what_cannot_strike_is_told_with_the_reason(weather, tmp_path, flag, rea
     assert [missed.reason for missed in storm.missed] == [reason]
     assert storm.struck == []
     assert named(tmp_path / "run", "fault") == []
+
+
+def test_one_that_waits_for_another_says_so(weather):
+    _, storm = weather("exit:step=30,rank=1", "exit:step=30,rank=1")
+    assert [missed.reason for missed in storm.missed] == [
+        "rank 1 began no step from then on",
+        "another exit was still to strike rank 1",
+    ]
 
 
 def test_a_full_disk_at_the_end_is_the_error_of_the_run(weather, tmp_path):
@@ -244,7 +267,7 @@ def job(tmp_path):
 
     def written(epochs):
         path = tmp_path / "small.yaml"
-        values = {**SMALL, **KEYS, "epochs": epochs, "checkpoint": {"every_steps": 100}}
+        values = {**SMALL, **KEYS, "epochs": epochs, "checkpoint": {"every_steps": 10_000}}
         path.write_text(load.dump(load.check(values, where="test")))
         return path
 
@@ -316,7 +339,7 @@ def test_a_run_that_was_stopped_says_so_though_faults_have_missed(start, job, tm
     assert status == 130
     found = last_object(out)
     assert found["status"] == "stopped"
-    assert [missed["reason"] for missed in found["missed"]] == ["rank 0 began no step from then on"]
+    assert [missed["reason"] for missed in found["missed"]] == ["the run ended before that"]
 
 
 def test_a_run_of_another_process_is_struck(start, job, tmp_path, undisturbed):
@@ -334,17 +357,70 @@ def test_a_run_of_another_process_is_struck(start, job, tmp_path, undisturbed):
     assert last_object(out)["weights_sha256"] == undisturbed(30)
 
 
-def test_an_interrupted_storm_leaves_no_order_behind(start, job, tmp_path):
+def test_a_storm_that_is_ended_leaves_no_order_behind(start, job, tmp_path):
+    run_dir, full = tmp_path / "run", "disk-full:after_s=0,rank=0"  # pending until the run's end
+    training = under_way(start, job, run_dir, epochs=500)
+
+    def blow(*flags):
+        before = len(named(run_dir, "fault"))
+        storm = start(
+            "chaos", "--run", run_dir, *flags, "--fault", "slow:after_s=0,seconds=0", "--json"
+        )
+        wait_until(lambda: len(named(run_dir, "fault")) > before)
+        return storm
+
+    for number in STOP_SIGNALS:
+        storm = blow("--fault", full)
+        storm.send_signal(number)
+        status, out, err = finish(storm)
+        assert (status, err) == (130, "")
+        assert [fault["kind"] for fault in last_object(out)["struck"]] == ["slow"]
+        assert [fault["reason"] for fault in last_object(out)["missed"]] == [
+            "rank 0 wrote no checkpoint from then on"
+        ]
+    storm = blow("--fault", full)
+    storm.kill()
+    finish(storm)
+    assert finish(blow())[0] == 0  # which withdraws what that one has ordered
+    training.send_signal(signal.SIGINT)
+    status, _, err = finish(training)
+    assert status == 130, err
+
+
+def test_a_directory_that_no_run_holds_is_not_struck_whoever_has_its_pids(start, job, tmp_path):
     run_dir = tmp_path / "run"
-    training = under_way(start, job, run_dir, epochs=20)
-    storm = start("chaos", "--run", run_dir, "--fault", "kill:step=1", "--fault", "exit:step=119")
-    wait_until(lambda: named(run_dir, "fault") != [])
-    storm.send_signal(signal.SIGINT)
-    status, _, _ = finish(storm)
-    assert status != 0
-    assert finish(training)[0] == 0
-    statuses = {event["status"] for event in named(run_dir, "worker-exited")}
-    assert statuses == {-signal.SIGKILL}
+    under_way(start, job, run_dir, epochs=500)
+    Target.under_way(run_dir)
+    shutil.copytree(run_dir, tmp_path / "other", ignore=shutil.ignore_patterns("*.sock"))
+    with pytest.raises(JobError, match="no run is under way in"):
+        Target.under_way(tmp_path / "other")
+
+
+WAITS = """
+import pathlib, sys, time
+while not pathlib.Path(sys.argv[1]).exists():
+    time.sleep(0.01)
+"""
+
+
+def test_a_script_of_another_process_is_struck(start, tmp_path):
+    run_dir, script, end = tmp_path / "run", tmp_path / "waits.py", tmp_path / "end"
+    script.write_text(WAITS)
+    running = start("run", "--workers", "2", "--run", run_dir, "--json", script, end)
+    events = run_dir / "events.jsonl"
+    wait_until(lambda: events.exists() and named(run_dir, "generation") != [])
+    status, _, err = finish(start("chaos", "--run", run_dir, "--fault", "nan:after_s=0"))
+    assert status == 2
+    assert "a script is struck by agent, coordinator, kill, stop, each with after_s" in err
+    flags = ["--fault", "kill:rank=1,after_s=0", "--json"]
+    status, out, err = finish(start("chaos", "--run", run_dir, *flags))
+    assert status == 0, err
+    assert last_object(out)["struck"] == [{"kind": "kill", "rank": 1, "after_s": 0.0}]
+    wait_until(lambda: len(named(run_dir, "generation")) == 2)
+    end.touch()
+    status, out, err = finish(running)
+    assert status == 0, err
+    assert (last_object(out)["status"], last_object(out)["restarts"]) == ("finished", 1)
 
 
 def test_one_storm_at_a_time_strikes_a_run(start, job, tmp_path):
@@ -365,7 +441,7 @@ def test_the_end_of_the_run_is_that_of_the_storm_however_it_comes(start, job, tm
     training.kill()
     status, _, err = finish(storm)
     assert status == 1
-    assert "began no step from then on" in err
+    assert "the run ended before that" in err
 
 
 @pytest.mark.parametrize(

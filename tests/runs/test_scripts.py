@@ -310,3 +310,41 @@ def test_a_mistake_in_the_command_is_named(tmp_path, words, status, message):
     assert (done.returncode, message in done.stderr) == (status, True), done.stderr
     assert bool(done.stdout) == (words[0] == "--json")
     assert not list(tmp_path.iterdir())
+
+
+FORKS = """
+import os, sys
+pid = os.fork()
+if pid == 0:
+    if sys.argv[2] == "raises":
+        raise ValueError("in a child")
+    sys.exit(0)
+os.waitpid(pid, 0)
+open(sys.argv[1] + os.environ["RANK"], "w").write("the parent has come to its end")
+"""
+
+
+@pytest.mark.parametrize("how", ["ends", "raises"])
+def test_a_child_that_comes_to_the_end_of_the_script_is_not_taken_for_its_parent(
+    run, tmp_path, how
+):
+    assert run(FORKS, tmp_path / "end-", how).restarts == 0
+    for rank in range(2):
+        assert (tmp_path / f"end-{rank}").read_text() == "the parent has come to its end"
+
+
+ENDS_EARLY = """
+import os, sys, threading, time
+def watchdog():
+    time.sleep(1)
+    os._exit(1)
+if os.environ["RANK"] == "1":
+    threading.Thread(target=watchdog, daemon=True).start()
+else:
+    threading.Event().wait(2)
+"""
+
+
+def test_a_rank_that_has_come_to_its_end_is_gone(run):
+    result = run(ENDS_EARLY)
+    assert (result.status, result.restarts) == ("finished", 0)

@@ -50,10 +50,10 @@ class Orders:
             step: How many steps are to be committed first.
             seconds: How long it is to last, where it lasts.
         """
-        at = _WORDS * order
+        at, number = _WORDS * order, self.obeyed(order)[0] + 1
         self._line[at + _STEP], self._line[at + _SECONDS] = step, word_of(seconds)
-        self._line[at + _GIVEN] += 1  # last, for this is what the worker looks at
-        return self._line[at + _GIVEN]
+        self._line[at + _GIVEN] = number  # last, for this is what the worker looks at
+        return number
 
     def withdraw(self, order: Order) -> None:
         """Ask for it no longer."""
@@ -69,11 +69,13 @@ class Orders:
         return self.is_pending(order) and committed >= self._line[_WORDS * order + _STEP]
 
     def obey(self, order: Order) -> float:
-        """Note that this worker does what it was asked for; returns for how many seconds."""
-        at = _WORDS * order
-        step = self._arena[self._rank, Word.COMMITTED]
-        self._arena[self._rank, Word.OBEYED + order] = self._line[at + _GIVEN] << 32 | step
-        return float_of(self._line[at + _SECONDS])
+        """Note that this worker does what it was asked for; returns for how many seconds.
+
+        It counts though the order is withdrawn just now.
+        """
+        number, step = self.obeyed(order)[0] + 1, self._arena[self._rank, Word.COMMITTED]
+        self._arena[self._rank, Word.OBEYED + order] = number << 32 | step
+        return float_of(self._line[_WORDS * order + _SECONDS])
 
     def obeyed(self, order: Order) -> tuple[int, int]:
         """How many orders of a kind the worker has obeyed, and after how many steps the last."""

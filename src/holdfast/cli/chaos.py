@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import sys
 from pathlib import Path
 from typing import Annotated, Any
@@ -23,6 +24,7 @@ from holdfast.faults.target import Target
 from holdfast.job import load
 from holdfast.job.spec import Job
 from holdfast.observe.terminal import closing_table
+from holdfast.wire.lifeline import STOP_SIGNALS
 
 MISSED_STATUS = 1
 """The exit status where something that was planned has not happened."""
@@ -77,7 +79,7 @@ def chaos(
         storm = Storm(faults, chosen)
         result = _train(storm, chosen, run, forks=context.obj, quiet=as_json)
     _print(storm, result, as_json=as_json)
-    if result is not None and result.status == "stopped":
+    if storm.stopped or (result is not None and result.status == "stopped"):
         raise typer.Exit(STOPPED_STATUS)
     if storm.missed:
         missed = "; ".join(f"{each.fault}: {each.reason}" for each in storm.missed)
@@ -87,9 +89,11 @@ def chaos(
 
 
 def _strike(run: Path, plan: Plan) -> Storm:
-    """Strike a run of another process."""
+    """Strike a run of another process, until a signal stops the storm at most."""
     target = Target.under_way(run)
     storm = Storm(plan, load.load(str(run / "job.yaml")))
+    for number in STOP_SIGNALS:
+        signal.signal(number, lambda *_: storm.stop())
     storm.strike(target)
     return storm
 

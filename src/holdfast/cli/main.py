@@ -20,6 +20,8 @@ def main() -> None:
         from holdfast.cli import app  # while torch is being imported over there
 
         app.run(spawned)
+    except KeyboardInterrupt:  # before anything was begun that could be stopped
+        sys.exit(130)
     finally:
         if spawned is not None:
             spawned.process.kill()

@@ -22,6 +22,9 @@ def policy_of(job: Job) -> Policy:
     """What the job wants to happen when something is lost."""
     stops, anew = job.on_failure == "stop", job.restarts_anew
     shrinks = job.on_failure == "shrink" and not anew
+    window_s = job.restarts.window_s
+    if job.script is not None:  # of which every hang takes so long that none would be too many
+        window_s = max(window_s, 2 * job.hang_s * (job.restarts.limit + 1))
     return Policy(
         world_size=job.workers,
         min_workers=1 if shrinks else job.workers,
@@ -29,7 +32,7 @@ def policy_of(job: Job) -> Policy:
         silence_s=SILENCE_S,
         reconnect_s=RECONNECT_S,
         failures=0 if stops else job.restarts.limit,
-        window_s=job.restarts.window_s,
+        window_s=window_s,
         repeat_s=math.inf if job.script is None else REPEAT_S,
         anew=anew,
         checkpoint_s=job.checkpoint.every_s,

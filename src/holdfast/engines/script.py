@@ -7,7 +7,7 @@ import sys
 import time
 from collections.abc import Collection
 from dataclasses import asdict, dataclass
-from importlib.machinery import PathFinder
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -92,8 +92,17 @@ def _check(script: Script) -> None:
         raise JobError(f"no script {script.path!r}; name a file, or with -m a module")
     if script.module is not None:
         package = script.module.partition(".")[0]
-        if PathFinder.find_spec(package, [str(Path.cwd()), *sys.path[1:]]) is None:
+        if not _can_be_imported(package):
             raise JobError(f"no module {package!r} here or among those that are installed")
+
+
+def _can_be_imported(package: str) -> bool:
+    path = list(sys.path)
+    sys.path.insert(0, str(Path.cwd()))
+    try:
+        return find_spec(package) is not None
+    finally:
+        sys.path[:] = path
 
 
 def _starts(run_dir: Path) -> int:

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -64,6 +65,7 @@ class Storm:
     Attributes:
         struck: What has struck, as it came.
         missed: What has not, once the storm is over.
+        stopped: Whether it was, by `stop`.
 
     Raises:
         JobError: This job cannot be struck so.
@@ -74,6 +76,7 @@ class Storm:
         self._plan, self._workers, self._counts_steps = plan, job.workers, counts_steps(job)
         self.struck: list[Struck] = []
         self.missed: list[Missed] = []
+        self.stopped = False
 
     @contextmanager
     def beside(self, run_dir: Path) -> Iterator[None]:
@@ -84,7 +87,7 @@ class Storm:
         """
         over = threading.Event()
         with ThreadPoolExecutor(1) as pool:
-            blowing = pool.submit(self._blow, Target(run_dir), 0, over)
+            blowing = pool.submit(self._blow, Target(run_dir), over)
             try:
                 yield
             finally:
@@ -92,52 +95,61 @@ class Storm:
             blowing.result()
 
     def strike(self, target: Target) -> None:
-        """Blow until all has struck, or the run is over.
+        """Blow until all has struck, or the run is over, or `stop` is called.
 
         Raises:
             JobError: Another storm strikes it.
         """
-        self._blow(target, target.reached, threading.Event())
+        self._blow(target, threading.Event())
 
-    def _blow(self, target: Target, first_step: int, over: threading.Event) -> None:
+    def stop(self) -> None:
+        """Strike no more from the next look on; a handler of signals may call this."""
+        self.stopped = True
+
+    def _blow(self, target: Target, over: threading.Event) -> None:
         """Strike whatever is due, until `over` is set at most."""
         with EventLog(target.run_dir / "events.jsonl") as log:
             if not self._await_start(target, over):
-                ended = "the run ended before its workers did anything"
+                ended = f"{self._end} before the workers did anything"
                 self.missed += [Missed(fault=f, reason=ended) for f in self._plan.faults]
                 return
-            steps, began = range(first_step, target.total_steps), time.monotonic()
-            waiting = [Strike(fault) for fault in self._plan.drawn(self._workers, steps)]
+            steps, began = range(target.first_step, target.total_steps), time.monotonic()
+            planned, note = self._plan.drawn(self._workers, steps), partial(self._note, log)
+            waiting = [Strike(fault, note) for fault in planned]
             try:
-                while waiting and not (target.over or over.wait(LOOK_S)):
-                    target.look()
+                while waiting and self._goes_on(target, over):
                     elapsed_s = time.monotonic() - began
                     for strike in list(waiting):
                         if strike.attempt(target, elapsed_s):
                             waiting.remove(strike)
-                            self._note(strike, log)
             finally:
                 for strike in waiting:
-                    self._give_up(strike, target, log)
+                    self._give_up(strike, target)
 
     def _await_start(self, target: Target, over: threading.Event) -> bool:
         """Wait until workers train; returns whether they do."""
-        while not target.over:
-            if target.released and (target.total_steps > 0 or not self._counts_steps):
-                return True
-            if over.wait(LOOK_S):
-                break
-            target.look()
-        return False
+        while not (target.released and (target.total_steps > 0 or not self._counts_steps)):
+            if not self._goes_on(target, over):
+                return False
+        return True
 
-    def _give_up(self, strike: Strike, target: Target, log: EventLog) -> None:
-        if strike.has_been_obeyed():  # at the very end
-            self._note(strike, log)
-        else:
-            strike.call_off()
-            self.missed.append(Missed(fault=strike.fault, reason=strike.reason_missed(target)))
+    def _goes_on(self, target: Target, over: threading.Event) -> bool:
+        """Look at the run, a little after the last time; returns whether it can still be struck."""
+        ended = over.wait(LOOK_S)
+        target.look()
+        return not (ended or target.over or self.stopped)
 
-    def _note(self, strike: Strike, log: EventLog) -> None:
+    @property
+    def _end(self) -> str:
+        """What has ended, so that faults have missed."""
+        return "the storm was stopped" if self.stopped else "the run ended"
+
+    def _give_up(self, strike: Strike, target: Target) -> None:
+        if not strike.call_off():
+            reason = strike.reason_missed(target, self._end)
+            self.missed.append(Missed(fault=strike.fault, reason=reason))
+
+    def _note(self, log: EventLog, strike: Strike) -> None:
         struck = Struck(fault=strike.fault, step=strike.step if self._counts_steps else None)
         self.struck.append(struck)
         log.event("fault", **struck.as_dict())

@@ -1,13 +1,15 @@
 """Strike: one fault of a storm, which waits until it can strike.
 
 Signals and damage come from outside, once as many steps are committed as the fault says. What a
-worker is to suffer by its own hand is ordered beforehand, so that it happens in the very step.
+worker is to suffer by its own hand is ordered beforehand, so that it happens in the very step; but
+not long before, for only one order of a kind can be pending, and others may come due first.
 """
 
 from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
@@ -15,7 +17,10 @@ from holdfast.arena.memory import Arena
 from holdfast.arena.orders import Order, Orders
 from holdfast.checkpoint import manifest
 from holdfast.faults.plan import Fault
-from holdfast.faults.target import AGENT, COORDINATOR, Target
+from holdfast.faults.target import Target
+
+AHEAD_STEPS: Final = 16
+"""How long before its step something is ordered: more than pass between two looks."""
 
 _ORDERS: Final = {
     "exit": Order.EXIT,
@@ -36,13 +41,17 @@ _MISSING: Final = {
 class Strike:
     """One of `fault`, all of which is known.
 
+    Args:
+        fault: The same.
+        note: Called when it strikes; before anybody can see what comes of a signal.
+
     Attributes:
         fault: The same.
         step: How many steps were committed when it struck.
     """
 
-    def __init__(self, fault: Fault) -> None:
-        self.fault, self.step = fault, 0
+    def __init__(self, fault: Fault, note: Callable[[Strike], None]) -> None:
+        self.fault, self.step, self._note = fault, 0, note
         self._why = ""  # it has not struck yet, though it is time
         self._given: tuple[Arena, Orders, int] | None = None
 
@@ -55,64 +64,81 @@ class Strike:
         """
         fault, ordered = self.fault, _ORDERS.get(self.fault.kind)
         late = fault.after_s is None or elapsed_s >= fault.after_s
-        if ordered is not None:
-            return self.has_been_obeyed() or (late and self._order(ordered, target))
-        if not late or target.reached < (fault.step or 0):
-            return False
-        self.step = target.reached
-        self._why = self._from_outside(target)
-        return not self._why
+        if ordered is None:
+            return late and target.reached >= (fault.step or 0) and self._strike(target)
+        if self._note_if_obeyed(ordered):
+            return True
+        if late and target.reached >= (fault.step or 0) - AHEAD_STEPS:
+            self._order(ordered, target)
+        return False
 
-    def has_been_obeyed(self) -> bool:
-        """Whether a worker was ordered to suffer it, and has."""
+    def call_off(self) -> bool:
+        """Order it no longer; returns whether it has struck all the same, at the very end."""
+        ordered = _ORDERS.get(self.fault.kind)
+        if ordered is None or self._given is None:
+            return False
+        self._given[1].withdraw(ordered)
+        return self._note_if_obeyed(ordered)
+
+    def reason_missed(self, target: Target, end: str) -> str:
+        """Why it has not struck.
+
+        Args:
+            target: The run.
+            end: What has ended, in words.
+        """
+        step = self.fault.step or 0
+        if step > target.total_steps > 0:
+            return f"the run has no more than {target.total_steps} steps"
+        if step > target.reached:
+            return f"{end} before that"
+        return self._why or f"{end} before that"
+
+    def _note_if_obeyed(self, order: Order) -> bool:
+        """Note that it has struck if a worker has obeyed; returns whether."""
         if self._given is None:
             return False
         _, orders, number = self._given
-        obeyed, step = orders.obeyed(_ORDERS[self.fault.kind])
-        self.step = step
-        return obeyed >= number
+        obeyed, self.step = orders.obeyed(order)
+        if obeyed < number:
+            return False
+        self._note(self)
+        return True
 
-    def call_off(self) -> None:
-        """Order it no longer."""
-        if self._given is not None:
-            self._given[1].withdraw(_ORDERS[self.fault.kind])
-
-    def reason_missed(self, target: Target) -> str:
-        """Why it has not struck, now that the run is over."""
-        if self.fault.step is not None and self.fault.step > target.total_steps > 0:
-            return f"the run has no more than {target.total_steps} steps"
-        return self._why or "the run ended before that"
-
-    def _order(self, order: Order, target: Target) -> bool:
+    def _order(self, order: Order, target: Target) -> None:
         """Order a worker to suffer it, once; the agent that comes after a lost one has an arena of
         its own, in which no order is.
         """
-        assert self.fault.rank is not None
+        rank, kind = self.fault.rank, self.fault.kind
+        assert rank is not None
         if target.arena is None or (self._given and self._given[0] is target.arena):
-            return False
-        orders = Orders(target.arena, self.fault.rank)
-        missing = _MISSING.get(self.fault.kind, "began no step")
-        self._why = f"rank {self.fault.rank} {missing} from then on"
-        if not orders.is_pending(order):
-            number = orders.give(order, step=self.fault.step or 0, seconds=self.fault.lasts_s)
-            self._given = target.arena, orders, number
-        return False
+            return
+        orders = Orders(target.arena, rank)
+        if orders.is_pending(order):
+            self._why = f"another {kind} was still to strike rank {rank}"
+            return
+        number = orders.give(order, step=self.fault.step or 0, seconds=self.fault.lasts_s)
+        self._given = target.arena, orders, number
+        self._why = f"rank {rank} {_MISSING.get(kind, 'began no step')} from then on"
 
-    def _from_outside(self, target: Target) -> str:
-        """Strike; returns why it could not be."""
-        match self.fault.kind:
-            case "damage":
-                return _damage(target.run_dir / "checkpoints")
-            case "coordinator":
-                who: str | int = COORDINATOR
-            case "agent":
-                who = AGENT
-            case _:
-                assert self.fault.rank is not None
-                who = self.fault.rank
-        number = signal.SIGSTOP if self.fault.kind == "stop" else signal.SIGKILL
-        name = f"rank {who}" if isinstance(who, int) else f"the {who}"
-        return "" if target.send(number, who) else f"{name} was not alive"
+    def _strike(self, target: Target) -> bool:
+        """Strike from outside; returns whether that could be."""
+        fault, self.step = self.fault, target.reached
+        who = fault.kind if fault.rank is None else fault.rank
+        if fault.kind == "damage":
+            self._why = _damage(target.run_dir / "checkpoints")
+        elif not target.has(who):
+            name = f"the {who}" if fault.rank is None else f"rank {who}"
+            self._why = f"{name} was not alive"
+        else:
+            self._why = ""
+        if self._why:
+            return False
+        # Before the signal: whoever tells of the loss does so within a millisecond.
+        self._note(self)
+        if fault.kind != "damage":
+            target.send(signal.SIGSTOP if fault.kind == "stop" else signal.SIGKILL, who)
+        return True
 
 
 def _damage(checkpoints: Path) -> str:

@@ -7,6 +7,7 @@ its agent has open. So it does not matter which process has started the run.
 from __future__ import annotations
 
 import fcntl
+import itertools
 import os
 import signal
 from contextlib import suppress
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from holdfast.arena.memory import Arena, Word
+from holdfast.arena.orders import Order, Orders
 from holdfast.errors import JobError
 from holdfast.observe.lines import Tail
 
@@ -27,21 +29,23 @@ class Target:
 
     Args:
         run_dir: Its directory.
+        whole: Whether what its log holds already is about it; if not, it is the one that comes.
 
     Attributes:
         run_dir: The same.
         arena: The shared memory of its newest agent; None before it has one.
         released: Whether workers have been let go.
+        first_step: How many steps were committed when they were, or when it was found under way.
         over: Whether it has ended.
     """
 
-    def __init__(self, run_dir: Path) -> None:
+    def __init__(self, run_dir: Path, *, whole: bool = False) -> None:
         self.run_dir = run_dir
         self.arena: Arena | None = None
         self.released = self.over = False
-        self._news = Tail(run_dir / "events.jsonl", whole=True)
+        self.first_step = 0
+        self._news = Tail(run_dir / "events.jsonl", whole=whole)
         self._pids: dict[str | int, int] = {}  # by rank, and of the two that have none
-        self._command = 0
 
     @classmethod
     def under_way(cls, run_dir: Path) -> Target:
@@ -50,8 +54,9 @@ class Target:
         Raises:
             JobError: There is none under way.
         """
-        target = cls(run_dir)
+        target = cls(run_dir, whole=True)
         target.look()
+        target.first_step = target.reached
         if target.arena is None or target.over:
             raise JobError(
                 f"no run is under way in {run_dir}; name the directory of one that is, "
@@ -67,9 +72,10 @@ class Target:
         """
         for event in self._news():
             self._note(event)
-        if self.arena is None and AGENT in self._pids:
+        if not _is_held(self.run_dir / ".lock"):
+            self.over = True  # however its command has ended; its pids may be others' by now
+        elif self.arena is None and AGENT in self._pids:
             self._find_arena(self._pids[AGENT])
-        self.over |= self._command != 0 and not _is_alive(self._command)
 
     @property
     def reached(self) -> int:
@@ -81,19 +87,17 @@ class Target:
         """Of the run; 0 before any worker trains."""
         return max(self._words(Word.TOTAL_STEPS))
 
-    def send(self, number: signal.Signals, who: str | int) -> bool:
-        """Send a signal to the coordinator, the agent or a rank; returns whether it was there.
+    def has(self, who: str | int) -> bool:
+        """Whether the coordinator, the agent or a rank is alive."""
+        return who in self._pids and _is_alive(self._pids[who])
+
+    def send(self, number: signal.Signals, who: str | int) -> None:
+        """Send a signal to one of those, if it is there.
 
         From then on it is as good as gone: what comes next is for its successor.
         """
-        pid = self._pids.get(who)
-        if pid is None or not _is_alive(pid):
-            return False
         with suppress(ProcessLookupError):
-            os.kill(pid, number)
-            del self._pids[who]
-            return True
-        return False
+            os.kill(self._pids.pop(who), number)
 
     def _words(self, word: Word) -> list[int]:
         if self.arena is None:
@@ -117,6 +121,7 @@ class Target:
                 if self._pids.get(event["rank"]) == event["pid"]:
                     del self._pids[event["rank"]]
             case "generation":
+                self.first_step = self.first_step if self.released else event["step"]
                 self.released = True
             case "run-ended" | "run-failed":
                 self.over = True
@@ -126,7 +131,6 @@ class Target:
             for link in Path(f"/proc/{agent}/fd").iterdir():
                 if str(link.readlink()).startswith(_ARENA):
                     self.arena = _mapped(link)
-                    self._command = int(_stat(agent)[1])
                     return
         except (FileNotFoundError, ProcessLookupError):
             return  # the agent is gone
@@ -137,26 +141,41 @@ class Target:
 def _mapped(link: Path) -> Arena:
     """The arena that a process has open, for this storm alone: the lock lasts as the mapping does.
 
+    What a storm has ordered that was killed is withdrawn.
+
     Raises:
         JobError: Another storm has it.
     """
     fd = os.open(link, os.O_RDWR | os.O_CLOEXEC)
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        return Arena(fd)
+        arena = Arena(fd)
     except BlockingIOError:
         raise JobError("another storm strikes this run; wait for its end") from None
     finally:
         os.close(fd)
+    for rank, order in itertools.product(range(arena.world_size), Order):
+        Orders(arena, rank).withdraw(order)
+    return arena
+
+
+def _is_held(lock: Path) -> bool:
+    """Whether a process has locked a run's directory; see `observe.run_dir`."""
+    try:
+        fd = os.open(lock, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return False
+    try:
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(fd)
+    return False
 
 
 def _is_alive(pid: int) -> bool:
     with suppress(FileNotFoundError, ProcessLookupError):
-        return _stat(pid)[0] not in "ZX"
+        text = Path(f"/proc/{pid}/stat").read_text(encoding="ascii", errors="replace")
+        return text.rpartition(")")[2].split()[0] not in "ZX"  # see proc_pid_stat(5)
     return False
-
-
-def _stat(pid: int) -> list[str]:
-    """State, parent and so on; see proc_pid_stat(5)."""
-    text = Path(f"/proc/{pid}/stat").read_text(encoding="ascii", errors="replace")
-    return text.rpartition(")")[2].split()

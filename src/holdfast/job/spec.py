@@ -217,5 +217,9 @@ class Job(Spec):
         free = set(self.FREE_ON_RESUME)
         if self.merges_shards:
             free -= {"workers", "shares"}
-        shown_nowhere = {"model": {"gradient_checkpointing"}, "data": {"cache"}}
+        shown_nowhere = {
+            "model": {"gradient_checkpointing"},
+            "data": {"cache"},
+            "script": {"arguments"},
+        }
         return self.model_dump(mode="json", exclude={**dict.fromkeys(free, True), **shown_nowhere})

@@ -24,7 +24,6 @@ EXIT_STATUS: Final = 5
 _EXPONENTS: Final = {
     torch.float64: (torch.int64, range(52, 63)),
     torch.float32: (torch.int32, range(23, 31)),
-    torch.float16: (torch.int16, range(10, 15)),
     torch.bfloat16: (torch.int16, range(7, 15)),
 }
 """An integer as wide as a float, and which of its bits are the exponent's (IEEE 754)."""
@@ -74,6 +73,8 @@ def poison(gradients: Sequence[torch.Tensor]) -> bool:
 def flip(gradients: Sequence[torch.Tensor]) -> bool:
     """Set the highest bit of the exponent that the largest value of `gradients` has not set.
 
+    A float16 has too few of them for one to stand out: there all are set, so it is infinite.
+
     Returns:
         Whether there was such a bit; zeros alone are passed over.
     """
@@ -81,13 +82,16 @@ def flip(gradients: Sequence[torch.Tensor]) -> bool:
     if largest is None or not largest.any():
         return False
     place = torch.unravel_index(largest.abs().argmax(), largest.shape)
-    integer, exponent = _EXPONENTS[largest.dtype]
-    bits = largest[tuple(map(int, place))].view(integer)
-    for bit in reversed(exponent):
-        if not int(bits) >> bit & 1:
-            bits |= 1 << bit
-            return True
-    return False
+    value = largest[tuple(map(int, place))]
+    if not value.isfinite():
+        return False
+    if value.dtype == torch.float16:
+        value.fill_(torch.inf)
+        return True
+    integer, exponent = _EXPONENTS[value.dtype]
+    bits = value.view(integer)
+    bits |= 1 << next(bit for bit in reversed(exponent) if not int(bits) >> bit & 1)
+    return True
 
 
 def _gradients(parameters: Sequence[torch.nn.Parameter]) -> list[torch.Tensor]:

@@ -22,7 +22,7 @@ import threading
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import torch
@@ -35,6 +35,7 @@ from holdfast.transport.shared_memory import SharedMemoryGroup
 from holdfast.wire import shell
 from holdfast.wire.channel import Channel
 from holdfast.wire.launch import LEFT_STATUS, Launch
+from holdfast.wire.lifeline import STOP_SIGNALS
 from holdfast.wire.messages import Finished
 from holdfast.worker import echo
 from holdfast.worker.failure import failure
@@ -44,7 +45,7 @@ from holdfast.worker.seat import Left, Seat
 
 def run(launch: Launch, script: Script, arena: Arena, seat: Seat, channel: Channel) -> int:
     """Run a script as one of its workers; returns the exit status."""
-    group = SharedMemoryGroup(arena, launch.rank, launch.job.timeout_s)
+    pid, group = os.getpid(), SharedMemoryGroup(arena, launch.rank, launch.job.timeout_s)
     try:
         release = seat.await_release(None)
         group.enter(release.generation, release.members)
@@ -55,26 +56,46 @@ def run(launch: Launch, script: Script, arena: Arena, seat: Seat, channel: Chann
         if not arena.stop_requested:
             arena.enter(launch.rank, Phase.COMPUTE)
             code = _run(script)
+            if os.getpid() != pid:
+                _end_fork(code)
             arena.check_abort()  # its end may have come of another's
             _end()
-            if code != 0:
+            if code != 0 or store is None:
                 return code
+            _be_quiet()  # others may still need the store
         result = {"status": "stopped" if arena.stop_requested else "finished"}
         channel.send(Finished(rank=launch.rank, generation=group.arena.generation, result=result))
         seat.await_leave()
     except (Left, Aborted):
         return LEFT_STATUS
     except BaseException as error:  # noqa: BLE001  # the boundary of the user's code
+        if os.getpid() != pid:
+            sys.excepthook(type(error), _without_us(error), error.__traceback__)
+            _end_fork(1)
         return _fail(error, launch.rank, arena, channel)
     return 0
 
 
+def _end_fork(code: int) -> NoReturn:
+    """End a process that the script has forked, and that has come to the script's end like it."""
+    _end()
+    with contextlib.suppress(Exception):
+        sys.stdout.flush()
+        sys.stderr.flush()
+    os._exit(code)
+
+
+def _be_quiet() -> None:
+    """Have nothing of the script disturb a worker that is there for its store alone."""
+    signal.alarm(0)
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    for number in STOP_SIGNALS:
+        signal.signal(number, signal.SIG_IGN)
+
+
 def _fail(error: BaseException, rank: int, arena: Arena, channel: Channel) -> int:
     """Tell of an exception and end as Python does, unless another worker's death was the cause."""
-    trace = error.__traceback__
-    while trace is not None and trace.tb_frame.f_code.co_filename == __file__:
-        trace = trace.tb_next
-    error = error.with_traceback(trace)
+    error = _without_us(error)
     try:
         if echo.may_be_one(error):
             echo.await_abort(arena)
@@ -84,9 +105,17 @@ def _fail(error: BaseException, rank: int, arena: Arena, channel: Channel) -> in
     channel.send(failure(rank, error))
     with contextlib.suppress(Exception):  # the script may have put anything in its place
         sys.stdout.flush()  # what was printed before comes before
-    sys.excepthook(type(error), error, trace)
+    sys.excepthook(type(error), error, error.__traceback__)
     _end()
     return 1
+
+
+def _without_us(error: BaseException) -> BaseException:
+    """An exception whose traceback begins in the script."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_frame.f_code.co_filename == __file__:
+        trace = trace.tb_next
+    return error.with_traceback(trace)
 
 
 def _set_environment(launch: Launch, restarts: int, port: int) -> None:
@@ -121,7 +150,8 @@ def _set_environment(launch: Launch, restarts: int, port: int) -> None:
 def _forget_the_fork() -> None:
     """Undo what a process has from the one that it was forked from, and no other program has."""
     threads = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0].strip()
-    torch.set_num_threads(int(threads) if threads.isdigit() else len(os.sched_getaffinity(0)))
+    told = int(threads) if threads.isdigit() else 0
+    torch.set_num_threads(told or len(os.sched_getaffinity(0)))
     torch.default_generator.seed()  # else all would draw alike; random sees to itself
     np.random.seed()
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -184,6 +214,7 @@ def _end() -> None:
 
 def _close_files() -> None:
     """Close what is open to be written to, which Python does as it tears down."""
+    gc.unfreeze()  # the script may have frozen what it had
     found = [each for each in gc.get_objects() if issubclass(type(each), io.IOBase)]
     for file in sorted(found, key=lambda file: _layer(type(file))):
         with contextlib.suppress(Exception):  # it may be of any class that the user has written
