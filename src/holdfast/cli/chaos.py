@@ -15,6 +15,7 @@ from rich.table import Table
 
 from holdfast.agent.spawn import Spawned
 from holdfast.cli import complete
+from holdfast.cli.arguments import Overrides
 from holdfast.cli.train import STOPPED_STATUS
 from holdfast.engines import train as engine
 from holdfast.errors import HoldfastError, JobError
@@ -40,14 +41,7 @@ def chaos(
             autocompletion=complete.job,
         ),
     ] = None,
-    overrides: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="[KEY=VALUE]...",
-            help="Keys of the job to set.",
-            autocompletion=complete.override,
-        ),
-    ] = None,
+    overrides: Overrides = None,
     fault: Annotated[
         list[str] | None,
         typer.Option(

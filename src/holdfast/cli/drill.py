@@ -16,7 +16,7 @@ from rich.table import Table
 
 from holdfast.agent.forks import ForkServer
 from holdfast.agent.spawn import WORKER, spawn
-from holdfast.cli import complete
+from holdfast.cli.arguments import JobName, Overrides
 from holdfast.cli.train import STOPPED_STATUS
 from holdfast.errors import Interrupted, JobError
 from holdfast.faults.drill import KINDS, POLICIES, Drill, Report, Trial, check, fitting
@@ -32,20 +32,8 @@ FAILED_STATUS: Final = 1
 
 def drill(
     context: typer.Context,
-    job: Annotated[
-        str,
-        typer.Argument(
-            help="A built-in job (digits, …) or a .yaml file.", autocompletion=complete.job
-        ),
-    ],
-    overrides: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="[KEY=VALUE]...",
-            help="Keys of the job to set.",
-            autocompletion=complete.override,
-        ),
-    ] = None,
+    job: JobName,
+    overrides: Overrides = None,
     faults: Annotated[
         str | None, typer.Option(help=f"Some of {','.join(KINDS)}; by default all that fit.")
     ] = None,

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from holdfast.cli import complete
+from holdfast.cli.arguments import JobName, Overrides
 from holdfast.data.download import download as fetch
 from holdfast.data.published import PUBLISHED, directory
 from holdfast.engines import train as engine
@@ -24,20 +24,8 @@ STOPPED_STATUS = 130
 
 def train(
     context: typer.Context,
-    job: Annotated[
-        str,
-        typer.Argument(
-            help="A built-in job (digits, …) or a .yaml file.", autocompletion=complete.job
-        ),
-    ],
-    overrides: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="[KEY=VALUE]...",
-            help="Keys of the job to set.",
-            autocompletion=complete.override,
-        ),
-    ] = None,
+    job: JobName,
+    overrides: Overrides = None,
     workers: Annotated[int | None, typer.Option(help="Workers; the same as workers=N.")] = None,
     device: Annotated[
         str | None, typer.Option(help="auto, cpu or cuda; the same as device=NAME.")
