@@ -64,7 +64,9 @@ def drill(
         try:
             report = trials.run(kinds, ways)
         except Interrupted as error:  # before there was anything to tell
-            print(json.dumps({"error": "Interrupted", "message": str(error)}) * as_json, end="")
+            print(f"holdfast: {error}", file=sys.stderr)
+            if as_json:
+                print(json.dumps({"error": "Interrupted", "message": str(error)}))
             raise typer.Exit(STOPPED_STATUS) from None
     _show(report, directory, as_json=as_json)
     if report.stopped:

@@ -32,7 +32,7 @@ def run(
     ] = "1",
     restarts: Annotated[
         int | None,
-        typer.Option(min=0, help="Losses that are forgiven within ten minutes; 10 by default."),
+        typer.Option(min=0, help="Losses that are forgiven in a while; 10 by default."),
     ] = None,
     hang_s: Annotated[
         float | None,

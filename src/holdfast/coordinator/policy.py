@@ -14,6 +14,8 @@ RECONNECT_S: Final = 10.0
 """How long one may be without a stream: whoever runs it says at once that it is lost, if it is."""
 REST_S: Final = 5.0
 """How long a world that has shrunk goes on before lost workers are replaced."""
+MOST_WINDOW_S: Final = 3600.0
+"""To how much the window of a script's restarts is widened at most."""
 REPEAT_S: Final = 30.0
 """How soon a script must fail again for it to be the same failure: its steps are not known."""
 
@@ -23,8 +25,9 @@ def policy_of(job: Job) -> Policy:
     stops, anew = job.on_failure == "stop", job.restarts_anew
     shrinks = job.on_failure == "shrink" and not anew
     window_s = job.restarts.window_s
-    if job.script is not None:  # of which every hang takes so long that none would be too many
-        window_s = max(window_s, 2 * job.hang_s * (job.restarts.limit + 1))
+    if job.script is not None:  # every hang of which takes long: none would be one too many
+        hangs_s = 2 * job.hang_s * (job.restarts.limit + 1)
+        window_s = max(window_s, min(hangs_s, MOST_WINDOW_S))
     return Policy(
         world_size=job.workers,
         min_workers=1 if shrinks else job.workers,

@@ -48,6 +48,7 @@ def run(
     tee: Collection[int],
     forks: ForkServer | Spawned | None,
     beside: Callable[[Path], AbstractContextManager[object]] = nullcontext,
+    controls: Controls | None = None,
 ) -> T:
     """Run a job to its end.
 
@@ -60,6 +61,7 @@ def run(
         forks: See `local.run`.
         beside: Called with the run's directory once that is this run's; what it gives is entered
             before the run and left when it has ended.
+        controls: How to stop it; its `watch` is set here.
 
     Raises:
         HoldfastError: See `local.run`.
@@ -68,7 +70,7 @@ def run(
     try:
         with RunDirectory(path, job, resume=resume) as directory:
             with beside(path):
-                found = _shown(job, directory, notifier, tee, forks)
+                found = _shown(job, directory, notifier, tee, forks, controls or Controls())
             result = conclude(found)
             try:
                 _keep(result.as_dict(), path)
@@ -86,6 +88,7 @@ def _shown(
     notifier: Notifier,
     tee: Collection[int],
     forks: ForkServer | Spawned | None,
+    controls: Controls,
 ) -> dict[str, Any]:
     """Run a job and show what happens meanwhile; returns what a worker reports of it."""
     view = RunView(Tee(directory.logs, tee))
@@ -96,7 +99,8 @@ def _shown(
         view.watch(arena)
 
     try:
-        return local.run(job, directory, Controls(watch=watch), forks)
+        controls.watch = watch
+        return local.run(job, directory, controls, forks)
     except HoldfastError as error:
         notifier.last = "failed", str(error)
         raise

@@ -12,6 +12,7 @@ from holdfast.agent.forks import ForkServer
 from holdfast.agent.spawn import Spawned
 from holdfast.checkpoint import manifest
 from holdfast.engines import followed
+from holdfast.engines.controls import Controls
 from holdfast.errors import JobError
 from holdfast.job import load
 from holdfast.job.spec import Job
@@ -147,10 +148,12 @@ def run_job(
     tee: Collection[int] = (),
     forks: ForkServer | Spawned | None = None,
     beside: Callable[[Path], AbstractContextManager[object]] = nullcontext,
+    controls: Controls | None = None,
 ) -> Result:
     """Run a whole `Job`; see `train`. What the workers in `tee` print is shown too.
 
-    A fork server may be lent, or be on its way already. For `beside` see `followed.run`.
+    A fork server may be lent, or be on its way already. For `beside` and `controls` see
+    `followed.run`.
     """
     if job.script is None:
         job.plan()  # refuse a job that cannot be shared out before anything is written
@@ -163,6 +166,7 @@ def run_job(
         tee=tee,
         forks=forks,
         beside=beside,
+        controls=controls,
     )
 
 

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any, Final, Literal, get_args
 
 from holdfast.agent.forks import ForkServer
+from holdfast.engines.controls import Controls
 from holdfast.engines.train import Result, run_job
 from holdfast.errors import HoldfastError, Interrupted, JobError
 from holdfast.faults.plan import WITHOUT_RANK, Fault, Kind, Plan
@@ -135,11 +136,19 @@ class Drill:
 
     def _run(self, job: Job, name: str, beside: Beside) -> Result:
         """Raises: Interrupted: A signal has ended it early."""
-        run_dir = self._directory / name
-        result = run_job(job, run_dir=run_dir, resume=False, forks=self._forks, beside=beside)
-        if result.status == "stopped":
-            raise Interrupted("the run was stopped; leave it, or start the drill anew")
-        return result
+        run_dir, controls = self._directory / name, Controls()
+        try:
+            return run_job(
+                job,
+                run_dir=run_dir,
+                resume=False,
+                forks=self._forks,
+                beside=beside,
+                controls=controls,
+            )
+        finally:
+            if controls.stop:  # however the run has ended
+                raise Interrupted("the drill was stopped")
 
     def _try(self, kind: Kind, policy: Policy, report: Report) -> None:
         """Add a trial to the report.

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import closing, suppress
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from holdfast.job.spec import Job
 from holdfast.observe import lines, receipts
@@ -36,7 +36,7 @@ class Follower:
     ) -> None:
         self._path, self._tell, self._notifier = path, tell, notifier
         self._metrics, self._receipts = path / "metrics.jsonl", path / "receipts.jsonl"
-        self._events = Tail(path / "events.jsonl")
+        self._events, self._news = Tail(path / "events.jsonl"), list[dict[str, Any]]()
         kept = lines.last(self._receipts)
         number = kept[-1]["number"] if kept else 0
         self._reckoning = Reckoning(number, tells_steps=job.script is None)
@@ -44,9 +44,11 @@ class Follower:
     def watch(self) -> None:
         """See to what has happened since the last call."""
         with suppress(OSError):  # what can not be read now is read later
-            events = self._events()
-            if events or self._reckoning.is_open:
-                for receipt in self._reckoning.see(events, lines.last(self._metrics)):
+            self._news += self._events()
+            if self._news or self._reckoning.is_open:
+                steps = lines.last(self._metrics)
+                news, self._news = self._news, []
+                for receipt in self._reckoning.see(news, steps):
                     self._keep(receipt)
         self._notifier.settle(self._path, lambda line: self._tell(f"holdfast: {line}"))
 

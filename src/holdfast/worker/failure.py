@@ -8,7 +8,7 @@ import traceback
 
 import torch
 
-from holdfast.errors import BY_NAME, HoldfastError, OutOfMemory
+from holdfast.errors import BY_NAME, HardwareError, HoldfastError, OutOfMemory
 from holdfast.wire.messages import Failed
 
 
@@ -35,12 +35,10 @@ def failure(rank: int, error: BaseException) -> Failed:
 
 def _name_of(kind: type[BaseException]) -> str:
     """A class's name, with its module's where it is the user's own and called like one of ours."""
-    ours = issubclass(kind, HoldfastError)
-    return (
-        kind.__name__
-        if ours or kind.__name__ not in BY_NAME
-        else f"{kind.__module__}.{kind.__name__}"
-    )
+    known = {*BY_NAME, HardwareError.__name__}
+    if issubclass(kind, HoldfastError) or kind.__name__ not in known:
+        return kind.__name__
+    return f"{kind.__module__}.{kind.__name__}"
 
 
 def _lacks_memory(error: BaseException) -> bool:
