@@ -45,6 +45,8 @@ TICK_S: Final = 0.1
 """How often progress is shown and controls are looked at."""
 LEAVE_TIMEOUT_S: Final = 15.0
 """How long an agent may take to leave once the run is over."""
+LAST_WORD_S: Final = 5.0
+"""How long the word that the run is over may come after the end of an agent that had it."""
 REAP_TIMEOUT_S: Final = 1.0
 """How long the end of a fork server may come after that of an agent which has lost it."""
 
@@ -214,12 +216,21 @@ class Supervision:
         _end_if_stopped(forks)
         if forks.await_end(REAP_TIMEOUT_S if agent.status == 1 else 0):
             self._mend_forks()
-        elif agent.status is not None:
+        elif agent.status is not None and not (agent.status == 0 and self._ends()):
             self._forgive("agent", agent)
             self._replace_host()
         if not self._host.attached and self._forks.is_ready():
             self._host.attach(self._forks)
             self._begun = True
+
+    def _ends(self) -> bool:
+        """Whether the run is over, of which an agent that has left as told may have heard first."""
+        deadline, news = time.monotonic() + LAST_WORD_S, select.poll()
+        news.register(self._link, select.POLLIN)
+        while not self._over and time.monotonic() < deadline:
+            news.poll(1000 * TICK_S)
+            self._state = self._link.heard() or self._state
+        return self._over
 
     def _mend_forks(self) -> None:
         """Replace the fork server, and with it the agent, which has lost its workers."""
