@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from conftest import SMALL, holdfast_processes, metrics_of, wait_until
+from conftest import SMALL, TASKS, holdfast_processes, metrics_of, wait_until
 from holdfast.job import load
 
 pytestmark = pytest.mark.slow
@@ -163,6 +163,20 @@ def test_a_signal_saves_ends_every_process_and_can_be_resumed(
     assert saved == result["steps"] >= 10
     status, out, _ = run(mark, "train", job, "--json", "--run", run_dir, "--resume")
     assert (status, result_of(out)["weights_sha256"]) == (0, undisturbed)
+
+
+def test_a_second_signal_ends_a_run_at_once(mark, tmp_path):
+    path, run_dir = tmp_path / "stuck.yaml", tmp_path / "run"
+    job = {"task": f"{TASKS}:stuck", "workers": 2, "shards": 2, "batch": 20, "timeout_s": 300}
+    path.write_text(json.dumps({**job, "checkpoint": {"every_steps": 1}}))
+    process = start(mark, "train", path, "--json", "--run", run_dir)
+    wait_for_step(process, run_dir, 2)
+    process.send_signal(signal.SIGINT)
+    while "once more to abort" not in process.stderr.readline():
+        assert process.poll() is None
+    process.send_signal(signal.SIGINT)
+    status, out, _ = finish(process)
+    assert (status, result_of(out)["error"]) == (130, "Interrupted")
 
 
 def test_a_run_goes_on_when_nobody_reads_what_it_says(mark, job, tmp_path, undisturbed):

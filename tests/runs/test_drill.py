@@ -9,6 +9,8 @@ import sys
 import pytest
 
 from conftest import TASKS, wait_until
+from holdfast.faults.drill import Drill
+from holdfast.job import load
 
 pytestmark = pytest.mark.slow
 
@@ -90,6 +92,21 @@ def test_a_signal_ends_a_drill_and_what_was_tried_is_told(tmp_path, signals):
     report = json.loads(printed.splitlines()[-1])
     assert report["status"] == "stopped"
     assert verdicts(report) == [("kill", "replace", True)]
+
+
+def test_a_signal_between_two_trials_ends_a_drill_too(tmp_path, forks):
+    job = load.load("digits", ["epochs=1", "batch=128", "model={name: mlp, hidden: [16]}"])
+    drilled = Drill(
+        job,
+        seed=0,
+        directory=tmp_path / "drill",
+        forks=forks,
+        note=lambda trial: os.kill(os.getpid(), signal.SIGTERM),
+    )
+    report = drilled.run(["kill", "exit"], ["replace"])
+    assert report.stopped
+    assert [(trial.kind, trial.problem) for trial in report.trials] == [("kill", "")]
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
 
 
 @pytest.mark.parametrize(

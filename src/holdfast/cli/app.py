@@ -10,10 +10,8 @@ import typer
 from holdfast.agent.spawn import Spawned
 from holdfast.cli import bench, chaos, drill, events, jobs, train
 from holdfast.cli import run as script
-from holdfast.errors import HoldfastError, JobError, WorkerFailed
-
-USAGE_STATUS = 2
-"""The exit status where the job, not the run, is at fault."""
+from holdfast.cli.outcome import FAILED_STATUS, STOPPED_STATUS, USAGE_STATUS
+from holdfast.errors import HoldfastError, Interrupted, JobError, WorkerFailed
 
 app = typer.Typer(
     help="Train PyTorch models on machines that fail and differ, and get the same weights.",
@@ -47,7 +45,14 @@ def run(spawned: Spawned | None) -> None:
         print(f"holdfast: {message}", file=sys.stderr)
         if "--json" in _own(sys.argv[1:]):
             print(json.dumps({"error": type(error).__name__, "message": message}))
-        sys.exit(USAGE_STATUS if isinstance(error, JobError) else 1)
+        sys.exit(_status(error))
+
+
+def _status(error: HoldfastError) -> int:
+    """With what a command ends that has raised `error`."""
+    if isinstance(error, JobError):
+        return USAGE_STATUS
+    return STOPPED_STATUS if isinstance(error, Interrupted) else FAILED_STATUS
 
 
 def _own(words: list[str]) -> list[str]:

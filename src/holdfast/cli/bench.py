@@ -14,12 +14,13 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from holdfast.cli.arguments import Json
+
 WIDTH: Final = 132
 """Columns of the widest table; a narrower terminal breaks its lines rather than its words."""
 
 app = typer.Typer(help="Measure this machine with holdfast on it.", no_args_is_help=True)
 
-Json = Annotated[bool, typer.Option("--json", help="Print one object.")]
 Rounds = Annotated[int, typer.Option(min=1, max=10_000, help="Times that each thing is measured.")]
 
 

@@ -15,8 +15,8 @@ from rich.table import Table
 
 from holdfast.agent.spawn import Spawned
 from holdfast.cli import complete
-from holdfast.cli.arguments import Overrides
-from holdfast.cli.train import STOPPED_STATUS
+from holdfast.cli.arguments import EndingJson, Overrides
+from holdfast.cli.outcome import FAILED_STATUS, STOPPED_STATUS
 from holdfast.engines import train as engine
 from holdfast.errors import HoldfastError, JobError
 from holdfast.faults.plan import Fault, Plan, planned
@@ -26,9 +26,6 @@ from holdfast.job import load
 from holdfast.job.spec import Job
 from holdfast.observe.terminal import closing_table
 from holdfast.wire.lifeline import STOP_SIGNALS
-
-MISSED_STATUS = 1
-"""The exit status where something that was planned has not happened."""
 
 
 def chaos(
@@ -57,10 +54,7 @@ def chaos(
         int, typer.Option("--random", min=0, help="So many faults that do no lasting harm.")
     ] = 0,
     run: Annotated[Path | None, typer.Option(help="The run's directory.")] = None,
-    as_json: Annotated[
-        bool,
-        typer.Option("--json", help="End standard output with the result or error as one object."),
-    ] = False,
+    as_json: EndingJson = False,
 ) -> None:
     """Strike a run on purpose, and see it get over that."""
     faults = planned(fault or (), file=plan, seed=seed, num_random=num_random)
@@ -79,7 +73,7 @@ def chaos(
         missed = "; ".join(f"{each.fault}: {each.reason}" for each in storm.missed)
         number = len(storm.struck) + len(storm.missed)
         print(f"holdfast: {len(storm.missed)} of {number} faults missed: {missed}", file=sys.stderr)
-        raise typer.Exit(MISSED_STATUS)
+        raise typer.Exit(FAILED_STATUS)
 
 
 def _strike(run: Path, plan: Plan) -> Storm:

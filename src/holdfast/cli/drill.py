@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import json
-import secrets
 import sys
-import time
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Any
 
 import typer
 from rich import box
@@ -16,18 +14,15 @@ from rich.table import Table
 
 from holdfast.agent.forks import ForkServer
 from holdfast.agent.spawn import WORKER, spawn
-from holdfast.cli.arguments import JobName, Overrides
-from holdfast.cli.train import STOPPED_STATUS
-from holdfast.errors import Interrupted, JobError
+from holdfast.cli.arguments import EndingJson, JobName, Overrides
+from holdfast.cli.outcome import FAILED_STATUS, STOPPED_STATUS
+from holdfast.errors import JobError
 from holdfast.faults.drill import KINDS, POLICIES, Drill, Report, Trial, check, fitting
 from holdfast.job import load
 from holdfast.job.faults import nearest
-from holdfast.observe.run_dir import RUNS
+from holdfast.observe.run_dir import new_run
 from holdfast.observe.terminal import closing_table
 from holdfast.tasks import reference
-
-FAILED_STATUS: Final = 1
-"""The exit status of a drill in which a trial has failed."""
 
 
 def drill(
@@ -46,14 +41,12 @@ def drill(
     run: Annotated[
         Path | None, typer.Option(help="A new directory for the runs; by default one below runs/.")
     ] = None,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="End standard output with the report as one object.")
-    ] = False,
+    as_json: EndingJson = False,
 ) -> None:
     """See that a job ends with the same weights whatever strikes it, beside an undisturbed twin."""
     chosen = load.load(job, overrides or [])
     kinds, ways = fitting(chosen)
-    directory = run or RUNS / f"drill-{chosen.name}-{_now()}"
+    directory = run or new_run(f"drill-{chosen.name}")
     if directory.exists():
         raise JobError(f"{directory} is there already; name a new one with --run")
     kinds = _chosen(faults, KINDS, "--faults") if faults else kinds
@@ -61,22 +54,12 @@ def drill(
     check(chosen, kinds, ways)
     with ForkServer(context.obj or spawn(WORKER), reference.of_job(chosen)) as forks:
         trials = Drill(chosen, seed=seed, directory=directory, forks=forks, note=_note)
-        try:
-            report = trials.run(kinds, ways)
-        except Interrupted as error:  # before there was anything to tell
-            print(f"holdfast: {error}", file=sys.stderr)
-            if as_json:
-                print(json.dumps({"error": "Interrupted", "message": str(error)}))
-            raise typer.Exit(STOPPED_STATUS) from None
+        report = trials.run(kinds, ways)
     _show(report, directory, as_json=as_json)
     if report.stopped:
         raise typer.Exit(STOPPED_STATUS)
     if not report.passed:
         raise typer.Exit(FAILED_STATUS)
-
-
-def _now() -> str:
-    return f"{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(2)}"
 
 
 def _chosen(words: str, known: tuple[Any, ...], option: str) -> list[Any]:

@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from holdfast.cli.arguments import Json
 from holdfast.errors import JobError
 from holdfast.observe import history, lines
 from holdfast.observe.run_dir import RUNS
@@ -18,7 +19,7 @@ def events(
         Path | None,
         typer.Argument(help="The run's directory; by default the newest run below runs/."),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one object.")] = False,
+    as_json: Json = False,
 ) -> None:
     """Tell what has happened in a run: starts, losses, checkpoints, receipts."""
     path = run or _newest()

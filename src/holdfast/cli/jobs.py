@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import json
-from typing import Annotated
 
-import typer
-
+from holdfast.cli.arguments import Json
 from holdfast.job import load
 
 
-def jobs(
-    as_json: Annotated[bool, typer.Option("--json", help="Print one object.")] = False,
-) -> None:
+def jobs(as_json: Json = False) -> None:
     """List the built-in jobs; `holdfast train NAME --dry-run` shows one whole."""
     found = {name: load.summary(name) for name in load.builtin_names()}
     if as_json:

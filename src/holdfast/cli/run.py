@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import json
 import os
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from holdfast.cli.train import STOPPED_STATUS, ranks
+from holdfast.cli.arguments import EndingJson, ranks
+from holdfast.cli.outcome import tell
 from holdfast.engines import script as engine
-from holdfast.errors import JobError, WorkerFailed
+from holdfast.errors import JobError
 from holdfast.job import load
 from holdfast.job.script import Script
-from holdfast.observe.terminal import closing_table
 
 
 def run(
@@ -49,10 +49,7 @@ def run(
     module: Annotated[
         bool, typer.Option("-m", "--module", help="SCRIPT is a module, as for python -m.")
     ] = False,
-    as_json: Annotated[
-        bool,
-        typer.Option("--json", help="End standard output with the result or error as one object."),
-    ] = False,
+    as_json: EndingJson = False,
 ) -> None:
     """Run an unchanged torchrun script; when a worker is lost, all of them start anew."""
     place = {"module": script} if module else {"path": script}
@@ -66,15 +63,11 @@ def run(
     }
     job = load.check({key: each for key, each in values.items() if each is not None}, where=script)
     shown = ranks(tee, job.workers)
-    try:
-        result = engine.run_script(job, run_dir=run_dir, tee=shown, forks=context.obj)
-    except WorkerFailed as error:
-        if error.rank in shown:  # its traceback has been seen
-            error.traceback = None
-        raise
-    print(json.dumps(result.as_dict()) if as_json else closing_table(result.as_dict()))
-    if result.status == "stopped":
-        raise typer.Exit(STOPPED_STATUS)
+    tell(
+        partial(engine.run_script, job, run_dir=run_dir, tee=shown, forks=context.obj),
+        shown=shown,
+        as_json=as_json,
+    )
 
 
 def _number(workers: str) -> int:

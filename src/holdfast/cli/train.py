@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from holdfast.cli.arguments import JobName, Overrides
+from holdfast.cli.arguments import EndingJson, JobName, Overrides, ranks
+from holdfast.cli.outcome import tell
 from holdfast.data.download import download as fetch
 from holdfast.data.published import PUBLISHED, directory
 from holdfast.engines import train as engine
-from holdfast.errors import JobError, WorkerFailed
+from holdfast.errors import JobError
 from holdfast.job import load
 from holdfast.job.data import Data
 from holdfast.observe.downloads import DownloadView
-from holdfast.observe.terminal import closing_table
-
-STOPPED_STATUS = 130
-"""The exit status of a run that a signal has stopped, its state saved."""
 
 
 def train(
@@ -49,10 +47,7 @@ def train(
     download: Annotated[
         bool, typer.Option("--download", help="Fetch published data that are not here yet.")
     ] = False,
-    as_json: Annotated[
-        bool,
-        typer.Option("--json", help="End standard output with the result or error as one object."),
-    ] = False,
+    as_json: EndingJson = False,
 ) -> None:
     """Train a job; what it leaves lies in its run directory."""
     options = {"workers": workers, "device": device}
@@ -65,15 +60,11 @@ def train(
         return
     if download:
         _download(chosen.data)
-    try:
-        result = engine.run_job(chosen, run_dir=run, resume=resume, tee=shown, forks=context.obj)
-    except WorkerFailed as error:
-        if error.rank in shown:  # its traceback has been seen
-            error.traceback = None
-        raise
-    print(json.dumps(result.as_dict()) if as_json else closing_table(result.as_dict()))
-    if result.status == "stopped":
-        raise typer.Exit(STOPPED_STATUS)
+    tell(
+        partial(engine.run_job, chosen, run_dir=run, resume=resume, tee=shown, forks=context.obj),
+        shown=shown,
+        as_json=as_json,
+    )
 
 
 def _download(data: Data | None) -> None:
@@ -87,21 +78,3 @@ def _download(data: Data | None) -> None:
         raise JobError("--download is for data without data.path; leave out one of the two")
     with DownloadView() as view:
         fetch(name, PUBLISHED[name], directory(name), view.report)
-
-
-def ranks(tee: str | None, workers: int) -> frozenset[int]:
-    """The ranks that `--tee` names.
-
-    Raises:
-        JobError: There is no such rank.
-    """
-    if tee is None:
-        return frozenset()
-    known = {str(rank): rank for rank in range(workers)}
-    named = list(known) if tee == "all" else tee.split(",")
-    wrong = [name for name in named if name not in known]
-    if wrong:
-        raise JobError(
-            f"--tee {tee}: {wrong[0]!r} is no rank; write all, or ranks up to {workers - 1}"
-        )
-    return frozenset(known[name] for name in named)

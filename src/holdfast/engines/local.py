@@ -2,24 +2,18 @@
 
 from __future__ import annotations
 
-import os
-import signal
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
-from types import FrameType
+from contextlib import suppress
 from typing import Any
 
 from holdfast.agent.forks import ForkServer
 from holdfast.agent.spawn import Spawned
 from holdfast.checkpoint import manifest
-from holdfast.engines.controls import Controls
+from holdfast.engines.controls import Controls, stopped_by_signals
 from holdfast.engines.supervision import Supervision
 from holdfast.errors import HoldfastError, JobError
 from holdfast.job.spec import Job
 from holdfast.observe.lines import EventLog
 from holdfast.observe.run_dir import RunDirectory
-from holdfast.wire.lifeline import STOP_SIGNALS
 
 
 def run(
@@ -72,7 +66,7 @@ def _run(
         old.unlink()  # the facts of an earlier attempt are of no use to this one
     with (
         EventLog(directory.path / "events.jsonl") as log,
-        _stop_on_signals(controls, "after this step" if job.script is None else "the script"),
+        stopped_by_signals(controls, "after this step" if job.script is None else "the script"),
     ):
         log.event("run-started", workers=job.workers)
         try:
@@ -83,26 +77,3 @@ def _run(
             raise
         log.event("run-ended", status=result["status"], steps=result.get("steps"))
     return result
-
-
-@contextmanager
-def _stop_on_signals(controls: Controls, what: str) -> Iterator[None]:
-    """Have signals stop the run, and abort it when they come again."""
-    if threading.current_thread() is not threading.main_thread():
-        yield  # only the main thread may set handlers
-        return
-
-    def stop(_number: int, _frame: FrameType | None) -> None:
-        controls.abort = controls.stop
-        controls.stop = True
-        with suppress(OSError):  # whoever read it may have got the same signal
-            os.write(
-                2, f"stopping {what}; once more to abort\n".encode()
-            )  # print may be interrupted
-
-    before = {number: signal.signal(number, stop) for number in STOP_SIGNALS}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

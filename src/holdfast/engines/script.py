@@ -62,7 +62,7 @@ def run_script(
     """
     assert job.script is not None
     _check(job.script)
-    path = run_dir or new_run(job)
+    path = run_dir or new_run(job.name)
     began = time.monotonic()
     return followed.run(
         job,

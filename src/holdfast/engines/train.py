@@ -175,7 +175,7 @@ def _path(job: Job, run_dir: str | Path | None, resume: bool) -> Path:
         return Path(run_dir)
     if resume:
         return RunDirectory.newest(job)
-    return new_run(job)
+    return new_run(job.name)
 
 
 def _job(task: str | Callable[..., Any], job: Mapping[str, Any] | Job | None) -> Job:

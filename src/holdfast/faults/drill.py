@@ -14,13 +14,13 @@ import itertools
 import random
 import shutil
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext, suppress
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Literal, get_args
 
 from holdfast.agent.forks import ForkServer
-from holdfast.engines.controls import Controls
+from holdfast.engines.controls import Controls, stopped_by_signals
 from holdfast.engines.train import Result, run_job
 from holdfast.errors import HoldfastError, Interrupted, JobError
 from holdfast.faults.plan import WITHOUT_RANK, Fault, Kind, Plan
@@ -107,6 +107,7 @@ class Drill:
         self._job = job.model_copy(update={"notify": ()})
         self._seed, self._directory = seed, directory
         self._forks, self._note = forks, note
+        self._controls = Controls()  # one for all runs, so that no signal falls between them
 
     def run(self, kinds: Sequence[Kind], policies: Sequence[Policy]) -> Report:
         """Run the twin, and then a trial for each kind of fault and policy.
@@ -116,19 +117,24 @@ class Drill:
 
         Raises:
             JobError: The job commits no step.
+            Interrupted: A signal has ended the twin, so that there is nothing to report.
             HoldfastError: The twin has failed.
         """
+        with stopped_by_signals(self._controls, "the drill"):
+            return self._report(kinds, policies)
+
+    def _report(self, kinds: Sequence[Kind], policies: Sequence[Policy]) -> Report:
         twin = self._run_twin("twin")
         if not twin.steps:
             raise JobError("the job commits no step, so there is nothing to strike")
         report = Report(twin=twin, seconds=_seconds(twin.run_dir))
         for policy, kind in itertools.product(policies, kinds):
+            try:
+                self._try(kind, policy, report)
+            except Interrupted:
+                report.stopped = True
             if report.stopped or report.deterministic is False:
                 break
-            with suppress(Interrupted):
-                self._try(kind, policy, report)
-                continue
-            report.stopped = True
         return report
 
     def _run_twin(self, name: str) -> Result:
@@ -136,19 +142,22 @@ class Drill:
 
     def _run(self, job: Job, name: str, beside: Beside) -> Result:
         """Raises: Interrupted: A signal has ended it early."""
-        run_dir, controls = self._directory / name, Controls()
+        self._check_stopped()
         try:
             return run_job(
                 job,
-                run_dir=run_dir,
+                run_dir=self._directory / name,
                 resume=False,
                 forks=self._forks,
                 beside=beside,
-                controls=controls,
+                controls=self._controls,
             )
         finally:
-            if controls.stop:  # however the run has ended
-                raise Interrupted("the drill was stopped")
+            self._check_stopped()  # however the run has ended
+
+    def _check_stopped(self) -> None:
+        if self._controls.stop:
+            raise Interrupted("the drill was stopped")
 
     def _try(self, kind: Kind, policy: Policy, report: Report) -> None:
         """Add a trial to the report.

@@ -30,9 +30,9 @@ RUNS: Final = Path("runs")
 """Where runs go whose directory has not been named."""
 
 
-def new_run(job: Job) -> Path:
-    """A directory below `runs/` for a new run of `job`, which is not made yet."""
-    return RUNS / f"{job.name}-{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(2)}"
+def new_run(name: str) -> Path:
+    """A directory below `runs/` for something new called `name`, which is not made yet."""
+    return RUNS / f"{name}-{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(2)}"
 
 
 def worker_log(logs: Path, rank: int) -> Path:

@@ -1,0 +1,41 @@
+"""What has come of a run, as a command that has run it tells it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Collection
+from typing import Final
+
+import typer
+
+from holdfast.engines.followed import Outcome
+from holdfast.errors import WorkerFailed
+from holdfast.observe.terminal import closing_table
+
+FAILED_STATUS: Final = 1
+"""The exit status where something that was to happen has not."""
+
+USAGE_STATUS: Final = 2
+"""The exit status where the job, not the run, is at fault."""
+
+STOPPED_STATUS: Final = 130
+"""The exit status where a signal has ended what was asked for."""
+
+
+def tell(run: Callable[[], Outcome], *, shown: Collection[int], as_json: bool) -> None:
+    """Run something to its end and print what has come of it.
+
+    Args:
+        run: Does it.
+        shown: The workers whose output has been seen: their tracebacks are not printed again.
+        as_json: Whether to print one object.
+    """
+    try:
+        result = run()
+    except WorkerFailed as error:
+        if error.rank in shown:
+            error.traceback = None
+        raise
+    print(json.dumps(result.as_dict()) if as_json else closing_table(result.as_dict()))
+    if result.status == "stopped":
+        raise typer.Exit(STOPPED_STATUS)
