@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.errors import JobError
-from holdfast.faults.plan import HARMLESS, WITHOUT_RANK, Fault, Plan, of_file, of_flag
+from holdfast.faults.plan import HARMLESS, WITHOUT_RANK, Fault, FaultPlan, of_file, of_flag
 from holdfast.faults.plan import planned as planned_by
 from holdfast.job import load
 
@@ -70,7 +70,7 @@ def test_a_file_holds_a_seed_and_faults(tmp_path):
     path = tmp_path / "plan.yaml"
     path.write_text("seed: 7\nfaults:\n  - {kind: kill, step: 25, rank: 1}\n  - kind: nan\n")
     faults = (Fault(kind="kill", step=25, rank=1), Fault(kind="nan"))
-    assert of_file(path) == Plan(seed=7, faults=faults)
+    assert of_file(path) == FaultPlan(seed=7, faults=faults)
     assert planned("stop", file=path).faults == (*faults, Fault(kind="stop"))
     assert planned(file=path, seed=8).seed == 8
 
@@ -139,13 +139,13 @@ def faults(draw):
     return Fault(kind=kind, rank=rank, **({when: draw(st.integers(0, 99))} if when else {}))
 
 
-PLANS = st.builds(Plan, seed=st.integers(0, 2**64), faults=st.lists(faults(), max_size=8))
+PLANS = st.builds(FaultPlan, seed=st.integers(0, 2**64), faults=st.lists(faults(), max_size=8))
 
 
 @given(faults(), st.integers(0, 2**64), st.integers(1, 8), st.integers(0, 50), st.integers(1, 50))
 def test_what_is_drawn_is_in_range_and_what_is_given_stays(fault, seed, workers, first, count):
     steps = range(first, first + count)
-    (drawn,) = Plan(seed=seed, faults=(fault,)).drawn(workers, steps)
+    (drawn,) = FaultPlan(seed=seed, faults=(fault,)).drawn(workers, steps)
     assert drawn.kind == fault.kind
     assert drawn.after_s == fault.after_s
     if fault.has_time:

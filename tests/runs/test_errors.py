@@ -109,6 +109,9 @@ def train(place):
         pytest.param(["train", "digits", "workers=9"], FAULT_OF_THE_JOB,
                      ["workers=9 is more than shards=8: start at most 8 workers, or set shards=9"],
                      id="more workers than shards"),
+        pytest.param(["train", "digits", "script={path: mine.py}"], FAULT_OF_THE_JOB,
+                     ["holdfast run is what runs a script; leave out the key script"],
+                     id="script as a task"),
     ],
 )  # fmt: skip
 def test_a_fault_ends_in_one_line_that_says_what_to_do(train, arguments, status, messages):

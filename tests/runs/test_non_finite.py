@@ -120,7 +120,7 @@ def test_a_worker_that_dies_in_a_step_that_is_left_out_changes_nothing(train, tm
     poison = {**POISON, "mark": str(tmp_path / "first")}
     whole = train(**keys, params={"faults": [poison]})
     poison = {**POISON, "mark": str(tmp_path / "second")}
-    kill = {"at": "holdfast.worker.step:announce", "when": "before", "rank": 1, "step": 6}
+    kill = {"at": "holdfast.worker.step:commit_step", "when": "before", "rank": 1, "step": 6}
     kill |= {"how": "kill", "mark": str(tmp_path / "kill")}
     broken = train(run_dir=tmp_path / "run", **keys, params={"faults": [poison, kill]})
     assert marks([poison, kill]) == [True, True]

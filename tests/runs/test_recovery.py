@@ -35,8 +35,8 @@ A_STEP = [
     ("holdfast.collectives.exact:TreeReducer.scale_gradient", "after"),
     ("holdfast.worker.step:Stepper._take_over", "before"),
     ("holdfast.worker.step:Stepper._update", "after"),
-    ("holdfast.worker.step:announce", "before"),
-    ("holdfast.worker.step:announce", "after"),
+    ("holdfast.worker.step:commit_step", "before"),
+    ("holdfast.worker.step:commit_step", "after"),
 ]
 BETWEEN_STEPS = [
     ("holdfast.worker.journal:Journal.step", "before"),

@@ -2,12 +2,12 @@
 
 It opens with words that processes talk through, each written by one process only, so that none
 needs an atomic operation: those about the whole job by the agent, a line a worker by that worker,
-and a line of orders to each by whoever has it fail on purpose. A process takes part in one
+and a line of injections into each by whoever has it fail on purpose. A process takes part in one
 generation, and once the agent has announced a newer one, every wait here ends with `Aborted`.
 Behind them lie sections for tensors, laid out once the model is known. The file is a memfd: it has
 no name, and is gone when the last process that holds it is.
 
-    | job words | line of rank 0 | … | orders to rank 0 | … | section | section | …
+    | job words | line of rank 0 | … | injections into rank 0 | … | section | section | …
 
 The file is sparse, so what is never written costs nothing.
 """
@@ -65,7 +65,7 @@ class Word(enum.IntEnum):
     SAMPLES = 12  # committed in this life of the run, by all workers
     ROOTED = 13  # steps that would be committed with what lies complete in the root slot
     PHASE_TIMES = 16  # the first of a word a phase: nanoseconds spent in it before
-    OBEYED = 26  # the first of a word an order: how many obeyed, and in which step the last one
+    OBEYED = 26  # the first of a word an injection: how many obeyed, and in which step the last one
 
 
 @enum.unique
@@ -129,8 +129,8 @@ class Arena:
         rank, word = at
         self._words[LINE * (rank + 1) + word] = value
 
-    def orders(self, rank: int) -> memoryview:
-        """The line of orders to `rank`; see `arena.orders`."""
+    def injections(self, rank: int) -> memoryview:
+        """The line of injections into `rank`; see `arena.injections`."""
         first = LINE * (self.world_size + 1 + rank)
         return self._words[first : first + LINE]
 

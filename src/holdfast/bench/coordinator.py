@@ -19,7 +19,7 @@ from typing import Any, Final
 
 from holdfast.arena.memory import Arena
 from holdfast.bench.figures import spread
-from holdfast.bench.strike import FAULT_STEP, Strike, furthest, least
+from holdfast.bench.struck_run import FAULT_STEP, StruckRun, furthest, least
 from holdfast.bench.workloads import WORKLOADS
 from holdfast.errors import HoldfastError
 
@@ -29,7 +29,7 @@ MORE: Final = 10
 """And how many after the next coordinator is there."""
 
 
-class _KillCoordinator(Strike):
+class _KillCoordinator(StruckRun):
     """Kills it once, and lets the next one stop the run.
 
     Attributes:

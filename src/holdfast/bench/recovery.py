@@ -29,13 +29,12 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from holdfast.agent.child import KILL_TIMEOUT_S
-from holdfast.arena.memory import Arena, Phase, Word
+from holdfast.arena.memory import Arena
 from holdfast.bench.figures import ratio, spread
-from holdfast.bench.strike import RUN_TIMEOUT_S, WORKERS, Strike, furthest, least
+from holdfast.bench.struck_run import RUN_TIMEOUT_S, WORKERS, StruckRun, furthest, least
 from holdfast.bench.workloads import WORKLOADS
 
 SIGNALS: Final = {"kill": signal.SIGKILL, "stop": signal.SIGSTOP}
-AT_WORK: Final = (Phase.DATA, Phase.COMPUTE, Phase.REDUCE, Phase.UPDATE)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -46,7 +45,7 @@ class Recovery:
     lost: int = 0
 
 
-class _LoseWorker(Strike):
+class _LoseWorker(StruckRun):
     """Strikes one of the workers.
 
     Args:
@@ -65,13 +64,13 @@ class _LoseWorker(Strike):
         victim = self.chance.randrange(WORKERS)
         generation = arena.newest_generation
         began = time.monotonic()
-        os.kill(pid_of(self, victim), self._number)
+        os.kill(self.pid_of(victim), self._number)
         self.wait(lambda: arena.newest_generation > generation)
         self._note("announced", began)
         before = furthest(arena)
         self.wait(lambda: self.events("generation")[-1]["number"] > generation)
         self._note("released", began)
-        self.wait(lambda: Phase(arena[victim, Word.PHASE]) in AT_WORK)
+        self.wait_for_work(arena, victim)
         self._note("resumed", began)
         resumed_from = self.events("generation")[-1]["step"]
         self.found.lost = max(0, before - resumed_from)
@@ -82,17 +81,11 @@ class _LoseWorker(Strike):
         self.found.seconds[name] = time.monotonic() - began
 
 
-def pid_of(strike: Strike, rank: int) -> int:
-    """The process of a rank, until it is struck."""
-    started = strike.events("worker-started")
-    return int(next(event["pid"] for event in started if event["rank"] == rank))
-
-
 def run_holdfast(workload: str, fault: str, chance: random.Random) -> Recovery:
     """Train, strike once, and see."""
-    strike = _LoseWorker(SIGNALS[fault], chance)
-    strike.run(workload)
-    return strike.found
+    struck = _LoseWorker(SIGNALS[fault], chance)
+    struck.run(workload)
+    return struck.found
 
 
 def run_beside(command: str) -> Recovery | None:

@@ -22,16 +22,14 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 from holdfast.agent.child import KILL_TIMEOUT_S
-from holdfast.arena.memory import Arena, Phase, Word
+from holdfast.arena.memory import Arena
 from holdfast.bench import launched
 from holdfast.bench.figures import ratio, spread
-from holdfast.bench.recovery import AT_WORK, pid_of
-from holdfast.bench.strike import FAULT_STEP, WORKERS, Strike, least
+from holdfast.bench.struck_run import FAULT_STEP, WORKERS, StruckRun, least
 from holdfast.bench.workloads import WORKLOADS
 from holdfast.errors import HoldfastError
 from holdfast.observe import lines
@@ -49,7 +47,7 @@ LAUNCHERS: Final[Mapping[str, Sequence[str]]] = {
 """The modules that launch the script, with their options."""
 
 
-class _LoseDdpWorker(Strike):
+class _LoseDdpWorker(StruckRun):
     """Kills one of the workers.
 
     Attributes:
@@ -63,17 +61,13 @@ class _LoseDdpWorker(Strike):
     def strike(self, arena: Arena) -> None:
         victim, generation = self.chance.randrange(WORKERS), arena.newest_generation
         began = time.monotonic()
-        os.kill(pid_of(self, victim), signal.SIGKILL)
+        os.kill(self.pid_of(victim), signal.SIGKILL)
         self.wait(lambda: self.events("generation")[-1]["number"] > generation, RESTART_TIMEOUT_S)
         begun_from = self.events("generation")[-1]["step"]
         for rank in range(WORKERS):  # until then its words are those of the process before
-            self.wait(partial(_is_at_work, arena, rank), RESTART_TIMEOUT_S)
+            self.wait_for_work(arena, rank, RESTART_TIMEOUT_S)
         self.wait(lambda: least(arena) > begun_from, RESTART_TIMEOUT_S)
         self.seconds = time.monotonic() - began
-
-
-def _is_at_work(arena: Arena, rank: int) -> bool:
-    return Phase(arena[rank, Word.PHASE]) in AT_WORK
 
 
 def restart_ddp(workload: str, chance: random.Random) -> float:
@@ -82,9 +76,9 @@ def restart_ddp(workload: str, chance: random.Random) -> float:
     Raises:
         HoldfastError: It did not come back.
     """
-    strike = _LoseDdpWorker(chance)
-    strike.run(workload, sync="ddp", checkpoint={"every_steps": launched.EVERY})
-    return strike.seconds
+    struck = _LoseDdpWorker(chance)
+    struck.run(workload, sync="ddp", checkpoint={"every_steps": launched.EVERY})
+    return struck.seconds
 
 
 def restart_script(launcher: str, workload: str, chance: random.Random) -> float:

@@ -10,7 +10,7 @@ import typer
 from holdfast.agent.spawn import Spawned
 from holdfast.cli import bench, chaos, drill, events, jobs, train
 from holdfast.cli import run as script
-from holdfast.cli.outcome import FAILED_STATUS, STOPPED_STATUS, USAGE_STATUS
+from holdfast.cli.ending import FAILED_STATUS, STOPPED_STATUS, USAGE_STATUS
 from holdfast.errors import HoldfastError, Interrupted, JobError, WorkerFailed
 
 app = typer.Typer(

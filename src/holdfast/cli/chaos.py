@@ -16,10 +16,10 @@ from rich.table import Table
 from holdfast.agent.spawn import Spawned
 from holdfast.cli import complete
 from holdfast.cli.arguments import EndingJson, Overrides
-from holdfast.cli.outcome import FAILED_STATUS, STOPPED_STATUS
+from holdfast.cli.ending import FAILED_STATUS, STOPPED_STATUS
 from holdfast.engines import train as engine
 from holdfast.errors import HoldfastError, JobError
-from holdfast.faults.plan import Fault, Plan, planned
+from holdfast.faults.plan import Fault, FaultPlan, planned
 from holdfast.faults.storm import Storm
 from holdfast.faults.target import Target
 from holdfast.job import load
@@ -76,7 +76,7 @@ def chaos(
         raise typer.Exit(FAILED_STATUS)
 
 
-def _strike(run: Path, plan: Plan) -> Storm:
+def _strike(run: Path, plan: FaultPlan) -> Storm:
     """Strike a run of another process, until a signal stops the storm at most."""
     target = Target.under_way(run)
     storm = Storm(plan, load.load(str(run / "job.yaml")))

@@ -15,11 +15,11 @@ from rich.table import Table
 from holdfast.agent.forks import ForkServer
 from holdfast.agent.spawn import WORKER, spawn
 from holdfast.cli.arguments import EndingJson, JobName, Overrides
-from holdfast.cli.outcome import FAILED_STATUS, STOPPED_STATUS
+from holdfast.cli.ending import FAILED_STATUS, STOPPED_STATUS
 from holdfast.errors import JobError
 from holdfast.faults.drill import KINDS, POLICIES, Drill, Report, Trial, check, fitting
 from holdfast.job import load
-from holdfast.job.faults import nearest
+from holdfast.job.mistakes import nearest
 from holdfast.observe.run_dir import new_run
 from holdfast.observe.terminal import closing_table
 from holdfast.tasks import reference
@@ -30,10 +30,10 @@ def drill(
     job: JobName,
     overrides: Overrides = None,
     faults: Annotated[
-        str | None, typer.Option(help=f"Some of {','.join(KINDS)}; by default all that fit.")
+        str | None, typer.Option(help=f"Some of {', '.join(KINDS)}; by default all that fit.")
     ] = None,
     policies: Annotated[
-        str | None, typer.Option(help=f"Some of {','.join(POLICIES)}; by default all that fit.")
+        str | None, typer.Option(help=f"Some of {', '.join(POLICIES)}; by default all that fit.")
     ] = None,
     seed: Annotated[
         int, typer.Option(min=0, help="Draws whom a fault strikes, and in which step.")

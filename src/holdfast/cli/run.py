@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from holdfast.cli.arguments import EndingJson, ranks
-from holdfast.cli.outcome import tell
+from holdfast.cli.ending import run_and_tell
 from holdfast.engines import script as engine
 from holdfast.errors import JobError
 from holdfast.job import load
@@ -63,7 +63,7 @@ def run(
     }
     job = load.check({key: each for key, each in values.items() if each is not None}, where=script)
     shown = ranks(tee, job.workers)
-    tell(
+    run_and_tell(
         partial(engine.run_script, job, run_dir=run_dir, tee=shown, forks=context.obj),
         shown=shown,
         as_json=as_json,

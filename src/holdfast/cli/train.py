@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from holdfast.cli.arguments import EndingJson, JobName, Overrides, ranks
-from holdfast.cli.outcome import tell
+from holdfast.cli.ending import run_and_tell
 from holdfast.data.download import download as fetch
 from holdfast.data.published import PUBLISHED, directory
 from holdfast.engines import train as engine
@@ -60,7 +60,7 @@ def train(
         return
     if download:
         _download(chosen.data)
-    tell(
+    run_and_tell(
         partial(engine.run_job, chosen, run_dir=run, resume=resume, tee=shown, forks=context.obj),
         shown=shown,
         as_json=as_json,

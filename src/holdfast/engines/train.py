@@ -155,8 +155,9 @@ def run_job(
     A fork server may be lent, or be on its way already. For `beside` and `controls` see
     `followed.run`.
     """
-    if job.script is None:
-        job.plan()  # refuse a job that cannot be shared out before anything is written
+    if job.script is not None:
+        raise JobError("holdfast run is what runs a script; leave out the key script")
+    job.plan()  # refuse a job that cannot be shared out before anything is written
     path = _path(job, run_dir, resume)
     return followed.run(
         job,

@@ -23,7 +23,7 @@ from holdfast.agent.forks import ForkServer
 from holdfast.engines.controls import Controls, stopped_by_signals
 from holdfast.engines.train import Result, run_job
 from holdfast.errors import HoldfastError, Interrupted, JobError
-from holdfast.faults.plan import WITHOUT_RANK, Fault, Kind, Plan
+from holdfast.faults.plan import IN_GRADIENTS, WITHOUT_RANK, Fault, FaultPlan, Kind
 from holdfast.faults.storm import Storm
 from holdfast.job import load
 from holdfast.job.spec import Job
@@ -36,6 +36,7 @@ POLICIES: Final[tuple[Policy, ...]] = get_args(Policy)
 
 CHECKPOINTS: Final = 8
 """How many a trial writes, so that there is one to go back to wherever it is struck."""
+OTHER_WEIGHTS: Final = "other weights than the undisturbed run"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -177,7 +178,9 @@ class Drill:
             problem = f"the run failed: {error}"
         else:
             seconds = _seconds(run_dir)
-            problem = self._compare(kind, result, storm, report)
+            problem = _problem(kind, result, storm, report.twin)
+            if problem == OTHER_WEIGHTS and report.deterministic is None:
+                problem = self._repeat_twin(report)
         trial = Trial(
             kind=kind,
             policy=policy,
@@ -191,23 +194,32 @@ class Drill:
         if not problem:
             shutil.rmtree(run_dir)
 
-    def _compare(self, kind: Kind, result: Result, storm: Storm, report: Report) -> str:
-        """Why a run that was struck is no trial that has passed, if it is not."""
-        for missed in storm.missed:
-            return f"{missed.fault} did not strike: {missed.reason}"
-        if kind == "damage" and not _events(result.run_dir, "checkpoint-refused"):
-            return "the damaged checkpoint was not needed, so this has shown nothing"
-        if result.weights_sha256 == report.twin.weights_sha256:
-            return ""
-        if report.deterministic is None:
-            try:
-                again = self._run_twin("twin-again")
-            except Interrupted:
-                raise
-            except HoldfastError as error:
-                return f"other weights, and the undisturbed run failed when repeated: {error}"
-            report.deterministic = again.weights_sha256 == report.twin.weights_sha256
-        return "other weights than the undisturbed run"
+    def _repeat_twin(self, report: Report) -> str:
+        """See whether the twin differs from itself, and add that to the report.
+
+        Returns:
+            What is to be said of the trial whose weights were others.
+
+        Raises:
+            Interrupted: A signal has ended it early.
+        """
+        try:
+            again = self._run_twin("twin-again")
+        except Interrupted:
+            raise
+        except HoldfastError as error:
+            return f"{OTHER_WEIGHTS}, which failed when it was repeated: {error}"
+        report.deterministic = again.weights_sha256 == report.twin.weights_sha256
+        return OTHER_WEIGHTS
+
+
+def _problem(kind: Kind, result: Result, storm: Storm, twin: Result) -> str:
+    """Why a run that was struck is no trial that has passed, if it is not."""
+    for missed in storm.missed:
+        return f"{missed.fault} did not strike: {missed.reason}"
+    if kind == "damage" and not _events(result.run_dir, "checkpoint-refused"):
+        return "the damaged checkpoint was not needed, so this has shown nothing"
+    return "" if result.weights_sha256 == twin.weights_sha256 else OTHER_WEIGHTS
 
 
 def fitting(job: Job) -> tuple[list[Kind], list[Policy]]:
@@ -218,7 +230,7 @@ def fitting(job: Job) -> tuple[list[Kind], list[Policy]]:
     """
     if not job.merges_shards:
         return list(KINDS), list(POLICIES)
-    kinds: list[Kind] = [kind for kind in KINDS if kind not in ("nan", "flip")]
+    kinds: list[Kind] = [kind for kind in KINDS if kind not in IN_GRADIENTS]
     return kinds, ["restart"] if job.sync == "ddp" else ["replace", "restart"]
 
 
@@ -249,7 +261,7 @@ def _trial_of(job: Job, policy: Policy, steps: int) -> Job:
     return load.check(keys, where=job.name)
 
 
-def _plan(kind: Kind, job: Job, steps: range, seed: str) -> Plan:
+def _plan(kind: Kind, job: Job, steps: range, seed: str) -> FaultPlan:
     """A fault in the middle half of the run; whom it strikes is drawn too.
 
     Damage shows only to those who need the checkpoint: so the agent is lost at once, and with it
@@ -263,7 +275,7 @@ def _plan(kind: Kind, job: Job, steps: range, seed: str) -> Plan:
     faults = [Fault(kind=kind, rank=rank, step=step)]
     if kind == "damage":
         faults.append(Fault(kind="agent", step=step))
-    return Plan(faults=tuple(faults))
+    return FaultPlan(faults=tuple(faults))
 
 
 def _every(steps: int) -> int:

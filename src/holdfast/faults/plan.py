@@ -20,7 +20,7 @@ from typing import Annotated, Any, Final, Literal, Self, TypeVar
 from pydantic import BaseModel, Field, ValidationError, model_validator
 
 from holdfast.errors import JobError
-from holdfast.job import faults
+from holdfast.job import mistakes
 from holdfast.job.part import Spec
 from holdfast.job.source import Source
 from holdfast.job.spec import Job
@@ -35,6 +35,8 @@ HARMLESS: Final[tuple[Kind, ...]] = (
 """What a run gets over with the same weights and all of its checkpoints."""
 SIGNALS: Final = frozenset({"kill", "stop", "coordinator", "agent"})
 """What strikes any run; the rest is for those whose workers commit steps."""
+IN_GRADIENTS: Final = frozenset({"nan", "flip"})
+"""What strikes the gradient of a shard, where each has one of its own."""
 WITHOUT_RANK: Final = frozenset({"coordinator", "agent", "damage"})
 
 _Checked = TypeVar("_Checked", bound=BaseModel)
@@ -86,7 +88,7 @@ class Fault(Spec):
         return self.step is not None or self.after_s is not None
 
 
-class Plan(Spec):
+class FaultPlan(Spec):
     """Faults, and the seed of what they leave open."""
 
     seed: Annotated[int, Field(ge=0)] = 0
@@ -97,7 +99,7 @@ class Plan(Spec):
         for fault in self.faults:
             if fault.rank is not None and fault.rank >= job.workers:
                 raise JobError(f"{fault}: there is no such rank with workers={job.workers}")
-            if fault.kind in ("nan", "flip") and job.sync == "ddp":
+            if fault.kind in IN_GRADIENTS and job.sync == "ddp":
                 raise JobError(f"{fault}: with sync=ddp no shard has a gradient to strike")
             if not counts_steps(job) and (fault.kind not in SIGNALS or fault.after_s is None):
                 kinds = ", ".join(sorted(SIGNALS))
@@ -129,7 +131,9 @@ def counts_steps(job: Job) -> bool:
     return job.script is None
 
 
-def planned(flags: Iterable[str], *, file: Path | None, seed: int | None, num_random: int) -> Plan:
+def planned(
+    flags: Iterable[str], *, file: Path | None, seed: int | None, num_random: int
+) -> FaultPlan:
     """What the command line asks for.
 
     Args:
@@ -141,14 +145,14 @@ def planned(flags: Iterable[str], *, file: Path | None, seed: int | None, num_ra
     Raises:
         JobError: Something of it is wrong, or no fault is planned.
     """
-    plan = Plan() if file is None else of_file(file)
+    plan = FaultPlan() if file is None else of_file(file)
     chosen = plan.seed if seed is None else seed
     chance = random.Random(f"{chosen} kinds")
     drawn = [Fault(kind=chance.choice(HARMLESS)) for _ in range(num_random)]
     faults = (*plan.faults, *map(of_flag, flags), *drawn)
     if not faults:
         raise JobError("no fault is planned; add --fault kill, --random 3 or --plan FILE")
-    return Plan(seed=chosen, faults=faults)
+    return FaultPlan(seed=chosen, faults=faults)
 
 
 def of_flag(text: str) -> Fault:
@@ -170,7 +174,7 @@ def of_flag(text: str) -> Fault:
     return _checked(Fault, values, where)
 
 
-def of_file(path: Path) -> Plan:
+def of_file(path: Path) -> FaultPlan:
     """The plan in a YAML file.
 
     Raises:
@@ -183,7 +187,7 @@ def of_file(path: Path) -> Plan:
     except UnicodeDecodeError:
         raise JobError(f"--plan {path} is not a text in UTF-8") from None
     given = Source(text, f"--plan {path}")
-    return _checked(Plan, given.values, f"--plan {path}", given)
+    return _checked(FaultPlan, given.values, f"--plan {path}", given)
 
 
 def _checked(
@@ -192,20 +196,20 @@ def _checked(
     try:
         return model.model_validate(values)
     except ValidationError as error:
-        fault: Any = error.errors()[0]
-    path = list(fault["loc"])
+        mistake: Any = error.errors()[0]
+    path = list(mistake["loc"])
     line = given.line(path) if given is not None else None
     at = where if line is None else f"{where}, line {line}"
-    raise JobError(f"{at}: {_problem(fault, path, model)}")
+    raise JobError(f"{at}: {_problem(mistake, path, model)}")
 
 
-def _problem(fault: Any, path: Sequence[str | int], model: type[BaseModel]) -> str:
-    """One of pydantic's faults: the key, what is wrong with it, what would be right."""
-    if fault["type"] == "value_error":
-        return faults.problem(fault, list(path), {})
+def _problem(mistake: Any, path: Sequence[str | int], model: type[BaseModel]) -> str:
+    """One of pydantic's errors: the key, what is wrong with it, what would be right."""
+    if mistake["type"] == "value_error":
+        return mistakes.problem(mistake, list(path), {})
     key = ".".join(map(str, path))
-    if fault["type"] == "extra_forbidden":
+    if mistake["type"] == "extra_forbidden":
         known = (Fault if len(path) > 1 else model).model_fields
-        instead = faults.nearest(str(path[-1]), known) or f"known are {', '.join(known)}"
+        instead = mistakes.nearest(str(path[-1]), known) or f"known are {', '.join(known)}"
         return f"unknown key {key}; {instead}"
-    return f"{key}: {faults.problem(fault, list(path), {})}"
+    return f"{key}: {mistakes.problem(mistake, list(path), {})}"

@@ -16,7 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from holdfast.faults.plan import Fault, Plan, counts_steps
+from holdfast.faults.plan import Fault, FaultPlan, counts_steps
 from holdfast.faults.strike import Strike
 from holdfast.faults.target import Target
 from holdfast.job.spec import Job
@@ -71,7 +71,7 @@ class Storm:
         JobError: This job cannot be struck so.
     """
 
-    def __init__(self, plan: Plan, job: Job) -> None:
+    def __init__(self, plan: FaultPlan, job: Job) -> None:
         plan.check(job)
         self._plan, self._workers, self._counts_steps = plan, job.workers, counts_steps(job)
         self.struck: list[Struck] = []

@@ -13,8 +13,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
+from holdfast.arena.injections import Injection, Injections
 from holdfast.arena.memory import Arena
-from holdfast.arena.orders import Order, Orders
 from holdfast.checkpoint import manifest
 from holdfast.faults.plan import Fault
 from holdfast.faults.target import Target
@@ -22,13 +22,13 @@ from holdfast.faults.target import Target
 AHEAD_STEPS: Final = 16
 """How long before its step something is ordered: more than pass between two looks."""
 
-_ORDERS: Final = {
-    "exit": Order.EXIT,
-    "raise": Order.RAISE,
-    "slow": Order.SLOW,
-    "nan": Order.NAN,
-    "flip": Order.FLIP,
-    "disk-full": Order.DISK_FULL,
+_INJECTIONS: Final = {
+    "exit": Injection.EXIT,
+    "raise": Injection.RAISE,
+    "slow": Injection.SLOW,
+    "nan": Injection.NAN,
+    "flip": Injection.FLIP,
+    "disk-full": Injection.DISK_FULL,
 }
 _MISSING: Final = {
     "nan": "computed no gradient",
@@ -53,7 +53,7 @@ class Strike:
     def __init__(self, fault: Fault, note: Callable[[Strike], None]) -> None:
         self.fault, self.step, self._note = fault, 0, note
         self._why = ""  # it has not struck yet, though it is time
-        self._given: tuple[Arena, Orders, int] | None = None
+        self._given: tuple[Arena, Injections, int] | None = None
 
     def attempt(self, target: Target, elapsed_s: float) -> bool:
         """Strike if it is time to, and if that can be; returns whether it has struck.
@@ -62,23 +62,23 @@ class Strike:
             target: The run.
             elapsed_s: Since it was first seen to train.
         """
-        fault, ordered = self.fault, _ORDERS.get(self.fault.kind)
+        fault, injection = self.fault, _INJECTIONS.get(self.fault.kind)
         late = fault.after_s is None or elapsed_s >= fault.after_s
-        if ordered is None:
+        if injection is None:
             return late and target.reached >= (fault.step or 0) and self._strike(target)
-        if self._note_if_obeyed(ordered):
+        if self._note_if_obeyed(injection):
             return True
         if late and target.reached >= (fault.step or 0) - AHEAD_STEPS:
-            self._order(ordered, target)
+            self._order(injection, target)
         return False
 
     def call_off(self) -> bool:
         """Order it no longer; returns whether it has struck all the same, at the very end."""
-        ordered = _ORDERS.get(self.fault.kind)
-        if ordered is None or self._given is None:
+        injection = _INJECTIONS.get(self.fault.kind)
+        if injection is None or self._given is None:
             return False
-        self._given[1].withdraw(ordered)
-        return self._note_if_obeyed(ordered)
+        self._given[1].withdraw(injection)
+        return self._note_if_obeyed(injection)
 
     def reason_missed(self, target: Target, end: str) -> str:
         """Why it has not struck.
@@ -94,18 +94,18 @@ class Strike:
             return f"{end} before that"
         return self._why or f"{end} before that"
 
-    def _note_if_obeyed(self, order: Order) -> bool:
+    def _note_if_obeyed(self, injection: Injection) -> bool:
         """Note that it has struck if a worker has obeyed; returns whether."""
         if self._given is None:
             return False
-        _, orders, number = self._given
-        obeyed, self.step = orders.obeyed(order)
+        _, injections, number = self._given
+        obeyed, self.step = injections.obeyed(injection)
         if obeyed < number:
             return False
         self._note(self)
         return True
 
-    def _order(self, order: Order, target: Target) -> None:
+    def _order(self, injection: Injection, target: Target) -> None:
         """Order a worker to suffer it, once; the agent that comes after a lost one has an arena of
         its own, in which no order is.
         """
@@ -113,12 +113,12 @@ class Strike:
         assert rank is not None
         if target.arena is None or (self._given and self._given[0] is target.arena):
             return
-        orders = Orders(target.arena, rank)
-        if orders.is_pending(order):
+        injections = Injections(target.arena, rank)
+        if injections.is_pending(injection):
             self._why = f"another {kind} was still to strike rank {rank}"
             return
-        number = orders.give(order, step=self.fault.step or 0, seconds=self.fault.lasts_s)
-        self._given = target.arena, orders, number
+        number = injections.order(injection, step=self.fault.step or 0, seconds=self.fault.lasts_s)
+        self._given = target.arena, injections, number
         self._why = f"rank {rank} {_MISSING.get(kind, 'began no step')} from then on"
 
     def _strike(self, target: Target) -> bool:

@@ -14,8 +14,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
+from holdfast.arena.injections import Injection, Injections
 from holdfast.arena.memory import Arena, Word
-from holdfast.arena.orders import Order, Orders
 from holdfast.errors import JobError
 from holdfast.observe.lines import Tail
 
@@ -154,8 +154,8 @@ def _mapped(link: Path) -> Arena:
         raise JobError("another storm strikes this run; wait for its end") from None
     finally:
         os.close(fd)
-    for rank, order in itertools.product(range(arena.world_size), Order):
-        Orders(arena, rank).withdraw(order)
+    for rank, injection in itertools.product(range(arena.world_size), Injection):
+        Injections(arena, rank).withdraw(injection)
     return arena
 
 

@@ -10,7 +10,7 @@ import yaml
 from pydantic import ValidationError
 
 from holdfast.errors import JobError
-from holdfast.job import faults
+from holdfast.job import mistakes
 from holdfast.job.source import Source
 from holdfast.job.spec import Job
 
@@ -58,7 +58,7 @@ def source(job: str) -> Source:
         text = path.read_text(encoding="utf-8")
     except OSError as error:
         names = builtin_names()
-        hint = faults.nearest(job, names) or f"built in are {', '.join(names)}"
+        hint = mistakes.nearest(job, names) or f"built in are {', '.join(names)}"
         raise JobError(f"no job {job!r}: {error.strerror}; {hint}, or name a .yaml file") from None
     except UnicodeDecodeError as error:
         raise JobError(f"{path} is not a text in UTF-8: {error.reason} at {error.start}") from None
@@ -71,7 +71,7 @@ def check(values: Mapping[str, Any], where: str) -> Job:
     """The job that `values` describe.
 
     Raises:
-        JobError: A key or value is wrong; every fault is named.
+        JobError: A key or value is wrong; every mistake is named.
     """
     return _checked(values, where, None)
 
@@ -85,4 +85,4 @@ def _checked(values: Mapping[str, Any], where: str, given: Source | None) -> Job
     try:
         return Job.model_validate(values)
     except ValidationError as error:
-        raise JobError(f"job {where}{faults.named(error, values, given)}") from None
+        raise JobError(f"job {where}{mistakes.named(error, values, given)}") from None

@@ -101,8 +101,8 @@ class Job(Spec):
     params: dict[str, Any] = Field(default_factory=dict)
     """Anything that your own task wants to know."""
     script: Script | None = None
-    """In place of a task, a script with a training loop and checkpoints of its own. It heeds
-    `workers`, `hang_s`, `on_failure: stop` and `restarts`; the rest is its own affair."""
+    """In place of a task, what `holdfast run` runs, which alone sets this: a script with a training
+    loop and checkpoints of its own."""
 
     data: Data | None = None
     model: Model | None = None
@@ -140,8 +140,9 @@ class Job(Spec):
     """How long workers wait for each other before they give up, seconds."""
 
     hang_s: Annotated[float, Field(gt=0)] = 60.0
-    """How long your code may go without using the processor in a shard, seconds, before its worker
-    is held to hang and replaced; three times as long as its slowest recent one in any case."""
+    """How long your code may do nothing in a shard, seconds, before its worker is held to hang and
+    replaced; three times as long as its slowest recent one in any case. Nothing is less than a
+    hundredth of a processor, by the worker or by processes that it has started."""
     on_failure: Literal["replace", "shrink", "restart", "stop"] = "replace"
     """What happens when a worker is lost. `replace`: another takes its place, and the run goes on.
     `shrink`: the others go on with its shards at once, and another joins them later. `restart`: all

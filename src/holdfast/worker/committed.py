@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from holdfast.arena.memory import Word
 from holdfast.collectives.exact import Reduced
 from holdfast.transport.shared_memory import SharedMemoryGroup
+from holdfast.worker.finite import is_finite
 
 
 class Asked(enum.IntFlag):
@@ -40,10 +41,8 @@ class Committed:
     asked: Asked
 
 
-def announce(
-    group: SharedMemoryGroup, step: int, reduced: Reduced, norm: float, *, skipped: bool
-) -> Committed:
-    """Commit `step`: tell whoever watches, and the caller."""
+def commit_step(group: SharedMemoryGroup, step: int, reduced: Reduced, norm: float) -> Committed:
+    """Commit `step`, whose gradient had this norm before clipping: tell whoever watches."""
     group.arena.publish_loss(group.rank, reduced.loss)
     group.arena[group.rank, Word.COMMITTED] = step + 1
     return Committed(
@@ -51,6 +50,6 @@ def announce(
         loss=reduced.loss,
         logged=reduced.logged,
         norm=norm,
-        skipped=skipped,
+        skipped=not is_finite(norm),
         asked=Asked(functools.reduce(operator.or_, reduced.values)),
     )

@@ -25,9 +25,10 @@ from holdfast.collectives.slot import LOSS, WEIGHT
 from holdfast.core import tree
 from holdfast.data.dataset import seed_everything
 from holdfast.errors import JobError
+from holdfast.job.spec import NonFinite
 from holdfast.transport.shared_memory import Meeting, SharedMemoryGroup
 from holdfast.worker.buffers import Buffers
-from holdfast.worker.committed import Asked, Committed, announce
+from holdfast.worker.committed import Asked, Committed, commit_step
 from holdfast.worker.echo import await_abort
 from holdfast.worker.finite import is_finite, not_finite
 from holdfast.worker.rendezvous import meet
@@ -44,7 +45,7 @@ class DdpStepper:
         group: The workers.
         port: Where they meet; 0 takes a free port.
         clip_norm: The longest gradient, or None.
-        skips: Whether steps whose gradient is not finite are left out, or end the run.
+        non_finite: What to do with a gradient that is not finite; none is computed again.
 
     Attributes:
         model: What the user's code is to call.
@@ -61,10 +62,10 @@ class DdpStepper:
         *,
         port: int,
         clip_norm: float | None,
-        skips: bool,
+        non_finite: NonFinite,
     ) -> None:
         self._replica, self._group = replica, group
-        self._clip_norm, self._skips = clip_norm, skips
+        self._clip_norm, self._non_finite = clip_norm, non_finite
         device = replica.flat.device
         own_gpus = device.type == "cuda" and torch.cuda.device_count() >= len(group.members)
         dist.init_process_group(
@@ -174,17 +175,16 @@ class DdpStepper:
         reduced = self._reducer.reduce(table, step, asked)
         norm = self._checked_norm(step)
         arena.enter(rank, Phase.UPDATE)
-        skipped = not is_finite(norm)
-        if skipped:
-            self._buffers.reset()
-        else:
+        if is_finite(norm):
             self._replica.optimizer.step()
             self._replica.capture_optimizer()
             self._buffers.take(self._root, reduced.used.tolist(), reduced.kept)
             self._buffers.remember()
+        else:
+            self._buffers.reset()
         self._replica.optimizer.zero_grad()
         self._done = False
-        return announce(self._group, step, reduced, norm, skipped=skipped)
+        return commit_step(self._group, step, reduced, norm)
 
     def _checked_norm(self, step: int) -> float:
         gradients = {
@@ -194,7 +194,7 @@ class DdpStepper:
         }
         length = nn.utils.get_total_norm(gradients.values())
         if not is_finite(float(length)):
-            if not self._skips:
+            if self._non_finite != "skip":
                 raise not_finite(step, gradients)
         elif self._clip_norm is not None:
             nn.utils.clip_grads_with_norm_(

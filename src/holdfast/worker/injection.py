@@ -14,8 +14,8 @@ from typing import Final
 
 import torch
 
+from holdfast.arena.injections import Injection, Injections
 from holdfast.arena.memory import Phase
-from holdfast.arena.orders import Order, Orders
 from holdfast.transport.shared_memory import SharedMemoryGroup
 
 EXIT_STATUS: Final = 5
@@ -31,24 +31,24 @@ _EXPONENTS: Final = {
 
 def at_step(group: SharedMemoryGroup) -> None:
     """Exit, be slow or raise where this worker is to, before it computes anything of a step."""
-    orders = Orders(group.arena, group.rank)
-    if orders.is_due(Order.SLOW):
+    ordered = Injections(group.arena, group.rank)
+    if ordered.is_due(Injection.SLOW):
         group.arena.enter(group.rank, Phase.COMPUTE)  # as if the user's code were slow
-        time.sleep(orders.obey(Order.SLOW))
-    if orders.is_due(Order.EXIT):
-        orders.obey(Order.EXIT)
+        time.sleep(ordered.obey(Injection.SLOW))
+    if ordered.is_due(Injection.EXIT):
+        ordered.obey(Injection.EXIT)
         os._exit(EXIT_STATUS)
-    if orders.is_due(Order.RAISE):
-        orders.obey(Order.RAISE)
+    if ordered.is_due(Injection.RAISE):
+        ordered.obey(Injection.RAISE)
         raise RuntimeError("a fault that was asked for")
 
 
 def at_gradient(group: SharedMemoryGroup, parameters: Sequence[torch.nn.Parameter]) -> None:
     """Spoil one value of a shard's gradient where this worker is to."""
-    orders = Orders(group.arena, group.rank)
-    for order, spoil in ((Order.NAN, poison), (Order.FLIP, flip)):
-        if orders.is_due(order) and spoil(_gradients(parameters)):
-            orders.obey(order)
+    ordered = Injections(group.arena, group.rank)
+    for injection, spoil in ((Injection.NAN, poison), (Injection.FLIP, flip)):
+        if ordered.is_due(injection) and spoil(_gradients(parameters)):
+            ordered.obey(injection)
 
 
 def at_part(group: SharedMemoryGroup) -> None:
@@ -57,9 +57,9 @@ def at_part(group: SharedMemoryGroup) -> None:
     Raises:
         OSError: It is to.
     """
-    orders = Orders(group.arena, group.rank)
-    if orders.is_due(Order.DISK_FULL):
-        orders.obey(Order.DISK_FULL)
+    ordered = Injections(group.arena, group.rank)
+    if ordered.is_due(Injection.DISK_FULL):
+        ordered.obey(Injection.DISK_FULL)
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 

@@ -262,7 +262,7 @@ class Member:
                 self.group,
                 port=job.port,
                 clip_norm=job.clip_norm,
-                skips=job.non_finite == "skip",
+                non_finite=job.non_finite,
             )
         return Stepper(
             replica, sections, self.group, clip_norm=job.clip_norm, non_finite=job.non_finite

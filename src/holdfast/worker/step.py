@@ -30,7 +30,7 @@ from holdfast.job.spec import NonFinite
 from holdfast.transport.shared_memory import Meeting, SharedMemoryGroup
 from holdfast.worker import injection
 from holdfast.worker.buffers import Buffers
-from holdfast.worker.committed import Asked, Committed, announce
+from holdfast.worker.committed import Asked, Committed, commit_step
 from holdfast.worker.finite import is_finite, not_finite
 from holdfast.worker.partials import PartialSums
 from holdfast.worker.recheck import Recheck
@@ -295,12 +295,11 @@ class Stepper:
 
     def _take_over(self, step: int, reduced: Reduced) -> Committed:
         self._group.arena.enter(self._group.rank, Phase.UPDATE)
-        skipped = not is_finite(reduced.norm)
-        if not skipped:
+        if is_finite(reduced.norm):
             self._update(reduced)
         self._reducer.take_back()
         self._begin_step()
-        return announce(self._group, step, reduced, reduced.norm, skipped=skipped)
+        return commit_step(self._group, step, reduced, reduced.norm)
 
     def _mean_gradients(self) -> dict[str, torch.Tensor]:
         return dict(zip(self._names, self._root_gradients, strict=True))

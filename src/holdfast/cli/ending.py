@@ -1,4 +1,4 @@
-"""What has come of a run, as a command that has run it tells it."""
+"""How a command ends that has run something: what it prints, and with which status."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ STOPPED_STATUS: Final = 130
 """The exit status where a signal has ended what was asked for."""
 
 
-def tell(run: Callable[[], Outcome], *, shown: Collection[int], as_json: bool) -> None:
+def run_and_tell(run: Callable[[], Outcome], *, shown: Collection[int], as_json: bool) -> None:
     """Run something to its end and print what has come of it.
 
     Args:

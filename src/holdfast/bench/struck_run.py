@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
-from holdfast.arena.memory import Arena, Word
+from holdfast.arena.memory import Arena, Phase, Word
 from holdfast.bench.workloads import WORKLOADS
 from holdfast.engines import local
 from holdfast.engines.controls import Controls
@@ -24,9 +24,10 @@ WORKERS: Final = 2
 FAULT_STEP: Final = 25
 LOOK_S: Final = 0.001
 RUN_TIMEOUT_S: Final = 300.0
+AT_WORK: Final = (Phase.DATA, Phase.COMPUTE, Phase.REDUCE, Phase.UPDATE)
 
 
-class Strike:
+class StruckRun:
     """Trains, waits for the fault's step, strikes, looks, and has the run stop then.
 
     Args:
@@ -93,6 +94,11 @@ class Strike:
         found = lines.read(self.run_dir / "events.jsonl")
         return [event for event in found if event["event"] == name]
 
+    def pid_of(self, rank: int) -> int:
+        """The process of a rank, until it is struck."""
+        started = self.events("worker-started")
+        return int(next(event["pid"] for event in started if event["rank"] == rank))
+
     def step_seconds(self, after: int = 1) -> list[float]:
         """What each step took, from the one after `after`; the first had none before it."""
         found = lines.read(self.run_dir / "metrics.jsonl")
@@ -109,6 +115,14 @@ class Strike:
             if self._over or time.monotonic() > deadline:
                 raise HoldfastError("what was waited for did not happen")
             time.sleep(LOOK_S)
+
+    def wait_for_work(self, arena: Arena, rank: int, timeout_s: float = RUN_TIMEOUT_S) -> None:
+        """Look every millisecond whether a rank is at a step.
+
+        Raises:
+            HoldfastError: It did not come to one.
+        """
+        self.wait(lambda: Phase(arena[rank, Word.PHASE]) in AT_WORK, timeout_s)
 
     def _begin(self, arena: Arena) -> None:
         if self._thread is None:

@@ -13,14 +13,14 @@ from holdfast.job.source import Source
 
 
 def named(error: ValidationError, values: Mapping[str, Any], given: Source | None) -> str:
-    """All faults, to be set behind the job's name.
+    """All mistakes, to be set behind the job's name.
 
     Args:
         error: What checking `values` gave.
         values: The job's.
         given: Where they come from, if it is known.
     """
-    found = "; ".join(_fault(fault, values, given) for fault in error.errors())
+    found = "; ".join(_mistake(mistake, values, given) for mistake in error.errors())
     joint = ", " if found.startswith("line ") else ": "
     return joint + " ".join(found.split())
 
@@ -31,44 +31,44 @@ def nearest(word: str, choices: Iterable[str]) -> str | None:
     return f"did you mean {close[0]}?" if close else None
 
 
-def _fault(fault: Any, values: Mapping[str, Any], given: Source | None) -> str:
-    """One of pydantic's faults: its place, its key, what is wrong, and what may be meant."""
-    path = _path(fault["loc"], values)
-    if fault["type"].startswith("union_tag"):
+def _mistake(mistake: Any, values: Mapping[str, Any], given: Source | None) -> str:
+    """One of pydantic's errors: its place, its key, what is wrong, and what may be meant."""
+    path = _path(mistake["loc"], values)
+    if mistake["type"].startswith("union_tag"):
         path.append("name")
-    if fault["type"] == "extra_forbidden":
+    if mistake["type"] == "extra_forbidden":
         text = f"unknown key {_dotted(path)}; {_instead(path, values, given)}"
     else:
-        text = f"{_dotted(path)}: {problem(fault, path, values)}"
+        text = f"{_dotted(path)}: {problem(mistake, path, values)}"
     if given is None:
         return text
     override = given.overridden(path)
-    if override is not None and fault["type"] != "withheld":
+    if override is not None and mistake["type"] != "withheld":
         return f"{text} (from {override})"
     line = given.line(path)
     return text if line is None else f"line {line}: {text}"
 
 
-def problem(fault: Any, path: list[str | int], values: Mapping[str, Any]) -> str:
+def problem(mistake: Any, path: list[str | int], values: Mapping[str, Any]) -> str:
     """What is wrong with the value at `path`."""
-    kind, got = fault["type"], fault.get("input")
+    kind, got = mistake["type"], mistake.get("input")
     if kind == "withheld":  # what was given may be a secret
-        return str(fault["msg"])
+        return str(mistake["msg"])
     if kind == "value_error":  # one of ours, whole already
-        return str(fault["ctx"]["error"])
+        return str(mistake["ctx"]["error"])
     if kind.startswith("union_tag"):
         *others, last = map(repr, keys.words(values)[_dotted(path)])
-        message, got = f"Input should be {', '.join(others)} or {last}", fault["ctx"].get("tag")
+        message, got = f"Input should be {', '.join(others)} or {last}", mistake["ctx"].get("tag")
     elif kind in ("dict_type", "model_type", "model_attributes_type"):
         message = "Input should be a mapping of keys to values"
     else:
-        message = fault["msg"].partition(", unable to ")[0]
+        message = mistake["msg"].partition(", unable to ")[0]
     shown = f", not {got!r:.100}" if isinstance(got, str | int | float | bool | None) else ""
     return f"{message[0].lower()}{message[1:]}{shown}"
 
 
 def _path(loc: tuple[str | int, ...], values: Any) -> list[str | int]:
-    """A fault's place without the names of variants, such as `mlp`, that pydantic counts to it."""
+    """A mistake's place without the names of variants, such as `mlp`, that pydantic adds."""
     path: list[str | int] = []
     for depth, part in enumerate(loc):
         last = depth == len(loc) - 1
