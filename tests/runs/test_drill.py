@@ -62,6 +62,24 @@ def test_a_job_that_is_not_deterministic_fails_and_is_told_so(tmp_path):
     assert len(report["trials"]) == 1
 
 
+def test_a_job_that_skips_steps_of_its_own_passes(tmp_path):
+    keys = {"workers": 2, "shards": 2, "batch": 10, "non_finite": "skip"}
+    (tmp_path / "odd.yaml").write_text(json.dumps({"task": f"{TASKS}:spoilt", **keys}))
+    done, report = drill(
+        "odd.yaml", "--faults", "kill,agent", "--policies", "replace", cwd=tmp_path
+    )
+    assert done.returncode == 0, done.stderr
+    twin = tmp_path / report["run_dir"] / "twin" / "metrics.jsonl"
+    assert any(json.loads(line).get("skipped") for line in twin.read_text().splitlines())
+    assert [trial["passed"] for trial in report["trials"]] == [True, True]
+
+
+def test_a_job_of_a_few_steps_is_refused(tmp_path):
+    done, report = drill("digits", "epochs=1", "batch=1000", cwd=tmp_path)
+    assert done.returncode == 2
+    assert report["message"].startswith("the job commits 2 steps, and needs 8 to be struck")
+
+
 def test_a_trial_with_other_weights_fails_and_its_run_is_kept(tmp_path):
     job = {"task": f"{TASKS}:changed_by_a_replacement", "workers": 2, "shards": 2, "batch": 20}
     (tmp_path / "odd.yaml").write_text(json.dumps(job))
@@ -115,12 +133,19 @@ def test_a_signal_between_two_trials_ends_a_drill_too(tmp_path, forks):
         (
             ["--policies", "shrink", "numerics=fast"],
             (
-                "shrink would change the weights with sync=tree and numerics=fast; "
-                "try replace, restart"
+                "shrink would change the weights with sync=tree, numerics=fast and "
+                "non_finite=stop; try replace, restart"
             ),
         ),
         (["--faults", "kil"], "--faults: 'kil' is none; did you mean kill?"),
         (["--policies", "stop"], "--policies: 'stop' is none; there are replace, shrink, restart"),
+        (
+            ["--faults", "kill,nan", "non_finite=skip"],
+            (
+                "nan would change the weights with sync=tree, numerics=exact and non_finite=skip; "
+                "try kill, stop, exit, raise, slow, coordinator, agent, disk-full, damage"
+            ),
+        ),
         (["--run", "."], ". is there already; name a new one with --run"),
     ],
 )

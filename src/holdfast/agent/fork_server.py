@@ -154,6 +154,8 @@ class _Server:
         try:
             die_with_parent(server)
             os.setsid()  # what it starts is known by that, and ends with it
+            for fd in (arena_fd, socket_fd):  # received, and so inherited by whatever is executed
+                os.set_inheritable(fd, False)
             for key in list(self._selector.get_map().values()):
                 os.close(key.fd)
             self._selector.close()

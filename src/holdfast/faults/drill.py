@@ -89,7 +89,7 @@ class Drill:
 
     Args:
         job: What is to be tried. A trial writes more checkpoints than it asks for, and recomputes
-            what is not finite; nothing of this shows in the weights.
+            what is not finite where that is the fault; nothing of this shows in the weights.
         seed: Draws whom a fault strikes, and in which step.
         directory: For the runs. None of them sends notifications.
         forks: A fork server for all of them.
@@ -117,7 +117,7 @@ class Drill:
             kinds, policies: Those to try; see `check`.
 
         Raises:
-            JobError: The job commits no step.
+            JobError: The job has too few steps.
             Interrupted: A signal has ended the twin, so that there is nothing to report.
             HoldfastError: The twin has failed.
         """
@@ -126,8 +126,11 @@ class Drill:
 
     def _report(self, kinds: Sequence[Kind], policies: Sequence[Policy]) -> Report:
         twin = self._run_twin("twin")
-        if not twin.steps:
-            raise JobError("the job commits no step, so there is nothing to strike")
+        if twin.steps < CHECKPOINTS:
+            raise JobError(
+                f"the job commits {twin.steps} steps, and needs {CHECKPOINTS} to be struck in "
+                "their midst; give it more epochs or a smaller batch"
+            )
         report = Report(twin=twin, seconds=_seconds(twin.run_dir))
         for policy, kind in itertools.product(policies, kinds):
             try:
@@ -168,7 +171,7 @@ class Drill:
         """
         run_dir = self._directory / f"{kind}-{policy}"
         plan = _plan(kind, self._job, range(report.twin.steps), f"{self._seed} {kind} {policy}")
-        job, seconds = _trial_of(self._job, policy, report.twin.steps), None
+        job, seconds = _trial_of(self._job, kind, policy, report.twin.steps), None
         storm = Storm(plan, job)
         try:
             result = self._run(job, run_dir.name, storm.beside)
@@ -226,12 +229,13 @@ def fitting(job: Job) -> tuple[list[Kind], list[Policy]]:
     """The kinds of faults and the policies that `job` can be tried with.
 
     Where a worker's shards are one batch, the number of workers shows in the weights, so that the
-    world must not shrink, and no shard can be computed again by another.
+    world must not shrink, and no shard can be computed again by another. Where steps are skipped
+    whose gradient is not finite, so would be those that are struck.
     """
+    sound: list[Kind] = [kind for kind in KINDS if kind not in IN_GRADIENTS]
     if not job.merges_shards:
-        return list(KINDS), list(POLICIES)
-    kinds: list[Kind] = [kind for kind in KINDS if kind not in IN_GRADIENTS]
-    return kinds, ["restart"] if job.sync == "ddp" else ["replace", "restart"]
+        return sound if job.non_finite == "skip" else list(KINDS), list(POLICIES)
+    return sound, ["restart"] if job.sync == "ddp" else ["replace", "restart"]
 
 
 def check(job: Job, kinds: Sequence[Kind], policies: Sequence[Policy]) -> None:
@@ -247,16 +251,16 @@ def _check_all(asked: Sequence[str], possible: Sequence[str], job: Job) -> None:
     odd = [word for word in asked if word not in possible]
     if odd:
         raise JobError(
-            f"{odd[0]} would change the weights with sync={job.sync} and numerics={job.numerics}; "
-            f"try {', '.join(possible)}"
+            f"{odd[0]} would change the weights with sync={job.sync}, numerics={job.numerics} and "
+            f"non_finite={job.non_finite}; try {', '.join(possible)}"
         )
 
 
-def _trial_of(job: Job, policy: Policy, steps: int) -> Job:
+def _trial_of(job: Job, kind: Kind, policy: Policy, steps: int) -> Job:
     keep = max(2, job.checkpoint.keep)
     saving = {**job.checkpoint.model_dump(), "every_steps": _every(steps), "keep": keep}
     keys = {**job.model_dump(), "on_failure": policy, "checkpoint": saving}
-    if not job.merges_shards:
+    if kind in IN_GRADIENTS:
         keys["non_finite"] = "recompute"
     return load.check(keys, where=job.name)
 

@@ -5,11 +5,16 @@ from __future__ import annotations
 import errno
 import re
 import traceback
+from typing import Final
 
 import torch
 
 from holdfast.errors import BY_NAME, HardwareError, HoldfastError, OutOfMemory
 from holdfast.wire.messages import Failed
+
+MESSAGE_CHARS: Final = 4_000
+TRACEBACK_CHARS: Final = 32_000
+"""The most that is told, over and over, of what may hold a whole batch; the rest is in the log."""
 
 
 def failure(rank: int, error: BaseException) -> Failed:
@@ -18,8 +23,8 @@ def failure(rank: int, error: BaseException) -> Failed:
         return Failed(
             rank=rank,
             error=_name_of(type(error)),
-            message=str(error),
-            traceback="".join(traceback.format_exception(error)),
+            message=_shortened(str(error), MESSAGE_CHARS),
+            traceback=_shortened("".join(traceback.format_exception(error)), TRACEBACK_CHARS),
         )
     asked = re.search(r"allocate ([\d.]+ \w+)", str(error))
     kind = "GPU memory" if isinstance(error, torch.OutOfMemoryError) else "memory"
@@ -39,6 +44,14 @@ def _name_of(kind: type[BaseException]) -> str:
     if issubclass(kind, HoldfastError) or kind.__name__ not in known:
         return kind.__name__
     return f"{kind.__module__}.{kind.__name__}"
+
+
+def _shortened(text: str, limit: int) -> str:
+    """`text` without its middle, where it is longer."""
+    if len(text) <= limit:
+        return text
+    half = limit // 2
+    return f"{text[:half]} … {len(text) - 2 * half} characters … {text[-half:]}"
 
 
 def _lacks_memory(error: BaseException) -> bool:
