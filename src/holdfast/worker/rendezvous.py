@@ -33,11 +33,11 @@ def meet(group: SharedMemoryGroup, port: int) -> TCPStore:
         JobError: The port is taken.
     """
     if group.rank == 0:
-        return serve(group, port)
-    return TCPStore(HOST, found(group), is_master=False)
+        return keep_store(group, port)
+    return TCPStore(HOST, await_store_port(group), is_master=False)
 
 
-def serve(group: SharedMemoryGroup, port: int) -> TCPStore:
+def keep_store(group: SharedMemoryGroup, port: int) -> TCPStore:
     """Keep the store, as rank 0; see `meet`."""
     with _listener(group, port) as listener:
         taken = listener.getsockname()[1]
@@ -48,8 +48,8 @@ def serve(group: SharedMemoryGroup, port: int) -> TCPStore:
     return store
 
 
-def found(group: SharedMemoryGroup) -> int:
-    """The port at which rank 0 keeps the store."""
+def await_store_port(group: SharedMemoryGroup) -> int:
+    """The port at which rank 0 keeps the store, once it does."""
     return group.barrier(Meeting.ATTACH, 0)[0]
 
 

@@ -29,7 +29,7 @@ from holdfast.wire.lifeline import STOP_SIGNALS
 from holdfast.wire.messages import Finished
 from holdfast.worker import echo, program
 from holdfast.worker.failure import failure
-from holdfast.worker.rendezvous import HOST, found, serve
+from holdfast.worker.rendezvous import HOST, await_store_port, keep_store
 from holdfast.worker.seat import Left, Seat
 
 
@@ -39,8 +39,10 @@ def run(launch: Launch, script: Script, arena: Arena, seat: Seat, channel: Chann
     try:
         release = seat.await_release(None)
         group.enter(release.generation, release.members)
-        store = serve(group, launch.job.port) if launch.rank == 0 else None  # as long as this runs
-        _set_environment(launch, release.generation - 1, store.port if store else found(group))
+        # The store lasts as long as rank 0 holds it here.
+        store = keep_store(group, launch.job.port) if launch.rank == 0 else None
+        port = store.port if store else await_store_port(group)
+        _set_environment(launch, release.generation - 1, port)
         _forget_the_fork()
         _keep_process_groups()
         if not arena.stop_requested:
