@@ -288,10 +288,32 @@ def test_a_script_is_asked_to_stop_as_torchrun_would(tmp_path, mark, what):
     assert ("[rank 1] asked to leave" in err) == (what == "handles")
 
 
+KILLS_ITS_AGENT = """
+import json, os, pathlib, signal, threading
+restarts = os.environ["TORCHELASTIC_RESTART_COUNT"]
+print(restarts)
+if restarts == "0":
+    if os.environ["RANK"] == "0":
+        log = pathlib.Path(os.environ["HOLDFAST_RUN_DIR"], "events.jsonl").read_text()
+        events = [json.loads(line) for line in log.splitlines()]
+        (agent,) = [event["pid"] for event in events if event["event"] == "agent-started"]
+        os.kill(agent, signal.SIGKILL)
+    threading.Event().wait()
+"""
+
+
+def test_the_loss_of_an_agent_is_one_restart_to_the_script_and_in_the_result(run, tmp_path):
+    assert run(KILLS_ITS_AGENT).restarts == 1
+    assert printed(tmp_path) == "0\n1\n"
+
+
 def test_a_run_directory_can_be_gone_on_with(run, tmp_path):
-    script = "import os; print(os.path.basename(os.environ['HOLDFAST_RUN_DIR']))"
+    script = """
+import os
+print(os.path.basename(os.environ["HOLDFAST_RUN_DIR"]), os.environ["TORCHELASTIC_RESTART_COUNT"])
+"""
     assert [run(script, workers=n).workers for n in (1, 2)] == [1, 2]
-    assert printed(tmp_path) == "run\nrun\n"
+    assert printed(tmp_path) == "run 0\nrun 0\n"
     assert json.loads((tmp_path / "run" / "result.json").read_text())["restarts"] == 0
 
 

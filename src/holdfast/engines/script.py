@@ -17,7 +17,7 @@ from holdfast.engines import followed
 from holdfast.errors import JobError
 from holdfast.job.script import Script
 from holdfast.job.spec import Job
-from holdfast.observe import lines
+from holdfast.observe import restarts
 from holdfast.observe.run_dir import new_run
 
 
@@ -70,7 +70,7 @@ def run_script(
         lambda found: ScriptResult(
             status=found["status"],
             workers=job.workers,
-            restarts=_starts(path) - 1,
+            restarts=restarts.count(path),
             seconds=round(time.monotonic() - began, 3),
             run_dir=str(path),
         ),
@@ -103,11 +103,3 @@ def _can_be_imported(package: str) -> bool:
         return find_spec(package) is not None
     finally:
         sys.path[:] = path
-
-
-def _starts(run_dir: Path) -> int:
-    """How often all workers have been started in the newest life of a run."""
-    count = 0
-    for event in lines.read(run_dir / "events.jsonl"):
-        count = {"run-started": 0, "generation": count + 1}.get(event["event"], count)
-    return count

@@ -21,6 +21,7 @@ from torch.distributed import distributed_c10d
 from holdfast.arena.memory import Arena, Phase
 from holdfast.errors import Aborted
 from holdfast.job.script import Script
+from holdfast.observe import restarts
 from holdfast.transport.shared_memory import SharedMemoryGroup
 from holdfast.wire import shell
 from holdfast.wire.channel import Channel
@@ -42,7 +43,7 @@ def run(launch: Launch, script: Script, arena: Arena, seat: Seat, channel: Chann
         # The store lasts as long as rank 0 holds it here.
         store = keep_store(group, launch.job.port) if launch.rank == 0 else None
         port = store.port if store else await_store_port(group)
-        _set_environment(launch, release.generation - 1, port)
+        _set_environment(launch, port)
         _forget_the_fork()
         _keep_process_groups()
         if not arena.stop_requested:
@@ -88,11 +89,12 @@ def _fail(error: BaseException, rank: int, arena: Arena, channel: Channel) -> in
     return 1
 
 
-def _set_environment(launch: Launch, restarts: int, port: int) -> None:
+def _set_environment(launch: Launch, port: int) -> None:
     """Give back what the fork server has changed for itself, and add what torchrun would."""
     shell.restore()
     rank, world_size = str(launch.rank), str(launch.job.workers)
-    errors = Path(launch.run_dir) / "logs" / f"rank-{rank}.error-{restarts}.json"
+    restarted = restarts.count(Path(launch.run_dir))
+    errors = Path(launch.run_dir) / "logs" / f"rank-{rank}.error-{restarted}.json"
     os.environ |= {
         "RANK": rank,
         "LOCAL_RANK": rank,
@@ -106,7 +108,7 @@ def _set_environment(launch: Launch, restarts: int, port: int) -> None:
         "MASTER_ADDR": HOST,
         "MASTER_PORT": str(port),
         "TORCHELASTIC_RUN_ID": launch.attempt,
-        "TORCHELASTIC_RESTART_COUNT": str(restarts),
+        "TORCHELASTIC_RESTART_COUNT": str(restarted),
         "TORCHELASTIC_MAX_RESTARTS": str(launch.job.restarts.limit),
         "TORCHELASTIC_USE_AGENT_STORE": "True",
         "TORCHELASTIC_ERROR_FILE": str(errors),
