@@ -356,17 +356,29 @@ def test_a_child_that_comes_to_the_end_of_the_script_is_not_taken_for_its_parent
 
 
 ENDS_EARLY = """
-import os, sys, threading, time
-def watchdog():
-    time.sleep(1)
-    os._exit(1)
+import os, pathlib, sys, threading, time
+told = pathlib.Path(sys.argv[1])
 if os.environ["RANK"] == "1":
-    threading.Thread(target=watchdog, daemon=True).start()
-else:
-    threading.Event().wait(2)
+    threading.Thread(target=threading.Event().wait, daemon=True).start()
+    told.with_suffix(".tmp").write_text(str(os.getpid()))
+    told.with_suffix(".tmp").replace(told)
+    sys.exit(0)
+def wait_while(happens, what):
+    end = time.monotonic() + 30
+    while happens():
+        assert time.monotonic() < end, what
+        time.sleep(0.01)
+def lives(pid):
+    try:
+        stat = pathlib.Path("/proc", pid, "stat").read_text()
+    except OSError:
+        return False
+    return stat.rpartition(")")[2].split()[0] not in "ZX"
+wait_while(lambda: not told.exists(), "rank 1 has not begun")
+wait_while(lambda: lives(told.read_text()), "rank 1 lingers")
 """
 
 
-def test_a_rank_that_has_come_to_its_end_is_gone(run):
-    result = run(ENDS_EARLY)
+def test_a_rank_that_has_come_to_its_end_is_gone(run, tmp_path):
+    result = run(ENDS_EARLY, tmp_path / "pid", on_failure="stop")
     assert (result.status, result.restarts) == ("finished", 0)
