@@ -163,7 +163,8 @@ def test_a_lost_host_takes_its_workers_along_and_the_fork_server_its_agent():
         ],
         [step(8.7, 3)],
     )
-    assert [cause.who for cause in receipt.causes] == ["the fork server"]
+    assert [cause.who for cause in receipt.causes] == ["fork-server"]
+    assert " the fork server was killed by SIGKILL" in receipts.text(receipt, LOGS)
     assert (receipt.ended, receipt.checkpoint) == ((0, 1, 2, 3), 2)
     assert (receipt.steps_again, receipt.samples_again) == (3, 60)
     assert receipts.text(receipt, LOGS).splitlines()[3:] == [
@@ -189,7 +190,7 @@ def test_a_worker_that_exits_while_a_coordinator_is_away_is_no_victim_of_that():
         ],
         [step(7.4, 6)],
     )
-    assert [cause.who for cause in receipt.causes] == ["the coordinator", "rank 1"]
+    assert [cause.who for cause in receipt.causes] == ["coordinator", "rank 1"]
     assert receipt.ended == ()
 
 

@@ -24,7 +24,7 @@ class Cause:
     """A loss that did not follow from another.
 
     Attributes:
-        who: What was lost: `rank 1`, `the agent`, `the fork server` or `the coordinator`.
+        who: What was lost: `rank 1`, `agent`, `fork-server` or `coordinator`.
         rank: The worker's, if it was one.
         what: What has happened to it, in words.
         on_purpose: The kind of the fault that was injected, if one was.
@@ -94,7 +94,8 @@ def text(receipt: Receipt, logs: Path) -> str:
 
 
 def _words(cause: Cause) -> str:
-    words = shorten(f"{cause.who} {cause.what}", WIDTH, placeholder=" …")
+    who = cause.who if cause.rank is not None else f"the {cause.who.replace('-', ' ')}"
+    words = shorten(f"{who} {cause.what}", WIDTH, placeholder=" …")
     return f"{words} (on purpose: {cause.on_purpose})" if cause.on_purpose else words
 
 

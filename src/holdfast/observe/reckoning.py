@@ -27,9 +27,9 @@ SEEN: Final = 1 << 14
 
 _FAULTS_OF_JOBS: Final = frozenset({"JobError", "NonFiniteError"})
 """What ends a run though nothing was lost."""
-_AGENT: Final = "the agent"
-_FORKS: Final = "the fork server"
-_COORDINATOR: Final = "the coordinator"
+_AGENT: Final = "agent"
+_FORKS: Final = "fork-server"
+_COORDINATOR: Final = "coordinator"
 
 Entry = Mapping[str, Any]
 """A line of the events, or of the metrics."""
@@ -120,7 +120,7 @@ class Reckoning:
 
     def _blame(self, fault: Entry) -> None:
         """Note what is done on purpose; whom it befell may have been found before it was told."""
-        who, known = _target(fault), self._open
+        who, known = _who(fault), self._open
         if known is not None:
             for index, cause in enumerate(known.causes):
                 if cause.who == who and not cause.on_purpose:
@@ -147,7 +147,7 @@ class Reckoning:
         if event["called_off"]:
             return
         cause = Cause(
-            who=f"rank {rank}",
+            who=_who(event),
             rank=rank,
             what=f"hung: it {hung['reason']}" if hung else _what(event),
             stack=tuple(stack["frames"]) if stack else (),
@@ -155,7 +155,7 @@ class Reckoning:
         self._lose(cause, _time(hung or event))
 
     def _lose_process(self, event: Entry) -> None:
-        who = f"the {event['event'].removesuffix('-exited').replace('-', ' ')}"
+        who = _who(event)
         causes = [] if self._open is None else self._open.causes
         followed = who == _AGENT and any(cause.who == _FORKS for cause in causes)
         if event["status"] == 0 or followed:
@@ -276,9 +276,12 @@ def _may_follow(exited: Entry) -> bool:
     return bool(exited["status"] > 0 or exited["status"] == -signal.SIGABRT)
 
 
-def _target(fault: Entry) -> str:
-    """Whom a fault strikes."""
-    return f"rank {fault['rank']}" if "rank" in fault else f"the {fault['kind']}"
+def _who(event: Entry) -> str:
+    """Whom a fault strikes or who has exited, as in `Cause`."""
+    if "rank" in event:
+        return f"rank {event['rank']}"
+    struck = event["event"] == "fault"
+    return str(event["kind"] if struck else event["event"].removesuffix("-exited"))
 
 
 def _time(entry: Entry) -> float:
