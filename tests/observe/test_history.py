@@ -1,5 +1,6 @@
 """`holdfast events`: what happened in a run, in words."""
 
+import ast
 import json
 import subprocess
 import sys
@@ -7,8 +8,11 @@ from pathlib import Path
 
 import pytest
 
+import holdfast
 from holdfast.observe import history
 
+SOURCES = Path(holdfast.__file__).parent
+COMPOSED = {"engines/supervision.py": ["agent-exited", "coordinator-exited", "fork-server-exited"]}
 KILLED = "was killed by SIGKILL"
 EVENTS = [
     {"time_unix_s": 100.0, "event": "run-started", "workers": 2},
@@ -47,6 +51,43 @@ def test_events_are_told_in_order_with_receipts_among_them():
 def test_the_time_begins_anew_where_a_run_is_resumed():
     resumed = [*EVENTS, {**EVENTS[0], "time_unix_s": 5000.0}]
     assert list(history.told(resumed, [], Path("logs")))[-1].startswith("0:00:00.000  the run beg")
+
+
+@pytest.mark.parametrize(
+    ("event", "words"),
+    [
+        ({"event": "run-ended", "status": "finished", "steps": 9}, "has finished, with 9 steps"),
+        ({"event": "run-ended", "status": "stopped"}, "the run has stopped"),
+        ({"event": "fault", "kind": "kill", "rank": 1, "step": 12}, "kill, rank 1, after step 12"),
+        ({"event": "fault", "kind": "agent", "step": 0}, "struck on purpose: agent, after step 0"),
+        ({"event": "fault", "kind": "stop", "rank": 0, "after_s": 1.5}, "on purpose: stop, rank 0"),
+    ],
+)
+def test_what_is_not_known_of_an_event_is_left_out(event, words):
+    [told] = history.told([{"time_unix_s": 100.0, **event}], [], Path("logs"))
+    assert told.endswith(words)
+
+
+def test_all_that_is_noted_has_words():
+    names, composed = set(), set()
+    for path, text in ((path, path.read_text()) for path in SOURCES.rglob("*.py")):
+        for name in _names_of_events(ast.parse(text)) if ".event(" in text else ():
+            if isinstance(name, ast.Constant):
+                names.add(name.value)
+            else:
+                composed.add(str(path.relative_to(SOURCES)))
+    assert composed == set(COMPOSED), "what these compose is listed above by hand"
+    assert names.union(*COMPOSED.values()) == set(history.WORDS)
+
+
+def _names_of_events(tree):
+    """What stands for the name wherever an event is noted."""
+    calls = (node for node in ast.walk(tree) if isinstance(node, ast.Call) and node.args)
+    return [
+        call.args[0]
+        for call in calls
+        if isinstance(call.func, ast.Attribute) and call.func.attr == "event"
+    ]
 
 
 @pytest.fixture

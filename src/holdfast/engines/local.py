@@ -75,5 +75,6 @@ def _run(
         except HoldfastError as error:
             log.event("run-failed", error=type(error).__name__, message=str(error))
             raise
-        log.event("run-ended", status=result["status"], steps=result.get("steps"))
+        told = {key: result[key] for key in ("status", "steps") if key in result}
+        log.event("run-ended", **told)  # a script has no steps, nor has who trains nothing
     return result

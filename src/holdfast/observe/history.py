@@ -11,9 +11,9 @@ from typing import Any, Final
 
 from holdfast.observe import receipts
 
-_WORDS: Final = {
+WORDS: Final = {
     "run-started": "the run begins, with {workers} workers, at {time}",
-    "run-ended": "the run has {status}, with {steps} steps",
+    "run-ended": "the run has {status}",
     "run-failed": "the run has failed: {message}",
     "stop-requested": "it was asked to stop",
     "coordinator-started": "a coordinator is started, process {pid}",
@@ -32,7 +32,15 @@ _WORDS: Final = {
     "checkpoint-failed": "the checkpoint of step {step} could not be written: {reason}",
     "checkpoint-refused": "rank {rank} refuses {directory}: {reason}",
     "notification-failed": "a notification to the address in {variable} did not get through",
+    "fault": "struck on purpose: {kind}",
 }
+"""What is told of an event, by its name."""
+
+_MORE: Final = {
+    "run-ended": {"steps": ", with {} steps"},
+    "fault": {"rank": ", rank {}", "step": ", after step {}"},
+}
+"""What is told beside that by fields that not all of them have."""
 
 
 def told(
@@ -65,9 +73,11 @@ def _words(event: Mapping[str, Any]) -> str:
     fields = {name: value for name, value in event.items() if name not in ("event", "time_unix_s")}
     clock = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(event["time_unix_s"]))
     try:
-        words = _WORDS[event["event"]].format(**fields, time=clock)
+        words = WORDS[event["event"]].format(**fields, time=clock)
     except KeyError:  # one that is of no interest to people, or of another version
         words = f"{event['event']} " + " ".join(f"{k}={json.dumps(v)}" for k, v in fields.items())
+    more = _MORE.get(event["event"], {})
+    words += "".join(text.format(event[name]) for name, text in more.items() if name in event)
     if event.get("called_off"):
         words += ", called off"
     return " ".join(words.split())
