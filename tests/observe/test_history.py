@@ -18,9 +18,11 @@ EVENTS = [
     {"time_unix_s": 100.0, "event": "run-started", "workers": 2},
     {"time_unix_s": 101.25, "event": "worker-started", "rank": 1, "pid": 7},
     {"time_unix_s": 102.5, "event": "worker-exited", "rank": 1, "pid": 7, "status": -9,
-     "cause": KILLED, "error": "", "called_off": False},
+     "cause": KILLED, "error": "", "loss": True},
     {"time_unix_s": 103.0, "event": "worker-exited", "rank": 0, "pid": 6, "status": 3,
-     "cause": "exited 3", "error": "", "called_off": True},
+     "cause": "exited 3", "error": "", "loss": False},
+    {"time_unix_s": 103.5, "event": "worker-exited", "rank": 1, "pid": 8, "status": 0,
+     "cause": "exited 0", "error": "", "loss": False},
     {"time_unix_s": 4000.0, "event": "something", "new": [1]},
 ]  # fmt: skip
 RECEIPT = {
@@ -43,7 +45,8 @@ def test_events_are_told_in_order_with_receipts_among_them():
             "   time    0.25 s: forked 0.25\n"
             "   again   0 steps, 0 samples"
         ),
-        "0:00:03.000  rank 0 exited 3, called off",
+        "0:00:03.000  rank 0 exited 3, which is no loss",
+        "0:00:03.500  rank 1 exited 0",
         "1:05:00.000  something new=[1]",
     ]
 

@@ -23,7 +23,7 @@ def started(at, rank, pid=None):
 
 
 def exited(at, rank, cause, status, pid=None, **fields):
-    known = {"rank": rank, "pid": pid or 100 + rank, "called_off": False, "error": "", **fields}
+    known = {"rank": rank, "pid": pid or 100 + rank, "loss": True, "error": "", **fields}
     return event(at, "worker-exited", cause=cause, status=status, **known)
 
 
@@ -70,7 +70,7 @@ def test_a_script_that_begins_anew_has_steps_of_its_own():
     events, _ = run_of(2, 0)
     went = [
         killed(6.1, 1),
-        exited(6.2, 0, "exited 3", 3, called_off=True),
+        exited(6.2, 0, "exited 3", 3, loss=False),
         started(6.3, 0, pid=200),
     ]
     release = generation(6.4, 2, [0, 1], at_step=0, restored=True)
@@ -109,7 +109,7 @@ RAISED = {"cause": "raised RuntimeError: Connection closed by peer", "status": 1
     "victims",
     [
         [exited(6.2, rank, **RAISED) for rank in (0, 2, 3)],
-        [killed(6.2, rank, called_off=True) for rank in (0, 2, 3)],
+        [killed(6.2, rank, loss=False) for rank in (0, 2, 3)],
         [exited(6.2, rank, "was killed by SIGABRT", -6) for rank in (0, 2, 3)],
     ],
 )
@@ -243,7 +243,7 @@ def test_a_run_that_fails_or_ends_closes_its_receipt():
     "events",
     [
         [generation(6.2, 2, [0, 1, 2, 3], at_step=5)],
-        [exited(6.1, 1, "exited 3", 3, called_off=True)],
+        [exited(6.1, 1, "exited 3", 3, loss=False)],
         [event(6.1, "coordinator-exited", pid=1, status=0, cause="exited 0")],
         [
             exited(6.1, 1, "the loss must be a scalar", 1, error="JobError"),
@@ -251,7 +251,7 @@ def test_a_run_that_fails_or_ends_closes_its_receipt():
         ],
         [event(6.2, "run-failed", error="HoldfastError", message="the run was aborted")],
     ],
-    ids=["growth", "called off", "left as told", "a job that is wrong", "no loss"],
+    ids=["growth", "made way", "left as told", "a job that is wrong", "a run that is aborted"],
 )
 def test_what_is_no_loss_has_no_receipt(events):
     assert reckon(events, [step(6.7, 6)]) == []

@@ -324,16 +324,22 @@ class Agent:
         frames = worker.told_frames()
         if frames is not None:
             self._log.event("worker-stack", **who, frames=frames)
-        left = self.left is not None or self._has_ended_well(worker, status)
-        left |= status == LEFT_STATUS and self._forming_since is not None
         self._log.event(
             "worker-exited",
             **who,
             status=status,
             cause=failure.cause,
             error=failure.error,
-            called_off=not worker.hung and (worker.called_off or left),
+            loss=self._is_loss(worker, status),
         )
+
+    def _is_loss(self, worker: Process, status: int) -> bool:
+        """Whether the run has lost a worker by its end; if not, it was to end or has ended well."""
+        if worker.hung:
+            return True
+        ended_well = self.left is not None or self._has_ended_well(worker, status)
+        made_way = status == LEFT_STATUS and self._forming_since is not None
+        return not (worker.called_off or ended_well or made_way)
 
     def _end_hung(self) -> None:
         """Kill workers that no longer get on; what follows is what follows any death.

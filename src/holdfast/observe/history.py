@@ -78,6 +78,6 @@ def _words(event: Mapping[str, Any]) -> str:
         words = f"{event['event']} " + " ".join(f"{k}={json.dumps(v)}" for k, v in fields.items())
     more = _MORE.get(event["event"], {})
     words += "".join(text.format(event[name]) for name, text in more.items() if name in event)
-    if event.get("called_off"):
-        words += ", called off"
+    if event.get("loss") is False and event["status"] != 0:
+        words += ", which is no loss"
     return " ".join(words.split())

@@ -141,10 +141,10 @@ class Reckoning:
         if self._open is not None:
             known_then = started is None or _time(started) < self._open.lost_at
             felt = any(cause.who != _COORDINATOR for cause in self._open.causes)
-            if event["called_off"] or (_may_follow(event) and known_then and felt):
+            if not event["loss"] or (_may_follow(event) and known_then and felt):
                 self._open.ended.add(rank)
                 return
-        if event["called_off"]:
+        if not event["loss"]:
             return
         cause = Cause(
             who=_who(event),
