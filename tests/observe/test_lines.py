@@ -16,6 +16,11 @@ def test_what_is_written_is_read_back(tmp_path):
     ]
 
 
+def test_a_log_that_is_not_there_holds_nothing(tmp_path):
+    assert list(lines.read(tmp_path / "log")) == lines.last(tmp_path / "log") == []
+    assert lines.forget_after(tmp_path / "log", 1) == []
+
+
 def test_a_resumed_run_forgets_what_came_after_its_checkpoint(tmp_path):
     path = tmp_path / "log"
     path.write_text('{"step": 1}\n{"step": 2}\n{"step": 2, "x": 1}\n{"step": 3}\n{"st')

@@ -15,6 +15,7 @@ from holdfast.arena.memory import Arena
 from holdfast.errors import HoldfastError
 from holdfast.job import load
 from holdfast.observe.lines import EventLog
+from holdfast.observe.run_dir import EVENTS
 from holdfast.wire.channel import Channel
 from holdfast.wire.lifeline import die_with_parent, leave_signals_to_parent
 from holdfast.wire.link import Link
@@ -53,7 +54,7 @@ def _serve(options: argparse.Namespace) -> None:
     )
     forks = Forks(Channel(socket.socket(fileno=options.forks)))
     link = Link[Report, Command](options.address, lambda channel: Service(channel).attend)
-    with closing(link), EventLog(options.run_dir / "events.jsonl") as log:
+    with closing(link), EventLog(options.run_dir / EVENTS) as log:
         forks.await_ready()
         with closing(Agent(options.name, run, forks, Arena(options.arena), log, link)) as agent:
             while agent.left is None:

@@ -112,8 +112,7 @@ def _strike_script(
     process: subprocess.Popen[bytes], directory: Path, chance: random.Random
 ) -> float:
     def steps(rank: int) -> list[dict[str, Any]]:
-        path = directory / f"rank-{rank}.jsonl"
-        return list(lines.read(path)) if path.exists() else []
+        return list(lines.read(directory / f"rank-{rank}.jsonl"))
 
     def reached() -> bool:
         return all(len(steps(rank)) >= FAULT_STEP for rank in range(WORKERS))

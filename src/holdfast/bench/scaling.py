@@ -27,7 +27,7 @@ from holdfast.engines.controls import Controls
 from holdfast.errors import HoldfastError
 from holdfast.job import load
 from holdfast.observe import lines
-from holdfast.observe.run_dir import RunDirectory
+from holdfast.observe.run_dir import METRICS, RunDirectory
 
 WARM_STEPS: Final = 8
 """Steps at the start that are not counted."""
@@ -100,7 +100,7 @@ def run_holdfast(workload: str, workers: int, steps: int, *, shards: int) -> Mea
     with tempfile.TemporaryDirectory() as folder:
         with RunDirectory(Path(folder) / "run", job, resume=False) as directory:
             local.run(job, directory, Controls())
-        counted = list(lines.read(Path(folder) / "run" / "metrics.jsonl"))[WARM_STEPS:]
+        counted = list(lines.read(Path(folder) / "run" / METRICS))[WARM_STEPS:]
     seconds = sum(line["seconds"] for line in counted)
     phases = {
         phase: sum(line["phases"].get(phase, 0.0) for line in counted) / seconds for phase in PHASES

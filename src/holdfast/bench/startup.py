@@ -16,6 +16,7 @@ import yaml
 from holdfast.bench.figures import ratio, spread
 from holdfast.bench.workloads import Small
 from holdfast.observe import lines
+from holdfast.observe.run_dir import METRICS
 
 RUN_TIMEOUT_S = 300.0
 
@@ -44,7 +45,7 @@ def holdfast(workers: int) -> float:
         command = [sys.executable, "-m", "holdfast", "train", str(path), "--run", f"{folder}/run"]
         began = time.time()
         subprocess.run(command, check=True, capture_output=True, timeout=RUN_TIMEOUT_S)
-        first = next(lines.read(Path(folder) / "run" / "metrics.jsonl"))
+        first = next(lines.read(Path(folder) / "run" / METRICS))
     return float(first["time_unix_s"]) - began
 
 

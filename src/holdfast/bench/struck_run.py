@@ -18,7 +18,7 @@ from holdfast.engines.controls import Controls
 from holdfast.errors import HoldfastError
 from holdfast.job import load
 from holdfast.observe import lines
-from holdfast.observe.run_dir import RunDirectory
+from holdfast.observe.run_dir import EVENTS, METRICS, RunDirectory
 
 WORKERS: Final = 2
 FAULT_STEP: Final = 25
@@ -91,7 +91,7 @@ class StruckRun:
 
     def events(self, name: str) -> list[dict[str, Any]]:
         """Those of a name that there have been."""
-        found = lines.read(self.run_dir / "events.jsonl")
+        found = lines.read(self.run_dir / EVENTS)
         return [event for event in found if event["event"] == name]
 
     def pid_of(self, rank: int) -> int:
@@ -101,7 +101,7 @@ class StruckRun:
 
     def step_seconds(self, after: int = 1) -> list[float]:
         """What each step took, from the one after `after`; the first had none before it."""
-        found = lines.read(self.run_dir / "metrics.jsonl")
+        found = lines.read(self.run_dir / METRICS)
         return [line["seconds"] for line in found if line["step"] > after]
 
     def wait(self, happened: Callable[[], bool], timeout_s: float = RUN_TIMEOUT_S) -> None:

@@ -11,7 +11,7 @@ import typer
 from holdfast.cli.arguments import Json
 from holdfast.errors import JobError
 from holdfast.observe import history, lines
-from holdfast.observe.run_dir import RUNS
+from holdfast.observe.run_dir import EVENTS, RECEIPTS, RUNS
 
 
 def events(
@@ -23,11 +23,9 @@ def events(
 ) -> None:
     """Tell what has happened in a run: starts, losses, checkpoints, receipts."""
     path = run or _newest()
-    if not (path / "events.jsonl").exists():
+    if not (path / EVENTS).exists():
         raise JobError(f"{path} holds no run; name the directory of one")
-    found = list(lines.read(path / "events.jsonl"))
-    written = path / "receipts.jsonl"
-    receipts = list(lines.read(written)) if written.exists() else []
+    found, receipts = (list(lines.read(path / name)) for name in (EVENTS, RECEIPTS))
     if as_json:
         print(json.dumps({"events": found, "receipts": receipts}))
         return
@@ -37,7 +35,7 @@ def events(
 
 def _newest() -> Path:
     """The run in which something has happened last."""
-    found = list(RUNS.glob("**/events.jsonl"))  # the runs of a drill lie one level deeper
+    found = list(RUNS.glob(f"**/{EVENTS}"))  # the runs of a drill lie one level deeper
     if not found:
         raise JobError(f"there is no run below {RUNS}/; name the directory of one")
     return max(found, key=lambda path: path.stat().st_mtime).parent

@@ -16,6 +16,7 @@ from holdfast.core.run import Policy
 from holdfast.errors import HoldfastError
 from holdfast.job import load
 from holdfast.observe.lines import EventLog
+from holdfast.observe.run_dir import EVENTS
 from holdfast.wire.lifeline import die_with_parent, leave_signals_to_parent
 from holdfast.wire.rpc import DEFAULT_ADDRESS
 
@@ -34,7 +35,7 @@ def main() -> int:
         job = load.load(str(options.run_dir / "job.yaml"))
         with (
             Journal(options.run_dir / "coordinator.db") as journal,
-            EventLog(options.run_dir / "events.jsonl") as log,
+            EventLog(options.run_dir / EVENTS) as log,
         ):
             root, keep = options.run_dir / "checkpoints", job.checkpoint.keep
             checkpoints = Checkpoints(root, options.attempt, keep, log)

@@ -20,7 +20,7 @@ from holdfast.job.spec import Job
 from holdfast.observe import curve
 from holdfast.observe.follower import Follower
 from holdfast.observe.notify import Notifier
-from holdfast.observe.run_dir import RunDirectory
+from holdfast.observe.run_dir import METRICS, RunDirectory
 from holdfast.observe.tee import Tee
 from holdfast.observe.terminal import RunView, closing_table
 
@@ -111,8 +111,7 @@ def _shown(
 
 def _keep(result: dict[str, Any], path: Path) -> None:
     (path / "result.json").write_text(json.dumps(result, indent=1) + "\n")
-    if result.get("steps"):
-        curve.draw(path / "metrics.jsonl", path / "loss.png")
+    curve.draw(path / METRICS, path / "loss.png")
 
 
 def _complain(line: str) -> None:

@@ -13,7 +13,7 @@ from holdfast.engines.supervision import Supervision
 from holdfast.errors import HoldfastError, JobError
 from holdfast.job.spec import Job
 from holdfast.observe.lines import EventLog
-from holdfast.observe.run_dir import RunDirectory
+from holdfast.observe.run_dir import EVENTS, RunDirectory
 
 
 def run(
@@ -65,7 +65,7 @@ def _run(
     for old in directory.path.glob("coordinator.*"):
         old.unlink()  # the facts of an earlier attempt are of no use to this one
     with (
-        EventLog(directory.path / "events.jsonl") as log,
+        EventLog(directory.path / EVENTS) as log,
         stopped_by_signals(controls, "after this step" if job.script is None else "the script"),
     ):
         log.event("run-started", workers=job.workers)

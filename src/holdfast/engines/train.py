@@ -17,7 +17,7 @@ from holdfast.errors import JobError
 from holdfast.job import load
 from holdfast.job.spec import Job
 from holdfast.observe import lines
-from holdfast.observe.run_dir import RunDirectory, new_run
+from holdfast.observe.run_dir import METRICS, RunDirectory, new_run
 from holdfast.tasks import reference
 
 
@@ -92,7 +92,7 @@ class Result:
         return {path.stem: path for path in sorted(self.run_dir.glob("*.png"))}
 
     def _lines(self) -> Iterator[dict[str, Any]]:
-        return lines.read(self.run_dir / "metrics.jsonl")
+        return lines.read(self.run_dir / METRICS)
 
     def as_dict(self) -> dict[str, Any]:
         """The result as plain data, metrics beside the rest; JSON knows no NaN, so None is one.

@@ -28,6 +28,7 @@ from holdfast.faults.storm import Storm
 from holdfast.job import load
 from holdfast.job.spec import Job
 from holdfast.observe import lines
+from holdfast.observe.run_dir import EVENTS, METRICS
 
 Beside = Callable[[Path], AbstractContextManager[object]]
 Policy = Literal["replace", "shrink", "restart"]
@@ -287,11 +288,11 @@ def _every(steps: int) -> int:
 
 
 def _events(run_dir: Path, name: str) -> list[dict[str, Any]]:
-    return [each for each in lines.read(run_dir / "events.jsonl") if each["event"] == name]
+    return [each for each in lines.read(run_dir / EVENTS) if each["event"] == name]
 
 
 def _seconds(run_dir: Path) -> float | None:
     """From a run's first generation to its last step, if both could be written down."""
     began = _events(run_dir, "generation")
-    steps = [line for line in lines.last(run_dir / "metrics.jsonl") if "time_unix_s" in line]
+    steps = [line for line in lines.last(run_dir / METRICS) if "time_unix_s" in line]
     return float(steps[-1]["time_unix_s"] - began[0]["time_unix_s"]) if began and steps else None

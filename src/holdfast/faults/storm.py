@@ -21,6 +21,7 @@ from holdfast.faults.strike import Strike
 from holdfast.faults.target import Target
 from holdfast.job.spec import Job
 from holdfast.observe.lines import EventLog
+from holdfast.observe.run_dir import EVENTS
 
 LOOK_S: Final = 0.003
 
@@ -108,7 +109,7 @@ class Storm:
 
     def _blow(self, target: Target, over: threading.Event) -> None:
         """Strike whatever is due, until `over` is set at most."""
-        with EventLog(target.run_dir / "events.jsonl") as log:
+        with EventLog(target.run_dir / EVENTS) as log:
             if not self._await_start(target, over):
                 ended = f"{self._end} before the workers did anything"
                 self.missed += [Missed(fault=f, reason=ended) for f in self._plan.faults]

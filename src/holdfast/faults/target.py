@@ -18,6 +18,7 @@ from holdfast.arena.injections import Injection, Injections
 from holdfast.arena.memory import Arena, Word
 from holdfast.errors import JobError
 from holdfast.observe.lines import Tail
+from holdfast.observe.run_dir import EVENTS
 
 COORDINATOR: Final = "coordinator"
 AGENT: Final = "agent"
@@ -44,7 +45,7 @@ class Target:
         self.arena: Arena | None = None
         self.released = self.over = False
         self.first_step = 0
-        self._news = Tail(run_dir / "events.jsonl", whole=whole)
+        self._news = Tail(run_dir / EVENTS, whole=whole)
         self._pids: dict[str | int, int] = {}  # by rank, and of the two that have none
 
     @classmethod

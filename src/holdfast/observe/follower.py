@@ -6,7 +6,7 @@ It reads what the run's processes write down, from the side: none of them waits 
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import closing, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -16,6 +16,7 @@ from holdfast.observe.lines import JsonLines, Tail
 from holdfast.observe.notify import Notifier
 from holdfast.observe.receipts import Receipt
 from holdfast.observe.reckoning import Reckoning
+from holdfast.observe.run_dir import EVENTS, METRICS, RECEIPTS
 
 NOTIFIED_LINES: Final = 3
 """How much of a receipt is sent: what was lost, what became of the others, how long it took."""
@@ -35,8 +36,8 @@ class Follower:
         self, path: Path, job: Job, tell: Callable[[str], None], notifier: Notifier
     ) -> None:
         self._path, self._tell, self._notifier = path, tell, notifier
-        self._metrics, self._receipts = path / "metrics.jsonl", path / "receipts.jsonl"
-        self._events, self._news = Tail(path / "events.jsonl"), list[dict[str, Any]]()
+        self._metrics, self._receipts = path / METRICS, path / RECEIPTS
+        self._events, self._news = Tail(path / EVENTS), list[dict[str, Any]]()
         kept = lines.last(self._receipts)
         number = kept[-1]["number"] if kept else 0
         self._reckoning = Reckoning(number, tells_steps=job.script is None)
@@ -53,7 +54,7 @@ class Follower:
         self._notifier.settle(self._path, lambda line: self._tell(f"holdfast: {line}"))
 
     def _keep(self, receipt: Receipt) -> None:
-        with suppress(OSError), closing(JsonLines(self._receipts)) as file:  # the disk is full
+        with suppress(OSError), JsonLines(self._receipts) as file:  # the disk is full
             file.write(**receipts.ADAPTER.dump_python(receipt, mode="json"))
         text = receipts.text(receipt, self._path / "logs")
         self._tell(text)

@@ -61,7 +61,9 @@ def number(value: float) -> float | None:
 
 
 def read(path: Path) -> Iterator[dict[str, Any]]:
-    """The objects in a file, oldest first."""
+    """The objects in a file, oldest first; none if there is no such file."""
+    if not path.exists():
+        return
     for _, value in _lines(path):
         if value is not None:
             yield value

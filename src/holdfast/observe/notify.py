@@ -11,7 +11,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Mapping
-from contextlib import closing, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -19,6 +19,7 @@ from typing import Any, Final
 from holdfast.errors import JobError
 from holdfast.job.spec import Job
 from holdfast.observe.lines import EventLog
+from holdfast.observe.run_dir import EVENTS
 
 DEADLINE_S: Final = 10.0
 """How long a message may take; then it is given up."""
@@ -87,7 +88,7 @@ class Notifier:
                 continue
             self._under_way.remove(sending)
             if not sending.sent:
-                with suppress(OSError), closing(EventLog(directory / "events.jsonl")) as log:
+                with suppress(OSError), EventLog(directory / EVENTS) as log:
                     log.event("notification-failed", variable=sending.name)
                 tell(
                     f"a notification did not get through; see that the address in {sending.name} "

@@ -28,6 +28,9 @@ from holdfast.job.spec import Job
 
 RUNS: Final = Path("runs")
 """Where runs go whose directory has not been named."""
+EVENTS: Final = "events.jsonl"
+METRICS: Final = "metrics.jsonl"
+RECEIPTS: Final = "receipts.jsonl"
 
 
 def new_run(name: str) -> Path:

@@ -19,6 +19,7 @@ from holdfast.checkpoint.save import write_part
 from holdfast.core.protocol import Part
 from holdfast.errors import CheckpointError, HoldfastError
 from holdfast.observe import lines
+from holdfast.observe.run_dir import METRICS
 from holdfast.transport.shared_memory import NAP_S, Meeting, SharedMemoryGroup
 from holdfast.wire.channel import Channel
 from holdfast.wire.launch import Launch
@@ -91,7 +92,7 @@ class Journal:
                 self._metrics.close()
             self._metrics = None
         elif self._metrics is None:
-            path = self._run_dir / "metrics.jsonl"
+            path = self._run_dir / METRICS
             newest = lines.forget_after(path, progress.step)
             self._metrics = lines.JsonLines(path)
             noted = [entry for entry in newest if entry["step"] == progress.step]
