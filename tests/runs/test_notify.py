@@ -115,6 +115,15 @@ def test_a_run_tells_that_it_was_stopped(start, received, tmp_path):
     assert [message["title"] for message in messages] == ["holdfast: points stopped"]
 
 
+def test_a_run_that_was_refused_its_directory_tells_nobody(start, received, tmp_path):
+    messages, address = received
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "job.yaml").touch()
+    status, [line] = finish(start(address))
+    assert (status, messages) == (2, [])
+    assert "run holds a run already" in line
+
+
 @contextmanager
 def closed_port():
     with socket.create_server(("127.0.0.1", 0)) as server:

@@ -66,20 +66,20 @@ def run(
     Raises:
         HoldfastError: See `local.run`.
     """
-    notifier = Notifier(job, os.environ)
-    try:
-        with RunDirectory(path, job, resume=resume) as directory:
+    notifier, last = Notifier(job, os.environ), None
+    with RunDirectory(path, job, resume=resume) as directory:
+        try:
             with beside(path):
                 found = _shown(job, directory, notifier, tee, forks, controls or Controls())
             result = conclude(found)
-            try:
-                _keep(result.as_dict(), path)
-            except OSError as error:  # the weights are safe: the result is worth more than its copy
-                _complain(f"{error}; the result is not kept there")
-            notifier.last = result.status, closing_table(result.as_dict())
+            _keep(result.as_dict(), path)
+            last = result.status, closing_table(result.as_dict())
             return result
-    finally:
-        notifier.close(path, _complain)
+        except HoldfastError as error:
+            last = "failed", str(error)
+            raise
+        finally:
+            notifier.close(path, _complain, last)
 
 
 def _shown(
@@ -101,17 +101,17 @@ def _shown(
     try:
         controls.watch = watch
         return local.run(job, directory, controls, forks)
-    except HoldfastError as error:
-        notifier.last = "failed", str(error)
-        raise
     finally:
         follower.watch()
         view.close()
 
 
 def _keep(result: dict[str, Any], path: Path) -> None:
-    (path / "result.json").write_text(json.dumps(result, indent=1) + "\n")
-    curve.draw(path / METRICS, path / "loss.png")
+    try:
+        (path / "result.json").write_text(json.dumps(result, indent=1) + "\n")
+        curve.draw(path / METRICS, path / "loss.png")
+    except OSError as error:  # the weights are safe: the result is worth more than its copy
+        _complain(f"{error}; the result is not kept there")
 
 
 def _complain(line: str) -> None:

@@ -44,9 +44,6 @@ class Notifier:
         job: Names the variables.
         environment: In which they are.
 
-    Attributes:
-        last: What has become of the run, a word, and what else there is to say; sent at the end.
-
     Raises:
         JobError: A variable is not set or holds no address, or the library is not there.
     """
@@ -55,7 +52,6 @@ class Notifier:
         self._title = f"holdfast: {job.name}"
         self._services = {name: _service(name, environment.get(name)) for name in job.notify}
         self._under_way: list[_Sending] = []
-        self.last: tuple[str, str] | None = None
 
     def send(self, what: str, text: str) -> None:
         """Have word on its way to all, and do not wait.
@@ -95,10 +91,18 @@ class Notifier:
                     "is right and can be reached"
                 )
 
-    def close(self, directory: Path, tell: Callable[[str], None]) -> None:
-        """Send what comes last, wait for what is under way, and settle it."""
-        if self.last is not None:
-            self._send_all(*self.last)  # this one is not left out
+    def close(
+        self, directory: Path, tell: Callable[[str], None], last: tuple[str, str] | None
+    ) -> None:
+        """Wait for what is under way, and settle it.
+
+        Args:
+            directory: The run's.
+            tell: Called with a line for people.
+            last: What is sent before that, as by `send`, but never left out.
+        """
+        if last is not None:
+            self._send_all(*last)
         for sending in self._under_way:
             assert sending.thread is not None
             sending.thread.join(max(0.0, sending.deadline - time.monotonic()))
