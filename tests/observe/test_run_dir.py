@@ -5,6 +5,9 @@ import sys
 
 import pytest
 
+from holdfast.job import load
+from holdfast.observe.run_dir import RunDirectory, is_held
+
 CRASHES = """
 import itertools, os, resource, shutil, signal, sys
 from pathlib import Path
@@ -47,6 +50,13 @@ deaths = next(number for number in itertools.count() if not crash(die_at_doing, 
 assert all(crash(die_in_writing, size_bytes) for size_bytes in (0, 1, 200))
 print(deaths)
 """
+
+
+def test_a_directory_is_held_as_long_as_its_run_lasts(tmp_path):
+    assert not is_held(tmp_path / "run")
+    with RunDirectory(tmp_path / "run", load.check({}, where="test"), resume=False):
+        assert is_held(tmp_path / "run")
+    assert not is_held(tmp_path / "run")
 
 
 @pytest.mark.slow

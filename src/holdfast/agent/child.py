@@ -12,6 +12,7 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Final, Self
 
+from holdfast.agent.proc_stat import stat_of
 from holdfast.core.hangs import STOPPED_S
 from holdfast.errors import HoldfastError
 
@@ -84,12 +85,10 @@ class Child:
     def is_stopped(self) -> bool:
         """Whether it has been seen to stand still for long because of a signal (SIGSTOP).
 
-        To the others it might as well be dead. See proc_pid_stat(5).
+        To the others it might as well be dead.
         """
-        stopped = False
-        with suppress(OSError):  # it is gone
-            text = Path(f"/proc/{self.pid}/stat").read_text(encoding="ascii", errors="replace")
-            stopped = text.rpartition(")")[2].split()[0] == "T"
+        stat = stat_of(self.pid)
+        stopped = stat is not None and stat.is_stopped
         self._stopped_since = min(self._stopped_since, time.monotonic()) if stopped else math.inf
         return time.monotonic() - self._stopped_since > STOPPED_S
 

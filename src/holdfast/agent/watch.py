@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+from holdfast.agent.proc_stat import stat_of
 from holdfast.arena.memory import Arena, Phase, Word
 from holdfast.core.hangs import Activity, HangWatch, Sighting
 from holdfast.job.spec import Job
@@ -64,12 +65,12 @@ class Watch:
         Returns:
             Why some are held to hang, by process.
         """
-        states = {pid: state for pid in workers if (state := _state(pid))}
-        self._running = {pid for pid, (state, _) in states.items() if state != "T"}
-        accounts = {pid: self._accounts.get(pid, _Account()) for pid in states}
-        still = [pid for pid, (_, ticks) in states.items() if ticks == accounts[pid].own]
-        for pid, (_, ticks) in states.items():
-            accounts[pid].own = ticks
+        stats = {pid: stat for pid in workers if (stat := stat_of(pid))}
+        self._running = {pid for pid, stat in stats.items() if not stat.is_stopped}
+        accounts = {pid: self._accounts.get(pid, _Account()) for pid in stats}
+        still = [pid for pid, stat in stats.items() if stat.ticks == accounts[pid].own]
+        for pid, stat in stats.items():
+            accounts[pid].own = stat.ticks
         if now >= self._search_at and any(self._at(workers[pid]) is Activity.USER for pid in still):
             self._search_at = now + SEARCH_S
             _count_others(accounts)
@@ -79,10 +80,10 @@ class Watch:
                 pid: Sighting(
                     activity=self._at(workers[pid]),
                     since=self._arena[workers[pid], Word.PHASE_SINCE] / 1e9,
-                    cpu_s=(ticks + accounts[pid].others) / _TICKS_PER_S,
-                    stopped=pid not in self._running,
+                    cpu_s=(stat.ticks + accounts[pid].others) / _TICKS_PER_S,
+                    stopped=stat.is_stopped,
                 )
-                for pid, (_, ticks) in states.items()
+                for pid, stat in stats.items()
             },
             now,
         )
@@ -99,7 +100,7 @@ def _count_others(accounts: Mapping[int, _Account]) -> None:
     """Add what the processes that workers have started have used since the last time."""
     for leader, pids in _sessions(accounts).items():
         account = accounts[leader]
-        found = {pid: state[1] for pid in pids if (state := _state(pid))}
+        found = {pid: stat.ticks for pid in pids if (stat := stat_of(pid))}
         account.others += sum(
             max(0, used - account.known.get(pid, used)) for pid, used in found.items()
         )
@@ -115,13 +116,3 @@ def _sessions(leaders: Collection[int]) -> dict[int, list[int]]:
             if leader in members and pid != leader:
                 members[leader].append(pid)
     return members
-
-
-def _state(pid: int) -> tuple[str, int] | None:
-    """A process's state, and ticks it has used; None if it is gone. See proc_pid_stat(5)."""
-    try:
-        text = Path(f"/proc/{pid}/stat").read_text(encoding="ascii", errors="replace")
-    except OSError:
-        return None
-    state, *fields = text.rpartition(")")[2].split()
-    return state, sum(map(int, fields[10:14]))  # its own and that of children it has waited for

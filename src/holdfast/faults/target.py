@@ -14,11 +14,12 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
+from holdfast.agent.proc_stat import stat_of
 from holdfast.arena.injections import Injection, Injections
 from holdfast.arena.memory import Arena, Word
 from holdfast.errors import JobError
 from holdfast.observe.lines import Tail
-from holdfast.observe.run_dir import EVENTS
+from holdfast.observe.run_dir import EVENTS, is_held
 
 COORDINATOR: Final = "coordinator"
 AGENT: Final = "agent"
@@ -73,7 +74,7 @@ class Target:
         """
         for event in self._news():
             self._note(event)
-        if not _is_held(self.run_dir / ".lock"):
+        if not is_held(self.run_dir):
             self.over = True  # however its command has ended; its pids may be others' by now
         elif self.arena is None and AGENT in self._pids:
             self._find_arena(self._pids[AGENT])
@@ -90,7 +91,8 @@ class Target:
 
     def has(self, who: str | int) -> bool:
         """Whether the coordinator, the agent or a rank is alive."""
-        return who in self._pids and _is_alive(self._pids[who])
+        stat = stat_of(self._pids[who]) if who in self._pids else None
+        return stat is not None and stat.is_alive
 
     def send(self, number: signal.Signals, who: str | int) -> None:
         """Send a signal to one of those, if it is there.
@@ -158,25 +160,3 @@ def _mapped(link: Path) -> Arena:
     for rank, injection in itertools.product(range(arena.world_size), Injection):
         Injections(arena, rank).withdraw(injection)
     return arena
-
-
-def _is_held(lock: Path) -> bool:
-    """Whether a process has locked a run's directory; see `observe.run_dir`."""
-    try:
-        fd = os.open(lock, os.O_RDONLY | os.O_CLOEXEC)
-    except FileNotFoundError:
-        return False
-    try:
-        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    finally:
-        os.close(fd)
-    return False
-
-
-def _is_alive(pid: int) -> bool:
-    with suppress(FileNotFoundError, ProcessLookupError):
-        text = Path(f"/proc/{pid}/stat").read_text(encoding="ascii", errors="replace")
-        return text.rpartition(")")[2].split()[0] not in "ZX"  # see proc_pid_stat(5)
-    return False

@@ -31,6 +31,7 @@ RUNS: Final = Path("runs")
 EVENTS: Final = "events.jsonl"
 METRICS: Final = "metrics.jsonl"
 RECEIPTS: Final = "receipts.jsonl"
+_LOCK: Final = ".lock"
 
 
 def new_run(name: str) -> Path:
@@ -41,6 +42,21 @@ def new_run(name: str) -> Path:
 def worker_log(logs: Path, rank: int) -> Path:
     """Where worker `rank` of a run writes what it prints."""
     return logs / f"rank-{rank}.log"
+
+
+def is_held(run_dir: Path) -> bool:
+    """Whether a process holds a run's directory, as `RunDirectory` does."""
+    try:
+        fd = os.open(run_dir / _LOCK, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return False
+    try:
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(fd)
+    return False
 
 
 class RunDirectory:
@@ -69,7 +85,7 @@ class RunDirectory:
                 )
             self.logs.mkdir(parents=True, exist_ok=True)
             self.checkpoints.mkdir(exist_ok=True)
-            self._lock = self._locked(path / ".lock")
+            self._lock = self._locked(path / _LOCK)
             self._write_down(spec, load.dump(job))
         except OSError as error:
             raise JobError(
