@@ -21,8 +21,8 @@ from typing import Final
 
 from holdfast.agent.blame import failure_of
 from holdfast.agent.forks import Forks
-from holdfast.agent.process import Process
 from holdfast.agent.watch import Watch
+from holdfast.agent.worker import Worker
 from holdfast.arena.host_memory import OomKills
 from holdfast.arena.memory import Arena, Word
 from holdfast.checkpoint import manifest
@@ -103,7 +103,7 @@ class Agent:
         self._run, self._forks, self._arena, self._log = run, forks, arena, log
         self._link = link
         self._machine = Supervisor(name, run.job.workers, HEARTBEAT_S, time.monotonic())
-        self._workers: dict[int, Process] = {}
+        self._workers: dict[int, Worker] = {}
         self._selector = selectors.DefaultSelector()
         self._selector.register(forks.channel, selectors.EVENT_READ, self._hear_fork_server)
         self._selector.register(link, selectors.EVENT_READ, self._hear_coordinator)
@@ -201,7 +201,7 @@ class Agent:
         finally:
             os.close(log)
             far.close()
-        worker = Process(
+        worker = Worker(
             rank=rank,
             number=number,
             pid=pid,
@@ -252,7 +252,7 @@ class Agent:
             with contextlib.suppress(ConnectionError):  # it died; the fork server will say so
                 worker.channel.send(message)
 
-    def _hear(self, worker: Process) -> None:
+    def _hear(self, worker: Worker) -> None:
         if worker.number not in self._workers:
             return  # buried since it was found to have something to say
         for message in worker.channel.poll(0):
@@ -260,7 +260,7 @@ class Agent:
         if worker.channel.at_end:
             self._selector.unregister(worker.channel)
 
-    def _on_worker(self, worker: Process, message: AnyMessage) -> None:
+    def _on_worker(self, worker: Worker, message: AnyMessage) -> None:
         match message:
             case Parked():
                 rooted = self._arena.rooted
@@ -292,7 +292,7 @@ class Agent:
             for worker in found:  # none, if it was of an earlier run on this fork server
                 self._bury(worker, message.status)
 
-    def _bury(self, worker: Process, status: int) -> None:
+    def _bury(self, worker: Worker, status: int) -> None:
         del self._workers[worker.number]
         for late in worker.channel.drain():
             self._on_worker(worker, late)
@@ -313,13 +313,13 @@ class Agent:
         else:
             self._tell(events.Exited(worker.rank, worker.number, failure))
 
-    def _has_ended_well(self, worker: Process, status: int) -> bool:
+    def _has_ended_well(self, worker: Worker, status: int) -> bool:
         """Whether the end of a process is that of its script, which may end it by itself."""
         if not self._is_script or worker.called_off:
             return False
         return self._stopping_since is not None or (status == 0 and worker.failure is None)
 
-    def _note_end(self, worker: Process, status: int, failure: Failure) -> None:
+    def _note_end(self, worker: Worker, status: int, failure: Failure) -> None:
         who = {"rank": worker.rank, "pid": worker.pid}
         frames = worker.told_frames()
         if frames is not None:
@@ -333,7 +333,7 @@ class Agent:
             loss=self._is_loss(worker, status),
         )
 
-    def _is_loss(self, worker: Process, status: int) -> bool:
+    def _is_loss(self, worker: Worker, status: int) -> bool:
         """Whether the run has lost a worker by its end; if not, it was to end or has ended well."""
         if worker.hung:
             return True

@@ -1,4 +1,4 @@
-"""Process: a worker as its agent sees it."""
+"""Worker: one as its agent sees it."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from holdfast.wire.messages import Failed
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
-class Process:
-    """A worker's.
+class Worker:
+    """One of an agent's.
 
     Attributes:
         number: What the machine calls it.
