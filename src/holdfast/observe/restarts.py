@@ -8,6 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from holdfast.observe import lines
+from holdfast.observe.run_dir import EVENTS
 
 
 def count(run_dir: Path) -> int:
@@ -16,7 +17,7 @@ def count(run_dir: Path) -> int:
     An agent logs a generation before it releases its workers, so they find their own start counted.
     """
     starts = 0
-    for entry in lines.read(run_dir / "events.jsonl"):
+    for entry in lines.read(run_dir / EVENTS):
         match entry.get("event"):
             case "run-started":
                 starts = 0
