@@ -39,6 +39,15 @@ def test_torn_lines_are_passed_over(tmp_path):
     assert path.read_text().endswith('{"step": 2}\n'), "what was torn at the end is cut"
 
 
+def test_what_a_crash_has_torn_takes_no_line_of_the_next_life_with_it(tmp_path):
+    path = tmp_path / "log"
+    path.write_text('{"step": 1}\n{"ste')
+    for step in (2, 3):
+        with lines.JsonLines(path) as log:
+            log.write(step=step)
+    assert path.read_text() == '{"step": 1}\n{"ste\n{"step": 2}\n{"step": 3}\n'
+
+
 def test_a_line_that_cannot_be_written_is_forgiven():
     with lines.JsonLines("/dev/full") as log:
         log.write(step=1)

@@ -12,7 +12,7 @@ import pytest
 
 from conftest import SMALL, events_of, holdfast_processes, metrics_of, wait_until
 from holdfast.engines.train import run_job
-from holdfast.errors import CheckpointError, JobError, NonFiniteError
+from holdfast.errors import CheckpointError, HoldfastError, JobError, NonFiniteError
 from holdfast.faults.plan import planned
 from holdfast.faults.storm import Storm
 from holdfast.faults.target import Target
@@ -225,9 +225,24 @@ def test_a_full_disk_at_the_end_is_the_error_of_the_run(weather, tmp_path):
 def test_an_error_of_the_storm_is_raised_once_the_run_has_ended(train, tmp_path):
     storm = Storm(planned_of("kill:step=5"), load.check({**SMALL, **KEYS}, where="test"))
     run_dir, elsewhere = tmp_path / "run", tmp_path / "elsewhere"
-    with pytest.raises(OSError, match="elsewhere"), storm.beside(elsewhere):  # is not there
+    failed = pytest.raises(HoldfastError, match=r"the storm has ended: .*elsewhere.*; the run went")
+    with failed, storm.beside(elsewhere):  # is not there
         result = train(run_dir=run_dir, **KEYS)
     assert result["steps"] == STEPS
+
+
+def test_a_run_whose_storm_fails_keeps_its_result(forks, tmp_path):
+    job = load.check({**SMALL, "epochs": 1}, where="test")
+    storm = Storm(planned_of("kill:step=5"), job)
+    with pytest.raises(HoldfastError, match="the storm has ended"):
+        run_job(
+            job,
+            run_dir=tmp_path / "run",
+            resume=False,
+            forks=forks,
+            beside=lambda run_dir: storm.beside(run_dir / "elsewhere"),
+        )
+    assert json.loads((tmp_path / "run" / "result.json").read_text())["status"] == "finished"
 
 
 @pytest.fixture
@@ -450,6 +465,7 @@ def test_the_end_of_the_run_is_that_of_the_storm_however_it_comes(start, job, tm
         (["digits"], "no fault is planned; add --fault kill, --random 3 or --plan FILE"),
         (["--fault", "kill"], "name a job to run, or with --run a run that is under way"),
         (["--fault", "kill", "--run", "none"], "no run is under way in none; name the directory"),
+        (["--fault", "kill", "--run", __file__], "no run is under way in "),
         (["digits", "--fault", "kil"], "--fault kil: kind: input should be 'kill', 'stop', "),
         (["digits", "--fault", "kill:rank=3"], "there is no such rank with workers=2"),
         (["digits", "sync=ddp", "--fault", "nan"], "with sync=ddp no shard has a gradient"),

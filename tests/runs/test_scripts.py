@@ -307,6 +307,57 @@ def test_the_loss_of_an_agent_is_one_restart_to_the_script_and_in_the_result(run
     assert printed(tmp_path) == "0\n1\n"
 
 
+def test_what_a_script_executes_inherits_nothing_of_ours(run, tmp_path):
+    inherited = """
+import os
+print([fd for fd in map(int, os.listdir("/proc/self/fd"))
+       if fd > 2 and os.path.exists(f"/proc/self/fd/{fd}") and os.get_inheritable(fd)])
+"""
+    run(inherited)
+    assert printed(tmp_path) == "[]\n"
+
+
+def test_a_long_cause_is_told_without_its_middle(run, tmp_path):
+    with pytest.raises(WorkerFailed) as caught:
+        run("raise ValueError(f'first {[0] * 1_000_000} last')", on_failure="stop")
+    cause = str(caught.value)
+    assert len(cause) < 5_000
+    assert "raised ValueError: first [0" in cause
+    assert "0] last" in cause
+    assert (tmp_path / "run" / "events.jsonl").stat().st_size < 30_000
+    assert (tmp_path / "run" / "logs" / "rank-0.log").stat().st_size > 3_000_000
+
+
+FEELS = """
+import os, pathlib, signal, sys, time
+import torch.distributed as dist
+places, rank = pathlib.Path(sys.argv[1]), os.environ["RANK"]
+def lives(pid):
+    try:
+        stat = pathlib.Path("/proc", pid, "stat").read_text()
+    except OSError:
+        return False
+    return stat.rpartition(")")[2].split()[0] not in "ZX"
+dist.init_process_group("gloo")
+(places / rank).write_text(str(os.getpid()))
+dist.barrier()
+if rank != "1":
+    os._exit(7)
+while any(lives((places / other).read_text()) for other in "02"):
+    time.sleep(0.001)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_who_has_felt_a_death_is_not_blamed_though_it_is_gone_sooner(run, tmp_path):
+    with pytest.raises(WorkerFailed, match="rank 1 was killed by SIGKILL") as caught:
+        run(FEELS, tmp_path, workers=3, on_failure="stop")
+    assert caught.value.rank == 1
+    [receipt] = lines.read(tmp_path / "run" / "receipts.jsonl")
+    assert [cause["who"] for cause in receipt["causes"]] == ["rank 1"]
+    assert receipt["ended"] == [0, 2]
+
+
 def test_a_run_directory_can_be_gone_on_with(run, tmp_path):
     script = """
 import os
@@ -322,6 +373,8 @@ print(os.path.basename(os.environ["HOLDFAST_RUN_DIR"]), os.environ["TORCHELASTIC
     [
         (["--json", "absent.py"], 2, "no script 'absent.py'"),
         (["-m", "absent.module", "--json"], 2, "no module 'absent'"),
+        (["-m", ".absent", "--json"], 2, "no module '.absent'"),
+        (["-m", "__main__", "--json"], 2, "no module '__main__'"),
         (["--workers", "two", "absent.py"], 2, "--workers two: write a number"),
     ],
 )

@@ -32,6 +32,7 @@ from holdfast.core.supervisor import Supervisor
 from holdfast.errors import ProtocolError
 from holdfast.job.spec import Job
 from holdfast.observe.lines import EventLog
+from holdfast.observe.reckoning import may_follow
 from holdfast.observe.run_dir import worker_log
 from holdfast.observe.stacks import stacks_file
 from holdfast.wire.channel import pair
@@ -59,6 +60,8 @@ LEAVE_TIMEOUT_S: Final = 5.0
 """How long workers that have finished may take to leave, before they are killed."""
 STOP_TIMEOUT_S: Final = 30.0
 """How long a script may take to end after SIGTERM."""
+FELT_S: Final = 0.2
+"""How much sooner than a worker is gone another may have ended that felt its death."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -188,10 +191,7 @@ class Agent:
     def _fork(self, rank: int, number: int) -> None:
         run, (near, far) = self._run, pair()
         launch = Launch(
-            job=run.job,
-            rank=rank,
-            run_dir=str(run.directory.resolve()),
-            attempt=run.attempt,
+            job=run.job, rank=rank, run_dir=str(run.directory.resolve()), attempt=run.attempt
         ).model_dump_json()
         path = worker_log(run.directory / "logs", rank)
         log = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
@@ -285,26 +285,45 @@ class Agent:
                 raise ProtocolError(f"rank {worker.rank} sent {message.kind!r}")
 
     def _hear_fork_server(self) -> None:
+        ended, deadline = self._ended(), time.monotonic() + FELT_S
+        while ended and all(self._may_follow(*each) for each in ended):
+            if (left_s := deadline - time.monotonic()) <= 0:
+                break
+            select.select([self._forks.channel], [], [], left_s)
+            ended += self._ended()
+        for worker, status in sorted(ended, key=lambda each: self._may_follow(*each)):
+            self._bury(worker, status)
+
+    def _ended(self) -> list[tuple[Worker, int]]:
+        """Workers that have ended, each with its status; what they said last is heard before."""
+        found = []
         for message in self._forks.messages():
             if not isinstance(message, Exited):
                 raise ProtocolError(f"the fork server sent {message.kind!r}")
-            found = [worker for worker in self._workers.values() if worker.pid == message.pid]
-            for worker in found:  # none, if it was of an earlier run on this fork server
-                self._bury(worker, message.status)
+            found += [(w, message.status) for w in self._workers.values() if w.pid == message.pid]
+        for worker, _ in found:  # none, if they were of an earlier run on this fork server
+            for late in worker.channel.drain():
+                self._on_worker(worker, late)
+        return found
+
+    def _may_follow(self, worker: Worker, status: int) -> bool:
+        """Whether a worker may have ended because it has felt the death of another.
+
+        It feels that where they meet in code that is not ours. If it has last words, it has waited
+        to hear of another's death.
+        """
+        if not self._run.job.restarts_anew or self._forming_since or self._stopping_since:
+            return False
+        return worker.failure is None and may_follow(status)
 
     def _bury(self, worker: Worker, status: int) -> None:
         del self._workers[worker.number]
-        for late in worker.channel.drain():
-            self._on_worker(worker, late)
         with contextlib.suppress(KeyError):
             self._selector.unregister(worker.channel)
         worker.forget()
+        oom = self._oom_kills.look()
         failure = failure_of(
-            worker.rank,
-            status,
-            worker.failure,
-            hung=worker.hung,
-            out_of_memory=self._oom_kills.look(),
+            worker.rank, status, worker.failure, hung=worker.hung, out_of_memory=oom
         )
         self._note_end(worker, status, failure)
         if self._has_ended_well(worker, status):

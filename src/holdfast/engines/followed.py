@@ -71,12 +71,12 @@ def run(
         try:
             with beside(path):
                 found = _shown(job, directory, notifier, tee, forks, controls or Controls())
-            result = conclude(found)
-            _keep(result.as_dict(), path)
-            last = result.status, closing_table(result.as_dict())
+                result = conclude(found)
+                _keep(result.as_dict(), path)
+                last = result.status, closing_table(result.as_dict())
             return result
         except HoldfastError as error:
-            last = "failed", str(error)
+            last = last or ("failed", str(error))
             raise
         finally:
             notifier.close(path, _complain, last)

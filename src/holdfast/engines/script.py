@@ -92,8 +92,9 @@ def _check(script: Script) -> None:
         raise JobError(f"no script {script.path!r}; name a file, or with -m a module")
     if script.module is not None:
         package = script.module.partition(".")[0]
-        if not _can_be_imported(package):
-            raise JobError(f"no module {package!r} here or among those that are installed")
+        if package in ("", "__main__") or not _can_be_imported(package):
+            name = package or script.module
+            raise JobError(f"no module {name!r} here or among those that are installed")
 
 
 def _can_be_imported(package: str) -> bool:

@@ -16,6 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
+from holdfast.errors import HoldfastError
 from holdfast.faults.plan import Fault, FaultPlan, counts_steps
 from holdfast.faults.strike import Strike
 from holdfast.faults.target import Target
@@ -93,7 +94,10 @@ class Storm:
                 yield
             finally:
                 over.set()
-            blowing.result()
+            try:
+                blowing.result()
+            except OSError as error:
+                raise HoldfastError(f"the storm has ended: {error}; the run went on") from None
 
     def strike(self, target: Target) -> None:
         """Blow until all has struck, or the run is over, or `stop` is called.

@@ -24,6 +24,7 @@ from holdfast.observe.run_dir import EVENTS, is_held
 COORDINATOR: Final = "coordinator"
 AGENT: Final = "agent"
 _ARENA: Final = "/memfd:holdfast-arena"
+_ANOTHERS: Final = "the run is another user's; only its owner can strike it"
 
 
 class Target:
@@ -54,10 +55,13 @@ class Target:
         """The run in a directory.
 
         Raises:
-            JobError: There is none under way.
+            JobError: There is none under way, or it is somebody else's.
         """
-        target = cls(run_dir, whole=True)
-        target.look()
+        try:
+            target = cls(run_dir, whole=True)
+            target.look()
+        except PermissionError:
+            raise JobError(_ANOTHERS) from None
         target.first_step = target.reached
         if target.arena is None or target.over:
             raise JobError(
@@ -138,7 +142,7 @@ class Target:
         except (FileNotFoundError, ProcessLookupError):
             return  # the agent is gone
         except PermissionError:
-            raise JobError("the run is another user's; only its owner can strike it") from None
+            raise JobError(_ANOTHERS) from None
 
 
 def _mapped(link: Path) -> Arena:

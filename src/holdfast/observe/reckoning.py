@@ -141,7 +141,7 @@ class Reckoning:
         if self._open is not None:
             known_then = started is None or _time(started) < self._open.lost_at
             felt = any(cause.who != _COORDINATOR for cause in self._open.causes)
-            if not event["loss"] or (_may_follow(event) and known_then and felt):
+            if not event["loss"] or (may_follow(event["status"]) and known_then and felt):
                 self._open.ended.add(rank)
                 return
         if not event["loss"]:
@@ -271,9 +271,9 @@ def _what(exited: Entry) -> str:
     return f"raised {exited['error']}: {cause}"
 
 
-def _may_follow(exited: Entry) -> bool:
-    """Whether a worker may have ended as it did because another was lost."""
-    return bool(exited["status"] > 0 or exited["status"] == -signal.SIGABRT)
+def may_follow(status: int) -> bool:
+    """Whether a worker may have ended with this status because another was lost."""
+    return status > 0 or status == -signal.SIGABRT
 
 
 def _who(event: Entry) -> str:

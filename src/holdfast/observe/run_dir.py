@@ -48,7 +48,7 @@ def is_held(run_dir: Path) -> bool:
     """Whether a process holds a run's directory, as `RunDirectory` does."""
     try:
         fd = os.open(run_dir / _LOCK, os.O_RDONLY | os.O_CLOEXEC)
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return False
     try:
         fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
