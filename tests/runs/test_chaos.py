@@ -11,6 +11,7 @@ import uuid
 import pytest
 
 from conftest import SMALL, events_of, holdfast_processes, metrics_of, wait_until
+from holdfast.engines.setting import Setting
 from holdfast.engines.train import run_job
 from holdfast.errors import CheckpointError, HoldfastError, JobError, NonFiniteError
 from holdfast.faults.plan import planned
@@ -53,9 +54,8 @@ def weather(forks, tmp_path):
     def run(*flags, name="run", resume=False, seed=None, num_random=0, **keys):
         job = load.check({**SMALL, **KEYS, **keys}, where="test")
         storm = Storm(planned_of(*flags, seed=seed, num_random=num_random), job)
-        result = run_job(
-            job, run_dir=tmp_path / name, resume=resume, forks=forks, beside=storm.beside
-        )
+        setting = Setting(forks=forks, beside=storm.beside)
+        result = run_job(job, setting, run_dir=tmp_path / name, resume=resume)
         return result.as_dict(), storm
 
     return run
@@ -234,14 +234,9 @@ def test_an_error_of_the_storm_is_raised_once_the_run_has_ended(train, tmp_path)
 def test_a_run_whose_storm_fails_keeps_its_result(forks, tmp_path):
     job = load.check({**SMALL, "epochs": 1}, where="test")
     storm = Storm(planned_of("kill:step=5"), job)
+    setting = Setting(forks=forks, beside=lambda run_dir: storm.beside(run_dir / "elsewhere"))
     with pytest.raises(HoldfastError, match="the storm has ended"):
-        run_job(
-            job,
-            run_dir=tmp_path / "run",
-            resume=False,
-            forks=forks,
-            beside=lambda run_dir: storm.beside(run_dir / "elsewhere"),
-        )
+        run_job(job, setting, run_dir=tmp_path / "run", resume=False)
     assert json.loads((tmp_path / "run" / "result.json").read_text())["status"] == "finished"
 
 

@@ -13,6 +13,7 @@ import pytest
 
 from conftest import events_of, holdfast_processes, wait_until
 from holdfast.engines.script import run_script
+from holdfast.engines.setting import Setting
 from holdfast.errors import WorkerFailed
 from holdfast.job import load
 from holdfast.observe import lines
@@ -34,7 +35,7 @@ def run(forks, tmp_path):
             script = path
         given = {"path": str(script), "arguments": [str(each) for each in arguments]}
         job = load.check({"script": given, "workers": 2, **keys}, where="test")
-        return run_script(job, run_dir=tmp_path / "run", tee=(), forks=forks)
+        return run_script(job, Setting(forks=forks), run_dir=tmp_path / "run")
 
     return of
 
@@ -102,7 +103,7 @@ def weights(forks, tmp_path_factory):
     path = tmp_path_factory.mktemp("undisturbed")
     script = {"path": str(TRAIN), "arguments": [str(path)]}
     job = load.check({"script": script, "workers": 2}, where="test")
-    result = run_script(job, run_dir=path / "run", tee=(), forks=forks)
+    result = run_script(job, Setting(forks=forks), run_dir=path / "run")
     assert (result.status, result.restarts) == ("finished", 0)
     return (path / "weights").read_text()
 

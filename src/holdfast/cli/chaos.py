@@ -18,6 +18,7 @@ from holdfast.cli import complete
 from holdfast.cli.arguments import EndingJson, Overrides
 from holdfast.cli.ending import FAILED_STATUS, STOPPED_STATUS
 from holdfast.engines import train as engine
+from holdfast.engines.setting import Setting
 from holdfast.errors import HoldfastError, JobError
 from holdfast.faults.plan import Fault, FaultPlan, planned
 from holdfast.faults.storm import Storm
@@ -90,8 +91,9 @@ def _train(
     storm: Storm, job: Job, run: Path | None, *, forks: Spawned | None, quiet: bool
 ) -> engine.Result:
     """Run a job in a storm; where that fails, the storm is told of all the same."""
+    setting = Setting(forks=forks, beside=storm.beside)
     try:
-        return engine.run_job(job, run_dir=run, resume=False, forks=forks, beside=storm.beside)
+        return engine.run_job(job, setting, run_dir=run, resume=False)
     except HoldfastError:
         if not quiet:
             _print_table(storm)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from typing import Final
 
 import typer
 
 from holdfast.engines.followed import Outcome
+from holdfast.engines.setting import Setting
 from holdfast.errors import WorkerFailed
 from holdfast.observe.terminal import closing_table
 
@@ -22,18 +23,12 @@ STOPPED_STATUS: Final = 130
 """The exit status where a signal has ended what was asked for."""
 
 
-def run_and_tell(run: Callable[[], Outcome], *, shown: Collection[int], as_json: bool) -> None:
-    """Run something to its end and print what has come of it.
-
-    Args:
-        run: Does it.
-        shown: The workers whose output has been seen: their tracebacks are not printed again.
-        as_json: Whether to print one object.
-    """
+def run_and_tell(run: Callable[[Setting], Outcome], setting: Setting, *, as_json: bool) -> None:
+    """Run something to its end in a setting and print what has come of it, or one object."""
     try:
-        result = run()
+        result = run(setting)
     except WorkerFailed as error:
-        if error.rank in shown:
+        if error.rank in setting.tee:  # its traceback has been seen
             error.traceback = None
         raise
     print(json.dumps(result.as_dict()) if as_json else closing_table(result.as_dict()))

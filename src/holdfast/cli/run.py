@@ -12,6 +12,7 @@ import typer
 from holdfast.cli.arguments import EndingJson, ranks
 from holdfast.cli.ending import run_and_tell
 from holdfast.engines import script as engine
+from holdfast.engines.setting import Setting
 from holdfast.errors import JobError
 from holdfast.job import load
 from holdfast.job.script import Script
@@ -62,12 +63,8 @@ def run(
         "restarts": None if restarts is None else {"limit": restarts},
     }
     job = load.check({key: each for key, each in values.items() if each is not None}, where=script)
-    shown = ranks(tee, job.workers)
-    run_and_tell(
-        partial(engine.run_script, job, run_dir=run_dir, tee=shown, forks=context.obj),
-        shown=shown,
-        as_json=as_json,
-    )
+    setting = Setting(tee=ranks(tee, job.workers), forks=context.obj)
+    run_and_tell(partial(engine.run_script, job, run_dir=run_dir), setting, as_json=as_json)
 
 
 def _number(workers: str) -> int:

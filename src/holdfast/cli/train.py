@@ -14,6 +14,7 @@ from holdfast.cli.ending import run_and_tell
 from holdfast.data.download import download as fetch
 from holdfast.data.published import PUBLISHED, directory
 from holdfast.engines import train as engine
+from holdfast.engines.setting import Setting
 from holdfast.errors import JobError
 from holdfast.job import load
 from holdfast.job.data import Data
@@ -60,10 +61,9 @@ def train(
         return
     if download:
         _download(chosen.data)
+    setting = Setting(tee=shown, forks=context.obj)
     run_and_tell(
-        partial(engine.run_job, chosen, run_dir=run, resume=resume, tee=shown, forks=context.obj),
-        shown=shown,
-        as_json=as_json,
+        partial(engine.run_job, chosen, run_dir=run, resume=resume), setting, as_json=as_json
     )
 
 

@@ -5,16 +5,13 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Callable, Collection
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
-from holdfast.agent.forks import ForkServer
-from holdfast.agent.spawn import Spawned
 from holdfast.arena.memory import Arena
 from holdfast.engines import local
-from holdfast.engines.controls import Controls
+from holdfast.engines.setting import Setting
 from holdfast.errors import HoldfastError
 from holdfast.job.spec import Job
 from holdfast.observe import curve
@@ -43,12 +40,9 @@ def run(
     job: Job,
     path: Path,
     conclude: Callable[[dict[str, Any]], T],
+    setting: Setting,
     *,
     resume: bool,
-    tee: Collection[int],
-    forks: ForkServer | Spawned | None,
-    beside: Callable[[Path], AbstractContextManager[object]] = nullcontext,
-    controls: Controls | None = None,
 ) -> T:
     """Run a job to its end.
 
@@ -56,12 +50,8 @@ def run(
         job: What to do.
         path: The run's directory.
         conclude: From what a worker reports to the result.
+        setting: What is around it.
         resume: Whether the directory must be there already.
-        tee: What these workers print is shown.
-        forks: See `local.run`.
-        beside: Called with the run's directory once that is this run's; what it gives is entered
-            before the run and left when it has ended.
-        controls: How to stop it; its `watch` is set here.
 
     Raises:
         HoldfastError: See `local.run`.
@@ -69,8 +59,8 @@ def run(
     notifier, last = Notifier(job, os.environ), None
     with RunDirectory(path, job, resume=resume) as directory:
         try:
-            with beside(path):
-                found = _shown(job, directory, notifier, tee, forks, controls or Controls())
+            with setting.beside(path):
+                found = _shown(job, directory, notifier, setting)
                 result = conclude(found)
                 _keep(result.as_dict(), path)
                 last = result.status, closing_table(result.as_dict())
@@ -83,15 +73,10 @@ def run(
 
 
 def _shown(
-    job: Job,
-    directory: RunDirectory,
-    notifier: Notifier,
-    tee: Collection[int],
-    forks: ForkServer | Spawned | None,
-    controls: Controls,
+    job: Job, directory: RunDirectory, notifier: Notifier, setting: Setting
 ) -> dict[str, Any]:
     """Run a job and show what happens meanwhile; returns what a worker reports of it."""
-    view = RunView(Tee(directory.logs, tee))
+    view = RunView(Tee(directory.logs, setting.tee))
     follower = Follower(directory.path, job, view.tell, notifier)
 
     def watch(arena: Arena) -> None:
@@ -99,8 +84,8 @@ def _shown(
         view.watch(arena)
 
     try:
-        controls.watch = watch
-        return local.run(job, directory, controls, forks)
+        setting.controls.watch = watch
+        return local.run(job, directory, setting.controls, setting.forks)
     finally:
         follower.watch()
         view.close()

@@ -5,15 +5,13 @@ from __future__ import annotations
 import re
 import sys
 import time
-from collections.abc import Collection
 from dataclasses import asdict, dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from holdfast.agent.forks import ForkServer
-from holdfast.agent.spawn import Spawned
 from holdfast.engines import followed
+from holdfast.engines.setting import Setting
 from holdfast.errors import JobError
 from holdfast.job.script import Script
 from holdfast.job.spec import Job
@@ -44,17 +42,14 @@ class ScriptResult:
         return asdict(self)
 
 
-def run_script(
-    job: Job, *, run_dir: Path | None, tee: Collection[int], forks: ForkServer | Spawned | None
-) -> ScriptResult:
+def run_script(job: Job, setting: Setting, *, run_dir: Path | None) -> ScriptResult:
     """Run the script of a job to its end.
 
     Args:
         job: It has a script.
+        setting: What is around it.
         run_dir: The run's directory, which may hold an earlier run of the script; by default a new
             one below `runs/`.
-        tee: What these workers print is shown.
-        forks: See `local.run`.
 
     Raises:
         JobError: There is no such script, or the directory cannot be used.
@@ -74,9 +69,8 @@ def run_script(
             seconds=round(time.monotonic() - began, 3),
             run_dir=str(path),
         ),
+        setting,
         resume=(path / "job.yaml").exists(),
-        tee=tee,
-        forks=forks,
     )
 
 

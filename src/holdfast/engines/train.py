@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from holdfast.agent.forks import ForkServer
-from holdfast.agent.spawn import Spawned
 from holdfast.checkpoint import manifest
 from holdfast.engines import followed
-from holdfast.engines.controls import Controls
+from holdfast.engines.setting import Setting
 from holdfast.errors import JobError
 from holdfast.job import load
 from holdfast.job.spec import Job
@@ -137,24 +134,11 @@ def train(
         JobError: The job cannot be run as it stands.
         WorkerFailed: A worker died or its code raised.
     """
-    return run_job(_job(task, job), run_dir=run_dir, resume=resume)
+    return run_job(_job(task, job), Setting(), run_dir=run_dir, resume=resume)
 
 
-def run_job(
-    job: Job,
-    *,
-    run_dir: str | Path | None,
-    resume: bool,
-    tee: Collection[int] = (),
-    forks: ForkServer | Spawned | None = None,
-    beside: Callable[[Path], AbstractContextManager[object]] = nullcontext,
-    controls: Controls | None = None,
-) -> Result:
-    """Run a whole `Job`; see `train`. What the workers in `tee` print is shown too.
-
-    A fork server may be lent, or be on its way already. For `beside` and `controls` see
-    `followed.run`.
-    """
+def run_job(job: Job, setting: Setting, *, run_dir: str | Path | None, resume: bool) -> Result:
+    """Run a whole `Job` in a setting of its own; see `train`."""
     if job.script is not None:
         raise JobError("holdfast run is what runs a script; leave out the key script")
     job.plan()  # refuse a job that cannot be shared out before anything is written
@@ -163,11 +147,8 @@ def run_job(
         job,
         path,
         lambda found: _result(found, job, path),
+        setting,
         resume=resume,
-        tee=tee,
-        forks=forks,
-        beside=beside,
-        controls=controls,
     )
 
 

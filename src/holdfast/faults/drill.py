@@ -14,13 +14,14 @@ import itertools
 import random
 import shutil
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Literal, get_args
 
 from holdfast.agent.forks import ForkServer
 from holdfast.engines.controls import Controls, stopped_by_signals
+from holdfast.engines.setting import Beside, Setting
 from holdfast.engines.train import Result, run_job
 from holdfast.errors import HoldfastError, Interrupted, JobError
 from holdfast.faults.plan import IN_GRADIENTS, WITHOUT_RANK, Fault, FaultPlan, Kind
@@ -30,7 +31,6 @@ from holdfast.job.spec import Job
 from holdfast.observe import lines
 from holdfast.observe.run_dir import EVENTS, METRICS
 
-Beside = Callable[[Path], AbstractContextManager[object]]
 Policy = Literal["replace", "shrink", "restart"]
 KINDS: Final[tuple[Kind, ...]] = get_args(Kind)
 POLICIES: Final[tuple[Policy, ...]] = get_args(Policy)
@@ -148,15 +148,9 @@ class Drill:
     def _run(self, job: Job, name: str, beside: Beside) -> Result:
         """Raises: Interrupted: A signal has ended it early."""
         self._check_stopped()
+        setting = Setting(forks=self._forks, beside=beside, controls=self._controls)
         try:
-            return run_job(
-                job,
-                run_dir=self._directory / name,
-                resume=False,
-                forks=self._forks,
-                beside=beside,
-                controls=self._controls,
-            )
+            return run_job(job, setting, run_dir=self._directory / name, resume=False)
         finally:
             self._check_stopped()  # however the run has ended
 
