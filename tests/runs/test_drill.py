@@ -113,7 +113,7 @@ def test_a_signal_ends_a_drill_and_what_was_tried_is_told(tmp_path, signals):
 
 
 def test_a_signal_between_two_trials_ends_a_drill_too(tmp_path, forks):
-    job = load.load("digits", ["epochs=1", "batch=128", "model={name: mlp, hidden: [16]}"])
+    job = load.load("digits", SHORT[1:])
     drilled = Drill(
         job,
         seed=0,

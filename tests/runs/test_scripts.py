@@ -308,6 +308,21 @@ def test_the_loss_of_an_agent_is_one_restart_to_the_script_and_in_the_result(run
     assert printed(tmp_path) == "0\n1\n"
 
 
+def test_a_script_may_keep_metrics_of_its_own_in_the_run_directory(run, tmp_path):
+    keeps = """
+import json, os, pathlib, signal, time
+place = pathlib.Path(os.environ["HOLDFAST_RUN_DIR"])
+(place / "loss.png").write_bytes(b"its own")
+with open(place / "metrics.jsonl", "a") as metrics:
+    for line in {"epoch": 1, "loss": 0.5}, {"epoch": 1, "time_unix_s": time.time()}:
+        print(json.dumps(line), file=metrics)
+if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+    assert run(keeps, workers=1).restarts == 1
+    assert (tmp_path / "run" / "loss.png").read_bytes() == b"its own"
+
+
 def test_what_a_script_executes_inherits_nothing_of_ours(run, tmp_path):
     inherited = """
 import os

@@ -19,10 +19,10 @@ def group():
     arena.close()
 
 
-def ordered(group, injection, step=0, seconds=0.0):
-    orders = Injections(group.arena, group.rank)
-    orders.order(injection, step=step, seconds=seconds)
-    return orders
+def ordered(group, kind, step=0, seconds=0.0):
+    found = Injections(group.arena, group.rank)
+    found.order(kind, step=step, seconds=seconds)
+    return found
 
 
 def parameter(gradient):
@@ -32,30 +32,30 @@ def parameter(gradient):
 
 
 def test_an_order_is_obeyed_once_and_from_its_step_on(group):
-    orders = ordered(group, Injection.RAISE, step=3)
+    injections = ordered(group, Injection.RAISE, step=3)
     injection.at_step(group)
     group.arena[1, Word.COMMITTED] = 4
     with pytest.raises(RuntimeError, match="a fault that was asked for"):
         injection.at_step(group)
     injection.at_step(group)
-    assert orders.obeyed(Injection.RAISE) == (1, 4)
-    assert orders.order(Injection.RAISE, step=5, seconds=0) == 2
+    assert injections.obeyed(Injection.RAISE) == (1, 4)
+    assert injections.order(Injection.RAISE, step=5, seconds=0) == 2
     injection.at_step(group)
-    assert orders.is_pending(Injection.RAISE)
+    assert injections.is_pending(Injection.RAISE)
 
 
 def test_an_order_is_for_one_worker_and_one_kind(group):
-    orders = ordered(group, Injection.RAISE)
+    injections = ordered(group, Injection.RAISE)
     injection.at_step(SharedMemoryGroup(group.arena, 0, timeout_s=1))
     injection.at_part(group)
-    assert orders.is_pending(Injection.RAISE)
+    assert injections.is_pending(Injection.RAISE)
 
 
 def test_an_order_that_is_withdrawn_is_not_obeyed(group):
-    orders = ordered(group, Injection.EXIT)
-    orders.withdraw(Injection.EXIT)
+    injections = ordered(group, Injection.EXIT)
+    injections.withdraw(Injection.EXIT)
     injection.at_step(group)
-    assert orders.obeyed(Injection.EXIT) == (0, 0)
+    assert injections.obeyed(Injection.EXIT) == (0, 0)
 
 
 def test_a_full_disk_is_an_error_of_the_system(group):
@@ -96,13 +96,13 @@ def test_a_flip_sets_the_highest_free_bit_of_the_largest_value(dtype, value):
 
 
 def test_zeros_and_what_is_no_number_already_are_passed_over(group):
-    orders = ordered(group, Injection.FLIP)
+    injections = ordered(group, Injection.FLIP)
     gradient = torch.zeros(2)
     injection.at_gradient(group, [parameter(gradient)])
     injection.at_gradient(group, [])
     gradient[0] = torch.nan
     injection.at_gradient(group, [parameter(gradient)])
-    assert orders.is_pending(Injection.FLIP)
+    assert injections.is_pending(Injection.FLIP)
     gradient[0] = 0.5
     injection.at_gradient(group, [parameter(gradient)])
-    assert orders.obeyed(Injection.FLIP) == (1, 0)
+    assert injections.obeyed(Injection.FLIP) == (1, 0)

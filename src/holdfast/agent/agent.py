@@ -27,12 +27,11 @@ from holdfast.arena.host_memory import OomKills
 from holdfast.arena.memory import Arena, Word
 from holdfast.checkpoint import manifest
 from holdfast.core import actions, events
-from holdfast.core.protocol import Failure
+from holdfast.core.protocol import Failure, may_follow
 from holdfast.core.supervisor import Supervisor
 from holdfast.errors import ProtocolError
 from holdfast.job.spec import Job
 from holdfast.observe.lines import EventLog
-from holdfast.observe.reckoning import may_follow
 from holdfast.observe.run_dir import worker_log
 from holdfast.observe.stacks import stacks_file
 from holdfast.wire.channel import pair
@@ -285,13 +284,14 @@ class Agent:
                 raise ProtocolError(f"rank {worker.rank} sent {message.kind!r}")
 
     def _hear_fork_server(self) -> None:
+        """Bury who has ended, those last who may only have felt the death of another."""
         ended, deadline = self._ended(), time.monotonic() + FELT_S
-        while ended and all(self._may_follow(*each) for each in ended):
+        while 0 < len(ended) < len(self._workers) and all(self._may_echo(*each) for each in ended):
             if (left_s := deadline - time.monotonic()) <= 0:
                 break
             select.select([self._forks.channel], [], [], left_s)
             ended += self._ended()
-        for worker, status in sorted(ended, key=lambda each: self._may_follow(*each)):
+        for worker, status in sorted(ended, key=lambda each: self._may_echo(*each)):
             self._bury(worker, status)
 
     def _ended(self) -> list[tuple[Worker, int]]:
@@ -306,13 +306,14 @@ class Agent:
                 self._on_worker(worker, late)
         return found
 
-    def _may_follow(self, worker: Worker, status: int) -> bool:
+    def _may_echo(self, worker: Worker, status: int) -> bool:
         """Whether a worker may have ended because it has felt the death of another.
 
         It feels that where they meet in code that is not ours. If it has last words, it has waited
         to hear of another's death.
         """
-        if not self._run.job.restarts_anew or self._forming_since or self._stopping_since:
+        meets_elsewhere = self._is_script or self._run.job.sync == "ddp"
+        if not meets_elsewhere or self._forming_since or self._stopping_since:
             return False
         return worker.failure is None and may_follow(status)
 

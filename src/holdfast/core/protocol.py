@@ -9,6 +9,7 @@ and orders of an older generation are refused.
 from __future__ import annotations
 
 import enum
+import signal
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -46,6 +47,11 @@ class Failure:
     traceback: str = ""
     fatal: bool = False
     repeatable: bool = False
+
+
+def may_follow(status: int) -> bool:
+    """Whether a worker may have ended with this exit status because another was lost."""
+    return status > 0 or status == -signal.SIGABRT
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -94,7 +94,8 @@ def _shown(
 def _keep(result: dict[str, Any], path: Path) -> None:
     try:
         (path / "result.json").write_text(json.dumps(result, indent=1) + "\n")
-        curve.draw(path / METRICS, path / "loss.png")
+        if result.get("steps"):  # a script may keep files of its own there
+            curve.draw(path / METRICS, path / "loss.png")
     except OSError as error:  # the weights are safe: the result is worth more than its copy
         _complain(f"{error}; the result is not kept there")
 

@@ -1,4 +1,4 @@
-"""Plan: what is to strike a run, whom and when. Pure, apart from reading a plan's file.
+"""Fault plan: what is to strike a run, whom and when. Pure, apart from reading a plan's file.
 
     seed: 7
     faults:

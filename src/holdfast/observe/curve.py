@@ -8,11 +8,9 @@ from holdfast.observe import lines
 
 
 def draw(metrics: Path, picture: Path) -> None:
-    """Draw the losses in `metrics` (`metrics.jsonl`), if any, and the accuracy if there is one."""
+    """Draw the losses in `metrics` (`metrics.jsonl`) and the accuracy if there is one."""
     entries = list(lines.read(metrics))
     steps = [(line["step"], line["loss"]) for line in entries if "loss" in line]
-    if not steps:
-        return
     from matplotlib.figure import Figure  # only the end of a run pays for the import
 
     accuracy = [

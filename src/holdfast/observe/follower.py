@@ -36,7 +36,8 @@ class Follower:
         self, path: Path, job: Job, tell: Callable[[str], None], notifier: Notifier
     ) -> None:
         self._path, self._tell, self._notifier = path, tell, notifier
-        self._metrics, self._receipts = path / METRICS, path / RECEIPTS
+        self._receipts = path / RECEIPTS
+        self._metrics = path / METRICS if job.script is None else None
         self._events, self._news = Tail(path / EVENTS), list[dict[str, Any]]()
         kept = lines.last(self._receipts)
         number = kept[-1]["number"] if kept else 0
@@ -47,7 +48,7 @@ class Follower:
         with suppress(OSError):  # what can not be read now is read later
             self._news += self._events()
             if self._news or self._reckoning.is_open:
-                steps = lines.last(self._metrics)
+                steps = lines.last(self._metrics) if self._metrics is not None else []
                 news, self._news = self._news, []
                 for receipt in self._reckoning.see(news, steps):
                     self._keep(receipt)

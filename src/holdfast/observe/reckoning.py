@@ -11,12 +11,12 @@ it is a victim then, unless it was forked since. Pure: it is told everything, th
 
 from __future__ import annotations
 
-import signal
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any, Final
 
+from holdfast.core.protocol import may_follow
 from holdfast.observe.receipts import Cause, Outcome, Receipt
 
 LATE_STEPS: Final = 50
@@ -25,7 +25,7 @@ them waits for it, and it may be found late."""
 SEEN: Final = 1 << 14
 """How many of the newest steps are remembered with their samples; others count like the newest."""
 
-_FAULTS_OF_JOBS: Final = frozenset({"JobError", "NonFiniteError"})
+_OF_THE_JOB: Final = frozenset({"JobError", "NonFiniteError"})
 """What ends a run though nothing was lost."""
 _AGENT: Final = "agent"
 _FORKS: Final = "fork-server"
@@ -207,7 +207,7 @@ class Reckoning:
         return self._close(event, "recovered")
 
     def _fail(self, event: Entry) -> Receipt | None:
-        if self._open is None or event["error"] in _FAULTS_OF_JOBS:
+        if self._open is None or event["error"] in _OF_THE_JOB:
             self._open = None
             return None
         self._open.ended.update(self._members)
@@ -269,11 +269,6 @@ def _what(exited: Entry) -> str:
     if not exited["error"] or cause.startswith(name):
         return cause.removeprefix(name)
     return f"raised {exited['error']}: {cause}"
-
-
-def may_follow(status: int) -> bool:
-    """Whether a worker may have ended with this status because another was lost."""
-    return status > 0 or status == -signal.SIGABRT
 
 
 def _who(event: Entry) -> str:

@@ -14,7 +14,8 @@ from holdfast.observe.run_dir import EVENTS
 def count(run_dir: Path) -> int:
     """Restarts in the newest life of a run.
 
-    An agent logs a generation before it releases its workers, so they find their own start counted.
+    An agent logs a generation before it releases its workers, so they find their own start counted,
+    but for a full disk, on which the log forgives lines.
     """
     starts = 0
     for entry in lines.read(run_dir / EVENTS):

@@ -14,7 +14,8 @@ from holdfast.wire.messages import Failed
 
 MESSAGE_CHARS: Final = 4_000
 TRACEBACK_CHARS: Final = 32_000
-"""The most that is told, over and over, of what may hold a whole batch; the rest is in the log."""
+"""The most that is told, over and over, of a message, which may hold a whole batch, and of a
+traceback; the rest is in the log."""
 
 
 def failure(rank: int, error: BaseException) -> Failed:
