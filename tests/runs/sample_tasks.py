@@ -211,6 +211,27 @@ def raising(session):
         session.backward(F.cross_entropy(model(shard.x), shard.y))
 
 
+class Breaking(torch.autograd.Function):
+    """Passes on what it gets, and raises where it is asked for a gradient."""
+
+    @staticmethod
+    def forward(_context, x):
+        return x.clone()
+
+    @staticmethod
+    def backward(_context, _gradient):
+        raise RuntimeError("this function has no gradient")
+
+
+def breaking(session):
+    """The third step's backward pass raises on rank 1."""
+    model, _ = session.attach(net, adamw)
+    for shard in session.shards(Points(), epochs=3):
+        loss = F.cross_entropy(model(shard.x), shard.y)
+        broken = shard.step == 2 and session._member.group.rank == 1
+        session.backward(Breaking.apply(loss) if broken else loss)
+
+
 def talking(session):
     """Prints a line a shard; rank 1 breaks off in the middle of one."""
     model, _ = session.attach(net, adamw)

@@ -18,6 +18,7 @@ from holdfast.faults.plan import planned
 from holdfast.faults.storm import Storm
 from holdfast.faults.target import Target
 from holdfast.job import load
+from holdfast.observe import lines
 from holdfast.wire.lifeline import STOP_SIGNALS
 
 pytestmark = pytest.mark.slow
@@ -65,6 +66,12 @@ def named(run_dir, name):
     return [event for event in events_of(run_dir) if event["event"] == name]
 
 
+def blamed(run_dir):
+    """Whom the receipts of a run blame, and what they say was on purpose."""
+    receipts = lines.read(run_dir / "receipts.jsonl")
+    return [(cause["who"], cause["on_purpose"]) for each in receipts for cause in each["causes"]]
+
+
 @pytest.mark.parametrize("flag", ["kill", "stop", "exit", "raise", "slow"])
 def test_what_strikes_a_worker_does_not_show_in_the_weights(weather, undisturbed, tmp_path, flag):
     lasting = ",seconds=0.1" if flag == "slow" else ""
@@ -75,6 +82,7 @@ def test_what_strikes_a_worker_does_not_show_in_the_weights(weather, undisturbed
     assert (fault["kind"], fault["rank"]) == (flag, 1)
     ended = [event["rank"] for event in named(tmp_path / "run", "worker-exited")]
     assert ended == ([] if flag == "slow" else [1])
+    assert blamed(tmp_path / "run") == ([] if flag == "slow" else [("rank 1", flag)])
     if flag in ("exit", "raise", "slow"):
         assert fault["step"] == 5
     else:
@@ -91,6 +99,7 @@ def test_what_strikes_others_does_not_show_in_the_weights(
     assert result["weights_sha256"] == undisturbed(KEYS["epochs"])
     assert [struck.fault.kind for struck in storm.struck] == [flag]
     assert len(named(tmp_path / "run", f"{ended}-exited")) == 1
+    assert blamed(tmp_path / "run") == [(ended, flag)]
 
 
 def test_a_full_disk_costs_a_checkpoint_and_no_step(weather, undisturbed, tmp_path):

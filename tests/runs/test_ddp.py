@@ -62,6 +62,7 @@ def test_batch_statistics_are_the_same_on_all_workers_and_across_resume(train, t
     [
         ("dying", WorkerFailed, "rank 1 was killed by SIGKILL"),
         ("raising", WorkerFailed, "rank 1 raised ValueError: the data of step 2 are odd"),
+        ("breaking", WorkerFailed, "rank 1 raised RuntimeError: this function has no gradient"),
         ("no_backward", JobError, "every worker must call session.backward for every batch"),
         ("exploding", JobError, "in step 4 is not finite"),
         ("parting", JobError, "the workers have parted"),

@@ -37,7 +37,10 @@ def test_a_job_of_ours_passes_every_fault(tmp_path, policy):
         "coordinator", "agent", "disk-full", "damage",
     ]  # fmt: skip
     assert verdicts(report) == [(fault, policy, True) for fault in faults]
-    assert all(0 < trial["goodput"] < 10 for trial in report["trials"])
+    seconds = {trial["fault"]: trial["seconds"] for trial in report["trials"]}
+    assert seconds["slow"] >= 1  # for so long it is
+    undisturbed = {round(each["goodput"] * each["seconds"], 6) for each in report["trials"]}
+    assert undisturbed == {round(report["seconds"], 6)}
     twin = json.loads((tmp_path / report["run_dir"] / "twin" / "result.json").read_text())
     assert twin["weights_sha256"] == report["twin"]["weights_sha256"]
     kept = sorted(path.name for path in (tmp_path / report["run_dir"]).iterdir())
@@ -110,6 +113,27 @@ def test_a_signal_ends_a_drill_and_what_was_tried_is_told(tmp_path, signals):
     report = json.loads(printed.splitlines()[-1])
     assert report["status"] == "stopped"
     assert verdicts(report) == [("kill", "replace", True)]
+
+
+def test_people_are_told_in_words(tmp_path):
+    command = [sys.executable, "-m", "holdfast", "drill", *SHORT]
+    command += ["--faults", "kill", "--policies", "replace"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "was killed by SIGKILL (on purpose: kill)" in done.stderr
+    assert "kill, replace: the same weights as the undisturbed run\n" in done.stderr
+    assert done.stdout.endswith("\n1 of 1 ended with the weights of the undisturbed run\n")
+
+
+def test_people_are_told_why_nothing_can_be_judged(tmp_path):
+    job = {"task": f"{TASKS}:drawing_from_the_clock", "workers": 2, "shards": 2, "batch": 20}
+    (tmp_path / "odd.yaml").write_text(json.dumps(job))
+    command = [sys.executable, "-m", "holdfast", "drill", "odd.yaml"]
+    command += ["--faults", "kill", "--policies", "replace"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert "two undisturbed runs of this job end with different weights" in done.stdout
+    assert "kill, replace: other weights than the undisturbed run; its run lies in" in done.stderr
 
 
 def test_a_signal_between_two_trials_ends_a_drill_too(tmp_path, forks):

@@ -5,6 +5,7 @@ import json
 import os
 import signal
 import socket
+import socketserver
 import subprocess
 import sys
 import threading
@@ -45,6 +46,34 @@ def received():
         thread = threading.Thread(target=server.serve_forever)
         thread.start()
         yield messages, f"json://user:secret@127.0.0.1:{server.server_port}/hook"
+        server.shutdown()
+        thread.join()
+
+
+class Mailbox(socketserver.StreamRequestHandler):
+    """A stand-in for a mail server: as much of SMTP (RFC 5321) as it takes to get a message."""
+
+    def handle(self):
+        self.wfile.write(b"220 here\r\n")
+        for line in self.rfile:
+            self.wfile.write(
+                b"354 go on\r\n" if line.upper().startswith(b"DATA") else b"250 ok\r\n"
+            )
+            if line.upper().startswith(b"DATA"):
+                message = b"".join(iter(self.rfile.readline, b".\r\n"))
+                self.server.messages.append(message.decode())
+                self.wfile.write(b"250 ok\r\n")
+
+
+@pytest.fixture
+def mailed():
+    """What has come to a mail server, and the address of that."""
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Mailbox) as server:
+        server.daemon_threads, server.messages = True, []
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        port = server.server_address[1]
+        yield server.messages, f"mailto://127.0.0.1:{port}?from=a@example.org&to=b@example.org"
         server.shutdown()
         thread.join()
 
@@ -97,6 +126,12 @@ def test_a_run_tells_of_a_recovery_and_of_its_end(start, received, tmp_path):
     assert len(recovered["message"].splitlines()) == 3
     assert finished["title"] == "holdfast: points finished"
     assert "weights_sha256" in finished["message"]
+
+
+def test_a_run_tells_of_its_end_by_mail(start, mailed):
+    messages, address = mailed
+    assert finish(start(address))[0] == 0
+    assert ["holdfast: points finished" in message for message in messages] == [True]
 
 
 def test_a_run_tells_why_it_has_failed(start, received):

@@ -29,7 +29,7 @@ from holdfast.job.spec import NonFinite
 from holdfast.transport.shared_memory import Meeting, SharedMemoryGroup
 from holdfast.worker.buffers import Buffers
 from holdfast.worker.committed import Asked, Committed, commit_step
-from holdfast.worker.echo import await_abort
+from holdfast.worker.echo import await_abort, may_be_one
 from holdfast.worker.finite import is_finite, not_finite
 from holdfast.worker.rendezvous import meet
 from holdfast.worker.sections import Sections
@@ -125,8 +125,9 @@ class DdpStepper:
             raise JobError(f"the batches of a step weigh {total} in all; it must be above 0")
         try:
             (loss * (weight * len(self._group.members) / total)).backward()  # type: ignore[no-untyped-call]
-        except RuntimeError:
-            await_abort(self._group.arena)
+        except RuntimeError as error:
+            if may_be_one(error):
+                await_abort(self._group.arena)
             raise
 
     def has(self, leaf: int) -> bool:
