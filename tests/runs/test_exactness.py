@@ -54,6 +54,20 @@ def test_weights_are_the_same_for_any_uneven_plan(train, reference, shares, ahea
     assert result["weights_sha256"] == reference["cnn"]
 
 
+@pytest.mark.parametrize("hidden", [[199, 101], [787, 53]])
+def test_clipping_does_not_depend_on_the_workers_where_sizes_are_odd(train, tmp_path, hidden):
+    """Each of these weights has blocks of its own and a size that is no multiple of a vector."""
+    keys = {"model": {"name": "mlp", "hidden": hidden}, "clip_norm": 0.05, "batch": 60}
+    hashes, norms = set(), []
+    for workers in (1, 2, 3):
+        run_dir = tmp_path / str(workers)
+        hashes.add(train(run_dir, workers=workers, epochs=1, **keys)["weights_sha256"])
+        norms.append([line["norm"] for line in metrics_of(run_dir) if "norm" in line])
+    assert len(hashes) == 1
+    assert norms[0] == norms[1] == norms[2]
+    assert max(norms[0]) > 0.05, "nothing was clipped"
+
+
 def test_another_seed_gives_other_weights(train, reference):
     assert train(seed=1)["weights_sha256"] != reference["cnn"]
 

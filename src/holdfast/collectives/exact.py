@@ -24,6 +24,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
+from holdfast.arena.layout import ALIGNMENT
 from holdfast.arena.tensors import copy_past_cache, read_names
 from holdfast.collectives.slot import (
     BLOCK,
@@ -131,10 +132,11 @@ class TreeReducer:
             gradient: Flat; must stay as it is until `take_back`.
 
         Returns:
-            The stretch of elements that need not be written to the slot.
+            The range of elements that need not be written to the slot: empty if `gradient` is not
+            aligned as a slot is, because kernels may round by alignment.
         """
         own = self._own_blocks[parameter]
-        if not own:
+        if not own or gradient.data_ptr() % ALIGNMENT:
             return 0, 0
         _, origin, _ = self._layout.gradient_spans[parameter]
         for index in own:
@@ -251,4 +253,5 @@ class TreeReducer:
         key = (dtype, depth)
         if key not in self._scratch:
             self._scratch[key] = torch.empty(BLOCK, dtype=dtype)
+            assert self._scratch[key].data_ptr() % ALIGNMENT == 0
         return self._scratch[key]

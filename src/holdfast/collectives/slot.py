@@ -20,7 +20,7 @@ from typing import Final
 
 import torch
 
-from holdfast.arena.layout import ITEM_BYTES, Field, Layout
+from holdfast.arena.layout import ALIGNMENT, ITEM_BYTES, Field, Layout
 from holdfast.arena.tensors import DTYPES, field_of, pack_by_dtype, view, write_names
 from holdfast.errors import JobError
 
@@ -45,7 +45,7 @@ class SlotLayout:
     Attributes:
         runs: Stretches of `sums` as `(dtype, start, end, is_gradient)`, bytes.
         blocks: The runs cut into pieces of up to BLOCK elements, as `(run, start, end)`, elements;
-            the same for every world size. A long tensor has blocks of its own.
+            the same for every world size, and each aligned. A long tensor has blocks of its own.
         num_gradient_blocks: How many of them, the first ones, are of gradients.
         gradient_spans: Where each parameter's gradient lies in `sums`, as `(run, start, end)`,
             elements, in the order of `parameter_names`.
@@ -87,19 +87,27 @@ class SlotLayout:
             for start, end in _cut(
                 (last - first) // ITEM_BYTES[dtype],
                 [span[1:] for span in spans.values() if span[0] == run],
+                ALIGNMENT // ITEM_BYTES[dtype],
             )
         ]
         self.num_gradient_blocks = sum(self.runs[run][3] for run, _, _ in self.blocks)
 
 
-def _cut(count: int, spans: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+def _cut(count: int, spans: Sequence[tuple[int, int]], aligned: int) -> list[tuple[int, int]]:
     """Cut `count` elements into blocks, at both ends of every span that is longer than a tenth of
     a block: so a block is of one such tensor, or of many small ones.
+
+    Args:
+        count: Elements of the run, padding included.
+        spans: Where its tensors lie, `(start, end)`, elements; each start is aligned.
+        aligned: Elements that take `ALIGNMENT` bytes. Every block starts at a multiple of it and
+            takes in the padding behind its last tensor: kernels such as MKL's dot product round
+            by alignment, and one block may be read from a slot or from aligned scratch memory.
     """
     borders = {0, count}
     for start, end in spans:
         if end - start > BLOCK // 10:
-            borders |= {start, end}
+            borders |= {start, -(-end // aligned) * aligned}
     return [
         (start, min(start + BLOCK, last))
         for first, last in itertools.pairwise(sorted(borders))
@@ -155,7 +163,12 @@ class Slot:
 
 
 def square(block: torch.Tensor) -> float:
-    """The sum of squares of one block: in float32 as far as that goes, else in float64."""
+    """The sum of squares of one block: in float32 as far as that goes, else in float64.
+
+    Args:
+        block: Flat, and aligned to ALIGNMENT bytes: the bits of a dot product depend on that.
+    """
+    assert block.data_ptr() % ALIGNMENT == 0, "a dot product of unaligned memory"
     if block.dtype == torch.float32:
         result = float(torch.dot(block, block))
         if math.isfinite(result):
