@@ -7,6 +7,7 @@
     ├── CheckpointError     a checkpoint is missing, damaged or cannot be written
     ├── ProtocolError       another process said something that it must not say
     ├── HardwareError       a worker computed something wrongly; another takes its place
+    │   └── ReplicaError    a worker's replica is wrong; all go back to a checkpoint
     ├── OutOfMemory         the host or a GPU had too little memory for the run
     ├── Interrupted         whoever asked for the run has ended it before it was done
     ├── WorkerFailed        a worker died or raised; it names the rank that is to blame
@@ -46,6 +47,10 @@ class ProtocolError(HoldfastError):
 
 class HardwareError(HoldfastError):
     """A worker's processor or memory gave other bits than another one for the same computation."""
+
+
+class ReplicaError(HardwareError):
+    """A worker's replica differs from others': no state since the last checkpoint counts."""
 
 
 class OutOfMemory(HoldfastError):

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from holdfast.arena.replica import Replica, replica_layout
+from holdfast.arena.replica import Replica, Trained, replica_layout
 from holdfast.errors import JobError
 
 
@@ -13,9 +13,14 @@ def net():
     return nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3), nn.Linear(3, 2))
 
 
-def replica_of(model, optimizer):
-    layout = replica_layout(model, optimizer)
-    return Replica(model, optimizer, layout, torch.zeros(layout.size_bytes, dtype=torch.uint8))
+def replica_of(model, optimizer, **kept):
+    trained = Trained(model=model, optimizer=optimizer, kept=kept)
+    layout = replica_layout(trained)
+    return Replica(trained, layout, torch.zeros(layout.size_bytes, dtype=torch.uint8))
+
+
+def layout_of(model, optimizer):
+    return replica_layout(Trained(model=model, optimizer=optimizer))
 
 
 def train(model, optimizer, replica=None, steps=3):
@@ -26,7 +31,8 @@ def train(model, optimizer, replica=None, steps=3):
         optimizer.zero_grad()
         if replica is not None:
             replica.capture_optimizer()
-            replica.capture_buffers()
+            for name, buffer in model.named_buffers():  # what a commit does
+                replica.buffers[name].copy_(buffer)
 
 
 OPTIMIZERS = {
@@ -61,10 +67,12 @@ def test_a_copy_of_the_bytes_goes_on_like_the_original(name):
     train(original, optimizer, replica)
     copied.flat.copy_(replica.flat)
     copied.restored(replica.absent)
+    for key, buffer in copy.named_buffers():
+        buffer.copy_(copied.buffers[key])
     train(original, optimizer, replica)
     train(copy, copied_optimizer, copied)
     assert torch.equal(replica.flat, copied.flat)
-    assert replica.checksum() == copied.checksum()
+    assert replica.digest() == copied.digest()
     assert replica.weights_sha256() == copied.weights_sha256()
 
 
@@ -96,25 +104,43 @@ def test_names_that_begin_alike_keep_their_own_state():
     assert optimizer.state[model.a.b]["exp_avg"].shape == (2,)
 
 
-def test_a_buffer_that_two_modules_share_stays_one():
+def test_an_average_of_the_model_is_part_of_its_replica():
     model = net()
-    model[0].register_buffer("shared", torch.zeros(2))
-    model[2].register_buffer("shared", model[0].shared)
-    replica = replica_of(model, torch.optim.SGD(model.parameters(), lr=0.1))
-    model[2].shared += 1
-    assert model[0].shared is model[2].shared
-    assert torch.equal(replica.buffers["0.shared"], torch.ones(2))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    average = torch.optim.swa_utils.AveragedModel(model)
+    replica = replica_of(model, optimizer, average=average)
+    before = replica.digest()
+    with torch.no_grad():
+        average.module[0].weight += 1
+        average.module[1].running_mean = torch.full((3,), 5.0)  # memory of its own
+        average.module[2].weight.data = torch.full((2, 3), 7.0)
+    replica.capture_modules()
+    assert replica.digest() != before
+    held = {entry.name: entry for entry in replica.layout.entries}
+    for name, value in (("1.running_mean", 5.0), ("2.weight", 7.0)):
+        entry = held[f"kept.average.module.{name}"]
+        assert (replica.flat[entry.offset : entry.end].view(torch.float32) == value).all()
+    assert average.module[2].weight.data_ptr() != model[2].weight.data_ptr()
+
+
+def test_state_that_an_optimizer_has_before_its_first_step_is_in_the_replica():
+    model = net()
+    optimizer = torch.optim.Adagrad(model.parameters(), initial_accumulator_value=0.5)
+    replica = replica_of(model, optimizer)
+    assert not replica.absent
+    entry = next(e for e in replica.layout.entries if e.name == "optimizer.0.weight:sum")
+    assert (replica.flat[entry.offset : entry.end].view(torch.float32) == 0.5).all()
 
 
 def test_an_optimizer_that_needs_a_closure_is_refused():
     model = net()
     with pytest.raises(JobError, match="LBFGS cannot be used"):
-        replica_layout(model, torch.optim.LBFGS(model.parameters()))
+        layout_of(model, torch.optim.LBFGS(model.parameters()))
 
 
 def test_an_optimizer_over_foreign_parameters_is_refused():
     with pytest.raises(JobError, match="a parameter that is not the model's"):
-        replica_layout(net(), torch.optim.SGD([nn.Parameter(torch.ones(1))], lr=1))
+        layout_of(net(), torch.optim.SGD([nn.Parameter(torch.ones(1))], lr=1))
 
 
 def test_an_optimizer_whose_state_is_no_tensor_is_refused():
@@ -126,12 +152,12 @@ def test_an_optimizer_whose_state_is_no_tensor_is_refused():
 
     model = net()
     with pytest.raises(JobError, match="count as a int"):
-        replica_layout(model, Counting(model.parameters(), lr=1))
+        layout_of(model, Counting(model.parameters(), lr=1))
 
 
-def test_the_checksum_notices_a_flipped_bit():
+def test_the_digest_notices_a_flipped_bit():
     model = net()
     replica = replica_of(model, torch.optim.SGD(model.parameters(), lr=0.1))
-    before = replica.checksum()
+    before = replica.digest()
     replica.flat[3] ^= 1
-    assert replica.checksum() != before
+    assert replica.digest() != before

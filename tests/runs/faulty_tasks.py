@@ -38,8 +38,8 @@ def main(session):
         arm(session, fault)
     model, _ = session.attach(lambda: net(session.job.params.get("width", 8)), adamw)
     session.evaluate_each_epoch(Points(), measure)
+    session.on_commit(lambda: note_step(session.state))
     for shard in session.shards(Points(), epochs=3):
-        session.state["seen"] = [*session.state.get("seen", []), shard.step][-8:]
         session.backward(F.cross_entropy(model(shard.x), shard.y))
     session.evaluate(Points(), measure)
 
@@ -52,10 +52,11 @@ def measuring(session):
         arm(session, fault)
     model, _ = session.attach(net, adamw)
     session.evaluate(Points(), measure)
+    measured = None
     for shard in session.shards(Points(), epochs=2):
         loss = F.cross_entropy(model(shard.x), shard.y)
-        if shard.step % 3 == 2 and session.state.get("measured") != shard.step:
-            session.state["measured"] = shard.step
+        if shard.step % 3 == 2 and measured != shard.step:
+            measured = shard.step
             session.evaluate(Points(), measure)
         session.backward(loss)
     threading.Event().wait(1.5)
@@ -69,14 +70,14 @@ def busy(session):
     for fault in session.job.params["faults"]:
         arm(session, fault)
     model, _ = session.attach(net, adamw)
+    session.on_commit(lambda: note_step(session.state))
     for shard in session.shards(Points(), epochs=3):
-        session.state["seen"] = [*session.state.get("seen", []), shard.step]
         loss = F.cross_entropy(model(shard.x), shard.y)
         session.log(half=loss / 2)
         if shard.step % 5 == 1:
             session.evaluate(Points(), measure)
         session.backward(loss)
-    assert session.state["seen"] == sorted(set(session.state["seen"]))
+    assert session.state["seen"] == list(range(1, session.step + 1))[-8:]
 
 
 def holding(session):
@@ -85,9 +86,9 @@ def holding(session):
         arm(session, fault)
     model, _ = session.attach(net, adamw)
     state = session.state
+    session.on_commit(lambda: note_step(state))
     try:
         for shard in session.shards(Points(), epochs=3):
-            state["seen"] = state.get("seen", 0) + 1
             session.backward(F.cross_entropy(model(shard.x), shard.y))
     except Exception as error:  # noqa: BLE001  # as people do
         print("caught", error)
@@ -100,6 +101,12 @@ def endless(session):
     model, _ = session.attach(net, adamw)
     for shard in session.shards(Points(), epochs=100_000):
         session.backward(F.cross_entropy(model(shard.x), shard.y))
+
+
+def note_step(state):
+    """Keep the last steps in the run's state."""
+    seen = state.get("seen", [])
+    state["seen"] = [*seen, seen[-1] + 1 if seen else 1][-8:]
 
 
 def net(width=8):

@@ -29,6 +29,22 @@ _GLIBC: Final = {
 }
 
 
+_SAME_BITS: Final = {
+    # Code that iterates over a set of strings must do so in the same order in every worker, in its
+    # replacement, and after a resume.
+    "PYTHONHASHSEED": "0",
+    # MKL may otherwise choose its kernels by the alignment of a tensor or by the load of the host
+    # (oneMKL Developer Guide, "Obtaining Numerically Reproducible Results").
+    "MKL_CBWR": "AUTO",
+    "MKL_DYNAMIC": "FALSE",
+}
+_LOOPBACK: Final = {
+    # Else gloo and NCCL listen on the interface that the host's name resolves to.
+    "GLOO_SOCKET_IFNAME": "lo",
+    "NCCL_SOCKET_IFNAME": "lo",
+}
+
+
 def worker_environment() -> dict[str, str]:
     """The environment that workers get; what the user has set for glibc wins."""
     return {**os.environ, **_own_variables()}
@@ -39,7 +55,7 @@ def _own_variables() -> dict[str, str]:
     tunables += filter(None, [os.environ.get("GLIBC_TUNABLES")])
     # One thread until a worker sets its own number: a process with threads must not be forked.
     threads = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
-    return {**threads, "GLIBC_TUNABLES": ":".join(tunables)}
+    return {**threads, **_SAME_BITS, **_LOOPBACK, "GLIBC_TUNABLES": ":".join(tunables)}
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import enum
 from typing import Final
 
-from holdfast.arena.memory import Arena, Word, float_of, word_of
+from holdfast.arena.memory import LINE, Arena, Word, float_of, word_of
 
 _ORDERED: Final = 0
 _STEP: Final = 1
@@ -29,6 +29,10 @@ class Injection(enum.IntEnum):
     NAN = 3
     FLIP = 4
     DISK_FULL = 5
+
+
+assert Word.OBEYED + len(Injection) <= LINE, "injections overflow a worker's line"
+assert _WORDS * len(Injection) <= LINE, "injections overflow their line"
 
 
 class Injections:

@@ -61,14 +61,14 @@ class Layout:
         entries, end = [], 0
         for field in fields:
             entries.append(Entry(field.name, field.dtype, field.shape, end))
-            end += _aligned(field.size_bytes)
+            end += aligned(field.size_bytes)
         return cls(tuple(entries), end)
 
     def runs(self) -> Iterator[tuple[str, int, int]]:
         """The stretches of equal dtype, as `(dtype, start, end)` in bytes, padding included."""
         for dtype, group in itertools.groupby(self.entries, key=lambda entry: entry.dtype):
             members = list(group)
-            yield dtype, members[0].offset, members[-1].offset + _aligned(members[-1].size_bytes)
+            yield dtype, members[0].offset, members[-1].offset + aligned(members[-1].size_bytes)
 
     @property
     def digest(self) -> int:
@@ -76,5 +76,6 @@ class Layout:
         return int.from_bytes(hashlib.sha256(repr(self.entries).encode()).digest()[:8]) >> 1
 
 
-def _aligned(size_bytes: int) -> int:
+def aligned(size_bytes: int) -> int:
+    """`size_bytes`, rounded up to a multiple of ALIGNMENT."""
     return -(-size_bytes // ALIGNMENT) * ALIGNMENT

@@ -24,12 +24,12 @@ import time
 from typing import Final, Self
 
 from holdfast.arena import futex
-from holdfast.arena.pages import HUGE_PAGE, map_shared
+from holdfast.arena.pages import HUGE_PAGE, map_file
 from holdfast.errors import Aborted, HoldfastError
 
 WORD: Final = 8
 """Bytes in a word (int64)."""
-LINE: Final = 32
+LINE: Final = 64
 """Words in a line: whole cache lines, so that no two workers write to the same one."""
 
 _MAGIC: Final = 0x686F6C64666173  # "holdfas"
@@ -65,7 +65,7 @@ class Word(enum.IntEnum):
     SAMPLES = 12  # committed in this life of the run, by all workers
     ROOTED = 13  # steps that would be committed with what lies complete in the root slot
     PHASE_TIMES = 16  # the first of a word a phase: nanoseconds spent in it before
-    OBEYED = 26  # the first of a word an injection: how many obeyed, and in which step the last one
+    OBEYED = 32  # the first of a word an injection: how many obeyed, and in which step the last one
 
 
 @enum.unique
@@ -241,9 +241,22 @@ class Arena:
 
         Every worker asks for the same size, in any order. The mapping begins on a huge page.
         """
-        start = -(-_header_bytes(self.world_size) // HUGE_PAGE) * HUGE_PAGE
+        start = self._sections_start
         os.ftruncate(self.fd, max(start + size_bytes, os.fstat(self.fd).st_size))
-        return map_shared(self.fd, size_bytes, start)
+        return map_file(self.fd, size_bytes, start)
+
+    def map_privately(self, offset: int, size_bytes: int) -> memoryview:
+        """Map part of the sections so that what this process writes there is seen by it alone.
+
+        Args:
+            offset: Where it begins in the sections, a multiple of HUGE_PAGE.
+            size_bytes: How long it is.
+        """
+        return map_file(self.fd, size_bytes, self._sections_start + offset, private=True)
+
+    @property
+    def _sections_start(self) -> int:
+        return -(-_header_bytes(self.world_size) // HUGE_PAGE) * HUGE_PAGE
 
 
 def word_of(value: float) -> int:

@@ -12,12 +12,18 @@ from holdfast.arena.layout import Field
 from holdfast.arena.tensors import field_of
 from holdfast.errors import JobError
 
+_PREFIX: Final = "optimizer."
 _KERNEL_CHOICES: Final = ("fused", "foreach", "capturable")
 
 
 def name_of(parameter: str, key: str) -> str:
     """The name under which state `key` of a parameter is laid out."""
-    return f"optimizer.{parameter}:{key}"
+    return f"{_PREFIX}{parameter}:{key}"
+
+
+def is_one(name: str) -> bool:
+    """Whether a tensor is laid out under a name that `name_of` gave."""
+    return name.startswith(_PREFIX)
 
 
 def expected_fields(optimizer: Optimizer, names: dict[torch.Tensor, str]) -> list[Field]:
@@ -66,7 +72,8 @@ def _rehearse(optimizer: Optimizer, names: dict[torch.Tensor, str], device: str)
         plain = {key: False for key in _KERNEL_CHOICES if key in group}
         groups.append(group | plain | {"params": params})
     shadow = object.__new__(type(optimizer))
-    shadow.__dict__ |= optimizer.__dict__ | {"state": defaultdict(dict), "param_groups": groups}
+    before = _state_of(optimizer, stand_ins, names, device)
+    shadow.__dict__ |= optimizer.__dict__ | {"state": before, "param_groups": groups}
     type(optimizer).step(shadow)
     return [
         _field(name_of(stand_ins[stand_in], key), value, optimizer)
@@ -74,6 +81,23 @@ def _rehearse(optimizer: Optimizer, names: dict[torch.Tensor, str], device: str)
         for key, value in state.items()
         if value is not None
     ]
+
+
+def _state_of(
+    optimizer: Optimizer,
+    stand_ins: dict[torch.Tensor, str],
+    names: dict[torch.Tensor, str],
+    device: str,
+) -> defaultdict[torch.Tensor, dict[str, Any]]:
+    """Copies of the state that some optimizers have before their first step."""
+    by_name = {name: stand_in for stand_in, name in stand_ins.items()}
+    state = defaultdict[torch.Tensor, dict[str, Any]](dict)
+    for parameter, values in optimizer.state.items():
+        state[by_name[names[parameter]]] = {
+            key: value.detach().clone().to(device) if isinstance(value, torch.Tensor) else value
+            for key, value in values.items()
+        }
+    return state
 
 
 def _field(name: str, value: object, optimizer: Optimizer) -> Field:

@@ -13,6 +13,7 @@ from typing import Final
 
 PAGE: Final = 4096
 HUGE_PAGE: Final = 2 << 20
+_MADV_DONTNEED: Final = 4
 _MADV_REMOVE: Final = 9
 _MADV_COLLAPSE: Final = 25
 _MAP_FIXED: Final = 0x10
@@ -24,13 +25,14 @@ _libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ct
 _libc.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
 
 
-def map_shared(fd: int, size_bytes: int, offset: int) -> memoryview:
-    """Map a stretch of a memory file so that huge pages fit.
+def map_file(fd: int, size_bytes: int, offset: int, *, private: bool = False) -> memoryview:
+    """Map a range of a memory file so that huge pages fit.
 
     Args:
         fd: The file.
         size_bytes: How much of it.
         offset: Where in the file it begins, a multiple of HUGE_PAGE.
+        private: Whether writes are to stay in this process; see `drop_private_pages`.
 
     Raises:
         OSError: It cannot be mapped.
@@ -39,7 +41,8 @@ def map_shared(fd: int, size_bytes: int, offset: int) -> memoryview:
     place = _reserve(size_bytes + HUGE_PAGE, _MAP_NORESERVE)
     address = ctypes.addressof(ctypes.c_char.from_buffer(place))
     shift = -address % HUGE_PAGE
-    access, flags = mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_SHARED | _MAP_FIXED
+    sharing = mmap.MAP_PRIVATE if private else mmap.MAP_SHARED
+    access, flags = mmap.PROT_READ | mmap.PROT_WRITE, sharing | _MAP_FIXED
     if _libc.mmap(address + shift, size_bytes, access, flags, fd, offset) != address + shift:
         raise OSError(ctypes.get_errno(), "the arena could not be mapped")
     return memoryview(place)[shift : shift + size_bytes]
@@ -53,6 +56,14 @@ def populate(address: int, size_bytes: int) -> None:
         ctypes.c_char.from_address(place).value  # noqa: B018  # makes the first of its small pages
     if first < end:
         _libc.madvise(first, end - first, _MADV_COLLAPSE)  # where that fails, they stay small
+
+
+def drop_private_pages(address: int, size_bytes: int) -> None:
+    """Undo what this process has written to a private mapping: it reads as the file does again.
+
+    A page that was never written to is the file's own, so this costs microseconds.
+    """
+    _libc.madvise(address, size_bytes, _MADV_DONTNEED)
 
 
 def give_back(address: int, size_bytes: int) -> None:

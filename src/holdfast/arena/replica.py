@@ -1,38 +1,81 @@
-"""Replica: everything that training changes, in one flat and aligned stretch of memory.
+"""Replica: everything that training changes, in one flat and aligned range of memory.
 
-Parameters, buffers and optimizer state lie behind each other, and the model and the optimizer
-work on views of them. So a checkpoint, a copy to a new worker and a comparison of two workers
-are each one pass over bytes, and none of them knows what a model is. The memory is either this
-process's own (`private`) or a section of the arena, which outlives the process.
+Parameters, buffers, modules kept next to the model and optimizer state lie one after the other:
+
+    parameters | buffers | kept modules | optimizer state
+
+The optimizer works on views of it, and so does the model, but for its buffers: those in here change
+at a commit alone (see `worker.buffers`). So a checkpoint, a copy to a new worker and a comparison
+of two workers are each one pass over bytes, and none of them knows what a model is.
 """
 
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Final, TypeVar
 
 import torch
 from torch import nn
 from torch.optim import Optimizer
 
 from holdfast.arena import optimizer_state
-from holdfast.arena.layout import Layout
+from holdfast.arena.layout import Entry, Layout, aligned
 from holdfast.arena.tensors import field_of, pack_by_dtype, views
 from holdfast.errors import JobError
 
-MODEL = "model."
+MODEL: Final = "model."
+KEPT: Final = "kept."
+_DIGEST_MASK: Final = 2**63 - 1
+
+T = TypeVar("T")
 
 
-def replica_layout(model: nn.Module, optimizer: Optimizer) -> Layout:
-    """The layout of what training changes: parameters, buffers, then optimizer state.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trained:
+    """The objects whose tensors make up a replica.
+
+    Attributes:
+        model: What is trained.
+        optimizer: Holds parameters of `model` and has taken no step.
+        kept: Further modules that the user keeps next to the model, such as an average of it.
+    """
+
+    model: nn.Module
+    optimizer: Optimizer
+    kept: Mapping[str, nn.Module] = field(default_factory=dict)
+
+    def kept_parameters(self) -> dict[str, nn.Parameter]:
+        """Parameters of kept modules by their name in a replica, without the model's own."""
+        own = set(map(id, self.model.parameters()))
+        return {n: p for n, p in self._kept(lambda m: m.named_parameters()) if id(p) not in own}
+
+    def kept_buffers(self) -> dict[str, torch.Tensor]:
+        """Buffers of kept modules by their name in a replica, without the model's own."""
+        own = set(map(id, self.model.buffers()))
+        return {n: b for n, b in self._kept(lambda m: m.named_buffers()) if id(b) not in own}
+
+    def _kept(self, of: Callable[[nn.Module], Iterator[tuple[str, T]]]) -> Iterator[tuple[str, T]]:
+        for name, module in self.kept.items():
+            for key, tensor in of(module):
+                yield f"{KEPT}{name}.{key}", tensor
+
+
+def replica_layout(trained: Trained) -> Layout:
+    """The layout of what training changes.
 
     Raises:
         JobError: The optimizer is not one that can be laid out.
     """
+    model, optimizer = trained.model, trained.optimizer
     names: dict[torch.Tensor, str] = {p: name for name, p in model.named_parameters()}
+    kept = {**trained.kept_parameters(), **trained.kept_buffers()}
     return Layout.pack(
         [
             *pack_by_dtype(field_of(MODEL + n, p) for p, n in names.items()).entries,
             *pack_by_dtype(field_of(MODEL + n, b) for n, b in model.named_buffers()).entries,
+            *pack_by_dtype(field_of(n, tensor) for n, tensor in kept.items()).entries,
             *optimizer_state.expected_fields(optimizer, names),
         ]
     )
@@ -42,69 +85,67 @@ class Replica:
     """One worker's copy of the trained state.
 
     Args:
-        model: Its parameters and buffers are moved into the flat memory.
-        optimizer: Holds parameters of `model` and has taken no step.
-        layout: Of the two, from `replica_layout`.
+        trained: Their tensors are moved into the flat memory.
+        layout: From `replica_layout`.
         flat: The memory to move to, uint8[layout.size_bytes], aligned to 64 bytes.
         empty: Whether to leave that as it is: all of it will be written to.
 
     Attributes:
         flat: All of the state; padding is zero.
         parameters: The model's parameters by name.
-        buffers: Views of the model's buffers by name.
+        buffers: The committed values of the model's buffers by name.
     """
 
     def __init__(
-        self,
-        model: nn.Module,
-        optimizer: Optimizer,
-        layout: Layout,
-        flat: torch.Tensor,
-        *,
-        empty: bool = False,
+        self, trained: Trained, layout: Layout, flat: torch.Tensor, *, empty: bool = False
     ) -> None:
-        self.model, self.optimizer = model, optimizer
+        self.model, self.optimizer = trained.model, trained.optimizer
         self.layout, self.flat = layout, flat
-        self.parameters = dict(model.named_parameters())
+        self.parameters = dict(self.model.named_parameters())
         self._names: dict[torch.Tensor, str] = {p: name for name, p in self.parameters.items()}
         self._views = views(self.flat, self.layout)
         if not empty:
             flat.zero_()
+        self._moved = {MODEL + n: p for n, p in self.parameters.items()} | trained.kept_parameters()
+        self.buffers = {name: self._views[MODEL + name] for name, _ in self.model.named_buffers()}
+        kept_buffers = trained.kept_buffers()
+        own = {id(buffer): name for name, buffer in kept_buffers.items()}
+        self._kept_places = [
+            (module, key, own[id(buffer)])
+            for kept in trained.kept.values()
+            for module in kept.modules()
+            for key, buffer in module._buffers.items()
+            if id(buffer) in own
+        ]
         with torch.no_grad():
-            for name, parameter in self.parameters.items():
-                target = self._views[MODEL + name]
+            for name, parameter in self._moved.items():
                 if not empty:
-                    target.copy_(parameter)
-                parameter.data = target
-        self.buffers = {name: self._views[MODEL + name] for name, _ in model.named_buffers()}
-        homes = {id(buffer): self.buffers[name] for name, buffer in model.named_buffers()}
-        self._homes = {  # a buffer that several modules share has several names and one home
-            name: homes[id(buffer)] for name, buffer in model.named_buffers(remove_duplicate=False)
-        }
-        self.capture_buffers()
+                    self._views[name].copy_(parameter)
+                parameter.data = self._views[name]
+            for name, buffer in self.model.named_buffers():
+                self.buffers[name].copy_(buffer)
+            for name, buffer in kept_buffers.items():
+                self._views[name].copy_(buffer)
+        self.capture_modules()
+        self.capture_optimizer()
 
-    def capture_buffers(self) -> None:
-        """Take back buffers that the model has bound to tensors of its own.
+    def capture_modules(self) -> None:
+        """Take in parameters and kept buffers that user code has bound to memory of its own.
 
         Raises:
-            JobError: A buffer has changed its shape.
+            JobError: One has changed its shape.
         """
-        for prefix, module in self.model.named_modules():
-            for key, buffer in module._buffers.items():
-                name = f"{prefix}.{key}" if prefix else key
-                home = self._homes.get(name)
-                if buffer is None or home is None or buffer is home:
-                    continue
-                if buffer.shape != home.shape:
-                    raise JobError(
-                        f"buffer {name} changed its shape from {tuple(home.shape)} to "
-                        f"{tuple(buffer.shape)} in training; give it its final shape at the start"
-                    )
-                home.copy_(buffer)
-                module._buffers[key] = home
+        for name, parameter in self._moved.items():
+            home = self._views[name]
+            if parameter.data_ptr() != home.data_ptr():
+                parameter.data = home.copy_(_of_shape(name, parameter.data, home))
+        for module, key, name in self._kept_places:
+            buffer, home = module._buffers[key], self._views[name]
+            if buffer is not home:
+                module._buffers[key] = home.copy_(_of_shape(name, buffer, home))
 
     def capture_optimizer(self) -> None:
-        """Take in state that the optimizer has made since, so that it too lies in `flat`.
+        """Take in state that the optimizer has bound to memory of its own.
 
         Raises:
             JobError: It made something that it did not make at first.
@@ -132,8 +173,8 @@ class Replica:
             for key, value in state.items()
             if value is not None
         }
-        names = {entry.name for entry in self.layout.entries if not entry.name.startswith(MODEL)}
-        return frozenset(names - present)
+        names = {entry.name for entry in self.layout.entries}
+        return frozenset(filter(optimizer_state.is_one, names - present))
 
     def restored(self, absent: frozenset[str]) -> None:
         """Hand state that was written into `flat` to the optimizer, save what is `absent`."""
@@ -145,11 +186,27 @@ class Replica:
                     key.removeprefix(prefix): self._views[key] for key in keys
                 }
 
-    def checksum(self) -> int:
-        """63 bits that tell two replicas apart, in one pass at the speed of memory."""
-        words = self.flat.view(torch.int64)
-        mixed = int(words.sum()) ^ int(words[::7].sum()) << 1
-        return mixed & (2**63 - 1)
+    def digest(self, start: int = 0, end: int | None = None) -> int:
+        """63 bits that tell two replicas apart, in one pass at the speed of memory.
+
+        A sum of integers does not depend on its order, and every single bit changes it.
+
+        Args:
+            start, end: Which bytes of `flat`, multiples of 8; by default all.
+        """
+        words = self.flat[start:end].view(torch.int64)
+        return (int(words.sum()) ^ int(words[::7].sum()) << 1) & _DIGEST_MASK
+
+    def entries_between(self, start: int, end: int) -> list[Entry]:
+        """The tensors that have bytes between `start` and `end`."""
+        return [e for e in self.layout.entries if e.offset < end and e.end > start]
+
+    @property
+    def buffer_range(self) -> tuple[int, int]:
+        """Where the model's buffers lie in `flat`, bytes."""
+        mine = {MODEL + name for name in self.buffers}
+        entries = [entry for entry in self.layout.entries if entry.name in mine]
+        return (entries[0].offset, aligned(entries[-1].end)) if entries else (0, 0)
 
     def weights_sha256(self) -> str:
         """SHA-256 over all parameters and buffers in name order: name, dtype, shape and bytes."""
@@ -161,3 +218,13 @@ class Replica:
             hasher.update(f"{name}\0{entry.dtype}\0{list(entry.shape)}\0".encode())
             hasher.update(flat[entry.offset : entry.end].numpy().data)
         return hasher.hexdigest()
+
+
+def _of_shape(name: str, tensor: torch.Tensor | None, home: torch.Tensor) -> torch.Tensor:
+    if tensor is None or tensor.shape != home.shape:
+        now = "None" if tensor is None else f"a tensor of shape {tuple(tensor.shape)}"
+        raise JobError(
+            f"{name} had shape {tuple(home.shape)} when training began and is {now} now; "
+            "it must keep its shape"
+        )
+    return tensor

@@ -82,6 +82,7 @@ def copy_past_cache(target: torch.Tensor, source: torch.Tensor) -> None:
         target: Contiguous.
         source: Contiguous, of the same dtype and number of elements.
     """
+    assert target.nbytes == source.nbytes, "a copy between different sizes"
     if source.device.type == "cpu":
         ctypes.memmove(target.data_ptr(), source.data_ptr(), target.nbytes)
     else:

@@ -83,6 +83,7 @@ class Header(_Record):
         tensors: The layout of the state, `size_bytes` long.
         absent: Tensors that had no value yet.
         state: What the user's code keeps, `session.state`.
+        user_state: What it keeps in PyTorch's own places; see `worker.user_state`.
         loss: That of the newest step.
         metrics: The newest evaluation.
         best: The best evaluation so far, where one is looked for.
@@ -98,6 +99,7 @@ class Header(_Record):
     size_bytes: int
     absent: tuple[str, ...]
     state: dict[str, Any]
+    user_state: dict[str, Any] = {}
     loss: float | None
     metrics: dict[str, float]
     best: Best = Best()

@@ -53,6 +53,7 @@ class Reduced:
         kept: The integer buffers of the first shard that was not empty.
         norm: The 2-norm of the mean gradient.
         values: What each member brought along.
+        digests: The digest that each member brought along.
     """
 
     weight: float
@@ -62,6 +63,7 @@ class Reduced:
     kept: Sequence[torch.Tensor]
     norm: float
     values: tuple[int, ...]
+    digests: tuple[int, ...]
 
 
 class TreeReducer:
@@ -148,13 +150,13 @@ class TreeReducer:
         """Forget the gradients that were lent: the step is over."""
         self._lent.clear()
 
-    def reduce(self, table: Sequence[int], step: int, value: int) -> Reduced:
+    def reduce(self, table: Sequence[int], step: int, value: int, digest: int) -> Reduced:
         """Sum the partial sums of all workers; the result lies in the root slot.
 
         Args:
             table: This worker's slot by node.
             step: The step that they belong to.
-            value: What this worker has to say to the others.
+            value, digest: What this worker has to say to the others.
 
         Raises:
             Aborted: The generation is over.
@@ -187,9 +189,10 @@ class TreeReducer:
             kept=[tensor.clone() for tensor in first.kept],
             norm=math.nan,
             values=values,
+            digests=(),
         )
-        self._group.barrier(Meeting.ROOT, step)
-        return self.reduced()
+        digests = self._group.barrier(Meeting.ROOT, step, digest)
+        return replace(self.reduced(), digests=digests)
 
     def reduced(self) -> Reduced:
         """What all have reduced; for those who were called away from the last barrier, too, if it

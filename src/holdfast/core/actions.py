@@ -16,10 +16,12 @@ class Opened:
     Attributes:
         generation: Its number.
         members: The host of every rank.
+        anew: Whether none of its workers may be of an older generation.
     """
 
     generation: int
     members: Mapping[int, str]
+    anew: bool = False
 
 
 @dataclass(frozen=True, slots=True)

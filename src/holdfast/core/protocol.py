@@ -40,6 +40,7 @@ class Failure:
         traceback: The worker's own, where it says more than the cause.
         fatal: Whether it would come again, whoever computes: there is no use in another worker.
         repeatable: Whether it may come again, being of the worker's own making.
+        rollback: Whether no worker's state can be trusted: all begin again from a checkpoint.
     """
 
     cause: str
@@ -47,6 +48,7 @@ class Failure:
     traceback: str = ""
     fatal: bool = False
     repeatable: bool = False
+    rollback: bool = False
 
 
 def may_follow(status: int) -> bool:

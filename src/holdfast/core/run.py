@@ -113,7 +113,7 @@ class Run:
         self._repeats, self._went_on_at = 0, now
         self._last_failure: tuple[str, int | None] = ("", None)
         self._saving, self._checkpoint = Saving(policy.checkpoint_s, now), checkpoint
-        self._stop = False
+        self._stop = self._anew = False
         for fact in facts:
             self._replay(fact)
         self._hosts: dict[str, Status] = {}
@@ -174,8 +174,8 @@ class Run:
 
     def _replay(self, fact: Fact) -> None:
         match fact:
-            case Opened(generation, members):
-                self.generation, self.members = generation, members
+            case Opened(generation, members, anew):
+                self.generation, self.members, self._anew = generation, members, anew
             case Ended(reason, culprit, result):
                 self.stage, self.reason = Stage.END, reason
                 self.culprit, self.result = culprit, result
@@ -238,6 +238,7 @@ class Run:
         again = failure.repeatable and soon and (failure.cause, start) == self._last_failure
         self._repeats = self._repeats + 1 if again else 0
         self._last_failure, self.culprit = (failure.cause, start), (rank, failure)
+        self._anew |= any(failure.rollback for failure in status.failed.values())
         what = f"rank {rank} {failure.cause}"
         if failure.fatal:
             return self._end(what)
@@ -253,6 +254,7 @@ class Run:
             return []
         if all(self._is_running(host) for host in self._member_hosts):
             self.stage, self._give_up_at = Stage.RUN, None
+            self._anew = self.policy.anew
             known = [self._hosts[host] for host in self._member_hosts]
             return [action for status in known for action in self._hear_member(status, now)]
         return self._open(now)
@@ -337,7 +339,8 @@ class Run:
         elif self._give_up_at is None:
             self._give_up_at = now + self.policy.patience_s
         left = [host for host in before if host in room and host not in self._member_hosts]
-        record = Record(Opened(self.generation, self.members))
+        self._anew |= self.policy.anew
+        record = Record(Opened(self.generation, self.members, self._anew))
         return [record, *self._orders_to([*self._member_hosts, *left])]
 
     def _go_on(self, now: float) -> list[RunAction]:
@@ -345,7 +348,7 @@ class Run:
         self._went_on_at = now
         reports = [self._hosts[host] for host in self._member_hosts]
         self.start = settle(self.members, reports, self._checkpoint)
-        self.stage = Stage.RUN
+        self.stage, self._anew = Stage.RUN, self.policy.anew
         self._waiting = dict.fromkeys(self._member_hosts)
         return [Sweep(), *self._orders_to(self._member_hosts)]
 
@@ -372,7 +375,7 @@ class Run:
                     generation=self.generation,
                     stage=self.stage,
                     ranks=self._member_hosts.get(host, ()),
-                    anew=self.policy.anew,
+                    anew=self._anew,
                     members=self.members,
                     start=self.start,
                     verdict=self._saving.verdict,

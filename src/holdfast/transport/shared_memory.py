@@ -42,6 +42,7 @@ class Meeting(enum.IntEnum):
     EVALUATED = 11
     END = 12
     RECHECK = 13
+    COMPARE = 14
 
 
 _DOING: Final = {
@@ -57,6 +58,7 @@ _DOING: Final = {
     Meeting.EVALUATION: "evaluating after step {step}",
     Meeting.EVALUATED: "evaluating after step {step}",
     Meeting.END: "at the end of its function",
+    Meeting.COMPARE: "comparing its replica after step {step}",
     Meeting.RECHECK: "computing shards of step {next} again",
 }
 

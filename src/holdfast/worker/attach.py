@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from functools import cached_property
 
 import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from holdfast.arena.replica import Replica, replica_layout
+from holdfast.arena.layout import Layout
+from holdfast.arena.replica import Replica, Trained, replica_layout
 from holdfast.core import tree
 from holdfast.core.seeds import seed_for
 from holdfast.data.dataset import seed_everything
@@ -17,8 +19,12 @@ from holdfast.errors import JobError
 from holdfast.job.spec import Job
 from holdfast.transport.shared_memory import Meeting, SharedMemoryGroup
 from holdfast.wire.messages import Release
+from holdfast.worker.compiled import compile_every_shape
+from holdfast.worker.ddp import DdpModel
 from holdfast.worker.room import check_room
+from holdfast.worker.seat import Left
 from holdfast.worker.sections import Sections
+from holdfast.worker.user_state import UserState
 
 ModelFactory = Callable[[], nn.Module]
 OptimizerFactory = Callable[[Iterable[nn.Parameter]], Optimizer]
@@ -35,6 +41,9 @@ class Assembly:
         optimizer: Gives its optimizer.
 
     Attributes:
+        module, optimizer: What is trained.
+        callable: The model as user code calls it.
+        kept: What user code keeps next to it, by name.
         replica, sections: Once the workers have met.
 
     Raises:
@@ -52,18 +61,14 @@ class Assembly:
         self._job, self._group, self._device = job, group, device
         self.sections: Sections | None = None
         self.replica: Replica | None = None
-        self._factories = model, optimizer
-        self._build()
-
-    def _build(self) -> None:
-        model, optimizer = self._factories
-        seed_everything(seed_for("attach", self._job.seed))
+        self.kept: dict[str, object] = {}
+        self._is_initial = True  # until another state has been asked for
+        seed_everything(seed_for("attach", job.seed))
         self.module = model()
         self.optimizer = optimizer([p for p in self.module.parameters() if p.requires_grad])
-        self._trained = {n: p for n, p in self.module.named_parameters() if p.requires_grad}
-        if not self._trained:
+        if not any(parameter.requires_grad for parameter in self.module.parameters()):
             raise JobError("the model has no parameter to train")
-        self._layout = replica_layout(self.module, self.optimizer)
+        self.callable = DdpModel(self.module) if job.sync == "ddp" else self.module
 
     def meet(self, units: list[Unit], release: Release) -> tuple[Replica, Sections]:
         """Make sure that all members train the same model, and have memory for it.
@@ -74,20 +79,23 @@ class Assembly:
 
         Raises:
             Aborted: The generation is over.
+            Left: All are to begin with the initial values, which this worker no longer has.
             JobError: They do not, or the host has too little memory.
         """
         group, size_bytes = self._group, self._layout.size_bytes
-        anew = not release.donors and not release.restore
-        if anew and self.replica is not None:
-            self.replica = None  # somebody's state may have been written there already
-            self._build()
+        if not (release.donors or release.restore or self._is_initial):
+            raise Left  # nobody is left with a state, and the initial one is lost here
+        taken = release.donors.get(group.rank, group.rank) != group.rank
+        self._is_initial &= not (taken or release.restore)
         # Before they share memory, for none must cut off what another writes to.
         different = "different models: their shapes differ"
         group.agree(Meeting.ATTACH, 0, self._layout.digest, different)
         if self.sections is None:
+            named = self.module.named_parameters()
+            trained = {n: p for n, p in named if p.requires_grad}
             self.sections = Sections(
                 group.arena,
-                self._trained if self._job.sync == "tree" else {},
+                trained if self._job.sync == "tree" else {},
                 dict(self.module.named_buffers()),
                 num_leaves=self._job.workers if self._job.merges_shards else self._job.shards,
                 num_shards=self._job.shards,
@@ -99,6 +107,21 @@ class Assembly:
         if self.replica is None:
             self.replica = self._moved_in(self.sections, units, empty=bool(release.donors))
         return self.replica, self.sections
+
+    @cached_property
+    def trained(self) -> Trained:
+        """What makes up a replica: no more is kept from the first use on."""
+        kept = {name: each for name, each in self.kept.items() if isinstance(each, nn.Module)}
+        return Trained(model=self.module, optimizer=self.optimizer, kept=kept)
+
+    @cached_property
+    def user_state(self) -> UserState:
+        """What user code keeps apart from tensors."""
+        return UserState(self.trained, self.kept)
+
+    @cached_property
+    def _layout(self) -> Layout:
+        return replica_layout(self.trained)
 
     @property
     def _in_arena(self) -> bool:
@@ -113,8 +136,7 @@ class Assembly:
             flat = sections.replica(rank, size_bytes)
         else:
             flat = torch.empty(size_bytes, dtype=torch.uint8, device=self._device)
-        replica = Replica(self.module, self.optimizer, self._layout, flat, empty=empty)
+        replica = Replica(self.trained, self._layout, flat, empty=empty)
         if self._job.compile:
-            # A shape's code must not depend on the shapes before it.
-            self.module.compile(dynamic=False)
+            compile_every_shape(self.module)
         return replica

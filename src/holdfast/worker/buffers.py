@@ -1,66 +1,116 @@
-"""A model's buffers (BatchNorm's statistics, say) through a step.
+"""Buffers: those of a model (BatchNorm's statistics, say) through a step.
 
-Every shard starts from the same ones. What it leaves in them goes to its slot beside the gradient:
-floating-point buffers are averaged by weight, integer buffers are those of the first shard.
+The replica holds the values from which every shard of the step starts; it changes at the commit
+alone. The model computes with tensors of its own. What a shard leaves in them goes to its slot next
+to the gradient: floating-point buffers are averaged by weight, integer buffers are those of the
+first shard.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 import torch
+from torch import nn
 
 from holdfast.arena.replica import Replica
 from holdfast.collectives.slot import Slot, SlotLayout
+from holdfast.errors import JobError
 
 
 class Buffers:
-    """The buffers of one worker's replica.
+    """The buffers of one worker's model.
 
     Args:
-        replica: Holds them.
+        replica: Holds their committed values.
         layout: Says which are averaged and which are kept.
     """
 
     def __init__(self, replica: Replica, layout: SlotLayout) -> None:
-        self._averaged = [replica.buffers[name] for name in layout.buffer_names]
-        self._kept = [replica.buffers[name] for name in layout.kept_names]
-        self._initial = [buffer.clone() for buffer in [*self._averaged, *self._kept]]
+        self._committed = replica.buffers
+        self._averaged, self._kept = layout.buffer_names, layout.kept_names
+        self._modules = list(replica.model.named_modules())
+        self._working = dict(replica.model.named_buffers())
+        names = {buffer: name for name, buffer in self._working.items()}
+        self._places = [  # a buffer that several modules share has several places and one name
+            (module, key, names[buffer])
+            for _, module in self._modules
+            for key, buffer in module._buffers.items()
+            if buffer is not None
+        ]
+        self._known = {(id(module), key) for module, key, _ in self._places}
 
-    def remember(self) -> None:
-        """Take the present values for those that every shard of the step starts from."""
-        for initial, buffer in zip(self._initial, [*self._averaged, *self._kept], strict=True):
-            initial.copy_(buffer)
+    def begin(self) -> None:
+        """Give the model the values from which every shard of the step starts.
 
-    def values(self) -> list[torch.Tensor]:
-        """Copies of the present values."""
-        return [buffer.clone() for buffer in [*self._averaged, *self._kept]]
+        Writes past autograd's version counters: a shard that is given up may still be in its
+        backward pass.
+        """
+        for module, key, name in self._places:
+            module._buffers[key] = self._working[name]
+        for name, buffer in self._working.items():
+            buffer.data.copy_(self._committed[name])
 
-    def put_back(self, values: Sequence[torch.Tensor]) -> None:
-        """Make what `values` has given the present values."""
-        for buffer, value in zip([*self._averaged, *self._kept], values, strict=True):
-            buffer.copy_(value)
-
-    def reset(self) -> None:
-        """Go back to the values that every shard starts from."""
-        for buffer, initial in zip([*self._averaged, *self._kept], self._initial, strict=True):
-            buffer.copy_(initial)
+    @contextmanager
+    def committed(self) -> Iterator[None]:
+        """Have the model compute with the committed values, though a shard may be half computed."""
+        bound = [module._buffers[key] for module, key, _ in self._places]
+        moved = [buffer.clone() for buffer in self._working.values()]
+        self.begin()
+        try:
+            yield
+        finally:
+            for buffer, value in zip(self._working.values(), moved, strict=True):
+                buffer.data.copy_(value)
+            for (module, key, _), buffer in zip(self._places, bound, strict=True):
+                module._buffers[key] = buffer
 
     def write_to(self, slot: Slot, weight: float) -> list[bool]:
-        """Write what a shard has left; returns which averaged buffers it has changed."""
-        for target, buffer in zip(slot.buffers, self._averaged, strict=True):
-            target.copy_(buffer * weight)
-        for target, buffer in zip(slot.kept, self._kept, strict=True):
-            target.copy_(buffer)
-        return [
-            not torch.equal(buffer, initial)
-            for buffer, initial in zip(self._averaged, self._initial, strict=False)
-        ]
+        """Write what a shard has left; returns which averaged buffers it has changed.
+
+        Raises:
+            JobError: A buffer is new, is gone, or has another shape than at the start.
+        """
+        left = self._left()
+        for target, name in zip(slot.buffers, self._averaged, strict=True):
+            target.copy_(left[name] * weight)
+        for target, name in zip(slot.kept, self._kept, strict=True):
+            target.copy_(left[name])
+        return [not torch.equal(left[name], self._committed[name]) for name in self._averaged]
 
     def take(self, root: Slot, changed: Sequence[bool], kept: Sequence[torch.Tensor]) -> None:
-        """Take over the means in `root`, where some shard changed them, and the `kept` ones."""
-        for buffer, mean, was_changed in zip(self._averaged, root.buffers, changed, strict=True):
+        """Commit the means in `root`, where some shard changed them, and the `kept` ones."""
+        means = zip(self._averaged, root.buffers, changed, strict=True)
+        for name, mean, was_changed in means:
             if was_changed:
-                buffer.copy_(mean)
-        for buffer, value in zip(self._kept, kept, strict=True):
-            buffer.copy_(value)
+                self._committed[name].copy_(mean)
+        for name, value in zip(self._kept, kept, strict=True):
+            self._committed[name].copy_(value)
+
+    def _left(self) -> dict[str, torch.Tensor]:
+        """The tensors that the model's buffers are now, by name."""
+        found = {}
+        for module, key, name in self._places:
+            buffer, start = module._buffers.get(key), self._working[name]
+            if buffer is None or buffer.shape != start.shape:
+                now = "None" if buffer is None else f"a tensor of shape {tuple(buffer.shape)}"
+                raise JobError(
+                    f"buffer {name} had shape {tuple(start.shape)} at the start and is {now} after "
+                    "a shard; give it its final shape in the model's constructor"
+                )
+            if name not in found or buffer is not start:
+                found[name] = buffer
+        for prefix, module in self._modules:
+            self._check_none_is_new(prefix, module)
+        return found
+
+    def _check_none_is_new(self, prefix: str, module: nn.Module) -> None:
+        for key, buffer in module._buffers.items():
+            if buffer is not None and (id(module), key) not in self._known:
+                name = f"{prefix}.{key}" if prefix else key
+                raise JobError(
+                    f"buffer {name} did not exist when training began, so other workers and "
+                    "checkpoints do not have it; register it with a tensor of its final shape in "
+                    "the model's constructor"
+                )

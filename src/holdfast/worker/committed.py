@@ -6,6 +6,7 @@ import enum
 import functools
 import operator
 from dataclasses import dataclass
+from typing import Final
 
 from holdfast.arena.memory import Word
 from holdfast.collectives.exact import Reduced
@@ -19,6 +20,50 @@ class Asked(enum.IntFlag):
     NOTHING = 0
     STOP = 1
     SAVE = 2
+
+
+_ASKED_BITS: Final = 2
+_ASKED_MASK: Final = (1 << _ASKED_BITS) - 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Brought:
+    """What a worker tells the others when it comes to a commit.
+
+    Attributes:
+        asked: What it has seen that the run is asked for.
+        user_state: A digest of what its user code keeps; 56 bits.
+        replica: A digest of part of its replica.
+    """
+
+    asked: Asked
+    user_state: int
+    replica: int
+
+    @property
+    def value(self) -> int:
+        """All of it but the digest of the replica, in a word."""
+        return self.user_state << _ASKED_BITS | self.asked
+
+
+def check_user_states(group: SharedMemoryGroup, reduced: Reduced) -> None:
+    """Raises: UserStatesDiffer: Members have come to a commit with different user states."""
+    digests = [value >> _ASKED_BITS for value in reduced.values]
+    for rank, each in zip(group.members, digests, strict=True):
+        if each != digests[0]:
+            raise UserStatesDiffer(group.members[0], rank)
+
+
+class UserStatesDiffer(Exception):
+    """What user code keeps is not the same on two ranks.
+
+    Args:
+        first, other: Which.
+    """
+
+    def __init__(self, first: int, other: int) -> None:
+        super().__init__(first, other)
+        self.first, self.other = first, other
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,5 +96,5 @@ def commit_step(group: SharedMemoryGroup, step: int, reduced: Reduced, norm: flo
         logged=reduced.logged,
         norm=norm,
         skipped=not is_finite(norm),
-        asked=Asked(functools.reduce(operator.or_, reduced.values)),
+        asked=Asked(functools.reduce(operator.or_, reduced.values) & _ASKED_MASK),
     )

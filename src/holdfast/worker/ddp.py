@@ -12,6 +12,8 @@ begin anew from the newest checkpoint.
 from __future__ import annotations
 
 import math
+from contextlib import AbstractContextManager
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -28,7 +30,8 @@ from holdfast.errors import JobError
 from holdfast.job.spec import NonFinite
 from holdfast.transport.shared_memory import Meeting, SharedMemoryGroup
 from holdfast.worker.buffers import Buffers
-from holdfast.worker.committed import Asked, Committed, commit_step
+from holdfast.worker.committed import Brought, Committed, check_user_states, commit_step
+from holdfast.worker.comparison import Comparison
 from holdfast.worker.echo import await_abort, may_be_one
 from holdfast.worker.finite import is_finite, not_finite
 from holdfast.worker.rendezvous import meet
@@ -36,19 +39,39 @@ from holdfast.worker.sections import Sections
 from holdfast.worker.step import check_loss, check_room_for
 
 
+class DdpModel(nn.Module):
+    """A model that user code can hold before DistributedDataParallel can wrap it.
+
+    Args:
+        module: The model.
+    """
+
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__()
+        self.module = module
+        self._wrappers: list[DistributedDataParallel] = []  # a list, so that it is no submodule
+
+    def wrap(self, wrapper: DistributedDataParallel) -> None:
+        """Call the model through `wrapper` from now on."""
+        self._wrappers.append(wrapper)
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        model = self._wrappers[-1] if self._wrappers else self.module
+        return model(*args, **kwargs)
+
+
 class DdpStepper:
     """Computes steps on one worker; the workers' batches are its leaves.
 
     Args:
         replica: What is trained.
+        model: What user code calls.
         sections: The shared memory; its slots hold no gradient.
+        comparison: Of the replica with those of others.
         group: The workers.
         port: Where they meet; 0 takes a free port.
         clip_norm: The longest gradient, or None.
         non_finite: What to do with a gradient that is not finite; none is computed again.
-
-    Attributes:
-        model: What the user's code is to call.
 
     Raises:
         JobError: The port is taken.
@@ -57,14 +80,16 @@ class DdpStepper:
     def __init__(
         self,
         replica: Replica,
+        model: DdpModel,
         sections: Sections,
+        comparison: Comparison,
         group: SharedMemoryGroup,
         *,
         port: int,
         clip_norm: float | None,
         non_finite: NonFinite,
     ) -> None:
-        self._replica, self._group = replica, group
+        self._replica, self._comparison, self._group = replica, comparison, group
         self._clip_norm, self._non_finite = clip_norm, non_finite
         device = replica.flat.device
         own_gpus = device.type == "cuda" and torch.cuda.device_count() >= len(group.members)
@@ -74,12 +99,15 @@ class DdpStepper:
             rank=group.rank,
             world_size=len(group.members),
         )
-        self.model = DistributedDataParallel(
-            replica.model,
-            device_ids=[device.index] if device.type == "cuda" else None,
-            broadcast_buffers=False,  # they are averaged at the end of the step
+        model.wrap(
+            DistributedDataParallel(
+                replica.model,
+                device_ids=[device.index] if device.type == "cuda" else None,
+                broadcast_buffers=False,  # they are averaged at the end of the step
+            )
         )
         self._buffers = Buffers(replica, sections.slot_layout)
+        self._buffers.begin()
         self._reducer = TreeReducer(
             group,
             tables=sections.tables,
@@ -135,6 +163,10 @@ class DdpStepper:
         assert leaf == self._group.rank, "a worker's batch is its own leaf"
         return self._done
 
+    def committed_buffers(self) -> AbstractContextManager[None]:
+        """As `Stepper.committed_buffers`."""
+        return self._buffers.committed()
+
     def log(self, values: dict[str, float]) -> None:
         """Add values to what the batch logs.
 
@@ -156,33 +188,31 @@ class DdpStepper:
                 "give a batch that is to be skipped the weight 0"
             )
         self._done = True
-        self._replica.capture_buffers()
         changed = self._buffers.write_to(self._slot, self._weight)
         self._slot.used.copy_(torch.tensor(changed, dtype=torch.uint8))
         self._slot.write_logged(self._logged, self._weight)
 
     def abandon(self) -> None:
         """As `Stepper.abandon`."""
-        self._replica.capture_buffers()
-        self._buffers.reset()
+        self._buffers.begin()
         self._replica.optimizer.zero_grad()
 
-    def commit(self, step: int, asked: Asked) -> Committed:
+    def commit(self, step: int, brought: Brought) -> Committed:
         """Check, clip, update and commit; as `Stepper.commit`."""
         arena, rank = self._group.arena, self._group.rank
         arena.enter(rank, Phase.REDUCE)
         table = [tree.ABSENT] * tree.num_nodes(len(self._group.members))
         table[tree.leaf(rank, len(self._group.members))] = 0
-        reduced = self._reducer.reduce(table, step, asked)
+        reduced = self._reducer.reduce(table, step, brought.value, brought.replica)
+        check_user_states(self._group, reduced)
+        self._comparison.check(step, reduced.digests)
         norm = self._checked_norm(step)
         arena.enter(rank, Phase.UPDATE)
         if is_finite(norm):
             self._replica.optimizer.step()
             self._replica.capture_optimizer()
             self._buffers.take(self._root, reduced.used.tolist(), reduced.kept)
-            self._buffers.remember()
-        else:
-            self._buffers.reset()
+        self._buffers.begin()
         self._replica.optimizer.zero_grad()
         self._done = False
         return commit_step(self._group, step, reduced, norm)
@@ -195,6 +225,7 @@ class DdpStepper:
         }
         length = nn.utils.get_total_norm(gradients.values())
         if not is_finite(float(length)):
+            self._comparison.check_all(step)  # a wrong weight is a cause of that, too
             if self._non_finite != "skip":
                 raise not_finite(step, gradients)
         elif self._clip_norm is not None:

@@ -9,8 +9,15 @@ from typing import Final
 
 import torch
 
-from holdfast.errors import BY_NAME, HardwareError, HoldfastError, OutOfMemory
+from holdfast.errors import (
+    BY_NAME,
+    HardwareError,
+    HoldfastError,
+    OutOfMemory,
+    ReplicaError,
+)
 from holdfast.wire.messages import Failed
+from holdfast.worker.compiled import explained
 
 MESSAGE_CHARS: Final = 4_000
 TRACEBACK_CHARS: Final = 32_000
@@ -20,6 +27,7 @@ traceback; the rest is in the log."""
 
 def failure(rank: int, error: BaseException) -> Failed:
     """What to tell of `error`, which has ended worker `rank`."""
+    error = explained(error)
     if not _lacks_memory(error):
         return Failed(
             rank=rank,
@@ -41,7 +49,7 @@ def failure(rank: int, error: BaseException) -> Failed:
 
 def _name_of(kind: type[BaseException]) -> str:
     """A class's name, with its module's where it is the user's own and called like one of ours."""
-    known = {*BY_NAME, HardwareError.__name__}
+    known = {*BY_NAME, HardwareError.__name__, ReplicaError.__name__}
     if issubclass(kind, HoldfastError) or kind.__name__ not in known:
         return kind.__name__
     return f"{kind.__module__}.{kind.__name__}"

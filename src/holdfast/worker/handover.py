@@ -63,7 +63,8 @@ class Handover:
         furthest = group.members[positions.index(max(positions))]
         if donor != rank:
             self._take(donor)
-            progress = Progress.taken_over(self._letter_of(furthest)["progress"])
+            found = Progress.taken_over(self._letter_of(furthest)["progress"])
+            progress = progress.replaced_by(found)
         elif position < max(positions):
             progress.follow(Progress.taken_over(self._letter_of(furthest)["progress"]))
         group.barrier(Meeting.COPIED, release.step)
@@ -71,6 +72,16 @@ class Handover:
             memory = self._staged(rank)
             give_back(memory.data_ptr(), memory.numel())
         return progress
+
+    def exchange(self, progress: Progress, *ranks: int) -> list[Progress]:
+        """Tell the others of this worker's progress; returns that of some `ranks`.
+
+        Raises:
+            Aborted: The generation is over.
+        """
+        self._write_letter(progress)
+        self._group.barrier(Meeting.COMPARE, progress.step)
+        return [Progress.taken_over(self._letter_of(rank)["progress"]) for rank in ranks]
 
     def _stage(self) -> None:
         if not self._in_arena:

@@ -66,6 +66,7 @@ class Journal:
                 progress = Progress(
                     step=found.step,
                     state=found.state,
+                    user_state=found.user_state,
                     loss=found.loss,
                     metrics=found.metrics,
                     best=found.best,
@@ -194,6 +195,7 @@ class Journal:
             size_bytes=layout.size_bytes,
             absent=tuple(sorted(replica.absent)),
             state=progress.state,
+            user_state=progress.user_state,
             loss=progress.loss,
             metrics=progress.metrics,
             best=progress.best,

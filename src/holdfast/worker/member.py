@@ -11,7 +11,7 @@ nobody has a state yet. Who has none takes that of another member, or all load a
 from __future__ import annotations
 
 import contextlib
-import copy
+from collections.abc import Callable
 from typing import Any
 
 from holdfast.arena.memory import Arena, Phase, Word
@@ -25,8 +25,10 @@ from holdfast.wire.launch import Launch
 from holdfast.wire.messages import Release
 from holdfast.worker import device
 from holdfast.worker.attach import Assembly, ModelFactory, OptimizerFactory
-from holdfast.worker.committed import Asked, Committed
-from holdfast.worker.ddp import DdpStepper
+from holdfast.worker.committed import Asked, Brought, Committed, UserStatesDiffer
+from holdfast.worker.compared_state import ComparedState
+from holdfast.worker.comparison import Comparison
+from holdfast.worker.ddp import DdpModel, DdpStepper
 from holdfast.worker.evaluation import Evaluator
 from holdfast.worker.handover import Handover
 from holdfast.worker.journal import Journal
@@ -69,11 +71,13 @@ class Member:
         self._assembly: Assembly | None = None
         self._stepper: Stepper | DdpStepper | None = None
         self._committed: int | None = None
-        self._state_before: tuple[dict[str, Any], dict[str, Any]] | None = None
+        self._compared: ComparedState | None = None
+        self._after_commit: Callable[[], None] = lambda: None
+        self._rechecks = False
         self._times = arena.times(rank)
 
     def assemble(self, model: ModelFactory, optimizer: OptimizerFactory) -> Assembly:
-        """Build what is to be trained, and join the others.
+        """Build what is to be trained.
 
         Raises:
             JobError: It cannot be trained.
@@ -81,8 +85,41 @@ class Member:
         if self._assembly is not None:
             raise JobError("session.attach was called twice; a run trains one model")
         self._assembly = Assembly(self.job, self.group, self.device, model, optimizer)
-        self.join()
         return self._assembly
+
+    def keep(self, name: str, kept: object) -> None:
+        """Make `kept` part of the run's state.
+
+        Raises:
+            JobError: There is no model, training has begun, or the name is taken.
+        """
+        if self._assembly is None:
+            raise JobError("call session.attach(model, optimizer) before session.keep")
+        if self._stepper is not None:
+            raise JobError(
+                f"session.keep({name!r}, …) was called after the run's state was asked for; call "
+                "it right after session.attach"
+            )
+        if name in self._assembly.kept or "." in name:
+            raise JobError(f"session.keep needs a name without dots for each object, not {name!r}")
+        self._assembly.kept[name] = kept
+
+    def join_once(self) -> None:
+        """Join the others if there is a model to train, and that has not been done."""
+        if self._assembly is not None and self._stepper is None:
+            self.join()
+
+    def begin_loop(self, after_commit: Callable[[], None]) -> None:
+        """Note what user code keeps when its loop over shards begins.
+
+        Args:
+            after_commit: Called after every commit from now on.
+
+        Raises:
+            JobError: Some of it cannot be saved.
+        """
+        self._after_commit = after_commit
+        self._state.remember(self.progress)
 
     @property
     def stepper(self) -> Stepper | DdpStepper:
@@ -94,6 +131,11 @@ class Member:
         if self._stepper is None:
             raise JobError("call session.attach(model, optimizer) first")
         return self._stepper
+
+    @property
+    def _state(self) -> ComparedState:
+        assert self._compared is not None, "the members have not met"
+        return self._compared
 
     def join(self) -> None:
         """Stand still until a generation begins, and come to where it goes on.
@@ -117,7 +159,7 @@ class Member:
         """Whether shards are computed again, to find out why a gradient is not finite; nothing of
         what user code does meanwhile counts.
         """
-        return self._state_before is not None
+        return self._rechecks
 
     def commit(self) -> bool:
         """Commit the step in hand; returns False if there are units to be computed again first.
@@ -130,8 +172,15 @@ class Member:
         asked = Asked.STOP if arena.stop_requested else Asked.NOTHING
         if arena.save_requested > self._journal.begun_in(arena.generation):
             asked |= Asked.SAVE
+        brought = Brought(
+            asked=asked,
+            user_state=self._state.user_digest(self.progress),
+            replica=self._state.comparison.digest(self.progress.step),
+        )
         try:
-            committed = self.stepper.commit(self.progress.step, asked)
+            committed = self.stepper.commit(self.progress.step, brought)
+        except UserStatesDiffer as found:
+            self._state.refuse(self.progress, found.first, found.other)
         except HardwareError as error:
             raise Condemned(error) from None
         arena.enter(self.group.rank, Phase.DATA)
@@ -154,23 +203,25 @@ class Member:
         """
         assert self._assembly is not None
         assert self._assembly.replica is not None
+        if self.progress.step == self.progress.saved:
+            return
         self.group.arena.enter(self.group.rank, Phase.CHECKPOINT)
+        try:
+            self._state.compare_all(self.progress)
+        except HardwareError as error:
+            raise Condemned(error) from None
         self._journal.checkpoint(self._assembly.replica, self.group, self.progress, final=final)
 
     def finish(self) -> None:
-        """Compare the replicas, and make the last step durable, with the others.
+        """Make the last step durable, with the others.
 
         Raises:
             Aborted: The generation is over.
-            JobError: The replicas differ.
         """
+        self.join_once()
         self.group.barrier(Meeting.END, self.progress.step)
-        if self._assembly is None:
-            return
-        assert self._assembly.replica is not None
-        checksum = self._assembly.replica.checksum()
-        self.group.agree(Meeting.END, self.progress.step, checksum, "different weights at the end")
-        self.save(final=True)
+        if self._assembly is not None:
+            self.save(final=True)
 
     def result(self) -> dict[str, Any]:
         """What the run has come to; the same from every member."""
@@ -191,13 +242,10 @@ class Member:
     def _begin_recheck(self) -> None:
         assert isinstance(self._stepper, Stepper)
         self.units = [alone(shard) for shard in self._stepper.rechecked]
-        self._state_before = self.progress.state, copy.deepcopy(self.progress.state)
+        self._rechecks = True
 
     def _enter(self, release: Release) -> None:
-        if self._state_before is not None:  # user code may hold the dictionary itself
-            (self.progress.state, before), self._state_before = self._state_before, None
-            self.progress.state.clear()
-            self.progress.state.update(before)
+        self._rechecks = False
         self.group.enter(release.generation, release.members)
         plan = self.job.plan(len(release.members))
         self.units = units_of(plan, self.group.place, self.job)
@@ -211,7 +259,8 @@ class Member:
             self._restore(release, replica)
         self._journal.take_up(self.progress, writes=self.group.place == 0)
         if self._stepper is None:
-            self._stepper = self._new_stepper(replica, sections)
+            self._compared = ComparedState(self._assembly, self.group, self.progress.step)
+            self._stepper = self._new_stepper(replica, sections, self._compared.comparison)
             self.evaluator = Evaluator(
                 self.group, sections.evaluation, batch_size=self.job.batch, device=self.device
             )
@@ -233,39 +282,56 @@ class Member:
         if not own:
             self._committed = None  # until it has all of the other's state
             self._journal.take_up(self.progress, writes=False)
-        stepper = self._stepper if own else None
-        with stepper.at_rest() if isinstance(stepper, Stepper) else contextlib.nullcontext():
-            self.progress = handover.bring_together(release, self.progress)
+        self.progress = handover.bring_together(release, self.progress)
         self._committed = self.progress.step
-        if not own and isinstance(self._stepper, Stepper):
-            self._stepper.restart()
+        if not own:
+            self._restore_user_state()
+            if isinstance(self._stepper, Stepper):
+                self._stepper.restart()
+
+    def _restore_user_state(self) -> None:
+        assert self._assembly is not None
+        if self.progress.user_state:  # not before training has begun
+            self._assembly.user_state.restore(self.progress.user_state)
 
     def _restore(self, release: Release, replica: Replica) -> None:
         """Load the newest checkpoint that all can verify, or begin anew."""
-        self.progress = self._journal.restore(replica, self.group, release.restore)
+        restored = self._journal.restore(replica, self.group, release.restore)
+        self.progress = self.progress.replaced_by(restored)
+        self._restore_user_state()
         self.group.agree(
             Meeting.ATTACH,
             self.progress.step,
-            replica.checksum(),
+            replica.digest(),
             "different weights; the model's factory must draw from torch's seeded generator only",
         )
         self._committed = self.progress.step
         if isinstance(self._stepper, Stepper):
             self._stepper.restart()
 
-    def _new_stepper(self, replica: Replica, sections: Sections) -> Stepper | DdpStepper:
+    def _new_stepper(
+        self, replica: Replica, sections: Sections, comparison: Comparison
+    ) -> Stepper | DdpStepper:
         job = self.job
-        if job.sync == "ddp":
+        assert self._assembly is not None
+        if isinstance(self._assembly.callable, DdpModel):
             return DdpStepper(
                 replica,
+                self._assembly.callable,
                 sections,
+                comparison,
                 self.group,
                 port=job.port,
                 clip_norm=job.clip_norm,
                 non_finite=job.non_finite,
             )
         return Stepper(
-            replica, sections, self.group, clip_norm=job.clip_norm, non_finite=job.non_finite
+            replica,
+            sections,
+            comparison,
+            self.group,
+            clip_norm=job.clip_norm,
+            non_finite=job.non_finite,
         )
 
     def _note(self, committed: Committed) -> None:
@@ -289,6 +355,8 @@ class Member:
             save=Asked.SAVE in committed.asked,
             stop=Asked.STOP in committed.asked,
         )
+        self._after_commit()
+        self._state.remember(self.progress)
         self._committed = self.progress.step
         self.group.arena[self.group.rank, Word.SAMPLES] += samples
         self._journal.step(record, self._phases())

@@ -9,6 +9,7 @@ from typing import Any, Self
 
 from holdfast.checkpoint.manifest import Best
 from holdfast.errors import JobError
+from holdfast.worker.user_state import digest
 
 
 @dataclass(slots=True, kw_only=True)
@@ -20,6 +21,7 @@ class Progress:
         state: What user code keeps.
         state_then: What it kept when the newest step was committed: who takes over from here runs
             the code of the step after it again.
+        user_state: What it keeps in PyTorch's own places since then; see `worker.user_state`.
         loss: That of the newest step; None if there was none, or it was not finite.
         metrics: The newest results of the evaluation.
         best: The best evaluation so far, where one is looked for.
@@ -40,6 +42,7 @@ class Progress:
     step: int = 0
     state: dict[str, Any] = field(default_factory=dict)
     state_then: dict[str, Any] = field(default_factory=dict)
+    user_state: dict[str, Any] = field(default_factory=dict)
     loss: float | None = None
     metrics: dict[str, float] = field(default_factory=dict)
     best: Best = field(default_factory=Best)
@@ -61,14 +64,37 @@ class Progress:
         """Note one more step."""
         self.step += 1
         self.loss, self.record, self.save, self.stop = loss, record, save, stop
-        self.state_then, self.best_then = copy.deepcopy(self.state), self.best
+        self.best_then = self.best
         self.results, self.calls, self.calls_owed, self.owed = [], 0, 0, True
+
+    def remember(self, user_state: dict[str, Any]) -> None:
+        """Note what user code keeps, now that all it does between two steps is done.
+
+        Raises:
+            JobError: `state` holds what JSON cannot.
+        """
+        check_plain(self.state)
+        self.state_then, self.user_state = copy.deepcopy(self.state), user_state
+
+    @property
+    def user_digest(self) -> int:
+        """What tells whether two workers keep the same; 56 bits."""
+        return digest(self.state_then, self.user_state)
 
     @property
     def position(self) -> int:
         """Rises with all that workers do together between two steps."""
         measured = len(self.before) + len(self.results)
         return (measured << 1 | (self.saved == self.step)) << 1 | (not self.owed)
+
+    def replaced_by(self, other: Self) -> Self:
+        """`other`, whose state takes the place of this one's in the same dictionary: user code may
+        hold that.
+        """
+        self.state.clear()
+        self.state.update(other.state)
+        other.state = self.state
+        return other
 
     def follow(self, leader: Self) -> None:
         """Take over what others have done together since the newest step."""

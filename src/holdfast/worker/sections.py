@@ -10,7 +10,7 @@ import torch
 
 from holdfast.arena.layout import Field, Layout
 from holdfast.arena.memory import Arena
-from holdfast.arena.pages import PAGE, populate
+from holdfast.arena.pages import PAGE, drop_private_pages, populate
 from holdfast.arena.tensors import views
 from holdfast.collectives.slot import NAMES_BYTES, Slot, SlotLayout
 from holdfast.core import tree
@@ -37,6 +37,8 @@ class Sections:
         norms: float64[blocks].
         evaluation: For `worker.evaluation`.
         root: The slot of the reduced gradient.
+        private_gradients: The reduced gradient too, by parameter; what this process writes to it is
+            seen by this process alone, until `drop_private_writes`.
     """
 
     def __init__(
@@ -56,17 +58,22 @@ class Sections:
         num_slots = 2 * tree.max_partials(num_leaves)
         layout = Layout.pack(
             [
+                # First, so that each begins on a page whatever the world size.
+                Field("root", "U8", (slot_bytes,)),
+                Field("slots", "U8", (world_size, num_slots, slot_bytes)),
+                Field("replicas", "U8", (world_size, _paged(replica_bytes))),
+                Field("letters", "U8", (world_size, LETTER_BYTES)),
                 Field("tables", "I64", (world_size, tree.num_nodes(num_leaves))),
                 Field("norms", "F64", (num_blocks,)),
                 Field("evaluation", "F64", (num_shards, COLUMNS)),
                 Field("evaluation names", "U8", (NAMES_BYTES,)),
-                Field("letters", "U8", (world_size, LETTER_BYTES)),
-                Field("root", "U8", (slot_bytes,)),
-                Field("slots", "U8", (world_size, num_slots, slot_bytes)),
-                Field("replicas", "U8", (world_size, _paged(replica_bytes))),
             ]
         )
         memory = torch.frombuffer(arena.map_sections(layout.size_bytes), dtype=torch.uint8)
+        assert layout.entries[0].offset == 0, "the root begins where the sections do"
+        private = arena.map_privately(0, slot_bytes)
+        self._private_root = torch.frombuffer(private, dtype=torch.uint8)
+        self.private_gradients = Slot(self._private_root, self.slot_layout).gradients
         at = views(memory, layout)
         self.tables, self.norms, self.letters = at["tables"], at["norms"], at["letters"]
         self.evaluation = EvaluationTable(at["evaluation"], at["evaluation names"])
@@ -88,6 +95,10 @@ class Sections:
         stretches = [share, self._slots[rank, :partials]]
         for stretch in [*stretches, self._replicas[rank]] if with_replica else stretches:
             populate(stretch.data_ptr(), stretch.numel())
+
+    def drop_private_writes(self) -> None:
+        """Have `private_gradients` show what lies in `root` again."""
+        drop_private_pages(self._private_root.data_ptr(), self._private_root.numel())
 
     def used_bytes(self, partials: int) -> int:
         """What is written to in undisturbed training, replicas left out, where all workers together

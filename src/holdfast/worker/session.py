@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import nn
@@ -31,13 +31,14 @@ from holdfast.job.spec import Job
 from holdfast.worker import device, injection
 from holdfast.worker.attach import ModelFactory, OptimizerFactory
 from holdfast.worker.best import best_after, hope_is_lost
+from holdfast.worker.commit_hooks import CommitHooks, ScheduleFactory
 from holdfast.worker.evaluation import Measure
 from holdfast.worker.member import Member
+from holdfast.worker.progress import Progress
 from holdfast.worker.shard import Shard
 from holdfast.worker.step import Stepper
 
-ScheduleFactory = Callable[[int], Callable[[int], float]]
-"""From the number of steps of the run to a function from a step to the learning rate's factor."""
+K = TypeVar("K")
 
 
 class StopRequested(BaseException):
@@ -52,8 +53,7 @@ class Session:
 
     def __init__(self, job: Job, member: Member) -> None:
         self._job, self._member = job, member
-        self._base_rates: list[float] = []
-        self._schedule: ScheduleFactory | None = None
+        self._hooks = CommitHooks()
         self._evaluation: Callable[[], dict[str, float]] | None = None
         self._model: nn.Module | None = None
         self._optimizer: Optimizer | None = None
@@ -70,7 +70,7 @@ class Session:
     @property
     def step(self) -> int:
         """Steps committed so far."""
-        return self._member.progress.step
+        return self._progress.step
 
     @property
     def state(self) -> dict[str, Any]:
@@ -78,23 +78,28 @@ class Session:
 
         It is saved with every checkpoint and given back when the run is resumed, and to a worker
         that takes the place of a lost one; so it must hold plain JSON values, and the same ones on
-        every worker.
+        every worker. Change it in a function given to `on_commit`, not in the loop over shards.
         """
-        return self._member.progress.state
+        return self._progress.state
 
     @state.setter
     def state(self, state: dict[str, Any]) -> None:
-        self._member.progress.state = state
+        self._progress.state = state
 
     @property
     def loss(self) -> float | None:
         """The loss of the newest step; None if there was none, or it was not finite."""
-        return self._member.progress.loss
+        return self._progress.loss
 
     @property
     def metrics(self) -> dict[str, float]:
         """The newest results of the evaluation."""
-        return self._member.progress.metrics
+        return self._progress.metrics
+
+    @property
+    def _progress(self) -> Progress:
+        self._member.join_once()
+        return self._member.progress
 
     def attach(
         self,
@@ -103,7 +108,10 @@ class Session:
         *,
         schedule: ScheduleFactory | None = None,
     ) -> tuple[nn.Module, Optimizer]:
-        """Build what is to be trained; a resumed run gets the state it had.
+        """Build what is to be trained.
+
+        The state of a resumed run comes when the session is next asked for something, at the latest
+        in `shards`. Until then the model is as its factory has built it, on every worker alike.
 
         Args:
             model: Gives the model. Called with torch's generators seeded from the job.
@@ -112,13 +120,44 @@ class Session:
                 factor on the optimizer's learning rates; None leaves them alone.
 
         Raises:
-            JobError: Called twice, or the workers have built different models.
+            JobError: Called twice, or there is nothing to train.
         """
         assembly = self._member.assemble(model, optimizer)
         self._model, self._optimizer = assembly.module, assembly.optimizer
-        self._base_rates = [group["lr"] for group in self._optimizer.param_groups]
-        self._schedule = schedule
-        return self._member.stepper.model, self._optimizer
+        self._hooks.follow(self._optimizer, schedule)
+        return assembly.callable, self._optimizer
+
+    def keep(self, name: str, kept: K) -> K:
+        """Make something the user keeps next to the model part of the run's state.
+
+        It is saved with every checkpoint, given back when the run is resumed and to a worker that
+        takes the place of a lost one, and compared between workers. Change it in `on_commit`.
+
+        Args:
+            name: What checkpoints and errors call it.
+            kept: A module, such as `torch.optim.swa_utils.AveragedModel`, or anything else with
+                `state_dict` and `load_state_dict`, such as a scheduler of
+                `torch.optim.lr_scheduler`.
+
+        Returns:
+            `kept`.
+
+        Raises:
+            JobError: The model is not attached, training has begun, or the name is taken.
+        """
+        self._member.keep(name, kept)
+        return kept
+
+    def on_commit(self, callback: Callable[[], object]) -> None:
+        """Have `callback` called on every worker once for every committed step, in order.
+
+        It is the place for a scheduler's step, the update of an average, or a change of
+        `session.state`: a worker that owes no shard of a step does not run the loop over shards.
+        `session.step` counts the new step already, and `session.loss` is its loss.
+        """
+        if self._loop_begun:
+            raise JobError("session.on_commit was called in the loop over shards; call it before")
+        self._hooks.add(callback)
 
     def shards(self, dataset: object, *, epochs: int) -> Iterator[Shard]:
         """Walk through `dataset`, `epochs` times in all, from where the run is.
@@ -133,13 +172,16 @@ class Session:
         Raises:
             JobError: The model is not attached, or this is the second loop.
         """
-        member, stepper = self._member, self._member.stepper
+        member = self._member
+        member.join_once()
+        stepper = member.stepper
         if self._loop_begun:
             raise JobError("session.shards was called twice; a run has one training loop")
         self._loop_begun = True
         samples = as_dataset(dataset)
         order = self._begin(samples, epochs)
-        factor = self._schedule(order.total_steps) if self._schedule else None
+        self._hooks.begin(order.total_steps, self.step)
+        member.begin_loop(self._after_commit)
         check_abort = member.group.arena.check_abort
         loader = Loader(
             samples, order, member.units, settings=self.job.loader, check_abort=check_abort
@@ -152,7 +194,6 @@ class Session:
                     elif member.progress.stop:
                         raise StopRequested
                     else:
-                        self._set_rates(factor)
                         yield from self._one_step(loader, samples, order)
                 except Aborted:
                     member.join()
@@ -208,6 +249,12 @@ class Session:
         Raises:
             JobError: The model is not attached, or `measure` gave different names.
         """
+        if self._hooks.running:
+            raise JobError(
+                "session.evaluate was called in an on_commit callback; call it in the loop over "
+                "shards, or use session.evaluate_each_epoch"
+            )
+        self._member.join_once()
         while True:
             try:
                 return self._evaluate_once(dataset, measure)
@@ -313,7 +360,7 @@ class Session:
         if call == len(known):
             assert member.evaluator is not None
             assert self._model is not None
-            with self._autocast():
+            with self._autocast(), member.stepper.committed_buffers():
                 found = member.evaluator.evaluate(
                     member.shards, self._model, as_dataset(dataset), measure, progress.step
                 )
@@ -325,12 +372,11 @@ class Session:
         progress.metrics = progress.metrics | known[call]
         return known[call]
 
-    def _set_rates(self, factor: Callable[[int], float] | None) -> None:
-        if factor is not None:
-            assert self._optimizer is not None
-            groups = self._optimizer.param_groups
-            for group, rate in zip(groups, self._base_rates, strict=True):
-                group["lr"] = rate * factor(self.step)
+    def _after_commit(self) -> None:
+        arena, rank = self._member.group.arena, self._member.group.rank
+        before = arena.enter(rank, Phase.COMPUTE)
+        self._hooks.run(self.step)
+        arena.enter(rank, before)
 
     def _one_shard(self, loaded: Loaded, epoch: int) -> Iterator[Shard]:
         batch = loaded.batch

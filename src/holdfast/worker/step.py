@@ -12,8 +12,8 @@ both are there. What the reduction leaves in the root slot is what the optimizer
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 
 import torch
@@ -30,7 +30,8 @@ from holdfast.job.spec import NonFinite
 from holdfast.transport.shared_memory import Meeting, SharedMemoryGroup
 from holdfast.worker import injection
 from holdfast.worker.buffers import Buffers
-from holdfast.worker.committed import Asked, Committed, commit_step
+from holdfast.worker.committed import Brought, Committed, check_user_states, commit_step
+from holdfast.worker.comparison import Comparison
 from holdfast.worker.finite import is_finite, not_finite
 from holdfast.worker.partials import PartialSums
 from holdfast.worker.recheck import Recheck
@@ -79,33 +80,31 @@ class Stepper:
     Args:
         replica: What is trained.
         sections: The shared memory.
+        comparison: Of the replica with those of others.
         group: The workers.
         clip_norm: The longest gradient, or None.
         non_finite: What to do with a gradient that is not finite.
-
-    Attributes:
-        model: What the user's code is to call.
     """
 
     def __init__(
         self,
         replica: Replica,
         sections: Sections,
+        comparison: Comparison,
         group: SharedMemoryGroup,
         *,
         clip_norm: float | None,
         non_finite: NonFinite,
     ) -> None:
         self._replica, self._sections, self._group = replica, sections, group
+        self._comparison = comparison
         self._clip_norm, self._non_finite = clip_norm, non_finite
         layout = sections.slot_layout
         self._names = layout.parameter_names
         self._parameters = [replica.parameters[name] for name in self._names]
         self._buffers = Buffers(replica, layout)
         self._root_gradients = sections.root.gradients
-        # Whether the optimizer may be given what all workers read; the first update shows it.
-        self._lends_root = group.arena.world_size == 1
-        self._first_update = not self._lends_root
+        self._optimizer_reads_only = True  # until it is seen to write to the gradients
         self._reducer = TreeReducer(
             group,
             tables=sections.tables,
@@ -115,7 +114,6 @@ class Stepper:
             layout=layout,
             num_leaves=sections.num_leaves,
         )
-        self.model = replica.model
         self._shard: _ShardInHand | None = None
         self._recheck: Recheck | None = None
         self._members, self._one_unit, self._lone = group.members, False, False
@@ -126,22 +124,12 @@ class Stepper:
         """Begin the step anew, from the replica as it is."""
         if self._shard is not None:
             self._shard.orphaned = True
-            self._replica.capture_buffers()
-            self._buffers.reset()
         self._reducer.take_back()
         self._begin_step()
 
-    @contextmanager
-    def at_rest(self) -> Iterator[None]:
-        """Have the replica as it was when the step began, though a shard may be half computed."""
-        if self._shard is None:
-            yield
-            return
-        self._replica.capture_buffers()
-        moved = self._buffers.values()
-        self._buffers.reset()
-        yield
-        self._buffers.put_back(moved)
+    def committed_buffers(self) -> AbstractContextManager[None]:
+        """Have the model compute with the buffers of the newest commit meanwhile."""
+        return self._buffers.committed()
 
     def share_out(self, step: int, *, one_unit: bool, keep: bool) -> None:
         """Agree with the members that there are now on what is left of the step in hand.
@@ -177,6 +165,7 @@ class Stepper:
         number = self._sums_in_hand.take_slot()
         slot = self._sums_in_hand.slots(number)
         slot.stats.zero_()
+        self._buffers.begin()
         fired = [False] * len(self._parameters)
         self._shard = _ShardInHand(leaf=leaf, number=number, slot=slot, fired=fired)
         seed_everything(seed)
@@ -225,7 +214,6 @@ class Stepper:
         """Complete the shard's partial sum and add it to its sibling's, where that is here."""
         shard, self._shard = self._shard, None
         assert shard is not None, "no shard was begun"
-        self._replica.capture_buffers()
         if shard.orphaned:
             self._forget_gradients()
         elif shard.weight is None:
@@ -235,7 +223,6 @@ class Stepper:
         else:
             self._complete(shard, shard.weight)
             self._sums_in_hand.enter(shard.leaf, shard.number)
-        self._buffers.reset()
 
     def skip_shard(self, leaf: int) -> None:
         """Account for a shard that has no samples, or taught nothing: it weighs nothing."""
@@ -243,8 +230,6 @@ class Stepper:
 
     def abandon(self) -> None:
         """Forget what was computed of a step that will not be committed."""
-        self._replica.capture_buffers()
-        self._buffers.reset()
         self._shard = None
         self._forget_gradients()
         self.restart()
@@ -254,12 +239,12 @@ class Stepper:
         """The shards that this worker computes again in a recheck."""
         return [] if self._recheck is None else self._recheck.shards
 
-    def commit(self, step: int, asked: Asked) -> Committed | None:
+    def commit(self, step: int, brought: Brought) -> Committed | None:
         """Reduce, check, clip, update and commit.
 
         Args:
             step: The step that the shards belong to.
-            asked: What this worker has seen that the run is asked for.
+            brought: What this worker tells the others.
 
         Returns:
             The step; None if its gradient is to be rechecked: once what is `rechecked` has been
@@ -269,15 +254,21 @@ class Stepper:
             Aborted: The generation is over, and the step not committed by this worker.
             NonFiniteError: The gradient is not finite; nothing was changed.
             HardwareError: It is not finite because of this worker.
+            ReplicaError: Replicas differ, and this worker is to leave.
+            UserStatesDiffer: What user code keeps is not the same on all workers.
             JobError: The shards contradict each other.
         """
         arena, rank = self._group.arena, self._group.rank
         arena.enter(rank, Phase.REDUCE)
         if self._recheck is not None:
             self._recheck.settle(step, self._mean_gradients())
-        reduced = self._reducer.reduce(self._sums.table, step, asked)
-        if self._non_finite == "recompute" and not is_finite(reduced.norm):
-            reduced = self._reducer.reduce(self._sums.table, step, asked)  # maybe it was the sum
+        reduced = self._reduce(step, brought)
+        check_user_states(self._group, reduced)
+        self._comparison.check(step, reduced.digests)
+        if not is_finite(reduced.norm):
+            self._comparison.check_all(step)  # a wrong weight is a cause of that, too
+            if self._non_finite == "recompute":
+                reduced = self._reduce(step, brought)  # maybe it was the sum
         if is_finite(reduced.norm):
             if self._clip_norm is not None and reduced.norm > self._clip_norm:
                 self._reducer.scale_gradient(self._clip_norm / (reduced.norm + 1e-6), step)
@@ -288,6 +279,9 @@ class Stepper:
             return None
         arena[rank, Word.ROOTED] = step + 1
         return self._take_over(step, reduced)
+
+    def _reduce(self, step: int, brought: Brought) -> Reduced:
+        return self._reducer.reduce(self._sums.table, step, brought.value, brought.replica)
 
     def complete(self, step: int) -> Committed:
         """Commit a step that others may have committed, when this worker had been called away."""
@@ -319,19 +313,20 @@ class Stepper:
         """Step the optimizer on what lies in the root slot, and take over the buffers.
 
         All workers read that slot, and some optimizers write to the gradients (SGD with Nesterov's
-        momentum, where it takes all parameters together): one that did so in its first step works
-        on copies.
+        momentum, where it takes all parameters together; one that clips). What one writes stays in
+        this process: it is given private pages, or copies once it is known to write.
         """
         used = reduced.used.tolist()
-        gradients = self._root_gradients
-        if not self._lends_root:
-            gradients = [gradient.clone() for gradient in gradients]
+        gradients = self._sections.private_gradients
+        if not self._optimizer_reads_only:
+            gradients = [gradient.clone() for gradient in self._root_gradients]
+        versions = [gradient._version for gradient in gradients]
         for parameter, gradient, was_used in zip(self._parameters, gradients, used, strict=False):
             parameter.grad = gradient.to(parameter.device) if was_used else None
         self._replica.optimizer.step()
-        if self._first_update:
-            self._first_update = False
-            self._lends_root = all(map(torch.equal, gradients, self._root_gradients))
+        if versions != [gradient._version for gradient in gradients]:
+            self._optimizer_reads_only = False
+        self._sections.drop_private_writes()  # also those that autograd does not count
         self._forget_gradients()
         self._replica.capture_optimizer()
         self._buffers.take(self._sections.root, used[len(self._parameters) :], reduced.kept)
@@ -346,7 +341,7 @@ class Stepper:
         self._theirs = []
         own_slots = functools.partial(self._sections.slot, self._group.rank)
         self._sums = PartialSums(own_slots, self._sections.num_slots, self._sections.num_leaves)
-        self._buffers.remember()
+        self._buffers.begin()
 
     def _complete(self, shard: _ShardInHand, weight: float) -> None:
         """Write down what the shard says beside the gradients that are in its slot already."""

@@ -1,0 +1,98 @@
+"""Compared state: all that members must have alike between two steps, and how that is made sure.
+
+Tensors are compared by `worker.comparison`; what user code keeps apart from tensors by its digest.
+The latter may change between two steps alone, so a change within the loop over shards is refused on
+every worker, whether another one differs by then or not.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NoReturn
+
+from holdfast.errors import JobError
+from holdfast.transport.shared_memory import Meeting, SharedMemoryGroup
+from holdfast.worker.attach import Assembly
+from holdfast.worker.comparison import Comparison
+from holdfast.worker.handover import Handover
+from holdfast.worker.progress import Progress
+from holdfast.worker.user_state import difference, digest
+
+
+class ComparedState:
+    """That of one worker.
+
+    Args:
+        assembly: What it trains; the workers have met.
+        group: The workers.
+        step: Steps committed, when all replicas are known to be equal.
+
+    Attributes:
+        comparison: Of the replicas.
+    """
+
+    def __init__(self, assembly: Assembly, group: SharedMemoryGroup, step: int) -> None:
+        assert assembly.replica is not None
+        assert assembly.sections is not None
+        self._replica, self._sections = assembly.replica, assembly.sections
+        self._user_state, self._group = assembly.user_state, group
+        self.comparison = Comparison(assembly.replica, group, step)
+
+    def remember(self, progress: Progress) -> None:
+        """Note what user code keeps, now that all that it does between two steps is done.
+
+        Raises:
+            JobError: Some of it cannot be saved.
+        """
+        self._replica.capture_modules()
+        progress.remember(self._user_state.capture())
+
+    def user_digest(self, progress: Progress) -> int:
+        """What this worker brings to a commit: a digest of what user code keeps; 56 bits.
+
+        Raises:
+            JobError: That has changed since the last commit.
+        """
+        before = _kept(progress)
+        now = {"session.state": progress.state, **self._user_state.capture()}
+        if now != before:
+            raise JobError(
+                f"{difference(before, now)} changed in the loop over shards in step "
+                f"{progress.step + 1}: a worker that owes no shard of a step does not run the "
+                "loop, so the weights would depend on the workers. Change it in a function that "
+                "is given to session.on_commit"
+            )
+        return progress.user_digest
+
+    def refuse(self, progress: Progress, first: int, other: int) -> NoReturn:
+        """Tell with the others what two ranks keep that differs.
+
+        Raises:
+            Aborted: The generation is over.
+            JobError: Always.
+        """
+        handover = Handover(self._group, self._sections, self._replica)
+        left, right = map(_kept, handover.exchange(progress, first, other))
+        raise JobError(
+            f"rank {first} and rank {other} differ in {difference(left, right)}: it must be the "
+            "same on every worker, and change in session.on_commit alone"
+        )
+
+    def compare_all(self, progress: Progress) -> None:
+        """Compare all of the state with the other members'.
+
+        Raises:
+            Aborted: The generation is over.
+            ReplicaError: The replicas differ, and this worker is to leave.
+            JobError: What user code keeps differs.
+        """
+        group = self._group
+        own = digest(progress.state, progress.user_state)
+        found = group.barrier(Meeting.COMPARE, progress.step, own)
+        for rank, each in zip(group.members, found, strict=True):
+            if each != found[0]:
+                self.refuse(progress, group.members[0], rank)
+        self.comparison.check_all(progress.step)
+
+
+def _kept(progress: Progress) -> dict[str, Any]:
+    return {"session.state": progress.state_then, **progress.user_state}

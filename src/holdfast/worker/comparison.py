@@ -1,0 +1,121 @@
+"""Comparison: whether all members of a generation have the same replica, while the run goes on.
+
+In every step each member digests the model's buffers and one slice of its replica, and brings the
+result to a barrier of the reduction, before anything is updated. So the whole replica is covered
+every NUM_SLICES steps; the buffers are covered in every step, because a commit averages them over
+the workers and would spread a wrong value to all. Before a checkpoint, all of it is compared.
+
+Of three or more members, the one that differs from the majority is wrong; of two, either may be.
+What a bad replica has contributed since it went bad is in all replicas by now, so all members go
+back to the newest checkpoint, which was compared as a whole before it was committed.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Final, NoReturn
+
+from holdfast.arena.layout import ALIGNMENT
+from holdfast.arena.replica import Replica
+from holdfast.errors import ReplicaError
+from holdfast.transport.shared_memory import Meeting, SharedMemoryGroup
+
+NUM_SLICES: Final = 256
+"""Steps in which all of a replica is compared."""
+
+Range = tuple[int, int]
+
+
+class Comparison:
+    """One worker's part in every comparison.
+
+    Args:
+        replica: This worker's.
+        group: The workers.
+        step: Steps committed, when all replicas are known to be equal.
+    """
+
+    def __init__(self, replica: Replica, group: SharedMemoryGroup, step: int) -> None:
+        self._replica, self._group = replica, group
+        size = replica.flat.numel()
+        cuts = [size * at // NUM_SLICES // ALIGNMENT * ALIGNMENT for at in range(NUM_SLICES)]
+        self._slices = list(zip(cuts, [*cuts[1:], size], strict=True))
+        self._equal_at = [step] * NUM_SLICES
+
+    def digest(self, step: int) -> int:
+        """What this worker brings to the comparison in `step`."""
+        found = 0
+        if len(self._group.members) == 1:
+            return found
+        for start, end in self._compared_in(step):
+            found = found << 1 ^ self._replica.digest(start, end)
+        return found & (1 << 63) - 1
+
+    def check(self, step: int, digests: Sequence[int]) -> None:
+        """Compare what the members have brought in `step`.
+
+        Args:
+            step: Steps committed before it.
+            digests: In the order of the members.
+
+        Raises:
+            Aborted: The generation is over, because another worker's replica differs perhaps.
+            ReplicaError: The replicas differ, and this worker is to leave.
+        """
+        at = step % NUM_SLICES
+        if len(set(digests)) > 1:
+            self._blame(step, digests, self._compared_in(step), since=self._equal_at[at])
+        self._equal_at[at] = step
+
+    def check_all(self, step: int) -> None:
+        """Compare whole replicas after `step` steps; as `check`."""
+        whole = (0, self._replica.flat.numel())
+        digests = self._group.barrier(Meeting.COMPARE, step, self._replica.digest())
+        if len(set(digests)) > 1:
+            self._blame(step, digests, [whole], since=min(self._equal_at))
+        self._equal_at = [step] * NUM_SLICES
+
+    def _compared_in(self, step: int) -> list[Range]:
+        return [self._replica.buffer_range, self._slices[step % NUM_SLICES]]
+
+    def _blame(
+        self, step: int, digests: Sequence[int], ranges: Sequence[Range], *, since: int
+    ) -> NoReturn:
+        """Find out what differs and on whom, and have one worker tell of it."""
+        group = self._group
+        name = self._first_difference(step, ranges)
+        since = min(group.barrier(Meeting.COMPARE, step, since))  # who has joined knows less
+        (common, count), *_ = Counter(digests).most_common()
+        odd = [rank for rank, each in zip(group.members, digests, strict=True) if each != common]
+        usual = next(rank for rank in group.members if rank not in odd)
+        known = 2 * count > len(digests)
+        if group.rank == (odd[0] if known else group.members[-1]):
+            others = f"that of {'every other rank' if known else f'rank {usual}'}"
+            doubt = "" if known else ", one of which is wrong"
+            raise ReplicaError(
+                f"its replica differs from {others}{doubt}: {name} was equal after step {since} "
+                f"and differs in step {step + 1}. Either the memory of its host is bad, or the "
+                "code changes the model outside the optimizer and session.on_commit"
+            )
+        while True:
+            group.barrier(Meeting.COMPARE, step)  # whoever tells of it does not come
+
+    def _first_difference(self, step: int, ranges: Sequence[Range]) -> str:
+        """The name of the first tensor that differs, found by bisection with all members."""
+        pieces = [
+            (entry.name, max(entry.offset, start), min(-(-entry.end // 8) * 8, end))
+            for start, end in ranges
+            for entry in self._replica.entries_between(start, end)
+        ]
+        first, last = 0, len(pieces)
+        while last - first > 1:
+            middle = (first + last) // 2
+            mine = 0
+            for _, start, end in pieces[first:middle]:
+                mine = (mine << 1 ^ self._replica.digest(start, end)) & (1 << 63) - 1
+            if len(set(self._group.barrier(Meeting.COMPARE, step, mine))) > 1:
+                last = middle
+            else:
+                first = middle
+        return pieces[first][0] if pieces else "padding"

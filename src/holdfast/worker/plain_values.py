@@ -1,0 +1,80 @@
+"""Python values as JSON and back: what schedulers and parameter groups hold.
+
+JSON has no tuples, no keys but strings, no infinities and no tensors. Each of these is written as
+an object with one key that begins with `$`.
+"""
+
+from __future__ import annotations
+
+import base64
+import math
+from collections import Counter
+from typing import Any, Final
+
+import torch
+
+from holdfast.arena.tensors import DTYPES, field_of
+from holdfast.errors import JobError
+
+_FLOATS: Final = {"inf": math.inf, "-inf": -math.inf, "nan": math.nan}
+
+
+def encode(value: object, name: str) -> Any:  # noqa: PLR0911  # one for each kind of value
+    """`value` as JSON data.
+
+    Args:
+        value: None, numbers, strings, tensors, and lists, tuples and dictionaries of these.
+        name: What errors call it.
+
+    Raises:
+        JobError: It holds something else.
+    """
+    match value:
+        case None | bool() | str():
+            return value
+        case int():
+            return int(value)
+        case float():
+            return float(value) if math.isfinite(value) else {"$float": str(float(value))}
+        case list():
+            return [encode(each, f"{name}[{at}]") for at, each in enumerate(value)]
+        case tuple():
+            return {"$tuple": encode(list(value), name)}
+        case Counter():
+            return {"$counter": encode(list(map(list, value.items())), name)}
+        case dict() if all(isinstance(key, str) and not key.startswith("$") for key in value):
+            return {key: encode(each, f"{name}.{key}") for key, each in value.items()}
+        case dict():
+            return {"$dict": encode(list(map(list, value.items())), name)}
+        case torch.Tensor():
+            data = value.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes()
+            field = field_of(name, value)
+            text = base64.b64encode(data).decode()
+            return {"$tensor": [field.dtype, list(field.shape), text]}
+    if type(value).__module__ == "numpy" and hasattr(value, "item"):
+        return encode(value.item(), name)
+    raise JobError(
+        f"{name} is a {type(value).__name__}, which can be neither saved nor given to another "
+        "worker; keep numbers, strings, tensors, and lists and dictionaries of these"
+    )
+
+
+def decode(plain: Any) -> Any:  # noqa: PLR0911  # one for each kind of value
+    """The value that `encode` gave `plain` for."""
+    match plain:
+        case list():
+            return [decode(each) for each in plain]
+        case {"$float": str(text)}:
+            return _FLOATS[text]
+        case {"$tuple": items}:
+            return tuple(decode(items))
+        case {"$counter": items}:
+            return Counter(dict(decode(items)))
+        case {"$dict": items}:
+            return dict(decode(items))
+        case {"$tensor": [str(dtype), list(shape), str(text)]}:
+            data = torch.frombuffer(bytearray(base64.b64decode(text)), dtype=torch.uint8)
+            return data.view(DTYPES[dtype]).view(shape)
+        case dict():
+            return {key: decode(each) for key, each in plain.items()}
+    return plain

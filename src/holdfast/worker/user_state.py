@@ -1,0 +1,177 @@
+"""User state: what user code keeps in PyTorch's own places, apart from the tensors of a replica.
+
+That is the options of parameter groups (the learning rate, say), what `session.keep` was given
+(schedulers, a GradScaler), which parameters are frozen and which modules are in evaluation mode.
+It changes between two steps alone, in the optimizer's step and in `session.on_commit`: a worker
+that owes no shard of a step does not run the loop, and one that takes over a shard runs it from the
+start. So it is captured after every commit, compared before the next one, and given to whoever
+takes over.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from typing import Any, Final, Protocol, runtime_checkable
+
+import torch
+from torch import nn
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
+
+from holdfast.arena.replica import Trained
+from holdfast.errors import JobError
+from holdfast.worker.plain_values import decode, encode
+
+_DIGEST_BYTES: Final = 7
+_NAMED: Final = 200
+"""Characters of a value that a message shows."""
+
+
+@runtime_checkable
+class Stateful(Protocol):
+    """What PyTorch's schedulers and scalers have in common."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """All of its state."""
+        ...
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> Any:
+        """Take the state of another."""
+        ...
+
+
+class UserState:
+    """That of one worker.
+
+    Args:
+        trained: Whose parameter groups and modules they are.
+        kept: What `session.keep` was given, by name; of modules, the tensors are in the replica.
+    """
+
+    def __init__(self, trained: Trained, kept: Mapping[str, object]) -> None:
+        self._optimizer: Optimizer = trained.optimizer
+        self._kept = {name: each for name, each in kept.items() if not isinstance(each, nn.Module)}
+        self._check_schedulers()
+        self._groups = [list(map(id, g["params"])) for g in self._optimizer.param_groups]
+        self._modules = dict(trained.model.named_modules())
+        self._trained = {n: p for n, p in trained.model.named_parameters() if p.requires_grad}
+        self._frozen = {n: p for n, p in trained.model.named_parameters() if not p.requires_grad}
+
+    def capture(self) -> dict[str, Any]:
+        """The state as JSON data.
+
+        Raises:
+            JobError: Some of it cannot be saved, or other parameters are trained than at the start.
+        """
+        self._check_parameters()
+        groups = self._optimizer.param_groups
+        return {
+            "groups": [
+                {key: encode(g[key], f"{key} of parameter group {at}") for key in g.keys() - _OWN}
+                for at, g in enumerate(groups)
+            ],
+            "counters": {
+                key: encode(value, key)
+                for key, value in vars(self._optimizer).items()
+                if isinstance(value, int | float)
+            },
+            "kept": {
+                n: encode(_stateful(n, each).state_dict(), n) for n, each in self._kept.items()
+            },
+            "frozen": [name for name, p in self._trained.items() if not p.requires_grad],
+            "evaluating": [name for name, module in self._modules.items() if not module.training],
+        }
+
+    def restore(self, saved: Mapping[str, Any]) -> None:
+        """Take a state that `capture` gave.
+
+        Raises:
+            JobError: It is that of other groups, or of other kept objects.
+        """
+        groups = self._optimizer.param_groups
+        if len(saved["groups"]) != len(groups) or saved["kept"].keys() != self._kept.keys():
+            raise JobError(
+                f"the run has {len(saved['groups'])} parameter groups and keeps "
+                f"{sorted(saved['kept'])}; this worker has {len(groups)} and keeps "
+                f"{sorted(self._kept)}: build the same ones in every worker, before session.shards"
+            )
+        for name, each in self._kept.items():
+            _stateful(name, each).load_state_dict(decode(saved["kept"][name]))
+        vars(self._optimizer).update(decode(saved["counters"]))
+        for group, options in zip(groups, saved["groups"], strict=True):
+            _replace(group, decode(options))
+        for name, parameter in self._trained.items():
+            parameter.requires_grad_(name not in saved["frozen"])
+        for name, module in self._modules.items():
+            module.training = name not in saved["evaluating"]
+
+    def _check_parameters(self) -> None:
+        """Raises: JobError: other parameters are trained than at the start."""
+        thawed = [name for name, parameter in self._frozen.items() if parameter.requires_grad]
+        groups = [list(map(id, group["params"])) for group in self._optimizer.param_groups]
+        if not thawed and groups == self._groups:
+            return
+        what = (
+            f"parameter {thawed[0]} began to require a gradient"
+            if thawed
+            else ("the optimizer's parameter groups hold other parameters")
+        )
+        raise JobError(
+            f"{what} after training had begun, so no other worker would have its gradient; train "
+            "it from the start, with a learning rate of 0 for as long as it is to stay as it is"
+        )
+
+    def _check_schedulers(self) -> None:
+        """Raises: JobError: a scheduler changes the optimizer that is not kept."""
+        scheduled = hasattr(self._optimizer.step, "_wrapped_by_lr_sched")
+        if scheduled and not any(isinstance(each, LRScheduler) for each in self._kept.values()):
+            raise JobError(
+                "a scheduler of torch.optim.lr_scheduler changes this optimizer, and its state "
+                "would be lost with the worker: give it to session.keep, and step it in "
+                "session.on_commit"
+            )
+
+
+_OWN: Final = frozenset({"params"})
+
+
+def digest(*parts: object) -> int:
+    """56 bits that tell states apart, equal in all processes."""
+    text = json.dumps(parts, sort_keys=True)
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=_DIGEST_BYTES).digest())
+
+
+def difference(left: Any, right: Any, name: str = "") -> str:
+    """Where two states differ first, in words; empty if they are equal."""
+    if isinstance(left, dict) and isinstance(right, dict):
+        keys = sorted(left.keys() | right.keys())
+        parts = (
+            (f"{name}.{key}" if name else str(key), left.get(key), right.get(key)) for key in keys
+        )
+    elif isinstance(left, list) and isinstance(right, list) and len(left) == len(right):
+        parts = ((f"{name}[{at}]", *pair) for at, pair in enumerate(zip(left, right, strict=True)))
+    else:
+        return "" if left == right else f"{name} ({left!r:.{_NAMED}} and {right!r:.{_NAMED}})"
+    found = (difference(mine, theirs, part) for part, mine, theirs in parts)
+    return next(filter(None, found), "")
+
+
+def _replace(group: dict[str, Any], options: Mapping[str, Any]) -> None:
+    for key in group.keys() - options.keys() - _OWN:
+        del group[key]
+    for key, value in options.items():
+        if isinstance(group.get(key), torch.Tensor) and isinstance(value, torch.Tensor):
+            group[key].copy_(value)  # schedulers and compiled steps hold the tensor itself
+        else:
+            group[key] = value
+
+
+def _stateful(name: str, kept: object) -> Stateful:
+    if not isinstance(kept, Stateful):
+        raise JobError(
+            f"session.keep({name!r}, …) was given a {type(kept).__name__}, which has no state_dict "
+            "and load_state_dict"
+        )
+    return kept
