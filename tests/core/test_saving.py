@@ -19,6 +19,26 @@ def test_the_last_part_asks_for_the_commit():
     assert list(commit.parts) == [0, 1, 2]
 
 
+def test_a_repeated_report_does_not_commit_the_same_checkpoint_twice():
+    saving = Saving(0, NOW)
+    saving.collect(status("a", r0=1, r1=1), range(3))
+    (commit,) = saving.collect(status("b", r2=1), range(3))
+    heartbeats = [status("a", r0=1, r1=1), status("b", r2=1)]
+    for heartbeat in heartbeats * 2:
+        assert saving.collect(heartbeat, range(3)) == []
+    saving.settle(Verdict(generation=3, number=commit.number, step=8), NOW)
+    for heartbeat in heartbeats:
+        assert saving.collect(heartbeat, range(3)) == []
+
+
+def test_after_a_commit_the_next_number_and_the_next_generation_are_collected():
+    saving = Saving(0, NOW)
+    assert saving.collect(status("a", r0=1), range(1))
+    assert saving.collect(status("a", r0=2), range(1))[0].number == 2
+    saving.begin_anew()
+    assert saving.collect(status("a", generation=4, r0=1), range(1))[0].generation == 4
+
+
 def test_parts_of_an_older_try_or_generation_do_not_count():
     saving = Saving(0, NOW)
     assert saving.collect(status("a", r0=1, r1=2), range(2)) == []

@@ -29,11 +29,12 @@ class Saving:
         self.asked = 0
         self._every_s, self._due = every_s, now + every_s
         self._number, self._parts = 0, dict[int, Part]()
+        self._committing = 0
 
     def begin_anew(self) -> None:
         """Parts of an older generation are of no use, and nobody there is asked any more."""
         self._number, self._parts = 0, {}
-        self.asked = 0
+        self.asked = self._committing = 0
 
     def next_deadline(self) -> float | None:
         """When the next checkpoint is to be asked for; None if none is."""
@@ -67,8 +68,13 @@ class Saving:
         )
 
     def collect(self, status: Status, members: Collection[int]) -> list[Commit]:
-        """Note the parts of a host's workers; the last one asks for the commit."""
+        """Note the parts of a host's workers; the last one asks for the commit, once.
+
+        Agents report the same parts at every heartbeat until they have heard the result.
+        """
         for rank, part in status.parts.items():
+            if part.number <= self._committing:
+                continue
             if part.number > self._number:
                 self._number, self._parts = part.number, {}
             if part.number == self._number:
@@ -76,6 +82,7 @@ class Saving:
         if not self._parts or len(self._parts) < len(members):
             return []
         parts, self._parts = dict(sorted(self._parts.items())), {}
+        self._committing = self._number
         step = next(iter(parts.values())).step
         return [Commit(status.generation, self._number, step, parts)]
 
