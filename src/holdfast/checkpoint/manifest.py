@@ -33,6 +33,8 @@ from holdfast.errors import CheckpointError
 
 FORMAT: Final = 1
 MANIFEST: Final = "manifest.json"
+_PART: Final = re.compile(r"part-\d{1,9}-of-\d{1,9}\.safetensors", re.ASCII)
+_SHA256: Final = re.compile(r"[0-9a-f]{64}")
 _COMMITTED: Final = re.compile(r"step-(\d{8,})")
 _TEMPORARY: Final = re.compile(r"step-\d{8,}\.[0-9a-f]+\.tmp")
 
@@ -141,14 +143,42 @@ class Manifest(Header):
             raise CheckpointError(f"{directory / MANIFEST} does not match its own digest")
         if directory.name != directory_name(self.step):
             raise CheckpointError(f"{directory} holds the checkpoint of step {self.step}")
-        chunks = [digest for part in self.parts for digest in part.digests]
-        if len(chunks) != parts.num_chunks(self.size_bytes) or parts.root(chunks) != self.root:
-            raise CheckpointError(f"{directory} does not hold all chunks of its state")
+        self._check_parts(directory)
         for part in self.parts:
             path = directory / part.file
-            size = path.stat().st_size if path.is_file() else None
+            try:
+                size = path.stat().st_size if path.is_file() else None
+            except OSError as error:
+                raise CheckpointError(f"{path}: {error.strerror}") from None
             if size != part.size_bytes:
                 raise CheckpointError(f"{path} has {size} bytes, not {part.size_bytes}")
+
+    def _check_parts(self, directory: Path) -> None:
+        """Check that the parts hold every chunk of the state exactly once, in order.
+
+        Raises:
+            CheckpointError: They leave a gap, overlap, or are named or digested wrongly.
+        """
+        names = [part.file for part in self.parts]
+        odd = [name for name in names if not _PART.fullmatch(name) or names.count(name) > 1]
+        if odd:
+            raise CheckpointError(f"{directory / MANIFEST} names a part {odd[0]!r:.80}")
+        end = 0
+        for part in self.parts:
+            if part.first_chunk != end:
+                raise CheckpointError(
+                    f"{directory / MANIFEST}: {part.file} begins at chunk {part.first_chunk} of "
+                    f"the state, and the parts before it end at chunk {end}"
+                )
+            end += len(part.digests)
+        if end != parts.num_chunks(self.size_bytes):
+            raise CheckpointError(
+                f"{directory / MANIFEST}: the parts hold {end} chunks, and a state of "
+                f"{self.size_bytes} bytes has {parts.num_chunks(self.size_bytes)}"
+            )
+        chunks = [digest for part in self.parts for digest in part.digests]
+        if not all(map(_SHA256.fullmatch, chunks)) or parts.root(chunks) != self.root:
+            raise CheckpointError(f"{directory / MANIFEST}: the digests do not match their root")
 
     def _digest(self) -> str:
         plain = self.model_dump(mode="json", exclude={"sha256"})

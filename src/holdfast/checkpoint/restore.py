@@ -55,7 +55,13 @@ def _check_layout(directory: Path, stored: Layout, expected: Layout) -> None:
     if stored == expected:
         return
     there, here = set(stored.entries), set(expected.entries)
-    odd = min((there | here) - (there & here), key=lambda entry: (entry.offset, entry.name))
+    odd = min(there ^ here, key=lambda entry: (entry.offset, entry.name), default=None)
+    if odd is None:
+        raise CheckpointError(
+            f"{directory} has the tensors of this job in another order, more than once, or in "
+            f"{stored.size_bytes} bytes, not {expected.size_bytes}; resume with the job that "
+            "wrote it"
+        )
     whose = "the checkpoint" if odd in there else "this job"
     raise CheckpointError(
         f"{directory} is of another model or optimizer: only {whose} has {odd.name} as "
