@@ -9,12 +9,12 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from test_damage import layout_of, save, state_of
 
 from holdfast.checkpoint import manifest, parts
 from holdfast.checkpoint.manifest import Manifest
 from holdfast.checkpoint.restore import read_state
 from holdfast.errors import CheckpointError
-from test_damage import layout_of, save, state_of
 
 ODD = st.sampled_from(
     [None, -1, 0, 1, 2, 3, 1 << 31, 1 << 70, 0.5, float("nan"), "", "w", "../x", "\0", "x" * 300,
