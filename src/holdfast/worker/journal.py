@@ -13,19 +13,19 @@ import torch
 
 from holdfast.arena.replica import Replica
 from holdfast.checkpoint import manifest
-from holdfast.checkpoint.manifest import Header, Manifest, Tensor
-from holdfast.checkpoint.restore import read_state
+from holdfast.checkpoint.manifest import Header, Tensor
 from holdfast.checkpoint.save import write_part
 from holdfast.core.protocol import Part
 from holdfast.errors import CheckpointError, HoldfastError
 from holdfast.observe import lines
 from holdfast.observe.run_dir import METRICS
-from holdfast.transport.shared_memory import NAP_S, Meeting, SharedMemoryGroup
+from holdfast.transport.shared_memory import NAP_S, SharedMemoryGroup
 from holdfast.wire.channel import Channel
 from holdfast.wire.launch import Launch
-from holdfast.wire.messages import CheckpointDone, Refused, Wrote
+from holdfast.wire.messages import CheckpointDone, Wrote
 from holdfast.worker import injection
 from holdfast.worker.progress import Progress, check_plain
+from holdfast.worker.restore import Restorer
 
 
 class Journal:
@@ -42,49 +42,15 @@ class Journal:
         self._metrics: lines.JsonLines | None = None
         self._begun = (0, 0)  # a generation, and the checkpoints begun in it
         self._evaluated_step = -1
-        self._refusal = "another worker could not verify them"
         self._samples, self._seconds = 0, 0.0
         self._last_step_at: float | None = None
 
     def restore(
         self, replica: Replica, group: SharedMemoryGroup, checkpoints: Sequence[str]
     ) -> Progress:
-        """Take the state of the best of `checkpoints`, directories, that all workers can verify.
-
-        Raises:
-            Aborted: The generation is over.
-            CheckpointError: There were checkpoints, and none is whole.
-        """
-        progress, refused = Progress(), list[Path]()
-        for directory in map(Path, checkpoints):
-            stored = self._verified(directory, replica)
-            if all(group.barrier(Meeting.RESTORE, 0, int(stored is not None))):
-                assert stored is not None
-                found, flat = stored
-                replica.flat.copy_(flat)
-                replica.restored(frozenset(found.absent))
-                progress = Progress(
-                    step=found.step,
-                    state=found.state,
-                    user_state=found.user_state,
-                    loss=found.loss,
-                    metrics=found.metrics,
-                    best=found.best,
-                    best_then=found.best,
-                    order=found.order,
-                    saved=found.step,
-                )
-                break
-            refused.append(directory)
-        if refused and len(refused) == len(checkpoints):
-            raise CheckpointError(
-                f"no checkpoint under {self._run_dir} can be used: {self._refusal}. "
-                "Start the job anew in another directory"
-            )
-        if group.place == 0:
-            for directory in refused:  # their steps will be saved again
-                manifest.set_aside(directory)
-        return progress
+        """Take the state of the best of `checkpoints`; see `worker.restore`."""
+        restorer = Restorer(self._launch, self._channel)
+        return restorer.restore(replica, group, [Path(each) for each in checkpoints])
 
     def take_up(self, progress: Progress, *, writes: bool) -> None:
         """Begin to keep the metrics if this worker is to, where another has left off perhaps."""
@@ -103,17 +69,6 @@ class Journal:
                 self._evaluated_step = progress.step
             elif progress.calls_owed and not progress.owed:  # who had to is gone
                 self.evaluation(progress.step, progress.results[0])
-
-    def _verified(self, directory: Path, replica: Replica) -> tuple[Manifest, torch.Tensor] | None:
-        try:
-            stored = manifest.read(directory)
-            return stored, read_state(directory, stored, replica.layout)
-        except CheckpointError as error:
-            self._refusal = str(error)
-            self._channel.send(
-                Refused(rank=self._launch.rank, directory=str(directory), reason=self._refusal)
-            )
-            return None
 
     def step(self, record: Mapping[str, Any], phases: Mapping[str, float]) -> None:
         """Note a committed step, and the seconds that this worker spent in each phase of it."""

@@ -1,0 +1,148 @@
+"""Restore: which checkpoint the members of a generation resume from, and loading it.
+
+Members may see different checkpoints: hosts with disks of their own list different ones, and one
+host may find damage that another does not. They agree through barrier values, in rounds:
+
+    1. each offers the newest step that it has left; the lowest offer is the candidate
+    2. a member that offered a newer step passes over all newer ones, and all offer again
+    3. where all offered the candidate, each verifies it and shows the digest of its state
+    4. where all digests are equal the members load it; else all pass over it and offer again
+
+All decide by the same values, so they reach the same barriers, and every round leaves some member
+with fewer checkpoints.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import torch
+
+from holdfast.arena.replica import Replica
+from holdfast.checkpoint import manifest
+from holdfast.checkpoint.manifest import Manifest
+from holdfast.checkpoint.restore import read_state
+from holdfast.errors import CheckpointError
+from holdfast.transport.shared_memory import Meeting, SharedMemoryGroup
+from holdfast.wire.channel import Channel
+from holdfast.wire.launch import Launch
+from holdfast.wire.messages import Refused
+from holdfast.worker.progress import Progress
+
+_NONE: Final = -1
+"""The offer of a member without a checkpoint left, and the digest of one that it cannot verify."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Verified:
+    """A checkpoint's manifest and its state, uint8[size_bytes]."""
+
+    manifest: Manifest
+    state: torch.Tensor
+
+    @property
+    def digest(self) -> int:
+        """63 bits that tell two states apart."""
+        return int(self.manifest.root[:16], 16) >> 1
+
+
+class Restorer:
+    """Loads a checkpoint into one worker.
+
+    Args:
+        launch: The worker's orders.
+        channel: To its agent.
+    """
+
+    def __init__(self, launch: Launch, channel: Channel) -> None:
+        self._launch, self._channel = launch, channel
+        self._refusal = "another worker could not verify them"
+
+    def restore(
+        self, replica: Replica, group: SharedMemoryGroup, checkpoints: Sequence[Path]
+    ) -> Progress:
+        """Load the newest checkpoint that all members have and can verify.
+
+        Args:
+            replica: Takes the state.
+            group: The members.
+            checkpoints: The directories that this member's host has.
+
+        Returns:
+            The progress stored with it; no steps where no member has a checkpoint.
+
+        Raises:
+            Aborted: The generation is over.
+            CheckpointError: A member has checkpoints, and there is none that all can use.
+        """
+        left = sorted(checkpoints, key=manifest.step_of, reverse=True)
+        passed_over, any_offered = list[Path](), False
+        while True:
+            offers = group.barrier(Meeting.RESTORE, 0, _newest(left))
+            any_offered |= max(offers) != _NONE
+            candidate = min(offers)
+            if candidate == _NONE:
+                break
+            if max(offers) > candidate:
+                while _newest(left) > candidate:
+                    self._refuse(left[0], "another member of the generation does not have it")
+                    passed_over.append(left.pop(0))
+                continue
+            directory = left.pop(0)
+            found = self._verified(directory, replica)
+            digests = group.barrier(Meeting.RESTORE, 0, _NONE if found is None else found.digest)
+            if found is not None and set(digests) == {found.digest}:
+                _set_aside(passed_over)
+                return _load(found, replica)
+            passed_over.append(directory)
+            if _NONE not in digests:
+                self._refuse(directory, "members of the generation have different states for it")
+        if any_offered:
+            raise CheckpointError(
+                f"no checkpoint under {self._launch.run_dir} can be used: {self._refusal}. "
+                "Start the job again in another directory"
+            )
+        return Progress()
+
+    def _verified(self, directory: Path, replica: Replica) -> _Verified | None:
+        try:
+            found = manifest.read(directory)
+            return _Verified(found, read_state(directory, found, replica.layout))
+        except CheckpointError as error:
+            self._refuse(directory, str(error))
+            return None
+
+    def _refuse(self, directory: Path, reason: str) -> None:
+        self._refusal = reason
+        self._channel.send(Refused(rank=self._launch.rank, directory=str(directory), reason=reason))
+
+
+def _newest(left: Sequence[Path]) -> int:
+    return manifest.step_of(left[0]) if left else _NONE
+
+
+def _load(found: _Verified, replica: Replica) -> Progress:
+    stored = found.manifest
+    replica.flat.copy_(found.state)
+    replica.restored(frozenset(stored.absent))
+    return Progress(
+        step=stored.step,
+        state=stored.state,
+        loss=stored.loss,
+        metrics=stored.metrics,
+        best=stored.best,
+        best_then=stored.best,
+        order=stored.order,
+        saved=stored.step,
+    )
+
+
+def _set_aside(passed_over: Sequence[Path]) -> None:
+    """Make way for new checkpoints of these steps; every member of a host tries to."""
+    for directory in passed_over:
+        with contextlib.suppress(FileNotFoundError):
+            manifest.set_aside(directory)

@@ -1,0 +1,178 @@
+"""Members with different lists of checkpoints agree on the newest one that all can verify."""
+
+import itertools
+import shutil
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+import torch
+from torch import nn
+
+from holdfast.arena.memory import Arena
+from holdfast.arena.replica import Replica, replica_layout
+from holdfast.checkpoint import manifest, parts
+from holdfast.checkpoint.manifest import Header, Manifest, Tensor
+from holdfast.checkpoint.save import write_part
+from holdfast.errors import CheckpointError
+from holdfast.job import load
+from holdfast.transport.shared_memory import SharedMemoryGroup
+from holdfast.wire.channel import pair
+from holdfast.wire.launch import Launch
+from holdfast.wire.messages import Refused
+from holdfast.worker.journal import Journal
+
+STEPS = (1, 2, 3)
+JOB = load.check({"name": "digits", "data": {"name": "digits"}}, where="test")
+
+
+def replica_of():
+    torch.manual_seed(0)
+    model = nn.Linear(4, 3)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    layout = replica_layout(model, optimizer)
+    return Replica(model, optimizer, layout, torch.zeros(layout.size_bytes, dtype=torch.uint8))
+
+
+def save(root, step, value):
+    """A checkpoint of `step` whose tensors are `value` in every byte."""
+    layout = replica_of().layout
+    flat = torch.zeros(layout.size_bytes, dtype=torch.uint8)
+    for entry in layout.entries:
+        flat[entry.offset : entry.end] = value
+    part = write_part(root / manifest.temporary_name(step, "0a"), flat, layout, 0, 1)
+    header = Header(
+        step=step,
+        generation=1,
+        lineage=JOB.lineage(),
+        tensors=tuple(
+            Tensor(name=e.name, dtype=e.dtype, shape=e.shape, offset=e.offset)
+            for e in layout.entries
+        ),
+        size_bytes=layout.size_bytes,
+        absent=(),
+        state={},
+        loss=None,
+        metrics={},
+        order={},
+        versions={},
+    )
+    root_digest = parts.root(part.digests)
+    return manifest.commit(
+        root, Manifest(**header.model_dump(), root=root_digest, parts=(part,)), "0a"
+    )
+
+
+@pytest.fixture(scope="module")
+def sound(tmp_path_factory):
+    root = tmp_path_factory.mktemp("checkpoints")
+    return {step: save(root, step, step) for step in STEPS}
+
+
+@pytest.fixture
+def disks(tmp_path, sound):
+    """Gives every host a disk with the given checkpoints; negative ones are damaged there."""
+    numbers = itertools.count()
+
+    def make(*holdings):
+        hosts = []
+        for held in holdings:
+            root = tmp_path / f"host-{next(numbers)}"
+            root.mkdir()
+            for step in held:
+                directory = shutil.copytree(sound[abs(step)], root / sound[abs(step)].name)
+                if step < 0:
+                    part = directory / "part-0-of-1.safetensors"
+                    part.write_bytes(part.read_bytes()[:-1] + b"\xff")
+            hosts.append(root)
+        return hosts
+
+    return make
+
+
+def restore(hosts):
+    """Restore one member on each host, at once; returns progress or error, and the state."""
+    arena = Arena.create(len(hosts))
+    told = []
+
+    def member(rank):
+        near, far = pair()
+        group = SharedMemoryGroup(Arena(arena.fd), rank, timeout_s=20)
+        group.enter(1, tuple(range(len(hosts))))
+        launch = Launch(job=JOB, rank=rank, run_dir=str(hosts[rank]), attempt="0a")
+        listed = [str(path) for path in manifest.committed(hosts[rank])]
+        replica = replica_of()
+        try:
+            found = Journal(launch, near).restore(replica, group, listed)
+        except CheckpointError as error:
+            found = error
+        near.close()
+        told.append([message for message in far.drain() if isinstance(message, Refused)])
+        far.close()
+        return found, replica.flat
+
+    with ThreadPoolExecutor(len(hosts)) as pool:
+        results = list(pool.map(member, range(len(hosts))))
+    arena.close()
+    return results, told
+
+
+def committed(root):
+    return [manifest.step_of(path) for path in manifest.committed(root)]
+
+
+HOLDINGS = [
+    tuple(step * sign for step, sign in zip(STEPS, signs, strict=True) if sign)
+    for signs in itertools.product((0, 1, -1), repeat=len(STEPS))
+]
+
+
+@pytest.mark.slow
+def test_two_hosts_load_the_newest_step_that_both_hold_whole_or_both_say_that_there_is_none(disks):
+    for pair_of in itertools.product(HOLDINGS, repeat=2):
+        hosts = disks(*pair_of)
+        common = set(pair_of[0]) & set(pair_of[1]) & set(STEPS)
+        results, _ = restore(hosts)
+        for (found, flat), root in zip(results, hosts, strict=True):
+            if common:
+                newest = max(common)
+                assert found.step == newest, pair_of
+                assert set(flat.tolist()) == {0, newest}, pair_of
+                assert all(step <= newest for step in committed(root)), pair_of
+            elif any(pair_of):
+                assert isinstance(found, CheckpointError), pair_of
+            else:
+                assert found.step == 0
+
+
+@pytest.mark.parametrize("order", [*itertools.permutations([(1, 2, 3), (1, -2), (1, 2)])])
+def test_three_hosts_agree_in_whatever_order_they_come(disks, order):
+    hosts = disks(*order)
+    results, _ = restore(hosts)
+    assert [found.step for found, _ in results] == [1, 1, 1]
+    assert [committed(root) for root in hosts] == [[1], [1], [1]]
+
+
+def test_two_states_of_one_step_are_passed_over(disks, tmp_path):
+    hosts = disks((1, 2), (1,))
+    save(hosts[1], 2, 77)
+    results, told = restore(hosts)
+    assert [found.step for found, _ in results] == [1, 1]
+    assert all("different states" in refused[0].reason for refused in told)
+    for root in hosts:
+        assert [path.name for path in root.glob("*.refused-*")] == ["step-00000002.refused-1"]
+
+
+def test_members_of_one_host_set_a_damaged_checkpoint_aside_once(disks):
+    (root,) = disks((1, -2))
+    results, _ = restore([root] * 4)
+    assert [found.step for found, _ in results] == [1] * 4
+    assert sorted(path.name for path in root.iterdir()) == [
+        "step-00000001", "step-00000002.refused-1",
+    ]  # fmt: skip
+
+
+def test_what_only_one_host_has_is_set_aside_with_a_reason(disks):
+    hosts = disks((1, 3), (1,))
+    _, told = restore(hosts)
+    reasons = [refused.reason for each in told for refused in each]
+    assert reasons == ["another member of the generation does not have it"]
