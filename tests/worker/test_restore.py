@@ -8,11 +8,10 @@ import pytest
 import torch
 from torch import nn
 
+import checkpoints
 from holdfast.arena.memory import Arena
 from holdfast.arena.replica import Replica, replica_layout
-from holdfast.checkpoint import manifest, parts
-from holdfast.checkpoint.manifest import Header, Manifest, Tensor
-from holdfast.checkpoint.save import write_part
+from holdfast.checkpoint import manifest
 from holdfast.errors import CheckpointError
 from holdfast.job import load
 from holdfast.transport.shared_memory import SharedMemoryGroup
@@ -39,27 +38,7 @@ def save(root, step, value):
     flat = torch.zeros(layout.size_bytes, dtype=torch.uint8)
     for entry in layout.entries:
         flat[entry.offset : entry.end] = value
-    part = write_part(root / manifest.temporary_name(step, "0a"), flat, layout, 0, 1)
-    header = Header(
-        step=step,
-        generation=1,
-        lineage=JOB.lineage(),
-        tensors=tuple(
-            Tensor(name=e.name, dtype=e.dtype, shape=e.shape, offset=e.offset)
-            for e in layout.entries
-        ),
-        size_bytes=layout.size_bytes,
-        absent=(),
-        state={},
-        loss=None,
-        metrics={},
-        order={},
-        versions={},
-    )
-    root_digest = parts.root(part.digests)
-    return manifest.commit(
-        root, Manifest(**header.model_dump(), root=root_digest, parts=(part,)), "0a"
-    )
+    return checkpoints.save(root, step, flat, layout, world=1, lineage=JOB.lineage())
 
 
 @pytest.fixture(scope="module")
@@ -121,8 +100,8 @@ def committed(root):
 
 
 HOLDINGS = [
-    tuple(step * sign for step, sign in zip(STEPS, signs, strict=True) if sign)
-    for signs in itertools.product((0, 1, -1), repeat=len(STEPS))
+    tuple(step * sign for step, sign in zip((1, 2), signs, strict=True) if sign)
+    for signs in itertools.product((0, 1, -1), repeat=2)
 ]
 
 

@@ -256,18 +256,14 @@ def sweep(root: Path) -> None:
             shutil.rmtree(path) if path.is_dir() else path.unlink()
 
 
-def prune(root: Path, keep: int, best: Best) -> None:
-    """Remove all checkpoints but the newest `keep` and the best.
+def remove(directory: Path) -> None:
+    """Delete a checkpoint.
 
-    A directory loses its name before its files, so a crash never leaves half a checkpoint.
+    The directory loses its name before its files, so a crash never leaves half a checkpoint.
     """
-    spared = None if best.value is None else _final(root, best.step)
-    for path in committed(root)[keep:]:
-        if path == spared:
-            continue
-        doomed = path.with_name(path.name + ".0.tmp")
-        path.rename(doomed)
-        shutil.rmtree(doomed)
+    doomed = directory.with_name(directory.name + ".0.tmp")
+    directory.rename(doomed)
+    shutil.rmtree(doomed)
 
 
 def set_aside(directory: Path) -> Path:

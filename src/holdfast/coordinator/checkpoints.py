@@ -6,19 +6,21 @@ import contextlib
 import shutil
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Self
 
 from pydantic import ValidationError
 
 from holdfast.checkpoint import manifest, parts
 from holdfast.checkpoint.manifest import File, Header, Manifest
+from holdfast.coordinator.retention import Retention
 from holdfast.core.actions import Commit
 from holdfast.core.protocol import Part, Verdict
-from holdfast.errors import CheckpointError, ProtocolError
+from holdfast.errors import ProtocolError
 from holdfast.observe.lines import EventLog
 
 
 class Checkpoints:
-    """Those of one run.
+    """Those of one run; old ones are deleted in the background from `__enter__` to `__exit__`.
 
     Args:
         root: Their directory.
@@ -28,7 +30,15 @@ class Checkpoints:
     """
 
     def __init__(self, root: Path, attempt: str, keep: int, log: EventLog) -> None:
-        self._root, self._attempt, self._keep, self._log = root, attempt, keep, log
+        self._root, self._attempt, self._log = root, attempt, log
+        self._retention = Retention(root, keep, log)
+
+    def __enter__(self) -> Self:
+        self._retention.__enter__()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._retention.__exit__()
 
     @property
     def newest(self) -> int:
@@ -58,8 +68,7 @@ class Checkpoints:
             except OSError as error:
                 return self._given_up(wish, str(error))
             self._log.event("checkpoint", step=wish.step, directory=str(final))
-        with contextlib.suppress(OSError, CheckpointError):  # the next one tries again
-            manifest.prune(self._root, self._keep, manifest.read(final).best)
+        self._retention.wake()
         return _verdict(wish)
 
     def _given_up(self, wish: Commit, error: str) -> Verdict:

@@ -33,12 +33,12 @@ def main() -> int:
     leave_signals_to_parent()
     try:
         job = load.load(str(options.run_dir / "job.yaml"))
+        root, keep = options.run_dir / "checkpoints", job.checkpoint.keep
         with (
             Journal(options.run_dir / "coordinator.db") as journal,
             EventLog(options.run_dir / EVENTS) as log,
+            Checkpoints(root, options.attempt, keep, log) as checkpoints,
         ):
-            root, keep = options.run_dir / "checkpoints", job.checkpoint.keep
-            checkpoints = Checkpoints(root, options.attempt, keep, log)
             asyncio.run(_serve(policy_of(job), journal, checkpoints, log, options.address))
     except (HoldfastError, OSError) as error:
         print(error, file=sys.stderr)

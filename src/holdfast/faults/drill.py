@@ -215,7 +215,8 @@ def _problem(kind: Kind, result: Result, storm: Storm, twin: Result) -> str:
     """Why a run that was struck is no trial that has passed, if it is not."""
     for missed in storm.missed:
         return f"{missed.fault} did not strike: {missed.reason}"
-    if kind == "damage" and not _events(result.run_dir, "checkpoint-refused"):
+    noticed = ("checkpoint-refused", "checkpoint-damaged")
+    if kind == "damage" and not any(_events(result.run_dir, name) for name in noticed):
         return "the damaged checkpoint was not needed, so this has shown nothing"
     return "" if result.weights_sha256 == twin.weights_sha256 else OTHER_WEIGHTS
 

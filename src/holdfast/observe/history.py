@@ -30,6 +30,7 @@ WORDS: Final = {
     "generation": "generation {number} goes on from step {step}, ranks {members}",
     "checkpoint": "the checkpoint of step {step} is there",
     "checkpoint-failed": "the checkpoint of step {step} could not be written: {reason}",
+    "checkpoint-damaged": "the checkpoint of step {step} is damaged, set aside: {reason}",
     "checkpoint-refused": "rank {rank} refuses {directory}: {reason}",
     "notification-failed": "a notification to the address in {variable} did not get through",
     "fault": "struck on purpose: {kind}",

@@ -1,0 +1,53 @@
+"""Checkpoints for tests, made of parts that were written as workers write theirs."""
+
+import torch
+
+from holdfast.arena.layout import Field, Layout
+from holdfast.checkpoint import manifest, parts
+from holdfast.checkpoint.manifest import Header, Manifest, Tensor
+from holdfast.checkpoint.save import write_part
+
+ATTEMPT = "0a"
+
+
+def layout_of(width=3000):
+    fields = [Field("w", "F32", (1000, width)), Field("n", "I64", ()), Field("b", "BF16", (5, 7))]
+    return Layout.pack(fields)
+
+
+def state_of(layout, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    flat = torch.zeros(layout.size_bytes, dtype=torch.uint8)
+    for entry in layout.entries:
+        room = flat[entry.offset : entry.end]
+        room.copy_(torch.randint(256, room.shape, generator=generator, dtype=torch.uint8))
+    return flat
+
+
+def header_of(layout, step, **fields):
+    tensors = tuple(
+        Tensor(name=e.name, dtype=e.dtype, shape=e.shape, offset=e.offset) for e in layout.entries
+    )
+    plain = {
+        "generation": 1, "lineage": {"seed": 0}, "absent": (), "state": {}, "loss": None,
+        "metrics": {}, "order": {}, "versions": {},
+    }  # fmt: skip
+    known = {"step": step, "tensors": tensors, "size_bytes": layout.size_bytes}
+    return Header(**{**plain, **known, **fields})
+
+
+def write(root, step, flat, layout, world=2, attempt=ATTEMPT):
+    """Write all parts of a checkpoint; returns their records."""
+    temporary = root / manifest.temporary_name(step, attempt)
+    return [write_part(temporary, flat, layout, rank, world) for rank in range(world)]
+
+
+def save(root, step, flat, layout, world=2, **fields):
+    """Write a checkpoint and commit it; returns its directory."""
+    written = write(root, step, flat, layout, world)
+    whole = Manifest(
+        **header_of(layout, step, **fields).model_dump(),
+        root=parts.root([digest for part in written for digest in part.digests]),
+        parts=tuple(written),
+    )
+    return manifest.commit(root, whole, ATTEMPT)
