@@ -86,13 +86,22 @@ def test_one_that_is_bad_does_not_count_among_those_kept(root, log):
 
 
 def test_a_damaged_manifest_is_noticed_too(root, log, tmp_path):
+    with Checkpoints(root, ATTEMPT, 2, log) as checkpoints:
+        commit(checkpoints, root, 1)
+    (root / "step-00000001" / manifest.MANIFEST).write_bytes(b"{")
+    with Checkpoints(root, ATTEMPT, 2, log) as checkpoints:
+        commit(checkpoints, root, 2)
+    assert steps(root) == [2]
+    assert events(tmp_path)[-1]["file"] == manifest.MANIFEST
+
+
+def test_nothing_is_set_aside_before_workers_have_restored(root, log):
     with Checkpoints(root, ATTEMPT, 1, log) as checkpoints:
         commit(checkpoints, root, 1)
     (root / "step-00000001" / manifest.MANIFEST).write_bytes(b"{")
     with Checkpoints(root, ATTEMPT, 1, log):
         pass
-    assert steps(root) == []
-    assert events(tmp_path)[-1]["file"] == manifest.MANIFEST
+    assert steps(root) == [1]
 
 
 def test_a_coordinator_that_is_restarted_verifies_what_it_finds(root, log):
@@ -101,9 +110,9 @@ def test_a_coordinator_that_is_restarted_verifies_what_it_finds(root, log):
             commit(checkpoints, root, step)
     part = root / "step-00000003" / "part-1-of-2.safetensors"
     part.write_bytes(part.read_bytes()[:-1] + b"\xa5")
-    with Checkpoints(root, ATTEMPT, 1, log):
-        pass
-    assert steps(root) == [2]
+    with Checkpoints(root, ATTEMPT, 2, log) as checkpoints:
+        commit(checkpoints, root, 4)
+    assert steps(root) == [4, 2]
 
 
 def test_the_best_is_kept_besides(root, log):

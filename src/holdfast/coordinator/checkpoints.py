@@ -68,7 +68,7 @@ class Checkpoints:
             except OSError as error:
                 return self._given_up(wish, str(error))
             self._log.event("checkpoint", step=wish.step, directory=str(final))
-        self._retention.wake()
+        self._retention.committed()
         return _verdict(wish)
 
     def _given_up(self, wish: Commit, error: str) -> Verdict:

@@ -4,11 +4,15 @@ A checkpoint is deleted once `keep` newer ones have been read back from the disk
 digests, unless it is the best one. One that does not match is set aside and counts for nothing, so
 a bad write never costs the last good checkpoint. What was verified is not written down: after a
 restart of the coordinator the newest ones are verified again.
+
+It looks at the disk after a commit only. Before the first one workers may be about to restore, and
+what they cannot use must not vanish: they end the run rather than begin it again from nothing.
 """
 
 from __future__ import annotations
 
 import math
+import queue
 import threading
 import time
 from contextlib import suppress
@@ -37,30 +41,25 @@ class Retention:
     def __init__(self, root: Path, keep: int, log: EventLog) -> None:
         self._root, self._keep, self._log = root, keep, log
         self._verified: set[str] = set()  # digests of manifests
-        self._due = threading.Event()
+        self._commits: queue.SimpleQueue[bool] = queue.SimpleQueue()  # False: there are no more
         self._deadline = math.inf
         self._thread = threading.Thread(target=self._work, name="retention", daemon=True)
 
     def __enter__(self) -> Self:
         self._thread.start()
-        self.wake()
         return self
 
     def __exit__(self, *_: object) -> None:
         self._deadline = time.monotonic() + CLOSE_S
-        self.wake()
+        self._commits.put(False)
         self._thread.join(CLOSE_S + 1)  # a disk that hangs must not keep the coordinator
 
-    def wake(self) -> None:
-        """There is a new checkpoint; returns at once."""
-        self._due.set()
+    def committed(self) -> None:
+        """Note that there is a new checkpoint; returns at once."""
+        self._commits.put(True)
 
     def _work(self) -> None:
-        last = False
-        while not last:
-            self._due.wait()
-            self._due.clear()
-            last = self._deadline < math.inf
+        while self._commits.get():
             with suppress(OSError):  # the next pass tries again
                 self._look()
 
