@@ -96,7 +96,7 @@ def test_the_keys_of_a_job_are_these():
     assert list(Job.model_fields) == [
         "name", "task", "params", "script", "data", "model", "optimizer", "schedule", "batch",
         "epochs", "seed", "clip_norm", "workers", "shards", "shares", "numerics", "sync", "port",
-        "device",
+        "device", "unlike",
         "precision", "compile", "threads_per_worker", "timeout_s", "hang_s",
         "on_failure", "non_finite",
         "restarts", "evaluation", "loader", "checkpoint", "notify",

@@ -1,5 +1,6 @@
 """Tasks that tests run in real workers, as a user would write them."""
 
+import json
 import multiprocessing
 import os
 import random
@@ -490,3 +491,39 @@ def eternal(session):
             session.backward(F.cross_entropy(model(shard.x), shard.y))
         except Exception as error:
             raise AssertionError("a stop must not look like an error") from error
+
+
+class Values:
+    """Numbers that are given."""
+
+    def __init__(self, values):
+        self.values = values
+
+    def __len__(self):
+        return len(self.values)
+
+    def __getitem__(self, index):
+        value = self.values[index]
+        return torch.tensor([value / 90, 1.0 - value / 90]), value % 2
+
+
+class Unsteady(Values):
+    """Numbers with noise that no seed decides."""
+
+    def __getitem__(self, index):
+        x, y = super().__getitem__(index)
+        return x + int.from_bytes(os.urandom(4)) / 2**40, y
+
+
+def from_file(session):
+    train_on(session, Values(json.loads(Path(session.job.params["values"]).read_text())))
+
+
+def never_the_same(session):
+    train_on(session, Unsteady([*range(20)]))
+
+
+def train_on(session, dataset):
+    model, _ = session.attach(net, adamw)
+    for shard in session.shards(dataset, epochs=session.job.epochs):
+        session.backward(F.cross_entropy(model(shard.x), shard.y))

@@ -91,6 +91,8 @@ class Header(_Record):
         best: The best evaluation so far, where one is looked for.
         order: The data set and how the run walks through it; see `data.order`.
         versions: Of holdfast, torch and Python.
+        numerics: What the bits depend on besides the job; see `worker.numerics`.
+        numerics_changes: How that has changed over the run's lives, oldest first.
     """
 
     format: int = FORMAT
@@ -107,6 +109,8 @@ class Header(_Record):
     best: Best = Best()
     order: dict[str, Any]
     versions: dict[str, str]
+    numerics: dict[str, str] = {}
+    numerics_changes: tuple[str, ...] = ()
 
 
 class Manifest(Header):
@@ -181,7 +185,8 @@ class Manifest(Header):
             raise CheckpointError(f"{directory / MANIFEST}: the digests do not match their root")
 
     def _digest(self) -> str:
-        plain = self.model_dump(mode="json", exclude={"sha256"})
+        # A manifest of an older version lacks fields, and its digest does not cover them.
+        plain = self.model_dump(mode="json", exclude={"sha256"}, exclude_unset=True)
         text = json.dumps(plain, sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(text.encode()).hexdigest()
 

@@ -15,12 +15,13 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, cast
 
 import torch
 
 from holdfast.core.seeds import seed_for
-from holdfast.data.dataset import Batch, Dataset, generator_for, name_of
+from holdfast.data.dataset import Batch, Dataset, generator_for, generators_kept, name_of
+from holdfast.data.digest import digest_of_samples
 from holdfast.data.order import Order
 from holdfast.data.processes import LoaderProcesses
 from holdfast.job.spec import LoaderSettings
@@ -50,6 +51,10 @@ class Loaded:
     size: int
 
 
+Key = tuple[int, Unit]
+"""A step, and a unit of it."""
+
+
 class Loader:
     """Reads what one worker owes.
 
@@ -77,7 +82,7 @@ class Loader:
         self._depth = max(settings.prefetch, settings.workers) if settings.workers else in_thread
         self._ahead: dict[tuple[int, int], Future[Loaded | None]] = {}
         self._thread: ThreadPoolExecutor | None = None
-        self._processes: LoaderProcesses[tuple[int, Unit], Loaded | None] | None = None
+        self._processes: LoaderProcesses[Key | None, Loaded | str | None] | None = None
 
     def take(self, step: int, unit: Unit) -> Loaded | None:
         """The samples of `unit` in `step`; None where it has none.
@@ -99,6 +104,22 @@ class Loader:
         del self._ahead[step, unit.leaf]
         return future.result()
 
+    def digest(self) -> str:
+        """A digest of some samples, read where all are read; see `data.digest`.
+
+        Raises:
+            HoldfastError: A loader process failed.
+        """
+        if self._depth == 0:
+            with _one_thread(), generators_kept():
+                return digest_of_samples(self._dataset)
+        if self._thread is None:
+            self._start()
+        if self._processes is not None:
+            return cast("str", self._processes.begin(None)())
+        assert self._thread is not None
+        return self._thread.submit(digest_of_samples, self._dataset).result()
+
     def owe(self, units: Sequence[Unit]) -> None:
         """Read these units from now on."""
         if units is self._units:
@@ -119,7 +140,7 @@ class Loader:
     def _start(self) -> None:
         if self._settings.workers:  # forked before there is a thread
             self._processes = LoaderProcesses(
-                self._read, self._settings.workers, name_of(self._dataset)
+                self._read_in_fork, self._settings.workers, name_of(self._dataset)
             )
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="holdfast-loader")
         with _one_thread():  # this thread's own number, and the one that others begin with
@@ -129,8 +150,9 @@ class Loader:
         if (step, unit.leaf) in self._ahead:
             return
         assert self._thread is not None
-        read = functools.partial(self._read, (step, unit))
-        begun = read if self._processes is None else self._processes.begin((step, unit))
+        begun: Callable[[], Loaded | None] = functools.partial(self._read, (step, unit))
+        if self._processes is not None:
+            begun = cast("Callable[[], Loaded | None]", self._processes.begin((step, unit)))
         self._ahead[step, unit.leaf] = self._thread.submit(self._finish, begun)
 
     def _from(self, step: int, unit: Unit) -> Iterator[tuple[int, Unit]]:
@@ -142,7 +164,11 @@ class Loader:
             for later in self._units:
                 yield later_step, later
 
-    def _read(self, key: tuple[int, Unit]) -> Loaded | None:
+    def _read_in_fork(self, key: Key | None) -> Loaded | str | None:
+        """What a loader process is asked for: a unit in a step, or the digest of some samples."""
+        return digest_of_samples(self._dataset) if key is None else self._read(key)
+
+    def _read(self, key: Key) -> Loaded | None:
         """What `key`, a step and a unit, stands for; in this process or a fork of it."""
         step, unit = key
         order = self._order

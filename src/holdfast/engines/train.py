@@ -33,6 +33,9 @@ class Result:
         samples_per_s: Samples a second in this life, start-up excluded.
         seconds: What a worker has spent its time on in this life: `compute`, `reduce`, `wait` (for
             the others), `data` and so on, seconds, the mean over the workers.
+        exactness: `bit-exact` where the weights hang on the job alone; `order-exact` and how
+            hardware or software have changed where the run was resumed on others; or why its
+            numerics are not exact.
         weights_sha256: SHA-256 over all parameters and buffers in name order.
         run_dir: Where everything lies.
     """
@@ -45,6 +48,7 @@ class Result:
     best: dict[str, float] | None = None
     samples_per_s: float | None
     seconds: dict[str, float] = field(default_factory=dict)
+    exactness: str | None = None
     weights_sha256: str | None
     run_dir: Path
 
@@ -104,6 +108,7 @@ class Result:
             **({} if self.best is None else {"best": self.best}),
             "samples_per_s": self.samples_per_s,
             "seconds": self.seconds,
+            "exactness": self.exactness,
             "weights_sha256": self.weights_sha256,
             "run_dir": str(self.run_dir),
         }
@@ -180,6 +185,7 @@ def _result(found: dict[str, Any], job: Job, path: Path) -> Result:
         best=found.get("best"),
         samples_per_s=found.get("samples_per_s"),
         seconds=found.get("seconds", {}),
+        exactness=found.get("exactness"),
         weights_sha256=found.get("weights_sha256"),
         run_dir=path,
     )

@@ -130,6 +130,9 @@ class Job(Spec):
     """Where the workers of `sync: ddp` meet, on this host alone; 0 takes a free port."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """`auto`: GPUs where there are any."""
+    unlike: Literal["stamp", "refuse"] = "stamp"
+    """What happens when a run is resumed on hardware or software unlike that of its checkpoint.
+    `stamp`: it continues, and its result names the difference. `refuse`: it does not start."""
     precision: Literal["fp32", "bf16"] = "fp32"
     """`bf16`: forward passes under PyTorch's autocast; weights and gradients stay in fp32."""
     compile: bool = False
@@ -169,6 +172,7 @@ class Job(Spec):
             "timeout_s",
             "port",
             "device",
+            "unlike",
             "loader",
             "checkpoint",
             "hang_s",

@@ -24,6 +24,7 @@ from holdfast.wire.channel import Channel
 from holdfast.wire.launch import Launch
 from holdfast.wire.messages import CheckpointDone, Wrote
 from holdfast.worker import injection
+from holdfast.worker.numerics import numerics_of
 from holdfast.worker.progress import Progress, check_plain
 from holdfast.worker.restore import Restorer
 
@@ -155,6 +156,8 @@ class Journal:
             metrics=progress.metrics,
             best=progress.best,
             order=progress.order,
+            numerics=numerics_of(replica.flat.device),
+            numerics_changes=tuple(progress.numerics_changes),
             versions={
                 "holdfast": metadata.version("holdfast"),
                 "torch": torch.__version__,

@@ -32,6 +32,7 @@ from holdfast.worker.ddp import DdpModel, DdpStepper
 from holdfast.worker.evaluation import Evaluator
 from holdfast.worker.handover import Handover
 from holdfast.worker.journal import Journal
+from holdfast.worker.numerics import exactness
 from holdfast.worker.progress import Progress
 from holdfast.worker.seat import Condemned, Seat
 from holdfast.worker.sections import Sections
@@ -236,6 +237,7 @@ class Member:
             "best": None if best.value is None else {"step": best.step, "value": best.value},
             **self._journal.throughput(),
             "seconds": self._seconds(),
+            "exactness": exactness(self.job, self.progress.numerics_changes),
             "weights_sha256": self._assembly.replica.weights_sha256(),
         }
 

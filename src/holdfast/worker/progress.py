@@ -27,6 +27,8 @@ class Progress:
         best: The best evaluation so far, where one is looked for.
         best_then: The best one before the newest step.
         order: The data set and how the run walks through it.
+        samples_checked: Whether its samples were compared with those that the run began with.
+        numerics_changes: How hardware and software have changed over the run's lives.
         record: What the metrics say of the newest step.
         before: Evaluations before the first step of this life of the run, in order.
         results: Evaluations since the newest step, in order.
@@ -48,6 +50,8 @@ class Progress:
     best: Best = field(default_factory=Best)
     best_then: Best = field(default_factory=Best)
     order: dict[str, Any] = field(default_factory=dict)
+    samples_checked: bool = False
+    numerics_changes: list[str] = field(default_factory=list)
     record: dict[str, Any] = field(default_factory=dict)
     before: list[dict[str, float]] = field(default_factory=list)
     results: list[dict[str, float]] = field(default_factory=list)

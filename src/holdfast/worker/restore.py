@@ -26,11 +26,14 @@ from holdfast.arena.replica import Replica
 from holdfast.checkpoint import manifest
 from holdfast.checkpoint.manifest import Manifest
 from holdfast.checkpoint.restore import read_state
-from holdfast.errors import CheckpointError
+from holdfast.errors import CheckpointError, JobError
+from holdfast.observe.lines import EventLog
+from holdfast.observe.run_dir import EVENTS
 from holdfast.transport.shared_memory import Meeting, SharedMemoryGroup
 from holdfast.wire.channel import Channel
 from holdfast.wire.launch import Launch
 from holdfast.wire.messages import Refused
+from holdfast.worker.numerics import changes, numerics_of
 from holdfast.worker.progress import Progress
 
 _NONE: Final = -1
@@ -78,6 +81,7 @@ class Restorer:
         Raises:
             Aborted: The generation is over.
             CheckpointError: A member has checkpoints, and there is none that all can use.
+            JobError: It was made on other hardware or software, which the job refuses.
         """
         left = sorted(checkpoints, key=manifest.step_of, reverse=True)
         passed_over, any_offered = list[Path](), False
@@ -96,8 +100,9 @@ class Restorer:
             found = self._verified(directory, replica)
             digests = group.barrier(Meeting.RESTORE, 0, _NONE if found is None else found.digest)
             if found is not None and set(digests) == {found.digest}:
+                changed = self._numerics_changes(found.manifest, replica, first=group.place == 0)
                 _set_aside(passed_over)
-                return _load(found, replica)
+                return _load(found, replica, changed)
             passed_over.append(directory)
             if _NONE not in digests:
                 self._refuse(directory, "members of the generation have different states for it")
@@ -111,10 +116,40 @@ class Restorer:
     def _verified(self, directory: Path, replica: Replica) -> _Verified | None:
         try:
             found = manifest.read(directory)
+            self._check_lineage(directory, found)
             return _Verified(found, read_state(directory, found, replica.layout))
         except CheckpointError as error:
             self._refuse(directory, str(error))
             return None
+
+    def _check_lineage(self, directory: Path, found: Manifest) -> None:
+        """Raises: CheckpointError: A job with other weights has written it."""
+        job = self._launch.job.lineage()
+        for key in job:
+            stored = found.lineage.get(key, job[key])  # an older version does not know every key
+            if stored != job[key]:
+                raise CheckpointError(
+                    f"{directory} is of a job with {key}={stored}, not {job[key]}: it belongs to "
+                    "another run"
+                )
+
+    def _numerics_changes(self, found: Manifest, replica: Replica, *, first: bool) -> list[str]:
+        """How hardware and software differ from those that a checkpoint was made with.
+
+        Raises:
+            JobError: They do, and the job does not accept that.
+        """
+        changed = changes(found.numerics, numerics_of(replica.flat.device))
+        if changed and self._launch.job.unlike == "refuse":
+            raise JobError(
+                f"the checkpoint of step {found.step} was made on other hardware or software: "
+                f"{', '.join(changed)}. The weights would not be bit-exact; resume where it was "
+                "made, or set unlike=stamp to continue with a note in the result"
+            )
+        if changed and first:
+            with EventLog(Path(self._launch.run_dir) / EVENTS) as log:
+                log.event("numerics-changed", step=found.step, changes=", ".join(changed))
+        return changed
 
     def _refuse(self, directory: Path, reason: str) -> None:
         self._refusal = reason
@@ -125,8 +160,13 @@ def _newest(left: Sequence[Path]) -> int:
     return manifest.step_of(left[0]) if left else _NONE
 
 
-def _load(found: _Verified, replica: Replica) -> Progress:
+def _load(found: _Verified, replica: Replica, changed: list[str]) -> Progress:
+    """Fill the replica; returns the progress.
+
+    Samples that were computed with other numerics may differ in their bits and are not compared.
+    """
     stored = found.manifest
+    left_out = {"samples"} if changed else set()
     replica.flat.copy_(found.state)
     replica.restored(frozenset(stored.absent))
     return Progress(
@@ -136,7 +176,8 @@ def _load(found: _Verified, replica: Replica) -> Progress:
         metrics=stored.metrics,
         best=stored.best,
         best_then=stored.best,
-        order=stored.order,
+        order={key: value for key, value in stored.order.items() if key not in left_out},
+        numerics_changes=list(dict.fromkeys([*stored.numerics_changes, *changed])),
         saved=stored.step,
     )
 

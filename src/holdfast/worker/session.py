@@ -23,7 +23,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from holdfast.arena.memory import Phase, Word
-from holdfast.data.dataset import Dataset, as_dataset, generator_for
+from holdfast.data.dataset import Dataset, as_dataset, generator_for, name_of
 from holdfast.data.loader import Loaded, Loader, model_seed
 from holdfast.data.order import Order
 from holdfast.errors import Aborted, JobError
@@ -187,6 +187,7 @@ class Session:
             samples, order, member.units, settings=self.job.loader, check_abort=check_abort
         )
         try:
+            self._check_samples(loader, samples)
             while member.progress.owed or not self._is_over(order):
                 try:
                     if member.progress.owed:
@@ -273,7 +274,7 @@ class Session:
             fingerprint=samples.fingerprint,
         )
         now = asdict(order)
-        changed = [key for key in progress.order if progress.order[key] != now[key]]
+        changed = [key for key in now if progress.order.get(key, now[key]) != now[key]]
         if changed:
             key = changed[0]
             raise JobError(
@@ -281,11 +282,28 @@ class Session:
                 f"{now[key]}: samples would be used twice or never. Resume with the same data "
                 "and epochs, or start a new run"
             )
-        progress.order, self._member.order = now, order
+        progress.order, self._member.order = progress.order | now, order
         arena, rank = group.arena, group.rank
         arena[rank, Word.TOTAL_STEPS], arena[rank, Word.EPOCHS] = order.total_steps, epochs
         arena[rank, Word.COMMITTED] = progress.step
         return order
+
+    def _check_samples(self, loader: Loader, samples: Dataset) -> None:
+        """Compare some samples with those that the run began with, once in a life of the run.
+
+        Raises:
+            JobError: They are others.
+        """
+        progress = self._member.progress
+        if progress.samples_checked:
+            return
+        known, found = progress.order.get("samples"), loader.digest()
+        if known and found and known != found:
+            raise JobError(
+                f"{name_of(samples)} holds other samples than when the run began, in the same "
+                "number; resume with the same data, or start a new run"
+            )
+        progress.order["samples"], progress.samples_checked = found, True
 
     def _is_over(self, order: Order) -> bool:
         progress = self._member.progress

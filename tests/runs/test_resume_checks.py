@@ -1,0 +1,151 @@
+"""What a resumed run compares with the run that it continues, and refuses by name."""
+
+import json
+import shutil
+
+import pytest
+
+from conftest import TASKS, events_of
+from holdfast.checkpoint import manifest
+from holdfast.checkpoint.manifest import Manifest
+from holdfast.errors import JobError
+
+pytestmark = pytest.mark.slow
+
+SAVING = {"checkpoint": {"every_steps": 4, "keep": 9}}
+
+
+def named(run, name):
+    return [event for event in events_of(run) if event["event"] == name]
+
+
+def rewrite(directory, **fields):
+    """Change what a manifest says, and its digest with it."""
+    found = manifest.read(directory).model_copy(update=fields)
+    (directory / manifest.MANIFEST).write_text(found.sealed().model_dump_json())
+
+
+def newest(run):
+    return manifest.committed(run / "checkpoints")[0]
+
+
+def back_to(run, step):
+    """Have the run resume from an older checkpoint."""
+    for directory in manifest.committed(run / "checkpoints"):
+        if manifest.step_of(directory) > step:
+            shutil.rmtree(directory)
+
+
+def test_a_checkpoint_copied_from_another_run_is_refused_by_the_key_that_differs(train, tmp_path):
+    run, other = tmp_path / "run", tmp_path / "other"
+    whole = train(run_dir=run, **SAVING)["weights_sha256"]
+    train(run_dir=other, seed=1, **SAVING)
+    back_to(run, 4)
+    shutil.copytree(other / "checkpoints" / "step-00000008", run / "checkpoints" / "step-00000008")
+    assert train(run_dir=run, resume=True, **SAVING)["weights_sha256"] == whole
+    (refused,) = named(run, "checkpoint-refused")
+    assert "is of a job with seed=1, not 0" in refused["reason"]
+    assert named(run, "generation")[-1]["reached"] == 0
+    assert (run / "checkpoints" / "step-00000008.refused-1").is_dir()
+
+
+def test_a_run_on_one_machine_is_bit_exact(train, tmp_path):
+    run = tmp_path / "run"
+    assert train(run_dir=run, **SAVING)["exactness"] == "bit-exact"
+    back_to(run, 4)
+    assert train(run_dir=run, resume=True, workers=2, **SAVING)["exactness"] == "bit-exact"
+    assert named(run, "numerics-changed") == []
+    assert manifest.read(newest(run)).numerics["torch"]
+
+
+def test_a_resume_on_unlike_software_is_stamped_for_good(train, tmp_path):
+    run = tmp_path / "run"
+    train(run_dir=run, **SAVING)
+    back_to(run, 4)
+    stored = manifest.read(newest(run)).numerics
+    rewrite(newest(run), numerics={**stored, "torch": "2.0.0", "MKL_CBWR": "COMPATIBLE"})
+    result = train(run_dir=run, resume=True, workers=2, **SAVING)
+    changes = f"torch 2.0.0 → {stored['torch']}, MKL_CBWR COMPATIBLE → unset"
+    assert result["exactness"] == f"order-exact: {changes}"
+    (event,) = named(run, "numerics-changed")
+    assert (event["step"], event["changes"]) == (4, changes)
+    back_to(run, 8)
+    again = train(run_dir=run, resume=True, **SAVING)
+    assert again["exactness"] == f"order-exact: {changes}"
+    assert len(named(run, "numerics-changed")) == 1
+
+
+def test_the_workers_own_environment_counts(train, tmp_path, monkeypatch):
+    run = tmp_path / "run"
+    train(run_dir=run, **SAVING)
+    back_to(run, 4)
+    monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", "AVX2")
+    result = train(run_dir=run, resume=True, on=None, **SAVING)
+    assert result["exactness"] == "order-exact: ONEDNN_MAX_CPU_ISA unset → AVX2"
+
+
+def test_a_resume_on_unlike_software_is_refused_where_the_job_says_so(train, tmp_path):
+    run = tmp_path / "run"
+    train(run_dir=run, **SAVING)
+    back_to(run, 4)
+    stored = manifest.read(newest(run)).numerics
+    rewrite(newest(run), numerics={**stored, "processor": "i386"})
+    with pytest.raises(JobError, match=r"step 4 was made on other .*: processor i386 → .*unlike"):
+        train(run_dir=run, resume=True, workers=2, unlike="refuse", **SAVING)
+    assert manifest.step_of(newest(run)) == 4
+    assert train(run_dir=run, resume=True, **SAVING)["status"] == "finished"
+
+
+@pytest.mark.parametrize(
+    ("keys", "why"),
+    [({"numerics": "fast"}, "not exact: numerics=fast"), ({"sync": "ddp"}, "not exact: sync=ddp")],
+    ids=["fast", "ddp"],
+)
+def test_what_is_not_exact_does_not_claim_to_be(train, keys, why):
+    assert train(epochs=1, **keys)["exactness"] == why
+
+
+def test_a_checkpoint_of_an_older_version_is_loaded_and_not_compared(train, tmp_path):
+    run = tmp_path / "run"
+    whole = train(run_dir=run, **SAVING)["weights_sha256"]
+    back_to(run, 4)
+    path = newest(run) / manifest.MANIFEST
+    plain = json.loads(path.read_text())
+    for absent in ("numerics", "numerics_changes", "sha256"):
+        del plain[absent]
+    del plain["order"]["samples"], plain["lineage"]["compile"]
+    path.write_text(Manifest.model_validate(plain).sealed().model_dump_json(exclude_unset=True))
+    assert "numerics" not in json.loads(path.read_text())
+    assert train(run_dir=run, resume=True, **SAVING)["weights_sha256"] == whole
+    assert named(run, "checkpoint-refused") == []
+    assert manifest.read(newest(run)).order["samples"]
+
+
+@pytest.mark.parametrize("loaders", [0, 1])
+def test_other_samples_in_the_same_number_are_refused_by_name(train, tmp_path, loaders):
+    run, values = tmp_path / "run", tmp_path / "values.json"
+    keys = {
+        **SAVING,
+        "task": f"{TASKS}:from_file",
+        "params": {"values": str(values)},
+        "batch": 5,
+        "shards": 2,
+        "loader": {"workers": loaders},
+    }
+    values.write_text(json.dumps([*range(20)]))
+    whole = train(run_dir=run, **keys)["weights_sha256"]
+    back_to(run, 4)
+    values.write_text(json.dumps([*range(19), 77]))
+    with pytest.raises(JobError, match="Values holds other samples than when the run began"):
+        train(run_dir=run, resume=True, workers=2, **keys)
+    values.write_text(json.dumps([*range(20)]))
+    assert train(run_dir=run, resume=True, **keys)["weights_sha256"] == whole
+
+
+def test_samples_that_differ_when_read_again_are_not_compared(train, tmp_path):
+    run = tmp_path / "run"
+    keys = {**SAVING, "task": f"{TASKS}:never_the_same", "batch": 5, "shards": 2}
+    train(run_dir=run, **keys)
+    assert manifest.read(newest(run)).order["samples"] == ""
+    back_to(run, 4)
+    assert train(run_dir=run, resume=True, **keys)["status"] == "finished"
