@@ -18,7 +18,6 @@ from holdfast.job import load
 from holdfast.observe.lines import EventLog
 from holdfast.observe.run_dir import EVENTS
 from holdfast.wire.lifeline import die_with_parent, leave_signals_to_parent
-from holdfast.wire.rpc import DEFAULT_ADDRESS
 
 
 def main() -> int:
@@ -26,7 +25,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--run-dir", type=Path, required=True)
     parser.add_argument("--attempt", required=True)
-    parser.add_argument("--address", default=DEFAULT_ADDRESS)
+    parser.add_argument("--address", required=True)
     parser.add_argument("--parent", type=int, required=True)
     options = parser.parse_args()
     die_with_parent(options.parent)

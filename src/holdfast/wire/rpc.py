@@ -19,7 +19,6 @@ import grpc
 from holdfast.core.protocol import Failure, Orders, Stage, Status
 from holdfast.wire.messages import Message
 
-DEFAULT_ADDRESS: Final = "127.0.0.1:50051"
 SERVICE: Final = "holdfast.Coordinator"
 OPTIONS: Final = (
     ("grpc.max_receive_message_length", 64 << 20),
