@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,10 +14,12 @@ class ProcStat:
     Attributes:
         letter: Its state.
         ticks: Processor time that it has used, and that children had that it has waited for.
+        start_s: When it was started, seconds after the machine.
     """
 
     letter: str
     ticks: int
+    start_s: float
 
     @property
     def is_stopped(self) -> bool:
@@ -36,4 +39,5 @@ def stat_of(pid: int) -> ProcStat | None:
     except OSError:
         return None
     letter, *fields = text.rpartition(")")[2].split()
-    return ProcStat(letter=letter, ticks=sum(map(int, fields[10:14])))
+    start_s = int(fields[18]) / os.sysconf("SC_CLK_TCK")
+    return ProcStat(letter=letter, ticks=sum(map(int, fields[10:14])), start_s=start_s)

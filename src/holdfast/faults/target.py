@@ -10,14 +10,13 @@ import fcntl
 import itertools
 import os
 import signal
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
-from holdfast.agent.proc_stat import stat_of
 from holdfast.arena.injections import Injection, Injections
 from holdfast.arena.memory import Arena, Word
 from holdfast.errors import JobError
+from holdfast.faults.process import Process
 from holdfast.observe.lines import Tail
 from holdfast.observe.run_dir import EVENTS, is_held
 
@@ -48,7 +47,7 @@ class Target:
         self.released = self.over = False
         self.first_step = 0
         self._news = Tail(run_dir / EVENTS, whole=whole)
-        self._pids: dict[str | int, int] = {}  # by rank, and of the two that have none
+        self._processes: dict[str | int, Process] = {}  # by rank, and the two that have none
 
     @classmethod
     def under_way(cls, run_dir: Path) -> Target:
@@ -79,9 +78,9 @@ class Target:
         for event in self._news():
             self._note(event)
         if not is_held(self.run_dir):
-            self.over = True  # however its command has ended; its pids may be others' by now
-        elif self.arena is None and AGENT in self._pids:
-            self._find_arena(self._pids[AGENT])
+            self.over = True  # however its command has ended; nothing of it is to be struck
+        elif self.arena is None and AGENT in self._processes:
+            self._find_arena(self._processes[AGENT])
 
     @property
     def reached(self) -> int:
@@ -95,16 +94,16 @@ class Target:
 
     def has(self, who: str | int) -> bool:
         """Whether the coordinator, the agent or a rank is alive."""
-        stat = stat_of(self._pids[who]) if who in self._pids else None
-        return stat is not None and stat.is_alive
+        return who in self._processes and self._processes[who].is_alive
 
     def send(self, number: signal.Signals, who: str | int) -> None:
         """Send a signal to one of those, if it is there.
 
         From then on it is as good as gone: what comes next is for its successor.
         """
-        with suppress(ProcessLookupError):
-            os.kill(self._pids.pop(who), number)
+        process = self._processes.pop(who, None)
+        if process is not None:
+            process.send(number)
 
     def _words(self, word: Word) -> list[int]:
         if self.arena is None:
@@ -114,28 +113,37 @@ class Target:
     def _note(self, event: dict[str, Any]) -> None:
         match event.get("event"):
             case "run-started":
-                self._pids, self.arena = {}, None
+                self._processes, self.arena = {}, None
                 self.released = self.over = False
             case "coordinator-started":
-                self._pids[COORDINATOR] = event["pid"]
+                self._meet(COORDINATOR, event)
             case "agent-started":  # the workers of the one before have ended with it
-                for who in [who for who in self._pids if who != COORDINATOR]:
-                    del self._pids[who]
-                self._pids[AGENT], self.arena = event["pid"], None
+                for who in [who for who in self._processes if who != COORDINATOR]:
+                    del self._processes[who]
+                self._meet(AGENT, event)
+                self.arena = None
             case "worker-started":
-                self._pids[event["rank"]] = event["pid"]
+                self._meet(event["rank"], event)
             case "worker-exited":
-                if self._pids.get(event["rank"]) == event["pid"]:
-                    del self._pids[event["rank"]]
+                known = self._processes.get(event["rank"])
+                if known is not None and known.pid == event["pid"]:
+                    del self._processes[event["rank"]]
             case "generation":
                 self.first_step = self.first_step if self.released else event["step"]
                 self.released = True
             case "run-ended" | "run-failed":
                 self.over = True
 
-    def _find_arena(self, agent: int) -> None:
+    def _meet(self, who: str | int, event: dict[str, Any]) -> None:
+        """Know the process that an event tells of, in place of the one before."""
+        self._processes.pop(who, None)
+        process = Process.logged(event["pid"], event["time_unix_s"])
+        if process is not None:
+            self._processes[who] = process
+
+    def _find_arena(self, agent: Process) -> None:
         try:
-            for link in Path(f"/proc/{agent}/fd").iterdir():
+            for link in Path(f"/proc/{agent.pid}/fd").iterdir():
                 if str(link.readlink()).startswith(_ARENA):
                     self.arena = _mapped(link)
                     return
