@@ -21,11 +21,11 @@ def arena():
         yield arena
 
 
-def commit(arena, step, *, of=100, loss=0.5):
-    arena[0, Word.TOTAL_STEPS], arena[0, Word.EPOCHS] = of, 4
-    arena[0, Word.COMMITTED], arena[0, Word.EPOCH] = step, step * 4 // of
-    arena[0, Word.SAMPLES] = 64 * step
-    arena.publish_loss(0, loss)
+def commit(arena, step, *, of=100, loss=0.5, rank=0):
+    arena[rank, Word.TOTAL_STEPS], arena[rank, Word.EPOCHS] = of, 4
+    arena[rank, Word.COMMITTED], arena[rank, Word.EPOCH] = step, step * 4 // of
+    arena[rank, Word.SAMPLES] = 64 * step
+    arena.publish_loss(rank, loss)
 
 
 class Watched:
@@ -55,6 +55,33 @@ def test_a_pipe_gets_a_line_of_facts_every_few_seconds(arena, tmp_path):
     assert lines[-1].split("  ") == [
         "epoch 4/4", "step 81/100", "loss 0.0123", "512 samples/s", "0:00:02 left"
     ]  # fmt: skip
+
+
+def test_progress_continues_where_rank_0_is_lost_and_the_world_has_shrunk(arena, tmp_path):
+    seen = Watched(tmp_path, terminal=False)
+    for rank in (0, 1):
+        arena.enter_generation(rank, 1)
+        commit(arena, 20, rank=rank)
+    arena.enter(0, Phase.EVALUATE)
+    seen.watch(arena, PLAIN_INTERVAL_S)
+    arena.enter_generation(1, 2)
+    commit(arena, 60, loss=0.25, rank=1)
+    seen.watch(arena, PLAIN_INTERVAL_S)
+    commit(arena, 40, loss=0.5, rank=1)  # back to a checkpoint
+    seen.watch(arena, PLAIN_INTERVAL_S)
+    assert [line.split("  ")[1:3] for line in seen.text.getvalue().splitlines()] == [
+        ["step 20/100", "loss 0.5000"], ["step 60/100", "loss 0.2500"],
+        ["step 40/100", "loss 0.5000"],
+    ]  # fmt: skip
+    assert "evaluating" not in seen.text.getvalue().splitlines()[-1]
+
+
+def test_the_furthest_member_is_shown(arena, tmp_path):
+    seen = Watched(tmp_path, terminal=False)
+    commit(arena, 20, rank=0)
+    commit(arena, 21, rank=1)
+    seen.watch(arena, PLAIN_INTERVAL_S)
+    assert "step 21/100" in seen.text.getvalue()
 
 
 def test_a_pipe_is_told_of_an_evaluation_once_though_no_step_goes_by(arena, tmp_path):

@@ -41,8 +41,8 @@ class Pace:
 
     def note(self, now: float, step: int, samples: int) -> None:
         """Take in how many steps and samples have been committed at `now`, seconds."""
-        if self._seen and step < self._seen[-1][1]:  # back to a checkpoint
-            self._seen.clear()
+        if self._seen and (step < self._seen[-1][1] or samples < self._seen[-1][2]):
+            self._seen.clear()  # back to a checkpoint, or the worker that counted most is lost
         if not self._seen or step != self._seen[-1][1]:
             self._seen.append((now, step, samples))
         while len(self._seen) > 2 and now - self._seen[0][0] > PACE_WINDOW_S:
@@ -82,14 +82,16 @@ class RunView:
         self._printed_at, self._printed = clock(), ""
 
     def watch(self, arena: Arena) -> None:
-        """Show what rank 0 has committed, and what the workers have printed."""
+        """Show what the furthest member has committed, and what the workers have printed."""
         for line in self._tee.lines():
             self._print(line)
-        now, step, total = self._clock(), arena[0, Word.COMMITTED], arena[0, Word.TOTAL_STEPS]
+        members = _members(arena)
+        rank = max(members, key=lambda member: arena[member, Word.COMMITTED])
+        now, step, total = self._clock(), arena[rank, Word.COMMITTED], arena[rank, Word.TOTAL_STEPS]
         if not total:
             return
-        self._pace.note(now, step, arena[0, Word.SAMPLES])
-        facts = _facts(arena, self._pace())
+        self._pace.note(now, step, max(arena[member, Word.SAMPLES] for member in members))
+        facts = _facts(arena, rank, self._pace())
         if self._bar is not None:
             self._bar.update(self._task, total=total, completed=step, description=facts)
             self._bar.start()
@@ -114,19 +116,26 @@ class RunView:
         self._console.print(Text.from_ansi(line), soft_wrap=True)
 
 
-def _facts(arena: Arena, pace: tuple[float, float] | None) -> str:
-    """How far rank 0 has come, how well, how fast, and what keeps some worker from training."""
-    step, total = arena[0, Word.COMMITTED], arena[0, Word.TOTAL_STEPS]
+def _members(arena: Arena) -> list[int]:
+    """The ranks in the newest generation; a lost worker's line stays as it was in an older one."""
+    ranks = range(arena.world_size)
+    newest = max(arena.entered(rank) for rank in ranks)
+    return [rank for rank in ranks if arena.entered(rank) == newest]
+
+
+def _facts(arena: Arena, rank: int, pace: tuple[float, float] | None) -> str:
+    """How far a rank has come, how well, how fast, and what keeps some worker from training."""
+    step, total = arena[rank, Word.COMMITTED], arena[rank, Word.TOTAL_STEPS]
     facts = [
-        f"epoch {arena[0, Word.EPOCH] + 1}/{arena[0, Word.EPOCHS]}",
+        f"epoch {arena[rank, Word.EPOCH] + 1}/{arena[rank, Word.EPOCHS]}",
         f"step {step}/{total}",
-        f"loss {arena.loss(0):.4f}" if step else "",
+        f"loss {arena.loss(rank):.4f}" if step else "",
     ]
     if pace is not None:
         steps_per_s, samples_per_s = pace
         left = timedelta(seconds=round((total - step) / steps_per_s))
         facts += [f"{samples_per_s:,.0f} samples/s", f"{left} left"]
-    phases = {arena[rank, Word.PHASE] for rank in range(arena.world_size)}
+    phases = {arena[member, Word.PHASE] for member in _members(arena)}
     facts += [name for phase, name in _NAMED.items() if phase in phases]
     return "  ".join(filter(None, facts))
 
