@@ -10,7 +10,7 @@ from torch import nn
 
 import checkpoints
 from holdfast.arena.memory import Arena
-from holdfast.arena.replica import Replica, replica_layout
+from holdfast.arena.replica import Replica, Trained, replica_layout
 from holdfast.checkpoint import manifest
 from holdfast.errors import CheckpointError
 from holdfast.job import load
@@ -28,8 +28,9 @@ def replica_of():
     torch.manual_seed(0)
     model = nn.Linear(4, 3)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    layout = replica_layout(model, optimizer)
-    return Replica(model, optimizer, layout, torch.zeros(layout.size_bytes, dtype=torch.uint8))
+    trained = Trained(model=model, optimizer=optimizer)
+    layout = replica_layout(trained)
+    return Replica(trained, layout, torch.zeros(layout.size_bytes, dtype=torch.uint8))
 
 
 def save(root, step, value):

@@ -172,6 +172,7 @@ def _load(found: _Verified, replica: Replica, changed: list[str]) -> Progress:
     return Progress(
         step=stored.step,
         state=stored.state,
+        user_state=stored.user_state,
         loss=stored.loss,
         metrics=stored.metrics,
         best=stored.best,

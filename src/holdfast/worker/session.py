@@ -15,7 +15,6 @@ step. Leaving the loop never commits half a step.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import asdict
 from typing import Any, TypeVar
 
 import torch
@@ -23,7 +22,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from holdfast.arena.memory import Phase, Word
-from holdfast.data.dataset import Dataset, as_dataset, generator_for, name_of
+from holdfast.data.dataset import Dataset, as_dataset, generator_for
 from holdfast.data.loader import Loaded, Loader, model_seed
 from holdfast.data.order import Order
 from holdfast.errors import Aborted, JobError
@@ -35,6 +34,7 @@ from holdfast.worker.commit_hooks import CommitHooks, ScheduleFactory
 from holdfast.worker.evaluation import Measure
 from holdfast.worker.member import Member
 from holdfast.worker.progress import Progress
+from holdfast.worker.resumed_data import check_samples, order_of
 from holdfast.worker.shard import Shard
 from holdfast.worker.step import Stepper
 
@@ -187,7 +187,7 @@ class Session:
             samples, order, member.units, settings=self.job.loader, check_abort=check_abort
         )
         try:
-            self._check_samples(loader, samples)
+            check_samples(loader, samples, member.progress)
             while member.progress.owed or not self._is_over(order):
                 try:
                     if member.progress.owed:
@@ -263,47 +263,13 @@ class Session:
                 self._member.join()
 
     def _begin(self, samples: Dataset, epochs: int) -> Order:
-        """The walk through the data, which a resumed run must go on with as it began."""
-        job, progress, group = self.job, self._member.progress, self._member.group
-        order = Order(
-            num_samples=len(samples),
-            batch_size=job.batch,
-            num_shards=job.shards,
-            epochs=epochs,
-            seed=job.seed,
-            fingerprint=samples.fingerprint,
-        )
-        now = asdict(order)
-        changed = [key for key in now if progress.order.get(key, now[key]) != now[key]]
-        if changed:
-            key = changed[0]
-            raise JobError(
-                f"the run began with {key}={progress.order[key]} in session.shards and now has "
-                f"{now[key]}: samples would be used twice or never. Resume with the same data "
-                "and epochs, or start a new run"
-            )
-        progress.order, self._member.order = progress.order | now, order
-        arena, rank = group.arena, group.rank
+        """Note how the run iterates over its data, for those who watch it too."""
+        member, progress = self._member, self._member.progress
+        order = member.order = order_of(self.job, samples, epochs, progress)
+        arena, rank = member.group.arena, member.group.rank
         arena[rank, Word.TOTAL_STEPS], arena[rank, Word.EPOCHS] = order.total_steps, epochs
         arena[rank, Word.COMMITTED] = progress.step
         return order
-
-    def _check_samples(self, loader: Loader, samples: Dataset) -> None:
-        """Compare some samples with those that the run began with, once in a life of the run.
-
-        Raises:
-            JobError: They are others.
-        """
-        progress = self._member.progress
-        if progress.samples_checked:
-            return
-        known, found = progress.order.get("samples"), loader.digest()
-        if known and found and known != found:
-            raise JobError(
-                f"{name_of(samples)} holds other samples than when the run began, in the same "
-                "number; resume with the same data, or start a new run"
-            )
-        progress.order["samples"], progress.samples_checked = found, True
 
     def _is_over(self, order: Order) -> bool:
         progress = self._member.progress
