@@ -132,9 +132,10 @@ def locked(session):
 
 
 def growing(session):
-    """A loop whose data grow from one life of the run to the next, as `params` say."""
+    """A loop whose data grow from one life of the run to the next."""
     model, _ = session.attach(net, adamw)
-    points = torch.utils.data.Subset(Points(), range(session.job.params["size"]))
+    size = int(Path(session.job.params["size"]).read_text())
+    points = torch.utils.data.Subset(Points(), range(size))
     for shard in session.shards(points, epochs=1):
         session.backward(F.cross_entropy(model(shard.x), shard.y))
 

@@ -208,11 +208,12 @@ def test_an_evaluation_leaves_frozen_parts_frozen(train):
 
 
 def test_a_run_is_not_resumed_on_other_data(train, tmp_path):
-    train(run_dir=tmp_path / "run", **own("growing", params={"size": 60}))
-    spec = tmp_path / "run" / "job.yaml"
-    spec.write_text(spec.read_text().replace("size: 60", "size: 80"))
+    keys = own("growing", params={"size": str(tmp_path / "size")})
+    (tmp_path / "size").write_text("60")
+    train(run_dir=tmp_path / "run", **keys)
+    (tmp_path / "size").write_text("80")
     with pytest.raises(JobError, match=r"the run began with num_samples=60 .* and now has 80"):
-        train(run_dir=tmp_path / "run", resume=True, **own("growing", params={"size": 80}))
+        train(run_dir=tmp_path / "run", resume=True, **keys)
 
 
 @pytest.mark.parametrize("workers", [1, 3])
