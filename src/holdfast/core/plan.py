@@ -37,16 +37,7 @@ class Plan:
 
     @classmethod
     def even(cls, num_shards: int, world_size: int) -> Plan:
-        """Shares that differ by one shard at most.
-
-        Raises:
-            JobError: There are more workers than shards, so some could never work.
-        """
-        if world_size > num_shards:
-            raise JobError(
-                f"workers={world_size} is more than shards={num_shards}: "
-                f"start at most {num_shards} workers, or set shards={world_size} or more"
-            )
+        """Shares that differ by one shard at most; of more ranks than shards, the last owe none."""
         share, rest = divmod(num_shards, world_size)
         return cls(counts=tuple(share + (rank < rest) for rank in range(world_size)))
 

@@ -12,6 +12,7 @@ from pydantic import BeforeValidator, Field, ValidationInfo, field_validator, mo
 from pydantic_core import PydanticCustomError
 
 from holdfast.core.plan import Plan
+from holdfast.errors import JobError
 from holdfast.job.data import Data
 from holdfast.job.models import Model
 from holdfast.job.optimizers import AdamW, Constant, Optimizer, Schedule
@@ -200,6 +201,11 @@ class Job(Spec):
         Raises:
             JobError: The workers cannot share the shards.
         """
+        if self.shares is None and self.workers > self.shards:
+            raise JobError(
+                f"workers={self.workers} is more than shards={self.shards}, so some could never "
+                f"work: start at most {self.shards} workers, or set shards={self.workers} or more"
+            )
         if self.shares is None or members not in (None, self.workers):
             return Plan.even(self.shards, members or self.workers)
         return Plan.of_shares(self.shares, self.shards, self.workers)
