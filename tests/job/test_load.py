@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast.errors import JobError
-from holdfast.job.load import builtin_names, dump, load
+from holdfast.job.load import builtin_names, check, dump, load
 
 
 @pytest.mark.parametrize("name", builtin_names())
@@ -163,11 +163,11 @@ def test_values_from_python_stay_as_they_are():
 
 
 def test_more_workers_than_shards_are_refused_with_the_way_out():
-    job = load.check({"workers": 9, "shards": 8}, where="test")
+    job = check({"workers": 9, "shards": 8}, where="test")
     with pytest.raises(JobError, match=r"workers=9 .* shards=8, .* start at most 8 workers"):
         job.plan()
 
 
 def test_survivors_of_a_job_with_idle_workers_may_be_more_than_its_shards():
-    job = load.check({"workers": 3, "shards": 1, "shares": [0, 0, 1]}, where="test")
+    job = check({"workers": 3, "shards": 1, "shares": [0, 0, 1]}, where="test")
     assert job.plan(2).counts == (1, 0)
