@@ -9,7 +9,7 @@ from holdfast.faults.plan import HARMLESS, WITHOUT_RANK, Fault, FaultPlan, of_fi
 from holdfast.faults.plan import planned as planned_by
 from holdfast.job import load
 
-KINDS = ["kill", "stop", "exit", "raise", "slow", "nan", "flip", "coordinator", "agent",
+KINDS = ["kill", "stop", "exit", "raise", "slow", "nan", "flip", "corrupt", "coordinator", "agent",
          "disk-full", "damage"]  # fmt: skip
 
 

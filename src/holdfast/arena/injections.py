@@ -29,6 +29,7 @@ class Injection(enum.IntEnum):
     NAN = 3
     FLIP = 4
     DISK_FULL = 5
+    CORRUPT = 6
 
 
 assert Word.OBEYED + len(Injection) <= LINE, "injections overflow a worker's line"

@@ -229,8 +229,11 @@ def fitting(job: Job) -> tuple[list[Kind], list[Policy]]:
     whose gradient is not finite, so would be those that are struck.
     """
     sound: list[Kind] = [kind for kind in KINDS if kind not in IN_GRADIENTS]
+    if job.workers == 1:
+        sound.remove("corrupt")  # there is no replica to compare with
     if not job.merges_shards:
-        return sound if job.non_finite == "skip" else list(KINDS), list(POLICIES)
+        gradients = [] if job.non_finite == "skip" else [k for k in KINDS if k in IN_GRADIENTS]
+        return [*sound, *gradients], list(POLICIES)
     return sound, ["restart"] if job.sync == "ddp" else ["replace", "restart"]
 
 

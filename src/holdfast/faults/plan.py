@@ -26,7 +26,7 @@ from holdfast.job.source import Source
 from holdfast.job.spec import Job
 
 Kind = Literal[
-    "kill", "stop", "exit", "raise", "slow", "nan", "flip",
+    "kill", "stop", "exit", "raise", "slow", "nan", "flip", "corrupt",
     "coordinator", "agent", "disk-full", "damage",
 ]  # fmt: skip
 HARMLESS: Final[tuple[Kind, ...]] = (
@@ -48,8 +48,8 @@ class Fault(Spec):
 
     Attributes:
         kind: `kill` (SIGKILL), `stop` (SIGSTOP), `exit`, `raise`, `slow`, `nan` and `flip` (in a
-            gradient) and `disk-full` befall a worker; `coordinator` and `agent` are killed; of the
-            newest checkpoint a byte takes `damage`.
+            gradient), `corrupt` (in the replica) and `disk-full` are injected into a worker;
+            `coordinator` and `agent` are killed; `damage` changes a byte of the newest checkpoint.
         rank: The worker.
         step: As soon as that many steps are committed.
         after_s: Or so many seconds after the run was seen to train.
@@ -101,6 +101,8 @@ class FaultPlan(Spec):
                 raise JobError(f"{fault}: there is no such rank with workers={job.workers}")
             if fault.kind in IN_GRADIENTS and job.sync == "ddp":
                 raise JobError(f"{fault}: with sync=ddp no shard has a gradient to strike")
+            if fault.kind == "corrupt" and job.workers == 1:
+                raise JobError(f"{fault}: with workers=1 there is no replica to compare with")
             if not counts_steps(job) and (fault.kind not in SIGNALS or fault.after_s is None):
                 kinds = ", ".join(sorted(SIGNALS))
                 raise JobError(f"{fault}: a script is struck by {kinds}, each with after_s")

@@ -29,6 +29,7 @@ _INJECTIONS: Final = {
     "nan": Injection.NAN,
     "flip": Injection.FLIP,
     "disk-full": Injection.DISK_FULL,
+    "corrupt": Injection.CORRUPT,
 }
 _MISSING: Final = {
     "nan": "computed no gradient",

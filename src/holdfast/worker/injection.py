@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import os
+import random
 import time
 from collections.abc import Sequence
 from typing import Final
@@ -15,7 +16,9 @@ from typing import Final
 import torch
 
 from holdfast.arena.injections import Injection, Injections
+from holdfast.arena.layout import Entry
 from holdfast.arena.memory import Phase
+from holdfast.arena.replica import MODEL, Replica
 from holdfast.transport.shared_memory import SharedMemoryGroup
 
 EXIT_STATUS: Final = 5
@@ -29,12 +32,17 @@ _EXPONENTS: Final = {
 """An integer as wide as a float, and which of its bits are the exponent's (IEEE 754)."""
 
 
-def at_step(group: SharedMemoryGroup) -> None:
-    """Exit, be slow or raise where this worker is to, before it computes anything of a step."""
+def at_step(group: SharedMemoryGroup, replica: Replica) -> None:
+    """Exit, be slow, raise or corrupt its replica where this worker is to, before it computes
+    anything of a step.
+    """
     ordered = Injections(group.arena, group.rank)
     if ordered.is_due(Injection.SLOW):
         group.arena.enter(group.rank, Phase.COMPUTE)  # as if the user's code were slow
         time.sleep(ordered.obey(Injection.SLOW))
+    if ordered.is_due(Injection.CORRUPT):
+        ordered.obey(Injection.CORRUPT)
+        corrupt(replica, random.Random(str(ordered.obeyed(Injection.CORRUPT))))
     if ordered.is_due(Injection.EXIT):
         ordered.obey(Injection.EXIT)
         os._exit(EXIT_STATUS)
@@ -61,6 +69,20 @@ def at_part(group: SharedMemoryGroup) -> None:
     if ordered.is_due(Injection.DISK_FULL):
         ordered.obey(Injection.DISK_FULL)
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def corrupt(replica: Replica, chance: random.Random) -> str:
+    """Flip one bit of a replica: of a parameter, a buffer or the optimizer's state, whichever it
+    has; returns the name of the tensor.
+    """
+    kinds: dict[str, list[Entry]] = {}
+    for entry in replica.layout.entries:
+        if entry.size_bytes and entry.name not in replica.absent:
+            in_buffer = entry.name.removeprefix(MODEL) in replica.buffers
+            kinds.setdefault("buffer" if in_buffer else entry.name.split(".")[0], []).append(entry)
+    entry = chance.choice(kinds[chance.choice(sorted(kinds))])
+    replica.flat[entry.offset + chance.randrange(entry.size_bytes)] ^= 1 << chance.randrange(8)
+    return entry.name
 
 
 def poison(gradients: Sequence[torch.Tensor]) -> bool:

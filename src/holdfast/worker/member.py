@@ -138,6 +138,13 @@ class Member:
         assert self._compared is not None, "the members have not met"
         return self._compared
 
+    @property
+    def replica(self) -> Replica:
+        """This worker's state, once the members have met."""
+        assert self._assembly is not None
+        assert self._assembly.replica is not None
+        return self._assembly.replica
+
     def join(self) -> None:
         """Stand still until a generation begins, and come to where it goes on.
 
@@ -202,8 +209,6 @@ class Member:
             Aborted: The generation is over.
             CheckpointError: It is final and could not be made durable.
         """
-        assert self._assembly is not None
-        assert self._assembly.replica is not None
         if self.progress.step == self.progress.saved:
             return
         self.group.arena.enter(self.group.rank, Phase.CHECKPOINT)
@@ -211,7 +216,7 @@ class Member:
             self._state.compare_all(self.progress)
         except HardwareError as error:
             raise Condemned(error) from None
-        self._journal.checkpoint(self._assembly.replica, self.group, self.progress, final=final)
+        self._journal.checkpoint(self.replica, self.group, self.progress, final=final)
 
     def finish(self) -> None:
         """Make the last step durable, with the others.
@@ -228,7 +233,6 @@ class Member:
         """What the run has come to; the same from every member."""
         if self._assembly is None:
             return {}
-        assert self._assembly.replica is not None
         best = self.progress.best
         return {
             "steps": self.progress.step,
@@ -238,7 +242,7 @@ class Member:
             **self._journal.throughput(),
             "seconds": self._seconds(),
             "exactness": exactness(self.job, self.progress.numerics_changes),
-            "weights_sha256": self._assembly.replica.weights_sha256(),
+            "weights_sha256": self.replica.weights_sha256(),
         }
 
     def _begin_recheck(self) -> None:

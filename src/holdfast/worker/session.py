@@ -282,7 +282,7 @@ class Session:
         member, step = self._member, self._member.progress.step
         member.group.arena[member.group.rank, Word.EPOCH] = order.epoch_of(step)
         self._samples = order.batch_size_of(step)
-        injection.at_step(member.group)
+        injection.at_step(member.group, member.replica)
         yield from self._missing_shards(loader, samples, order)
         while not member.commit():
             yield from self._missing_shards(loader, samples, order)
