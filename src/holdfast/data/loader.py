@@ -92,8 +92,7 @@ class Loader:
             HoldfastError: A loader process failed; see `data.processes`.
         """
         if self._depth == 0:
-            with _one_thread():
-                return self._finish(lambda: self._read((step, unit)))
+            return self.read_now(step, unit)
         if self._thread is None:
             self._start()
         for ahead_step, ahead in itertools.islice(self._from(step, unit), self._depth + 1):
@@ -103,6 +102,11 @@ class Loader:
             self._check_abort()
         del self._ahead[step, unit.leaf]
         return future.result()
+
+    def read_now(self, step: int, unit: Unit) -> Loaded | None:
+        """The samples of a unit that this worker does not owe; None where it has none."""
+        with _one_thread():
+            return self._finish(lambda: self._read((step, unit)))
 
     def digest(self) -> str:
         """A digest of some samples, read where all are read; see `data.digest`.

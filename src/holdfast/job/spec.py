@@ -64,6 +64,15 @@ class LoaderSettings(Spec):
     """Put samples into page-locked memory, from which a GPU copies faster; nothing without CUDA."""
 
 
+class Verify(Spec):
+    """What is checked while the run goes on, beyond what always is."""
+
+    recompute: Annotated[float, Field(ge=0, le=1)] = 0.0
+    """The share of shards that another worker computes too, and compares, before a step commits;
+    one in N, where N is the largest prime that is not above 1 / recompute. A lone worker checks
+    nothing."""
+
+
 class Restarts(Spec):
     """How much is forgiven before the run ends."""
 
@@ -156,6 +165,7 @@ class Job(Spec):
     """What happens when a step's gradient is NaN or infinite. `stop`: the run ends. `skip`: the
     step changes nothing. `recompute`: other workers compute it again; the run ends if it comes out
     the same, and else whoever was wrong is replaced."""
+    verify: Verify = Verify()
     restarts: Restarts = Restarts()
 
     evaluation: Evaluation = Evaluation()
@@ -179,6 +189,7 @@ class Job(Spec):
             "hang_s",
             "on_failure",
             "non_finite",
+            "verify",
             "restarts",
             "notify",
         }
@@ -192,6 +203,17 @@ class Job(Spec):
             raise ValueError(
                 "recompute compares the bits of shards, which needs sync=tree and numerics=exact; "
                 "set those, or stop or skip here"
+            )
+        return chosen
+
+    @field_validator("verify")
+    @classmethod
+    def _shards_are_verified_alone(cls, chosen: Verify, keys: ValidationInfo) -> Verify:
+        merges = keys.data.get("sync") == "ddp" or keys.data.get("numerics") == "fast"
+        if chosen.recompute and merges:
+            raise ValueError(
+                "recompute compares the bits of shards, which needs sync=tree and numerics=exact; "
+                "set those, or recompute=0"
             )
         return chosen
 

@@ -43,6 +43,7 @@ class Meeting(enum.IntEnum):
     END = 12
     RECHECK = 13
     COMPARE = 14
+    VERIFY = 15
 
 
 _DOING: Final = {
@@ -59,6 +60,7 @@ _DOING: Final = {
     Meeting.EVALUATED: "evaluating after step {step}",
     Meeting.END: "at the end of its function",
     Meeting.COMPARE: "comparing its replica after step {step}",
+    Meeting.VERIFY: "verifying shards of step {next}",
     Meeting.RECHECK: "computing shards of step {next} again",
 }
 

@@ -72,7 +72,7 @@ class Buffers:
         Raises:
             JobError: A buffer is new, is gone, or has another shape than at the start.
         """
-        left = self._left()
+        left = self._found()
         for target, name in zip(slot.buffers, self._averaged, strict=True):
             target.copy_(left[name] * weight)
         for target, name in zip(slot.kept, self._kept, strict=True):
@@ -88,7 +88,11 @@ class Buffers:
         for name, value in zip(self._kept, kept, strict=True):
             self._committed[name].copy_(value)
 
-    def _left(self) -> dict[str, torch.Tensor]:
+    def left(self) -> list[torch.Tensor]:
+        """What a shard has left in the model's buffers."""
+        return list(self._found().values())
+
+    def _found(self) -> dict[str, torch.Tensor]:
         """The tensors that the model's buffers are now, by name."""
         found = {}
         for module, key, name in self._places:

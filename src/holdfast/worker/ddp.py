@@ -32,11 +32,11 @@ from holdfast.transport.shared_memory import Meeting, SharedMemoryGroup
 from holdfast.worker.buffers import Buffers
 from holdfast.worker.committed import Brought, Committed, check_user_states, commit_step
 from holdfast.worker.comparison import Comparison
+from holdfast.worker.current_shard import check_loss, check_room_for
 from holdfast.worker.echo import await_abort, may_be_one
 from holdfast.worker.finite import is_finite, not_finite
 from holdfast.worker.rendezvous import meet
 from holdfast.worker.sections import Sections
-from holdfast.worker.step import check_loss, check_room_for
 
 
 class DdpModel(nn.Module):
@@ -122,8 +122,9 @@ class DdpStepper:
         self._done = False
         self._logged: dict[str, float] = {}
 
-    def begin_shard(self, leaf: int, seed: int) -> None:
+    def begin_shard(self, leaf: int, seed: int, *, again: bool) -> None:
         """Get ready for this worker's batch; random numbers start from `seed`."""
+        assert not again, "batches are not verified"
         assert leaf == self._group.rank, "a worker's batch is its own leaf"
         self._slot.stats.zero_()
         self._weight, self._logged = None, {}

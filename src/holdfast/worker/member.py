@@ -162,12 +162,17 @@ class Member:
         """What of this worker's part of the step in hand nobody has computed."""
         return [unit for unit in self.units if not self.stepper.has(unit.leaf)]
 
+    def to_verify(self) -> list[Unit]:
+        """What this worker computes only to see whether it gives the same here as elsewhere."""
+        stepper = self._stepper
+        return [alone(s) for s in stepper.to_verify] if isinstance(stepper, Stepper) else []
+
     @property
     def rechecks(self) -> bool:
-        """Whether shards are computed again, to find out why a gradient is not finite; nothing of
+        """Whether shards are computed again, to find out what is wrong with a gradient; nothing of
         what user code does meanwhile counts.
         """
-        return self._rechecks
+        return self._rechecks or (isinstance(self._stepper, Stepper) and self._stepper.verifies)
 
     def commit(self) -> bool:
         """Commit the step in hand; returns False if there are units to be computed again first.
@@ -247,8 +252,9 @@ class Member:
 
     def _begin_recheck(self) -> None:
         assert isinstance(self._stepper, Stepper)
-        self.units = [alone(shard) for shard in self._stepper.rechecked]
         self._rechecks = True
+        if not self._stepper.to_verify:
+            self.units = [alone(shard) for shard in self._stepper.rechecked]
 
     def _enter(self, release: Release) -> None:
         self._rechecks = False
@@ -273,6 +279,7 @@ class Member:
         if isinstance(self._stepper, Stepper):
             self._stepper.share_out(
                 self.progress.step,
+                plan,
                 one_unit=len(self.units) == 1,
                 keep=not self.job.merges_shards,
             )
@@ -338,6 +345,7 @@ class Member:
             self.group,
             clip_norm=job.clip_norm,
             non_finite=job.non_finite,
+            verify=job.verify,
         )
 
     def _note(self, committed: Committed) -> None:

@@ -14,6 +14,7 @@ from holdfast.arena.pages import PAGE, drop_private_pages, populate
 from holdfast.arena.tensors import views
 from holdfast.collectives.slot import NAMES_BYTES, Slot, SlotLayout
 from holdfast.core import tree
+from holdfast.worker import verification
 from holdfast.worker.evaluation import COLUMNS, EvaluationTable
 
 LETTER_BYTES: Final = 1 << 20
@@ -35,6 +36,7 @@ class Sections:
         letters: uint8[world_size, LETTER_BYTES]; see `worker.handover`.
         tables: int64[world_size, nodes]; see `collectives.exact`.
         norms: float64[blocks].
+        verification: int64[num_shards, columns]; see `worker.verification`.
         evaluation: For `worker.evaluation`.
         root: The slot of the reduced gradient.
         private_gradients: The reduced gradient too, by parameter; what this process writes to it is
@@ -65,6 +67,7 @@ class Sections:
                 Field("letters", "U8", (world_size, LETTER_BYTES)),
                 Field("tables", "I64", (world_size, tree.num_nodes(num_leaves))),
                 Field("norms", "F64", (num_blocks,)),
+                Field("verification", "I64", (num_shards, verification.COLUMNS)),
                 Field("evaluation", "F64", (num_shards, COLUMNS)),
                 Field("evaluation names", "U8", (NAMES_BYTES,)),
             ]
@@ -75,6 +78,7 @@ class Sections:
         self._private_root = torch.frombuffer(private, dtype=torch.uint8)
         self.private_gradients = Slot(self._private_root, self.slot_layout).gradients
         at = views(memory, layout)
+        self.verification = at["verification"]
         self.tables, self.norms, self.letters = at["tables"], at["norms"], at["letters"]
         self.evaluation = EvaluationTable(at["evaluation"], at["evaluation names"])
         self._root, self._slots, self._replicas = at["root"], at["slots"], at["replicas"]

@@ -23,7 +23,7 @@ from torch.optim import Optimizer
 
 from holdfast.arena.memory import Phase, Word
 from holdfast.data.dataset import Dataset, as_dataset, generator_for
-from holdfast.data.loader import Loaded, Loader, model_seed
+from holdfast.data.loader import Loaded, Loader, Unit, model_seed
 from holdfast.data.order import Order
 from holdfast.errors import Aborted, JobError
 from holdfast.job.spec import Job
@@ -251,10 +251,7 @@ class Session:
             JobError: The model is not attached, or `measure` gave different names.
         """
         if self._hooks.running:
-            raise JobError(
-                "session.evaluate was called in an on_commit callback; call it in the loop over "
-                "shards, or use session.evaluate_each_epoch"
-            )
+            raise JobError("session.evaluate belongs in the loop over shards, not in on_commit")
         self._member.join_once()
         while True:
             try:
@@ -284,26 +281,44 @@ class Session:
         self._samples = order.batch_size_of(step)
         injection.at_step(member.group, member.replica)
         yield from self._missing_shards(loader, samples, order)
+        yield from self._verified_shards(loader, order)
         while not member.commit():
             yield from self._missing_shards(loader, samples, order)
+            yield from self._verified_shards(loader, order)
 
     def _missing_shards(self, loader: Loader, samples: Dataset, order: Order) -> Iterator[Shard]:
-        member, stepper = self._member, self._member.stepper
-        arena, rank, step = member.group.arena, member.group.rank, member.progress.step
+        member, step = self._member, self._member.progress.step
+        arena, rank = member.group.arena, member.group.rank
         while missing := member.missing():
             arena.check_abort()
-            unit = missing[0]
             loader.owe(member.units)
             arena.enter(rank, Phase.DATA)
-            loaded = loader.take(step, unit) or self._borrowed(samples, order)
-            if loaded is None:
-                assert isinstance(stepper, Stepper)
-                stepper.skip_shard(unit.leaf)
-                continue
-            arena.enter(rank, Phase.COMPUTE)
-            stepper.begin_shard(unit.leaf, model_seed(self.job.seed, step, unit))
-            yield from self._one_shard(loaded, order.epoch_of(step))
-            stepper.end_shard()
+            loaded = loader.take(step, missing[0]) or self._borrowed(samples, order)
+            yield from self._computed(missing[0], loaded, order, again=False)
+
+    def _verified_shards(self, loader: Loader, order: Order) -> Iterator[Shard]:
+        """Yield shards of other workers, to see whether they give the same here."""
+        member, step = self._member, self._member.progress.step
+        arena, rank = member.group.arena, member.group.rank
+        while pending := member.to_verify():
+            arena.check_abort()
+            arena.enter(rank, Phase.DATA)
+            loaded = loader.read_now(step, pending[0])
+            yield from self._computed(pending[0], loaded, order, again=True)
+
+    def _computed(
+        self, unit: Unit, loaded: Loaded | None, order: Order, *, again: bool
+    ) -> Iterator[Shard]:
+        """Yield what was read of a unit, and account for it."""
+        member, stepper, step = self._member, self._member.stepper, self._member.progress.step
+        if loaded is None:
+            assert isinstance(stepper, Stepper)
+            stepper.skip_shard(unit.leaf, again=again)
+            return
+        member.group.arena.enter(member.group.rank, Phase.COMPUTE)
+        stepper.begin_shard(unit.leaf, model_seed(self.job.seed, step, unit), again=again)
+        yield from self._one_shard(loaded, order.epoch_of(step))
+        stepper.end_shard()
 
     def _follow_up(self, order: Order) -> None:
         """Do what is due after the newest step: evaluate, save, stop.

@@ -12,9 +12,7 @@ both are there. What the reduction leaves in the root slot is what the optimizer
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
 
 import torch
 
@@ -22,56 +20,23 @@ from holdfast.arena.memory import Phase, Word
 from holdfast.arena.replica import Replica
 from holdfast.arena.tensors import copy_past_cache
 from holdfast.collectives.exact import Reduced, TreeReducer
-from holdfast.collectives.slot import LOGGED, LOSS, NUM_STATS, WEIGHT, Slot
+from holdfast.collectives.slot import LOSS, WEIGHT
 from holdfast.core import tree
+from holdfast.core.plan import Plan
 from holdfast.data.dataset import seed_everything
 from holdfast.errors import JobError
-from holdfast.job.spec import NonFinite
+from holdfast.job.spec import NonFinite, Verify
 from holdfast.transport.shared_memory import Meeting, SharedMemoryGroup
 from holdfast.worker import injection
 from holdfast.worker.buffers import Buffers
 from holdfast.worker.committed import Brought, Committed, check_user_states, commit_step
 from holdfast.worker.comparison import Comparison
+from holdfast.worker.current_shard import CurrentShard, check_loss, check_room_for
 from holdfast.worker.finite import is_finite, not_finite
 from holdfast.worker.partials import PartialSums
 from holdfast.worker.recheck import Recheck
 from holdfast.worker.sections import Sections
-
-
-@dataclass(slots=True, kw_only=True)
-class _ShardInHand:
-    """The shard that is being computed.
-
-    Attributes:
-        weight: None until `backward` is called.
-        orphaned: Whether its step has begun anew, and it is of no use any more.
-        fired: Which parameters have got a gradient.
-        logged: Means over the shard by name.
-    """
-
-    leaf: int
-    number: int
-    slot: Slot
-    fired: list[bool]
-    weight: float | None = None
-    orphaned: bool = False
-    logged: dict[str, float] = field(default_factory=dict)
-
-
-def check_loss(loss: torch.Tensor) -> None:
-    """Raises: JobError: `loss` is not a scalar that depends on the model."""
-    if loss.dim() != 0 or not loss.requires_grad:
-        raise JobError(
-            f"the loss must be a scalar that depends on the model's parameters, not a tensor "
-            f"of shape {list(loss.shape)} with requires_grad={loss.requires_grad}; "
-            "take the mean over the shard's samples"
-        )
-
-
-def check_room_for(logged: Mapping[str, float]) -> None:
-    """Raises: JobError: more is logged than fits."""
-    if len(logged) > NUM_STATS - LOGGED:
-        raise JobError(f"a step can log {NUM_STATS - LOGGED} values, not {len(logged)}")
+from holdfast.worker.verification import Verification, digest_of
 
 
 class Stepper:
@@ -84,6 +49,7 @@ class Stepper:
         group: The workers.
         clip_norm: The longest gradient, or None.
         non_finite: What to do with a gradient that is not finite.
+        verify: What else to check.
     """
 
     def __init__(
@@ -95,6 +61,7 @@ class Stepper:
         *,
         clip_norm: float | None,
         non_finite: NonFinite,
+        verify: Verify,
     ) -> None:
         self._replica, self._sections, self._group = replica, sections, group
         self._comparison = comparison
@@ -114,7 +81,8 @@ class Stepper:
             layout=layout,
             num_leaves=sections.num_leaves,
         )
-        self._shard: _ShardInHand | None = None
+        self._verification = Verification(group, sections.verification, verify.recompute)
+        self._shard: CurrentShard | None = None
         self._recheck: Recheck | None = None
         self._members, self._one_unit, self._lone = group.members, False, False
         self._theirs: list[list[int]] = []
@@ -131,11 +99,12 @@ class Stepper:
         """Have the model compute with the buffers of the newest commit meanwhile."""
         return self._buffers.committed()
 
-    def share_out(self, step: int, *, one_unit: bool, keep: bool) -> None:
+    def share_out(self, step: int, plan: Plan, *, one_unit: bool, keep: bool) -> None:
         """Agree with the members that there are now on what is left of the step in hand.
 
         Args:
             step: Which.
+            plan: Who of them computes which shards.
             one_unit: Whether this worker computes one unit a step.
             keep: Whether its partial sums are of use to these members too.
 
@@ -143,6 +112,7 @@ class Stepper:
             Aborted: The generation is over.
         """
         self._one_unit, self._recheck = one_unit, None
+        self._verification.begin(step, plan)
         if self._members != self._group.members:
             self._members = self._group.members
             self._reducer.write_lent(self._sums.slots(0))
@@ -160,14 +130,30 @@ class Stepper:
         theirs = self._theirs if self._recheck is None else []
         return any(tree.covers(table, node) for table in (sums.table, *theirs))
 
-    def begin_shard(self, leaf: int, seed: int) -> None:
-        """Get ready for the shard that fills `leaf`; random numbers start from `seed`."""
+    @property
+    def to_verify(self) -> list[int]:
+        """The shards that this worker computes for no other purpose than to verify them."""
+        return self._verification.pending
+
+    @property
+    def verifies(self) -> bool:
+        """Whether the current shard is one of these."""
+        return self._shard is not None and self._shard.again
+
+    def begin_shard(self, leaf: int, seed: int, *, again: bool = False) -> None:
+        """Get ready for a shard.
+
+        Args:
+            leaf: Which leaf it fills.
+            seed: From where its random numbers start.
+            again: Whether it is only verified.
+        """
         number = self._sums_in_hand.take_slot()
         slot = self._sums_in_hand.slots(number)
         slot.stats.zero_()
         self._buffers.begin()
         fired = [False] * len(self._parameters)
-        self._shard = _ShardInHand(leaf=leaf, number=number, slot=slot, fired=fired)
+        self._shard = CurrentShard(leaf=leaf, number=number, slot=slot, fired=fired, again=again)
         seed_everything(seed)
 
     def backward(self, loss: torch.Tensor, weight: float) -> None:
@@ -216,6 +202,9 @@ class Stepper:
         assert shard is not None, "no shard was begun"
         if shard.orphaned:
             self._forget_gradients()
+        elif shard.again:
+            self._sums_in_hand.give_back(shard.number)
+            self._verification.note(shard.leaf, self._digest(shard))
         elif shard.weight is None:
             self._check_no_gradients()
             self._sums_in_hand.give_back(shard.number)
@@ -224,8 +213,11 @@ class Stepper:
             self._complete(shard, shard.weight)
             self._sums_in_hand.enter(shard.leaf, shard.number)
 
-    def skip_shard(self, leaf: int) -> None:
+    def skip_shard(self, leaf: int, *, again: bool = False) -> None:
         """Account for a shard that has no samples, or taught nothing: it weighs nothing."""
+        if again:
+            self._verification.note(leaf, None)
+            return
         self._sums_in_hand.enter(leaf, tree.EMPTY)
 
     def abandon(self) -> None:
@@ -247,13 +239,13 @@ class Stepper:
             brought: What this worker tells the others.
 
         Returns:
-            The step; None if its gradient is to be rechecked: once what is `rechecked` has been
-            computed, the next call tells what is to blame.
+            The step; None if its gradient is in doubt: once what is `rechecked`, or is `to_verify`,
+            has been computed, the next call tells what is to blame.
 
         Raises:
             Aborted: The generation is over, and the step not committed by this worker.
             NonFiniteError: The gradient is not finite; nothing was changed.
-            HardwareError: It is not finite because of this worker.
+            HardwareError: It is not finite, or wrong, because of this worker.
             ReplicaError: Replicas differ, and this worker is to leave.
             UserStatesDiffer: What user code keeps is not the same on all workers.
             JobError: The shards contradict each other.
@@ -262,9 +254,13 @@ class Stepper:
         arena.enter(rank, Phase.REDUCE)
         if self._recheck is not None:
             self._recheck.settle(step, self._mean_gradients())
+        if self._verification.is_disputed:
+            self._verification.settle()
         reduced = self._reduce(step, brought)
         check_user_states(self._group, reduced)
         self._comparison.check(step, reduced.digests)
+        if self._verification.find_dispute():
+            return None
         if not is_finite(reduced.norm):
             self._comparison.check_all(step)  # a wrong weight is a cause of that, too
             if self._non_finite == "recompute":
@@ -293,6 +289,7 @@ class Stepper:
             self._update(reduced)
         self._reducer.take_back()
         self._begin_step()
+        self._verification.begin(step + 1)
         return commit_step(self._group, step, reduced, reduced.norm)
 
     def _mean_gradients(self) -> dict[str, torch.Tensor]:
@@ -343,7 +340,7 @@ class Stepper:
         self._sums = PartialSums(own_slots, self._sections.num_slots, self._sections.num_leaves)
         self._buffers.begin()
 
-    def _complete(self, shard: _ShardInHand, weight: float) -> None:
+    def _complete(self, shard: CurrentShard, weight: float) -> None:
         """Write down what the shard says beside the gradients that are in its slot already."""
         slot = shard.slot
         changed = self._buffers.write_to(slot, weight)
@@ -351,18 +348,29 @@ class Stepper:
         slot.write_logged(shard.logged, weight)
         if self._recheck is not None:
             self._recheck.look_at(shard.leaf, slot)
+        elif self._verification.concerns(shard.leaf):
+            self._verification.publish(shard.leaf, self._digest(shard))
 
-    def _collect(self, shard: _ShardInHand) -> None:
+    def _digest(self, shard: CurrentShard) -> int:
+        return digest_of(float(shard.slot.stats[LOSS]), [*shard.left, *self._buffers.left()])
+
+    def _collect(self, shard: CurrentShard) -> None:
         """Move the gradients that autograd has left into the shard's slot, or lend them."""
+        in_doubt = shard.again or self._verification.concerns(shard.leaf)
         for index, parameter in enumerate(self._parameters):
             gradient, parameter.grad = parameter.grad, None
             if gradient is None:
-                shard.slot.gradients[index].zero_()
+                if not shard.again:
+                    shard.slot.gradients[index].zero_()
                 continue
             if gradient.is_sparse:
                 raise JobError("sparse gradients cannot be reduced; build with sparse=False")
             shard.fired[index] = True
             flat, target = gradient.contiguous().view(-1), shard.slot.flat_gradients[index]
+            if in_doubt:
+                shard.left.append(flat)
+            if shard.again:
+                continue
             lendable = self._lone and self._recheck is None and flat.device.type == "cpu"
             start, end = self._reducer.lend(index, flat) if lendable else (0, 0)
             for piece in (slice(0, start), slice(end, len(flat))):

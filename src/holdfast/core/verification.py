@@ -1,0 +1,78 @@
+"""Verification: which shards are computed a second time, by another worker, and what that tells.
+
+Of the shards that a rank computes, one in every `stride` is checked, where the stride is a prime:
+so a fault in every n-th shard, n below the stride, is met within n checks. After every RUN checks
+the phase moves by the golden ratio, so that a fault with the stride's own period is met too. All
+ranks with equal shares are checked in the same steps: they check each other side by side.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Final
+
+from holdfast.core.plan import Plan
+
+RUN: Final = 32
+"""Checks before the phase moves."""
+_GOLDEN: Final = (math.sqrt(5) - 1) / 2
+
+
+def checked_shards(plan: Plan, place: int, step: int, rate: float) -> list[int]:
+    """The shards of one member in one step that another member computes too.
+
+    Args:
+        plan: For the members there are.
+        place: Which of them.
+        step: Steps committed before.
+        rate: The least share of shards to check, 0 to 1.
+    """
+    shards = plan.shards_of(place)
+    first = step * len(shards)
+    return [shard for at, shard in enumerate(shards) if is_checked(first + at, rate)]
+
+
+def is_checked(number: int, rate: float) -> bool:
+    """Whether the `number`-th shard that a rank computes is checked.
+
+    Args:
+        number: From 0.
+        rate: The least share of shards to check, 0 to 1.
+    """
+    if rate <= 0:
+        return False
+    stride = _stride(rate)
+    block = number // (stride * RUN)
+    return number % stride == math.floor(block * _GOLDEN % 1 * stride)
+
+
+@lru_cache(maxsize=1)
+def _stride(rate: float) -> int:
+    """The largest prime that is not above `1 / rate`, or 1."""
+    limit = math.floor(1 / rate + 1e-9)
+    primes = (n for n in range(limit, 1, -1) if all(n % d for d in range(2, math.isqrt(n) + 1)))
+    return next(primes, 1)
+
+
+def wrong_ranks(first: Mapping[int, int], again: Mapping[int, int]) -> list[int]:
+    """Who has computed a shard wrongly, of which two ranks have given different digests.
+
+    What more than half of all ranks find in the end is right. Where there is no such majority, a
+    rank that contradicts itself is wrong.
+
+    Args:
+        first: The digests of the two ranks that differ.
+        again: The digests that all ranks found when they computed the shard once more.
+
+    Returns:
+        The ranks; empty if that cannot be told.
+    """
+    (right, count), *_ = Counter(again.values()).most_common()
+    if 2 * count > len(again):
+        found = [*again.items(), *first.items()]
+        return sorted({rank for rank, digest in found if digest != right})
+    contradicting = [rank for rank, digest in first.items() if again.get(rank) != digest]
+    return contradicting if len(contradicting) == 1 else []

@@ -1,0 +1,51 @@
+"""The shard that a worker is computing, and what user code may say of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import torch
+
+from holdfast.collectives.slot import LOGGED, NUM_STATS, Slot
+from holdfast.errors import JobError
+
+
+@dataclass(slots=True, kw_only=True)
+class CurrentShard:
+    """A shard from `begin_shard` to `end_shard`.
+
+    Attributes:
+        again: Whether another worker owes it, and this one only verifies it.
+        weight: None until `backward` is called.
+        orphaned: Whether its step has begun anew, and it is of no use any more.
+        fired: Which parameters have got a gradient.
+        left: The gradients that autograd has left, where they are to be verified.
+        logged: Means over the shard by name.
+    """
+
+    leaf: int
+    number: int
+    slot: Slot
+    fired: list[bool]
+    again: bool
+    weight: float | None = None
+    orphaned: bool = False
+    left: list[torch.Tensor] = field(default_factory=list)
+    logged: dict[str, float] = field(default_factory=dict)
+
+
+def check_loss(loss: torch.Tensor) -> None:
+    """Raises: JobError: `loss` is not a scalar that depends on the model."""
+    if loss.dim() != 0 or not loss.requires_grad:
+        raise JobError(
+            f"the loss must be a scalar that depends on the model's parameters, not a tensor "
+            f"of shape {list(loss.shape)} with requires_grad={loss.requires_grad}; "
+            "take the mean over the shard's samples"
+        )
+
+
+def check_room_for(logged: Mapping[str, float]) -> None:
+    """Raises: JobError: more is logged than fits."""
+    if len(logged) > NUM_STATS - LOGGED:
+        raise JobError(f"a step can log {NUM_STATS - LOGGED} values, not {len(logged)}")
