@@ -98,7 +98,7 @@ def test_the_keys_of_a_job_are_these():
         "epochs", "seed", "clip_norm", "workers", "shards", "shares", "numerics", "sync", "port",
         "device", "unlike",
         "precision", "compile", "threads_per_worker", "timeout_s", "hang_s",
-        "on_failure", "non_finite",
+        "on_failure", "non_finite", "verify",
         "restarts", "evaluation", "loader", "checkpoint", "notify",
     ]  # fmt: skip
 

@@ -8,6 +8,7 @@ import torch
 
 from holdfast.arena.injections import Injection, Injections
 from holdfast.arena.memory import Arena, Word
+from holdfast.arena.replica import Replica, Trained, replica_layout
 from holdfast.transport.shared_memory import SharedMemoryGroup
 from holdfast.worker import injection
 
@@ -17,6 +18,14 @@ def group():
     arena = Arena.create(2)
     yield SharedMemoryGroup(arena, 1, timeout_s=1)
     arena.close()
+
+
+@pytest.fixture
+def replica():
+    model = torch.nn.Sequential(torch.nn.Linear(3, 2), torch.nn.BatchNorm1d(2))
+    trained = Trained(model=model, optimizer=torch.optim.AdamW(model.parameters()))
+    layout = replica_layout(trained)
+    return Replica(trained, layout, torch.zeros(layout.size_bytes, dtype=torch.uint8))
 
 
 def ordered(group, kind, step=0, seconds=0.0):
@@ -31,31 +40,48 @@ def parameter(gradient):
     return found
 
 
-def test_an_order_is_obeyed_once_and_from_its_step_on(group):
+def test_an_order_is_obeyed_once_and_from_its_step_on(group, replica):
     injections = ordered(group, Injection.RAISE, step=3)
-    injection.at_step(group)
+    injection.at_step(group, replica)
     group.arena[1, Word.COMMITTED] = 4
     with pytest.raises(RuntimeError, match="a fault that was asked for"):
-        injection.at_step(group)
-    injection.at_step(group)
+        injection.at_step(group, replica)
+    injection.at_step(group, replica)
     assert injections.obeyed(Injection.RAISE) == (1, 4)
     assert injections.order(Injection.RAISE, step=5, seconds=0) == 2
-    injection.at_step(group)
+    injection.at_step(group, replica)
     assert injections.is_pending(Injection.RAISE)
 
 
-def test_an_order_is_for_one_worker_and_one_kind(group):
+def test_an_order_is_for_one_worker_and_one_kind(group, replica):
     injections = ordered(group, Injection.RAISE)
-    injection.at_step(SharedMemoryGroup(group.arena, 0, timeout_s=1))
+    injection.at_step(SharedMemoryGroup(group.arena, 0, timeout_s=1), replica)
     injection.at_part(group)
     assert injections.is_pending(Injection.RAISE)
 
 
-def test_an_order_that_is_withdrawn_is_not_obeyed(group):
+def test_an_order_that_is_withdrawn_is_not_obeyed(group, replica):
     injections = ordered(group, Injection.EXIT)
     injections.withdraw(Injection.EXIT)
-    injection.at_step(group)
+    injection.at_step(group, replica)
     assert injections.obeyed(Injection.EXIT) == (0, 0)
+
+
+def test_corruption_flips_one_bit_of_any_kind_of_state_that_is_there(group, replica):
+    kinds = set()
+    for step in range(40):
+        before = replica.flat.clone()
+        ordered(group, Injection.CORRUPT, step=step)
+        group.arena[1, Word.COMMITTED] = step
+        injection.at_step(group, replica)
+        changed = (replica.flat ^ before).nonzero().flatten().tolist()
+        assert len(changed) == 1
+        flipped = int((replica.flat ^ before)[changed[0]])
+        assert flipped & (flipped - 1) == 0
+        (entry,) = replica.entries_between(changed[0], changed[0] + 1)
+        assert entry.name not in replica.absent
+        kinds.add(entry.name)
+    assert {"model.0.weight", "model.1.running_var", "model.1.num_batches_tracked"} <= kinds
 
 
 def test_a_full_disk_is_an_error_of_the_system(group):
