@@ -5,20 +5,26 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: demo test check bench clean
+SEEDS ?= 5
+
+.PHONY: demo test check soak bench clean
 
 demo: $(READY)  ## train the digits with two workers, lose one on purpose, and compare the weights
 	$(BIN)/holdfast drill digits --faults kill --policies replace
 
-test: $(READY) check  ## lint, types, layers, and all tests
-	$(BIN)/pytest -m slow -n 2 --dist worksteal
+test: $(READY) check  ## lint, types, layers, and all tests but the many cases of `soak`
+	$(BIN)/pytest -m "slow and not soak" -n 2 --dist worksteal
 
 check: $(READY)  ## what CI and pre-commit run first: format, lint, types, layers, fast tests
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
-	$(BIN)/pytest -m "not slow"
+	$(BIN)/pytest -m "not slow and not soak"
+
+soak: $(READY)  ## every case of the exhaustive tests, and SEEDS long runs with many faults
+	$(BIN)/pytest -m soak -n 2 --dist worksteal
+	$(BIN)/python tests/runs/soak.py --seeds $(SEEDS)
 
 bench: $(READY)  ## measure, and print medians and spreads
 	$(BIN)/holdfast bench wake

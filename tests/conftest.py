@@ -62,6 +62,18 @@ def free_port():
         return probe.getsockname()[1]
 
 
+def sampled(cases, *kept):
+    """The parameters of an exhaustive test: `make test` runs the cases at the positions `kept`,
+    `make soak` the others.
+    """
+    return [
+        case
+        if position in kept
+        else pytest.param(*(case if isinstance(case, tuple) else (case,)), marks=pytest.mark.soak)
+        for position, case in enumerate(cases)
+    ]
+
+
 def wait_until(happened: Callable[[], bool], timeout_s: float = 60) -> None:
     """Look again and again, and leave the processor to those who are waited for meanwhile."""
     deadline = time.monotonic() + timeout_s

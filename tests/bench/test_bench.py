@@ -50,6 +50,7 @@ def is_alive(pid):
     return False
 
 
+@pytest.mark.soak
 def test_the_death_of_a_coordinator_is_told_by_the_steps_around_it():
     options = ["--workloads", "small", "--rounds", "1", "--json"]
     (row,) = json.loads(bench("coordinator", *options))["rows"]
@@ -72,6 +73,7 @@ def test_every_kind_of_wait_is_ended_by_the_abort_word():
         assert 0 < rows[wait]["median_ms"] <= rows[wait]["max_ms"]
 
 
+@pytest.mark.soak
 def test_throughput_is_told_beside_what_ran_in_the_same_round():
     few = ["--workloads", "small", "--workers", "2", "--steps", "10", "--rounds", "1"]
     rows = {row["way"]: row for row in json.loads(bench("scaling", *few, "--json"))["rows"]}
@@ -88,4 +90,12 @@ def test_throughput_is_told_beside_what_ran_in_the_same_round():
 
 
 def test_a_table_is_printed_for_people():
-    assert "plain process" in bench("startup", "--rounds", "1")
+    assert "samples" in bench("wake", "--rounds", "1")
+
+
+@pytest.mark.soak
+def test_the_first_step_is_timed_for_each_way():
+    ways = ["plain process", "holdfast, 1 worker", "holdfast, 2 workers"]
+    rows = json.loads(bench("startup", "--rounds", "1", "--json"))["rows"]
+    assert [row["way"] for row in rows] == ways
+    assert all(row["seconds"]["median"] > 0 for row in rows)

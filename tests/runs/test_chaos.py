@@ -10,7 +10,7 @@ import uuid
 
 import pytest
 
-from conftest import SMALL, events_of, holdfast_processes, metrics_of, wait_until
+from conftest import SMALL, events_of, holdfast_processes, metrics_of, sampled, wait_until
 from holdfast.engines.setting import Setting
 from holdfast.engines.train import run_job
 from holdfast.errors import CheckpointError, HoldfastError, JobError, NonFiniteError
@@ -72,7 +72,7 @@ def blamed(run_dir):
     return [(cause["who"], cause["on_purpose"]) for each in receipts for cause in each["causes"]]
 
 
-@pytest.mark.parametrize("flag", ["kill", "stop", "exit", "raise", "slow"])
+@pytest.mark.parametrize("flag", sampled(["kill", "stop", "exit", "raise", "slow"], 0, 3, 4))
 def test_what_strikes_a_worker_does_not_show_in_the_weights(weather, undisturbed, tmp_path, flag):
     lasting = ",seconds=0.1" if flag == "slow" else ""
     result, storm = weather(f"{flag}:step=5,rank=1{lasting}")
@@ -135,7 +135,7 @@ def test_a_nan_strikes_the_very_step(weather, tmp_path):
     assert metrics_of(tmp_path / "run")[-1]["step"] == 7
 
 
-@pytest.mark.parametrize("flag", ["nan", "flip"])
+@pytest.mark.parametrize("flag", sampled(["nan", "flip"], 1))
 def test_wrong_bits_are_computed_again_elsewhere(weather, undisturbed, tmp_path, flag):
     result, storm = weather(f"{flag}:step=7,rank=1", non_finite="recompute")
     assert result["weights_sha256"] == undisturbed(KEYS["epochs"])
@@ -181,12 +181,13 @@ def test_a_run_that_goes_on_is_struck_in_the_steps_that_are_left(weather, undist
 
 
 def test_what_is_due_does_not_wait_for_what_is_not(weather):
-    later, soon = "exit:step=170,rank=1", "exit:after_s=0.2,rank=1"
-    _, storm = weather(later, soon, epochs=30)
-    assert [struck.fault.step for struck in storm.struck] == [None, 170]
-    assert storm.struck[0].step < storm.struck[1].step == 170
+    later, soon = "exit:step=70,rank=1", "exit:after_s=0.05,rank=1"
+    _, storm = weather(later, soon, epochs=12)
+    assert [struck.fault.step for struck in storm.struck] == [None, 70]
+    assert storm.struck[0].step < storm.struck[1].step == 70
 
 
+@pytest.mark.soak
 def test_the_same_seed_is_the_same_storm(weather, undisturbed):
     found = []
     for name in ("first", "second"):
@@ -205,13 +206,17 @@ def test_sync_ddp_is_struck_too(weather, train):
 
 @pytest.mark.parametrize(
     ("flag", "reason"),
-    [
-        ("kill:step=99", "the run has no more than 30 steps"),
-        ("exit:step=99", "the run has no more than 30 steps"),
-        ("kill:after_s=600", "the run ended before that"),
-        ("exit:after_s=600", "the run ended before that"),
-        ("exit:step=30,rank=1", "rank 1 began no step from then on"),
-    ],
+    sampled(
+        [
+            ("kill:step=99", "the run has no more than 30 steps"),
+            ("exit:step=99", "the run has no more than 30 steps"),
+            ("kill:after_s=600", "the run ended before that"),
+            ("exit:after_s=600", "the run ended before that"),
+            ("exit:step=30,rank=1", "rank 1 began no step from then on"),
+        ],
+        0,
+        4,
+    ),
 )
 def test_what_cannot_strike_is_told_with_the_reason(weather, tmp_path, flag, reason):
     result, storm = weather(flag)

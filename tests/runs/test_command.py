@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from conftest import SMALL, TASKS, holdfast_processes, metrics_of, wait_until
+from conftest import SMALL, TASKS, holdfast_processes, metrics_of, sampled, wait_until
 from holdfast.job import load
 
 pytestmark = pytest.mark.slow
@@ -109,8 +109,10 @@ def tree_of(pid):
     return found
 
 
-@pytest.mark.parametrize("whole_tree", [True, False], ids=["whole tree", "parent alone"])
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize(
+    "whole_tree", sampled([True, False], 0), ids=["whole tree", "parent alone"]
+)
+@pytest.mark.parametrize("seed", sampled(range(2), 0))
 def test_sigkill_at_random_steps_and_resume_give_the_undisturbed_weights(
     mark, job, tmp_path, undisturbed, whole_tree, seed
 ):
@@ -145,7 +147,7 @@ def deadline_of_the_kernel(mark):
 
 @pytest.mark.parametrize(
     ("number", "whole_tree", "readers"),
-    [(signal.SIGINT, False, 0), (signal.SIGTERM, True, 2), (signal.SIGHUP, True, 0)],
+    sampled([(signal.SIGINT, False, 0), (signal.SIGTERM, True, 2), (signal.SIGHUP, True, 0)], 0, 1),
 )
 def test_a_signal_saves_ends_every_process_and_can_be_resumed(
     mark, job, tmp_path, undisturbed, number, whole_tree, readers

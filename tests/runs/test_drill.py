@@ -8,13 +8,19 @@ import sys
 
 import pytest
 
-from conftest import TASKS, wait_until
+from conftest import TASKS, sampled, wait_until
 from holdfast.faults.drill import Drill
 from holdfast.job import load
 
 pytestmark = pytest.mark.slow
 
 SHORT = ["digits", "epochs=2", "batch=128", "model={name: mlp, hidden: [16]}"]
+
+
+FAULTS = [
+    "kill", "stop", "exit", "raise", "slow", "nan", "flip",
+    "coordinator", "agent", "disk-full", "damage",
+]  # fmt: skip
 
 
 def drill(*words, cwd):
@@ -27,15 +33,21 @@ def verdicts(report):
     return [(trial["fault"], trial["policy"], trial["passed"]) for trial in report["trials"]]
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("policy", ["replace", "shrink", "restart"])
 def test_a_job_of_ours_passes_every_fault(tmp_path, policy):
-    done, report = drill(*SHORT, "--policies", policy, cwd=tmp_path)
+    check_job_of_ours(tmp_path, policy, FAULTS)
+
+
+def test_a_job_of_ours_passes_some_faults(tmp_path):
+    few = ["kill", "slow", "damage"]
+    check_job_of_ours(tmp_path, "shrink", few, "--faults", ",".join(few))
+
+
+def check_job_of_ours(tmp_path, policy, faults, *flags):
+    done, report = drill(*SHORT, "--policies", policy, *flags, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert (report["status"], report["deterministic"]) == ("passed", None)
-    faults = [
-        "kill", "stop", "exit", "raise", "slow", "nan", "flip",
-        "coordinator", "agent", "disk-full", "damage",
-    ]  # fmt: skip
     assert verdicts(report) == [(fault, policy, True) for fault in faults]
     seconds = {trial["fault"]: trial["seconds"] for trial in report["trials"]}
     assert seconds["slow"] >= 1  # for so long it is
@@ -97,7 +109,7 @@ def test_a_trial_with_other_weights_fails_and_its_run_is_kept(tmp_path):
     assert trial["run_dir"] in done.stderr
 
 
-@pytest.mark.parametrize("signals", [1, 2])
+@pytest.mark.parametrize("signals", sampled([1, 2], 1))
 def test_a_signal_ends_a_drill_and_what_was_tried_is_told(tmp_path, signals):
     command = [sys.executable, "-m", "holdfast", "drill", "digits", "epochs=2", "--json"]
     command += ["--run", "drill", "--faults", "kill,stop"]

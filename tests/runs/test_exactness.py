@@ -6,7 +6,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from conftest import SMALL, TASKS, metrics_of
+from conftest import SMALL, TASKS, metrics_of, sampled
 
 pytestmark = pytest.mark.slow
 
@@ -29,8 +29,8 @@ def reference(forks, tmp_path_factory):
     return found
 
 
-@pytest.mark.parametrize("workers", [1, 2, 3, 4])
-@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("workers", sampled([1, 2, 3, 4], 2))
+@pytest.mark.parametrize("model", sampled(MODELS, 0))
 def test_weights_are_the_same_for_any_number_of_workers(train, reference, model, workers):
     result = train(model=MODELS[model], workers=workers)
     assert result["weights_sha256"] == reference[model]
@@ -45,11 +45,30 @@ def uneven_shares(draw):
     return [hi - lo for lo, hi in itertools.pairwise(bounds)]
 
 
-@given(shares=uneven_shares(), ahead=st.sampled_from([0, 2]))
-@settings(
-    max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
-def test_weights_are_the_same_for_any_uneven_plan(train, reference, shares, ahead):
+def for_uneven_plans(count):
+    """Have a test see so many plans that are drawn at random."""
+
+    def decorate(test):
+        given_plans = given(shares=uneven_shares(), ahead=st.sampled_from([0, 2]))
+        checks = [HealthCheck.function_scoped_fixture]
+        limits = settings(max_examples=count, deadline=None, suppress_health_check=checks)
+        return limits(given_plans(test))
+
+    return decorate
+
+
+@for_uneven_plans(3)
+def test_weights_are_the_same_for_an_uneven_plan(train, reference, shares, ahead):
+    check_uneven_plan(train, reference, shares, ahead)
+
+
+@pytest.mark.soak
+@for_uneven_plans(40)
+def test_weights_are_the_same_for_many_uneven_plans(train, reference, shares, ahead):
+    check_uneven_plan(train, reference, shares, ahead)
+
+
+def check_uneven_plan(train, reference, shares, ahead):
     result = train(workers=len(shares), shares=shares, loader={"prefetch": ahead})
     assert result["weights_sha256"] == reference["cnn"]
 
@@ -82,7 +101,7 @@ def test_metrics_do_not_depend_on_the_workers_either(train, tmp_path):
     assert one == three
 
 
-@pytest.mark.parametrize("shards", [1, 3, 5])
+@pytest.mark.parametrize("shards", sampled([1, 3, 5], 2))
 def test_any_number_of_shards_is_exact(train, shards):
     hashes = {
         train(shards=shards, workers=workers)["weights_sha256"]
@@ -91,7 +110,7 @@ def test_any_number_of_shards_is_exact(train, shards):
     assert len(hashes) == 1
 
 
-@pytest.mark.parametrize("task", ["own_loop", "odd_model", "weighted", "skipping"])
+@pytest.mark.parametrize("task", sampled(["own_loop", "odd_model", "weighted", "skipping"], 1, 2))
 def test_own_code_is_exact_too(train, task):
     keys = {"task": f"{TASKS}:{task}", "batch": 20, "shards": 5}
     first = train(workers=1, **keys)
@@ -101,7 +120,7 @@ def test_own_code_is_exact_too(train, task):
     assert {key: first[key] for key in same} == {key: second[key] for key in same}
 
 
-@pytest.mark.parametrize("workers", [1, 2, 3])
+@pytest.mark.parametrize("workers", sampled([1, 2, 3], 1))
 def test_fast_numerics_learn_as_well(train, workers):
     result = train(numerics="fast", workers=workers, epochs=6)
     exact = train(numerics="exact", workers=workers, epochs=6)

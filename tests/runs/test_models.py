@@ -4,7 +4,7 @@ import shutil
 
 import pytest
 
-from conftest import TASKS, metrics_of
+from conftest import TASKS, metrics_of, sampled
 from holdfast.agent.forks import ForkServer
 from holdfast.agent.spawn import WORKER, spawn
 from holdfast.job.load import check
@@ -37,7 +37,7 @@ def forks():
         yield server
 
 
-@pytest.fixture(params=JOBS)
+@pytest.fixture(params=sampled(JOBS, 0))
 def job(request):
     if request.param in ("gpt2", "bert"):
         pytest.importorskip("transformers")

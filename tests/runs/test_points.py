@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from faulty_tasks import marks
 
-from conftest import TASKS, events_of, metrics_of
+from conftest import TASKS, events_of, metrics_of, sampled
 from holdfast.engines import supervision
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(60)]
@@ -124,12 +124,12 @@ def generations(events):
     return [event["step"] for event in events if event["event"] == "generation"]
 
 
-@pytest.mark.parametrize(POINT, START)
+@pytest.mark.parametrize(POINT, sampled(START, 2, 5))
 def test_a_death_at_the_start_changes_nothing(strike, who, at, when, which):
     assert replaced(strike(who, at, when, which)) == {who: [-signal.SIGKILL]}
 
 
-@pytest.mark.parametrize(POINT, RECOVERY)
+@pytest.mark.parametrize(POINT, sampled(RECOVERY, 1, 6))
 def test_a_death_in_a_recovery_changes_nothing(strike, who, at, when, which):
     loss = {"at": "holdfast.worker.journal:write_part", "when": "after", "rank": 0, "step": 8}
     events = strike(who, at, when, which, {**loss, "how": "kill"})
@@ -137,19 +137,19 @@ def test_a_death_in_a_recovery_changes_nothing(strike, who, at, when, which):
     assert generations(events)[1] >= 4
 
 
-@pytest.mark.parametrize(POINT[1:], COMMIT)
+@pytest.mark.parametrize(POINT[1:], sampled(COMMIT, 0, 3))
 def test_no_worker_notices_a_coordinator_that_dies_in_a_commit(strike, at, when, which):
     events = strike("coordinator", at, when, which)
     assert replaced(events) == {"coordinator": [-signal.SIGKILL]}
     assert generations(events) == [0]
 
 
-@pytest.mark.parametrize(POINT[1:], PARTS)
+@pytest.mark.parametrize(POINT[1:], sampled(PARTS, 1))
 def test_an_agent_that_dies_in_a_commit_changes_nothing(strike, at, when, which):
     assert replaced(strike("agent", at, when, which)) == {"agent": [-signal.SIGKILL]}
 
 
-@pytest.mark.parametrize(POINT, END)
+@pytest.mark.parametrize(POINT, sampled(END, 0, 3))
 def test_a_death_at_the_end_changes_nothing(strike, who, at, when, which):
     events = strike(who, at, when, which, restarts={"limit": 1})
     assert replaced(events) == {who: [-signal.SIGKILL]}

@@ -8,7 +8,7 @@ from contextlib import suppress
 import pytest
 from faulty_tasks import marks
 
-from conftest import TASKS, events_of, metrics_of
+from conftest import TASKS, events_of, metrics_of, sampled
 from holdfast.arena.memory import Word
 from holdfast.engines.controls import Controls
 from holdfast.errors import WorkerFailed
@@ -124,40 +124,40 @@ def assert_each_step_once(run_dir, steps):
 
 
 @pytest.mark.parametrize("rank", [0, 1])
-@pytest.mark.parametrize(("at", "when"), A_STEP)
+@pytest.mark.parametrize(("at", "when"), sampled(A_STEP, 0, 3, 9))
 def test_a_death_at_any_point_of_a_step_changes_nothing(strike, at, when, rank):
     assert strike({"at": at, "when": when, "rank": rank, "step": 2, "how": "kill"}) == [True]
 
 
 @pytest.mark.parametrize("rank", [0, 1])
-@pytest.mark.parametrize(("at", "when"), BETWEEN_STEPS)
+@pytest.mark.parametrize(("at", "when"), sampled(BETWEEN_STEPS, 2, 8, 11))
 def test_a_death_between_steps_changes_nothing(strike, at, when, rank):
     at_end = "Member" in at and "save" not in at
     step = 15 if at_end else 8 if "part" in at or "commit" in at or "save" in at else 5
     assert strike({"at": at, "when": when, "rank": rank, "step": step, "how": "kill"}) == [True]
 
 
-@pytest.mark.parametrize(("at", "when"), [*RECOVERY, *TAKING])
+@pytest.mark.parametrize(("at", "when"), sampled([*RECOVERY, *TAKING], 1, 4, 10))
 def test_a_second_death_of_the_replacement_changes_nothing(strike, at, when):
     step = 3 if "take_up" in at or "share_out" in at else 0
     second = {"at": at, "when": when, "rank": 0, "step": step, "generation": 2, "how": "kill"}
     assert strike(FIRST, second) == [True, True]
 
 
-@pytest.mark.parametrize(("at", "when"), [*RECOVERY, *GIVING])
+@pytest.mark.parametrize(("at", "when"), sampled([*RECOVERY, *GIVING], 5, 10))
 def test_a_death_of_the_last_who_has_the_state_goes_back_to_the_checkpoint(strike, at, when):
     second = {"at": at, "when": when, "rank": 1, "until": 3, "generation": 2, "how": "kill"}
     assert strike(FIRST, second) == [True, True]
 
 
-@pytest.mark.parametrize(("at", "when"), [*RECOVERY, *GIVING])
+@pytest.mark.parametrize(("at", "when"), sampled([*RECOVERY, *GIVING], 5, 10))
 def test_a_death_of_a_donor_among_others_changes_nothing(strike, at, when):
     second = {"at": at, "when": when, "rank": 1, "until": 3, "generation": 2, "how": "kill"}
     assert strike(FIRST, second, workers=4) == [True, True]
 
 
 @pytest.mark.parametrize("on_failure", ["replace", "shrink"])
-@pytest.mark.parametrize(("seed", "workers"), [(1, 2), (2, 3), (3, 5)])
+@pytest.mark.parametrize(("seed", "workers"), sampled([(1, 2), (2, 3), (3, 5)], 1))
 def test_random_deaths_change_nothing(train, whole, tmp_path, seed, workers, on_failure):
     chance, controls = random.Random(seed), Controls()
     keys = {"workers": workers, "on_failure": on_failure, "restarts": {"limit": 99}}
@@ -180,8 +180,8 @@ def test_random_deaths_change_nothing(train, whole, tmp_path, seed, workers, on_
     assert killed > 3
 
 
-@pytest.mark.parametrize("when", ["before", "after"])
-@pytest.mark.parametrize(("rank", "step"), [(0, 5), (2, 5), (1, 0), (1, 10)])
+@pytest.mark.parametrize("when", sampled(["before", "after"], 0))
+@pytest.mark.parametrize(("rank", "step"), sampled([(0, 5), (2, 5), (1, 0), (1, 10)], 1, 2))
 @pytest.mark.parametrize("keys", [{}, {"on_failure": "shrink"}])
 def test_a_death_in_an_evaluation_of_ones_own_changes_nothing(
     train, whole, tmp_path, when, rank, step, keys
@@ -243,7 +243,7 @@ STOPS = [
 
 
 @pytest.mark.parametrize("rank", [0, 1])
-@pytest.mark.parametrize(("at", "step"), STOPS)
+@pytest.mark.parametrize(("at", "step"), sampled(STOPS, 1, 3))
 def test_a_stopped_worker_is_replaced_wherever_it_was(strike, tmp_path, at, step, rank):
     fault = {"at": at, "when": "before", "rank": rank, "step": step, "how": "stop"}
     assert strike(fault) == [True]

@@ -5,7 +5,7 @@ import signal
 import pytest
 from faulty_tasks import marks
 
-from conftest import TASKS, events_of, metrics_of
+from conftest import TASKS, events_of, metrics_of, sampled
 from holdfast.errors import WorkerFailed
 
 pytestmark = pytest.mark.slow
@@ -52,7 +52,7 @@ def begun_from(events):
     return [event["step"] for event in events if event["event"] == "generation"]
 
 
-@pytest.mark.parametrize("rank", [0, 1])
+@pytest.mark.parametrize("rank", sampled([0, 1], 1))
 def test_a_death_at_35_costs_the_steps_since_the_checkpoint_of_30(strike, rank):
     events = strike({**IN_A_STEP, "rank": rank, "step": 35, "how": "kill"})
     assert begun_from(events) == [0, 30]
@@ -95,7 +95,7 @@ def test_who_is_lost_while_all_begin_anew_costs_one_more_restart(strike):
     assert begun_from(strike(first, second)) == [0, 30, 30]
 
 
-@pytest.mark.parametrize("on_failure", ["replace", "restart"])
+@pytest.mark.parametrize("on_failure", sampled(["replace", "restart"], 0))
 def test_jobs_with_ddp_restart(strike, on_failure):
     events = strike(
         {**IN_DDP, "rank": 1, "step": 25, "how": "kill"},

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from conftest import events_of, holdfast_processes, wait_until
+from conftest import events_of, holdfast_processes, sampled, wait_until
 from holdfast.engines.script import run_script
 from holdfast.engines.setting import Setting
 from holdfast.errors import WorkerFailed
@@ -61,7 +61,9 @@ open(sys.argv[1] + os.environ["RANK"], "w").write(json.dumps(told))
 """
 
 
-@pytest.mark.parametrize("how", [["tells.py"], ["-m", "inner.tells"]], ids=["file", "module"])
+@pytest.mark.parametrize(
+    "how", sampled([["tells.py"], ["-m", "inner.tells"]], 1), ids=["file", "module"]
+)
 def test_a_script_finds_what_torchrun_would_give_it(tmp_path, how):
     (tmp_path / "inner").mkdir()
     for path in ("tells.py", "inner/tells.py"):
@@ -108,7 +110,9 @@ def weights(forks, tmp_path_factory):
     return (path / "weights").read_text()
 
 
-@pytest.mark.parametrize("fault", ["kill@1", "raise@0", "exit@1", "stop@0", "sleep@1"])
+@pytest.mark.parametrize(
+    "fault", sampled(["kill@1", "raise@0", "exit@1", "stop@0", "sleep@1"], 0, 1, 4)
+)
 def test_a_script_with_checkpoints_ends_as_if_nothing_had_happened(run, tmp_path, weights, fault):
     result = run(TRAIN, tmp_path, "--fault", fault, hang_s=3)
     assert (result.status, result.restarts) == ("finished", 1)
@@ -122,11 +126,14 @@ def test_a_script_with_checkpoints_ends_as_if_nothing_had_happened(run, tmp_path
 
 @pytest.mark.parametrize(
     ("fault", "message"),
-    [
-        ("kill@2", "rank 2 was killed by SIGKILL"),
-        ("raise@3", "rank 3 raised ValueError: as planned"),
-        ("exit@1", "rank 1 exited 3"),
-    ],
+    sampled(
+        [
+            ("kill@2", "rank 2 was killed by SIGKILL"),
+            ("raise@3", "rank 3 raised ValueError: as planned"),
+            ("exit@1", "rank 1 exited 3"),
+        ],
+        1,
+    ),
 )
 def test_among_three_victims_the_culprit_alone_is_named(run, tmp_path, fault, message):
     with pytest.raises(WorkerFailed, match=message):
@@ -135,14 +142,24 @@ def test_among_three_victims_the_culprit_alone_is_named(run, tmp_path, fault, me
     assert tracebacks == ([3] if fault == "raise@3" else [])
 
 
+MEETS = """
+import os, torch.distributed as d
+d.init_process_group('gloo'); d.barrier(); os._exit(0)
+"""
+
+
 @pytest.mark.parametrize(
     "text",
-    [
-        "import sys; sys.exit()",
-        "raise SystemExit(0)",
-        "import os; os._exit(0)",
-        "import os, torch.distributed as d; d.init_process_group('gloo'); d.barrier(); os._exit(0)",
-    ],
+    sampled(
+        [
+            "import sys; sys.exit()",
+            "raise SystemExit(0)",
+            "import os; os._exit(0)",
+            MEETS,
+        ],
+        0,
+        3,
+    ),
 )
 def test_status_0_is_success_however_a_script_ends(run, text):
     assert run(text).status == "finished"
@@ -150,12 +167,16 @@ def test_status_0_is_success_however_a_script_ends(run, text):
 
 @pytest.mark.parametrize(
     ("text", "message"),
-    [
-        ("import sys; sys.exit('enough')", "exited 1"),
-        ("import os; os._exit(5)", "exited 5"),
-        ("1 +", "raised SyntaxError"),
-        ("prin('a typo')", "raised NameError: .*, 3 times within 30 s of its start"),
-    ],
+    sampled(
+        [
+            ("import sys; sys.exit('enough')", "exited 1"),
+            ("import os; os._exit(5)", "exited 5"),
+            ("1 +", "raised SyntaxError"),
+            ("prin('a typo')", "raised NameError: .*, 3 times within 30 s of its start"),
+        ],
+        1,
+        3,
+    ),
 )
 def test_what_fails_at_once_every_time_is_not_tried_for_long(run, tmp_path, text, message):
     with pytest.raises(WorkerFailed, match=message):
@@ -269,7 +290,7 @@ threading.Event().wait(60)
 """
 
 
-@pytest.mark.parametrize("what", ["handles", "dies"])
+@pytest.mark.parametrize("what", sampled(["handles", "dies"], 0))
 def test_a_script_is_asked_to_stop_as_torchrun_would(tmp_path, mark, what):
     (tmp_path / "waits.py").write_text(WAITS)
     process = subprocess.Popen(
@@ -415,7 +436,7 @@ open(sys.argv[1] + os.environ["RANK"], "w").write("the parent has come to its en
 """
 
 
-@pytest.mark.parametrize("how", ["ends", "raises"])
+@pytest.mark.parametrize("how", sampled(["ends", "raises"], 0))
 def test_a_child_that_comes_to_the_end_of_the_script_is_not_taken_for_its_parent(
     run, tmp_path, how
 ):

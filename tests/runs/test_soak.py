@@ -6,6 +6,11 @@ from soak import soak
 pytestmark = pytest.mark.slow
 
 
+def test_a_very_short_soak(forks, tmp_path):
+    soak(forks, tmp_path, seed=7, steps=50, faults=8)
+
+
+@pytest.mark.soak
 def test_a_short_soak(forks, tmp_path):
     found = soak(forks, tmp_path, seed=7, steps=250, faults=40)
     assert len(found["struck"]) == 5

@@ -5,7 +5,7 @@ import signal
 
 import pytest
 
-from conftest import TASKS, events_of, metrics_of
+from conftest import TASKS, events_of, metrics_of, sampled
 from holdfast.agent.forks import ForkServer
 from holdfast.agent.spawn import WORKER, spawn
 from holdfast.arena.memory import Word
@@ -73,9 +73,9 @@ def generations(events):
 
 
 def test_a_coordinator_may_be_killed_again_and_again_and_no_worker_notices(struck):
-    events = struck(*((step, "coordinator") for step in (5, 30, 55, 80)))
+    events = struck((5, "coordinator"), (40, "coordinator"))
     assert generations(events) == [0]
-    assert sum(event["event"] == "coordinator-started" for event in events) == 5
+    assert sum(event["event"] == "coordinator-started" for event in events) == 3
 
 
 def test_an_agent_that_is_killed_takes_its_workers_and_the_next_goes_on_from_the_checkpoint(struck):
@@ -98,12 +98,13 @@ def test_fork_server_and_agent_may_be_killed_at_once(struck):
     assert statuses(events, "fork-server") == [-signal.SIGKILL]
 
 
-@pytest.mark.parametrize("who", ["agent", "coordinator", "fork-server"])
+@pytest.mark.parametrize("who", sampled(["agent", "coordinator", "fork-server"], 0))
 def test_what_is_stopped_is_replaced_like_what_is_killed(struck, who):
     events = struck((15, who), number=signal.SIGSTOP)
     assert statuses(events, who) == [-signal.SIGKILL]
 
 
+@pytest.mark.soak
 def test_a_fork_server_may_be_killed_while_it_takes_the_place_of_another(struck):
     events = struck((35, "fork-server"), (0, "fork-server"))  # the second as soon as there is one
     assert statuses(events, "fork-server") == [-signal.SIGKILL] * 2
@@ -150,6 +151,7 @@ def test_a_fork_server_that_dies_before_it_is_ready_ends_the_run_in_a_line(train
         train(run_dir=tmp_path / "run", controls=Controls(watch=watch), on=None)
 
 
+@pytest.mark.soak
 def test_coordinator_and_agent_may_be_killed_at_once(struck):
     assert len(generations(struck((30, "coordinator", "agent"), (60, "agent", "coordinator")))) > 1
 
@@ -158,7 +160,7 @@ def test_a_world_that_has_shrunk_survives_that_too(struck):
     struck((30, "worker", "agent"), (45, "worker", "coordinator"), on_failure="shrink")
 
 
-@pytest.mark.parametrize("kill", [(), ("worker",), ("agent",), ("coordinator",)])
+@pytest.mark.parametrize("kill", sampled([[], ["worker"], ["agent"], ["coordinator"]], 0, 2))
 def test_checkpoints_come_by_the_clock_whoever_is_killed_between_them(train, tmp_path, kill):
     path = tmp_path / "run"
 
@@ -205,7 +207,7 @@ def test_a_stop_is_heard_by_the_next_coordinator(train, tmp_path):
     assert result["status"] == "stopped"
 
 
-@pytest.mark.parametrize("who", ["agent", "coordinator", "fork-server"])
+@pytest.mark.parametrize("who", sampled(["agent", "coordinator", "fork-server"], 1))
 def test_what_dies_again_and_again_ends_the_run_in_a_line(train, tmp_path, who):
     path, killed = tmp_path / "run", []
 
@@ -229,7 +231,7 @@ def test_what_dies_again_and_again_ends_the_run_in_a_line(train, tmp_path, who):
     assert len(killed) == 3
 
 
-@pytest.mark.parametrize("who", ["agent", "fork-server"])
+@pytest.mark.parametrize("who", sampled(["agent", "fork-server"], 0))
 def test_where_no_failure_is_forgiven_the_loss_of_an_agent_ends_the_run(train, tmp_path, who):
     def watch(arena):
         if arena[0, Word.COMMITTED] >= 5:

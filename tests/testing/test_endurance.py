@@ -12,6 +12,7 @@ def test_a_small_cluster_gets_over_every_burst() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.soak
 def test_a_thousand_hosts_get_over_hundreds_of_faults() -> None:
     endured = endure(hosts=1000, seconds=900, bursts=50, seed=0)
     assert endured.faults > 500
@@ -19,6 +20,7 @@ def test_a_thousand_hosts_get_over_hundreds_of_faults() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.soak
 def test_three_thousand_hosts_get_over_every_burst() -> None:
     endured = endure(hosts=3000, seconds=300, bursts=4, seed=0)
     assert endured.faults > 40
