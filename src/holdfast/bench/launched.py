@@ -1,7 +1,7 @@
-"""A plain script as people write it for torchrun; `bench.restart` has it launched.
+"""A plain script as people write it for torchrun; `bench.restart` and `bench.peers` launch it.
 
-Stock DDP on gloo, a checkpoint every ten steps. Each rank appends a line a step to its file: its
-process, the step, and when it was done, seconds of the machine's monotonic clock.
+Stock DDP on gloo, a checkpoint every ten steps. Each rank logs its steps as
+`bench.faulted_script` reads them.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from holdfast.bench.workloads import WORKLOADS
+from holdfast.bench.workloads import WORKLOADS, Workload
 from holdfast.observe.lines import JsonLines
 
 EVERY: Final = 10
@@ -27,10 +27,7 @@ EVERY: Final = 10
 
 def main() -> None:
     """Train until somebody ends it."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--workload", choices=WORKLOADS, required=True)
-    parser.add_argument("--dir", type=Path, required=True)
-    options = parser.parse_args()
+    options = options_of(__doc__).parse_args()
     torch.manual_seed(0)
     dist.init_process_group("gloo")
     rank = dist.get_rank()
@@ -38,23 +35,45 @@ def main() -> None:
     model = DistributedDataParallel(workload.model())
     optimizer = workload.optimizer(model.parameters())
     checkpoint = options.dir / "checkpoint.safetensors"
-    step = _load(checkpoint, model.module, optimizer) if checkpoint.exists() else 0
-    with JsonLines(options.dir / f"rank-{rank}.jsonl") as lines:
+    step = load(checkpoint, model.module, optimizer) if checkpoint.exists() else 0
+    with JsonLines(options.dir / f"rank-{rank}.jsonl") as log:
         while True:
-            generator = torch.Generator().manual_seed(1_000_003 * rank + step)
-            batch = workload.draw(workload.batch_size, generator)
-            optimizer.zero_grad()
-            loss = workload.loss(model, batch)
-            loss.backward()  # type: ignore[no-untyped-call]
-            optimizer.step()
-            loss.item()
+            began = time.monotonic()
+            train_step(workload, model, optimizer, rank, step)
             step += 1
-            lines.write(pid=os.getpid(), step=step, at=time.monotonic())
+            log_step(log, step, dist.get_world_size(), began)
             if step % EVERY == 0 and rank == 0:
-                _save(checkpoint, model.module, optimizer, step)
+                save(checkpoint, model.module, optimizer, step)
 
 
-def _save(path: Path, model: nn.Module, optimizer: torch.optim.Optimizer, step: int) -> None:
+def options_of(description: str | None) -> argparse.ArgumentParser:
+    """The options that every such script has."""
+    parser = argparse.ArgumentParser(description=description)
+    parser.add_argument("--workload", choices=WORKLOADS, required=True)
+    parser.add_argument("--dir", type=Path, required=True)
+    return parser
+
+
+def train_step(
+    workload: Workload, model: nn.Module, optimizer: torch.optim.Optimizer, rank: int, step: int
+) -> None:
+    """One step on samples that only rank and step determine."""
+    generator = torch.Generator().manual_seed(1_000_003 * rank + step)
+    batch = workload.draw(workload.batch_size, generator)
+    optimizer.zero_grad()
+    loss = workload.loss(model, batch)
+    loss.backward()  # type: ignore[no-untyped-call]
+    optimizer.step()
+    loss.item()
+
+
+def log_step(log: JsonLines, step: int, world: int, began: float) -> None:
+    """Log that a step is done."""
+    log.write(pid=os.getpid(), step=step, world=world, began=began, ended=time.monotonic())
+
+
+def save(path: Path, model: nn.Module, optimizer: torch.optim.Optimizer, step: int) -> None:
+    """Write a checkpoint that replaces the last one."""
     tensors = {f"model.{name}": value for name, value in model.state_dict().items()}
     for index, values in optimizer.state_dict()["state"].items():
         tensors |= {f"state.{index}.{name}": value for name, value in values.items()}
@@ -63,8 +82,8 @@ def _save(path: Path, model: nn.Module, optimizer: torch.optim.Optimizer, step: 
     draft.replace(path)
 
 
-def _load(path: Path, model: nn.Module, optimizer: torch.optim.Optimizer) -> int:
-    """Takes over what a checkpoint holds; returns its step."""
+def load(path: Path, model: nn.Module, optimizer: torch.optim.Optimizer) -> int:
+    """Restore a checkpoint; returns its step."""
     tensors = load_file(path)
     step = int(tensors.pop("step"))
     state: dict[int, dict[str, torch.Tensor]] = {}

@@ -9,7 +9,8 @@ happened when is read from the arena, every millisecond, and from the run's even
     committed   all workers have committed a step that they have begun together since then
     anyone      some worker has, of commands of others alone: here none goes on by itself
 
-Commands of others can be measured in the same rounds: see `--beside`.
+Other systems can be measured in the same rounds: those of `bench.peers` that are installed for the
+interpreter of `--peers-python`, and any command of `--beside`.
 """
 
 from __future__ import annotations
@@ -23,26 +24,21 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Final
 
 from holdfast.agent.child import KILL_TIMEOUT_S
 from holdfast.arena.memory import Arena
+from holdfast.bench.faulted_script import Recovery
 from holdfast.bench.figures import ratio, spread
+from holdfast.bench.peers import Peer, installed
 from holdfast.bench.struck_run import RUN_TIMEOUT_S, WORKERS, StruckRun, furthest, least
 from holdfast.bench.workloads import WORKLOADS
+from holdfast.errors import HoldfastError, JobError
 
 SIGNALS: Final = {"kill": signal.SIGKILL, "stop": signal.SIGSTOP}
-
-
-@dataclass(slots=True, kw_only=True)
-class Recovery:
-    """What was seen of one loss: seconds since then, by name, and steps done again."""
-
-    seconds: dict[str, float] = field(default_factory=dict)
-    lost: int = 0
 
 
 class _LoseWorker(StruckRun):
@@ -121,37 +117,52 @@ def _printed_by(command: str) -> str:
     return printed
 
 
+def run_peer(
+    peer: Peer, python: str, workload: str, fault: str, chance: random.Random
+) -> Recovery | None:
+    """Run another system once; None where it failed."""
+    try:
+        return peer.recover(python, workload, SIGNALS[fault], chance)
+    except HoldfastError as error:
+        print(f"{peer.name} failed: {error}", file=sys.stderr)
+        return None
+
+
 def measure(
-    workload: str, fault: str, rounds: int, seed: int, beside: dict[str, str]
+    workload: str, fault: str, rounds: int, ways: dict[str, Callable[[], Recovery | None]]
 ) -> list[dict[str, Any]]:
-    """A row a way of running, its times in seconds since the loss."""
-    chance, found = random.Random(seed), dict[str, list[Recovery | None]]()
+    """A row per way of running, its times in seconds since the fault; the first way is holdfast."""
+    found: dict[str, list[Recovery | None]] = {way: [] for way in ways}
     for number in range(rounds):
         print(f"{workload}, {fault}, round {number + 1}", file=sys.stderr)
-        found.setdefault("holdfast", []).append(run_holdfast(workload, fault, chance))
-        for name, command in beside.items():
-            found.setdefault(name, []).append(run_beside(command))
-    rows = []
-    for way, tries in found.items():
-        recoveries = [recovery for recovery in tries if recovery is not None]
-        pairs = [
-            (theirs.seconds["committed"], ours.seconds["committed"])
-            for theirs, ours in zip(tries, found["holdfast"], strict=True)
-            if theirs is not None and ours is not None
-        ]
-        names = dict.fromkeys(name for recovery in recoveries for name in recovery.seconds)
-        rows.append(
-            {
-                "workload": workload,
-                "fault": fault,
-                "way": way,
-                **{f"{name}_s": _spread_of(name, recoveries) for name in names},
-                "steps_lost": max((recovery.lost for recovery in recoveries), default=None),
-                "failed": len(tries) - len(recoveries),
-                "of_holdfast": ratio(*zip(*pairs, strict=True)) if pairs else None,
-            }
-        )
-    return rows
+        for way, run in ways.items():
+            found[way].append(run())
+    return [_row(workload, fault, way, tries, found["holdfast"]) for way, tries in found.items()]
+
+
+def _row(
+    workload: str,
+    fault: str,
+    way: str,
+    tries: Sequence[Recovery | None],
+    ours: Sequence[Recovery | None],
+) -> dict[str, Any]:
+    recoveries = [recovery for recovery in tries if recovery is not None]
+    names = dict.fromkeys(name for recovery in recoveries for name in recovery.seconds)
+    pairs = [
+        (one.seconds["committed"], own.seconds["committed"])
+        for one, own in zip(tries, ours, strict=True)
+        if one is not None and own is not None and "committed" in one.seconds
+    ]
+    return {
+        "workload": workload,
+        "fault": fault,
+        "way": way,
+        **{f"{name}_s": _spread_of(name, recoveries) for name in names},
+        "steps_lost": max((recovery.lost for recovery in recoveries), default=None),
+        "failed": sum(each is None or "committed" not in each.seconds for each in tries),
+        "of_holdfast": ratio(*zip(*pairs, strict=True)) if pairs else None,
+    }
 
 
 def _spread_of(name: str, recoveries: Sequence[Recovery]) -> dict[str, float]:
@@ -166,24 +177,31 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=10)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--beside", action="append", default=[], metavar="NAME=COMMAND")
+    parser.add_argument("--peers-python", metavar="PATH")
     options = parser.parse_args()
     unknown = set(options.workloads.split(",")) - WORKLOADS.keys()
     if unknown:
         parser.error(f"no workload {', '.join(sorted(unknown))}; there are {', '.join(WORKLOADS)}")
     if not all("=" in each for each in options.beside):
         parser.error("--beside takes NAME=COMMAND")
+    try:
+        peers = installed(options.peers_python) if options.peers_python else []
+    except JobError as error:
+        parser.error(str(error))
     beside = dict(each.split("=", 1) for each in options.beside)
-    rows = [
-        row
-        for workload in options.workloads.split(",")
-        for row in measure(
-            workload,
-            options.fault,
-            options.rounds,
-            options.seed,
-            {name: command.replace("{workload}", workload) for name, command in beside.items()},
-        )
-    ]
+    rows = []
+    for workload in options.workloads.split(","):
+        chance = random.Random(options.seed)
+        same = (workload, options.fault, chance)
+        ways: dict[str, Callable[[], Recovery | None]] = {
+            "holdfast": partial(run_holdfast, *same),
+            **{p.name: partial(run_peer, p, options.peers_python, *same) for p in peers},
+            **{
+                name: partial(run_beside, command.replace("{workload}", workload))
+                for name, command in beside.items()
+            },
+        }
+        rows += measure(workload, options.fault, options.rounds, ways)
     print(json.dumps({"benchmark": "recovery", "rounds": options.rounds, "rows": rows}))
 
 

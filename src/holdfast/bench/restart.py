@@ -16,28 +16,23 @@ import json
 import os
 import random
 import signal
-import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from holdfast.agent.child import KILL_TIMEOUT_S
 from holdfast.arena.memory import Arena
 from holdfast.bench import launched
+from holdfast.bench.faulted_script import Command, time_recovery
 from holdfast.bench.figures import ratio, spread
-from holdfast.bench.struck_run import FAULT_STEP, WORKERS, StruckRun, least
+from holdfast.bench.struck_run import WORKERS, StruckRun, least
 from holdfast.bench.workloads import WORKLOADS
 from holdfast.errors import HoldfastError
-from holdfast.observe import lines
 
-START_TIMEOUT_S: Final = 120.0
 RESTART_TIMEOUT_S: Final = 60.0
 """Longer than this, and a restart has failed."""
-LOOK_S: Final = 0.001
 
 _TORCHRUN: Final = ["torch.distributed.run", "--standalone", "--nproc-per-node", str(WORKERS)]
 LAUNCHERS: Final[Mapping[str, Sequence[str]]] = {
@@ -88,62 +83,16 @@ def restart_script(launcher: str, workload: str, chance: random.Random) -> float
         HoldfastError: It did not come back.
     """
     with tempfile.TemporaryDirectory() as folder:
-        directory = Path(folder)
         module, *options = LAUNCHERS[launcher]
         script = [launched.__file__, "--workload", workload, "--dir", folder]
-        with (directory / "output").open("wb") as output:
-            process = subprocess.Popen(
-                [sys.executable, "-m", module, *options, *script],
-                cwd=folder,
-                stdout=output,
-                stderr=output,
-                env={**os.environ, "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"},
-                start_new_session=True,
-            )
-        try:
-            return _strike_script(process, directory, chance)
-        finally:
-            with suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            process.wait(KILL_TIMEOUT_S)
-
-
-def _strike_script(
-    process: subprocess.Popen[bytes], directory: Path, chance: random.Random
-) -> float:
-    def steps(rank: int) -> list[dict[str, Any]]:
-        return list(lines.read(directory / f"rank-{rank}.jsonl"))
-
-    def reached() -> bool:
-        return all(len(steps(rank)) >= FAULT_STEP for rank in range(WORKERS))
-
-    _await(reached, process, START_TIMEOUT_S)
-    first = [steps(rank) for rank in range(WORKERS)]
-    before = {each[-1]["pid"] for each in first}
-    step_s = (first[0][-1]["at"] - first[0][0]["at"]) / (len(first[0]) - 1)
-    time.sleep(chance.random() * step_s)
-    began = time.monotonic()
-    os.kill(first[chance.randrange(WORKERS)][-1]["pid"], signal.SIGKILL)
-
-    def since() -> list[float]:
-        """When each rank did its first step in a new process, as far as they have."""
-        new = [[s["at"] for s in steps(r) if s["pid"] not in before] for r in range(WORKERS)]
-        return [times[0] for times in new if times]
-
-    _await(lambda: len(since()) == WORKERS, process, RESTART_TIMEOUT_S)
-    return max(since()) - began
-
-
-def _await(
-    happened: Callable[[], bool], process: subprocess.Popen[bytes], timeout_s: float
-) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not happened():
-        if process.poll() is not None:
-            raise HoldfastError(f"the launcher has ended with status {process.returncode}")
-        if time.monotonic() > deadline:
-            raise HoldfastError(f"what was waited for did not happen within {timeout_s:.0f} s")
-        time.sleep(LOOK_S)
+        command = Command(
+            arguments=[sys.executable, "-m", module, *options, *script],
+            environment={"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"},
+        )
+        recovery = time_recovery([command], Path(folder), signal.SIGKILL, chance, RESTART_TIMEOUT_S)
+    if "committed" not in recovery.seconds:
+        raise HoldfastError(f"no step of both workers within {RESTART_TIMEOUT_S:.0f} s")
+    return recovery.seconds["committed"]
 
 
 def measure(workload: str, ways: Sequence[str], rounds: int, seed: int) -> list[dict[str, Any]]:

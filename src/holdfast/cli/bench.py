@@ -58,11 +58,19 @@ def recovery(
             metavar="NAME=COMMAND", help="Measured in the same rounds; see docs/benchmarks.md."
         ),
     ] = None,
+    peers_python: Annotated[
+        str | None,
+        typer.Option(
+            metavar="PATH",
+            help="Measure torchrun, torchft and Ray Train too, where installed for this Python.",
+        ),
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """From the loss of a worker to the next step of the full world."""
     options = ["--workloads", workloads, "--fault", fault, "--rounds", str(rounds)]
     options += [part for command in beside or () for part in ("--beside", command)]
+    options += ["--peers-python", peers_python] if peers_python else []
     _run("recovery", options, as_json=as_json)
 
 

@@ -1,0 +1,138 @@
+"""Other systems that recover from the loss of a worker, launched as their documentation says.
+
+    torchrun        restarts both workers from the last checkpoint
+    torchft         the survivor continues, a relaunched replica joins; also with short timeouts
+    Ray Train       restarts both workers from the last checkpoint
+
+Each runs in an interpreter of the user's choice, which needs torch and safetensors, and the
+system itself. Accelerate is not among them: it has no restarts of its own.
+"""
+
+from __future__ import annotations
+
+import random
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import holdfast
+from holdfast.bench import launched
+from holdfast.bench.faulted_script import Command, Recovery, time_recovery
+from holdfast.bench.struck_run import WORKERS
+from holdfast.errors import JobError
+
+RECOVERY_TIMEOUT_S: Final = 90.0
+"""Longer than the default timeouts of torchft (60 s); others that exceed it take minutes."""
+ONE_THREAD: Final = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+IMPORTABLE: Final = {"PYTHONPATH": str(Path(holdfast.__file__).parent.parent)}
+"""The scripts import holdfast's workloads in an interpreter where it is not installed."""
+FIND: Final = (
+    "import importlib.util, sys\n"
+    "print(*(name for name in sys.argv[1:] if not importlib.util.find_spec(name)))"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Peer:
+    """A system to compare with.
+
+    Attributes:
+        name: What the rows are called.
+        module: What must be importable.
+        commands: What to start, given the interpreter and the options of the script.
+    """
+
+    name: str
+    module: str
+    commands: Callable[[str, Sequence[str]], list[Command]]
+
+    def recover(
+        self, python: str, workload: str, number: signal.Signals, chance: random.Random
+    ) -> Recovery:
+        """Run once, signal a worker, and time the recovery.
+
+        Raises:
+            HoldfastError: The workers did not start, or the launcher has exited.
+        """
+        with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+            commands = self.commands(python, ["--workload", workload, "--dir", folder])
+            return time_recovery(commands, Path(folder), number, chance, RECOVERY_TIMEOUT_S)
+
+
+def installed(python: str) -> list[Peer]:
+    """The peers that an interpreter can import; the others are named on standard error.
+
+    Raises:
+        JobError: It is no interpreter, or lacks what every peer needs.
+    """
+    modules = ["torch", "safetensors", *(peer.module for peer in PEERS)]
+    try:
+        found = subprocess.run(
+            [python, "-c", FIND, *modules], check=True, capture_output=True, text=True
+        )
+    except (OSError, subprocess.CalledProcessError) as error:
+        raise JobError(f"--peers-python {python} does not run: {error}") from None
+    missing = found.stdout.split()
+    if needed := [name for name in modules[:2] if name in missing]:
+        raise JobError(f"--peers-python {python} lacks {' and '.join(needed)}; install it there")
+    for name in dict.fromkeys(peer.module for peer in PEERS if peer.module in missing):
+        print(f"{name} is not installed for {python}; left out", file=sys.stderr)
+    return [peer for peer in PEERS if peer.module not in missing]
+
+
+def _torchrun(python: str, options: Sequence[str]) -> list[Command]:
+    launcher = ["torch.distributed.run", "--standalone", "--nproc-per-node", str(WORKERS)]
+    return [
+        Command(
+            arguments=[
+                python, "-m", *launcher, "--max-restarts", "20", launched.__file__, *options,
+            ],
+            # Without a store of its own for every attempt, some restarts hang.
+            environment={**IMPORTABLE, **ONE_THREAD, "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"},
+        )
+    ]  # fmt: skip
+
+
+def _torchft(python: str, options: Sequence[str], *timeouts: str) -> list[Command]:
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        address = f"127.0.0.1:{probe.getsockname()[1]}"
+    lighthouse = [str(Path(python).parent / "torchft_lighthouse"), "--bind", address]
+    environment = {**IMPORTABLE, **ONE_THREAD, "TORCHFT_LIGHTHOUSE": f"http://{address}"}
+    replica = [python, "-m", "holdfast.bench.peer_torchft", *options, "--replica"]
+    return [
+        Command(arguments=[*lighthouse, "--min_replicas", "1", *timeouts]),
+        *(
+            Command(arguments=[*replica, str(index)], environment=environment, relaunched=True)
+            for index in range(WORKERS)
+        ),
+    ]
+
+
+def _torchft_tuned(python: str, options: Sequence[str]) -> list[Command]:
+    timeouts = ["--heartbeat_timeout_ms", "500", "--quorum_tick_ms", "10"]
+    return _torchft(python, options, *timeouts, "--join_timeout_ms", "1000")
+
+
+def _ray(python: str, options: Sequence[str]) -> list[Command]:
+    return [
+        Command(
+            arguments=[
+                python, "-m", "holdfast.bench.peer_ray", *options, "--workers", str(WORKERS),
+            ],
+            environment={**IMPORTABLE, **ONE_THREAD},
+        )
+    ]  # fmt: skip
+
+
+PEERS: Final = (
+    Peer(name="torchrun", module="torch", commands=_torchrun),
+    Peer(name="torchft", module="torchft", commands=_torchft),
+    Peer(name="torchft tuned", module="torchft", commands=_torchft_tuned),
+    Peer(name="Ray Train", module="ray", commands=_ray),
+)

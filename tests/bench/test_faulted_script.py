@@ -1,0 +1,98 @@
+"""Recoveries are timed from what workers log, whoever launches them."""
+
+import random
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from conftest import holdfast_processes
+from holdfast.bench import peers
+from holdfast.bench.faulted_script import Command, Launch, time_recovery
+from holdfast.errors import HoldfastError, JobError
+
+pytestmark = pytest.mark.slow
+
+WORKER = """
+import json, os, sys, time
+rank, log = sys.argv[1], open(f"rank-{sys.argv[1]}.jsonl", "a")
+for step in range(10**6):
+    began = time.monotonic()
+    time.sleep(0.005)
+    line = {"pid": os.getpid(), "step": step + 1, "world": 2, "began": began}
+    print(json.dumps({**line, "ended": time.monotonic()}), file=log, flush=True)
+"""
+
+
+def workers(*, relaunched):
+    return [
+        Command(arguments=[sys.executable, "-c", WORKER, str(rank)], relaunched=relaunched)
+        for rank in range(2)
+    ]
+
+
+def recover(tmp_path, number, *, relaunched, timeout_s=30.0):
+    commands = workers(relaunched=relaunched)
+    return time_recovery(commands, tmp_path, number, random.Random(0), timeout_s)
+
+
+def test_a_recovery_ends_with_a_step_of_the_survivor_and_of_the_replacement(tmp_path):
+    found = recover(tmp_path, signal.SIGKILL, relaunched=True)
+    assert 0 < found.seconds["anyone"] < found.seconds["committed"]
+
+
+def test_a_worker_that_is_never_replaced_has_no_recovery(tmp_path):
+    found = recover(tmp_path, signal.SIGSTOP, relaunched=True, timeout_s=0.3)
+    assert found.seconds.keys() == {"anyone"}
+
+
+def test_a_launcher_that_exits_is_an_error(tmp_path):
+    with pytest.raises(HoldfastError, match="exited with status -9; the last line printed was"):
+        recover(tmp_path, signal.SIGKILL, relaunched=False)
+
+
+def test_nothing_that_a_launch_has_started_outlives_it(tmp_path):
+    starter = "import subprocess, sys; subprocess.Popen(['sleep', '1000'], start_new_session=True)"
+    command = Command(
+        arguments=[sys.executable, "-c", starter],
+        environment={"MARK": str(tmp_path)},
+        relaunched=True,
+    )
+    with Launch([command], tmp_path) as launch:
+        assert launch.wait(lambda: bool(holdfast_processes(str(tmp_path))), 30)
+    assert holdfast_processes(str(tmp_path)) == []
+
+
+def test_peers_that_are_not_installed_are_named_and_left_out(tmp_path, capsys):
+    """In an environment that has what every peer needs, and nothing else."""
+    for name in ("torch", "safetensors"):
+        (tmp_path / f"{name}.py").touch()
+    python = tmp_path / "python"
+    python.write_text(f'#!/bin/sh\nPYTHONPATH={tmp_path} exec {sys.executable} -S "$@"\n')
+    python.chmod(0o755)
+    assert [peer.name for peer in peers.installed(str(python))] == ["torchrun"]
+    assert capsys.readouterr().err == "".join(
+        f"{name} is not installed for {python}; left out\n" for name in ("torchft", "ray")
+    )
+    (tmp_path / "torch.py").unlink()
+    with pytest.raises(JobError, match="lacks torch; install it there"):
+        peers.installed(str(python))
+    with pytest.raises(JobError, match="does not run"):
+        peers.installed(str(tmp_path / "absent"))
+
+
+@pytest.mark.soak
+def test_torchrun_restarts_the_script():
+    (torchrun, *_) = peers.PEERS
+    found = torchrun.recover(sys.executable, "small", signal.SIGKILL, random.Random(0))
+    assert found.seconds["anyone"] <= found.seconds["committed"]
+    assert 5 <= found.lost <= 15  # since the checkpoint of step 20, or of one later
+
+
+@pytest.mark.soak
+def test_restarts_are_timed_for_each_way():
+    command = [sys.executable, "-m", "holdfast", "bench", "restart", "--rounds", "1"]
+    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=250)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("1 of 1") == 3
