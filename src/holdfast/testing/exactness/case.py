@@ -1,0 +1,252 @@
+"""Case: one training job and the configurations that must not show in its result.
+
+Every field has a plain default, so that a finding shrinks by setting fields back one after the
+other, and so that its specification is short: it lists only what is not plain.
+"""
+
+from __future__ import annotations
+
+from dataclasses import MISSING, asdict, dataclass, fields
+from pathlib import Path
+from typing import Any, ClassVar, Literal, get_args
+
+import yaml
+from pydantic import ConfigDict, TypeAdapter, ValidationError
+
+from holdfast.errors import JobError
+
+Model = Literal[
+    "mlp",
+    "wide",
+    "batch_norm",
+    "cumulative_norm",
+    "group_norm",
+    "lstm",
+    "attention",
+    "embedding",
+    "spectral_norm",
+    "weight_norm",
+]
+Part = Literal[
+    "empty",  # a parameter without elements
+    "scalar",  # a parameter without dimensions
+    "counter",  # an integer buffer that is written in place
+    "rebound",  # a buffer that is bound to a new tensor in every forward pass
+    "transient",  # a buffer that is not in the state dict, and is read in the forward pass
+    "tied",  # two layers that share one parameter
+    "frozen",  # a parameter that is not trained
+    "sometimes",  # a parameter that only some shards use
+    "never",  # a parameter that nothing uses
+]
+Optimizer = Literal[
+    "sgd",
+    "momentum",
+    "nesterov",
+    "adam",
+    "amsgrad",
+    "adamw",
+    "adagrad",
+    "adagrad_initial",
+    "adadelta",
+    "adamax",
+    "asgd",
+    "nadam",
+    "radam",
+    "rmsprop",
+    "rprop",
+    "adafactor",
+    "clipping",
+]
+Implementation = Literal["default", "foreach", "fused"]
+DType = Literal["float32", "float64", "bfloat16"]
+Precision = Literal["fp32", "bf16"]
+Schedule = Literal["none", "warmup", "cosine"]
+Data = Literal["plain", "numpy", "generator", "augmented"]
+Weight = Literal["samples", "tokens"]
+Evaluate = Literal["never", "epochs", "in_loop"]
+Policy = Literal["replace", "shrink", "restart"]
+
+_STRICT = ConfigDict(extra="forbid")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recipe:
+    """What is trained, and on what.
+
+    Attributes:
+        seed: Of the run.
+        model, width, depth, parts: The network; see `models`.
+        dropout: Probability, 0 for none.
+        dtype: Of parameters and inputs.
+        precision, compile, threads: The job's keys.
+        optimizer, implementation, groups: The optimizer, its kernels, its parameter groups.
+        schedule: The one given to `session.attach`.
+        clip_norm: The job's key.
+        data: How samples are made; see `datasets`.
+        samples, batch, shards, epochs: Sizes of the run.
+        length, features: Size of a sample, `[length, features]`.
+        variable: Whether samples are of unlike length, up to `length`.
+        weight: What a shard counts by.
+        skips: Whether some shards skip the backward pass.
+        logs: Whether values are logged.
+        evaluate: When the model is evaluated.
+    """
+
+    __pydantic_config__: ClassVar[ConfigDict] = _STRICT
+
+    seed: int = 0
+    model: Model = "mlp"
+    width: int = 5
+    depth: int = 1
+    parts: tuple[Part, ...] = ()
+    dropout: float = 0.0
+    dtype: DType = "float32"
+    precision: Precision = "fp32"
+    compile: bool = False
+    threads: int = 1
+    optimizer: Optimizer = "sgd"
+    implementation: Implementation = "default"
+    groups: int = 1
+    schedule: Schedule = "none"
+    clip_norm: float | None = None
+    data: Data = "plain"
+    samples: int = 32
+    batch: int = 16
+    shards: int = 4
+    epochs: int = 2
+    length: int = 1
+    features: int = 3
+    variable: bool = False
+    weight: Weight = "samples"
+    skips: bool = False
+    logs: bool = False
+    evaluate: Evaluate = "never"
+
+    @property
+    def steps(self) -> int:
+        """Steps of the run."""
+        return -(-self.samples // self.batch) * self.epochs
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kill:
+    """A SIGKILL that a worker sends to itself.
+
+    Attributes:
+        rank: Whose.
+        step: From which step on calls are counted, or None: from the start of the user's function.
+        calls: It comes at this call of a function, Python's or built in.
+        life: 0 for the first worker of the rank, 1 for its replacement, …
+    """
+
+    __pydantic_config__: ClassVar[ConfigDict] = _STRICT
+
+    rank: int = 0
+    step: int | None = 0
+    calls: int = 1
+    life: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Configuration:
+    """What must not show in the result.
+
+    Attributes:
+        workers, shares, prefetch, loader_workers, checkpoint_every: The job's keys.
+        policy: What happens after a failure.
+        kills: When which worker dies.
+        stop_at: The step after which the run is stopped, to be resumed; None: it is not.
+        resume_workers: The workers of the resumed run.
+    """
+
+    __pydantic_config__: ClassVar[ConfigDict] = _STRICT
+
+    workers: int = 1
+    shares: tuple[int, ...] | None = None
+    prefetch: int = 2
+    loader_workers: int = 0
+    checkpoint_every: int = 100
+    policy: Policy = "replace"
+    kills: tuple[Kill, ...] = ()
+    stop_at: int | None = None
+    resume_workers: int = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """A job and its configurations; each is compared with one worker and no failure."""
+
+    __pydantic_config__: ClassVar[ConfigDict] = _STRICT
+
+    recipe: Recipe
+    configurations: tuple[Configuration, ...]
+
+
+REFERENCE = Configuration()
+"""One worker, and nothing happens to it."""
+
+_CASE = TypeAdapter(Case)
+_RECIPE = TypeAdapter(Recipe)
+
+
+def values_of(literal: Any) -> tuple[Any, ...]:
+    """The values of one of the types above."""
+    return get_args(literal)
+
+
+def words(part: Recipe | Configuration | Kill) -> str:
+    """What is not plain about it, in words."""
+    return ", ".join(f"{name}={_plain(value)}" for name, value in _unlike_default(part).items())
+
+
+def dump(case: Case) -> str:
+    """The case as YAML that `load` reads back as the same case."""
+    spec = {
+        "recipe": _sparse(case.recipe),
+        "configurations": [_sparse(each) for each in case.configurations],
+    }
+    return yaml.safe_dump(spec, sort_keys=False, default_flow_style=None, width=96)
+
+
+def load(path: Path) -> Case:
+    """The case in a file, YAML or JSON.
+
+    Raises:
+        JobError: It cannot be read, or describes no case.
+    """
+    try:
+        return _CASE.validate_python(yaml.safe_load(path.read_text(encoding="utf-8")))
+    except OSError as error:
+        raise JobError(f"{path}: {error.strerror}") from None
+    except (yaml.YAMLError, ValidationError) as error:
+        raise JobError(f"{path} describes no case: {error}") from None
+
+
+def recipe_of(plain: dict[str, Any]) -> Recipe:
+    """The recipe that `asdict` gave."""
+    return _RECIPE.validate_python(plain)
+
+
+def _sparse(part: Recipe | Configuration | Kill) -> dict[str, Any]:
+    return {name: _plain(value) for name, value in _unlike_default(part).items()}
+
+
+def _unlike_default(part: Recipe | Configuration | Kill) -> dict[str, Any]:
+    return {
+        field.name: getattr(part, field.name)
+        for field in fields(part)
+        if field.default is MISSING or getattr(part, field.name) != field.default
+    }
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Kill):
+        return _sparse(value)
+    if isinstance(value, tuple):
+        return [_plain(each) for each in value]
+    return value
+
+
+def plain(recipe: Recipe) -> dict[str, Any]:
+    """The recipe as JSON values, for a job's `params`."""
+    return asdict(recipe) | {"parts": list(recipe.parts)}

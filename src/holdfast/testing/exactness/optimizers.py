@@ -1,0 +1,75 @@
+"""Optimizers and schedules of the exactness fuzzer; for workers only."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from typing import Any, Final
+
+from torch import nn, optim
+
+from holdfast.testing.exactness.case import Recipe, Schedule
+
+RATE: Final = 0.01
+"""The learning rate of those that take one."""
+LONGEST: Final = 0.3
+"""The norm to which `Clipping` scales gradients down."""
+
+
+class Clipping(optim.SGD):
+    """Scales its gradients in place where they are long, which they are only from a later step on
+    (see `task`): what it is given must be its own.
+    """
+
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        """Clip, then step."""
+        held = [p for group in self.param_groups for p in group["params"] if p.grad is not None]
+        nn.utils.clip_grad_norm_(held, LONGEST)
+        super().step(closure)
+
+
+_BUILDERS: Final[dict[str, tuple[Callable[..., optim.Optimizer], dict[str, Any]]]] = {
+    "sgd": (optim.SGD, {"weight_decay": 0.01}),
+    "momentum": (optim.SGD, {"momentum": 0.9, "dampening": 0.1}),
+    "nesterov": (optim.SGD, {"momentum": 0.9, "nesterov": True}),
+    "adam": (optim.Adam, {"weight_decay": 0.01}),
+    "amsgrad": (optim.Adam, {"amsgrad": True}),
+    "adamw": (optim.AdamW, {}),
+    "adagrad": (optim.Adagrad, {"lr_decay": 0.01}),
+    "adagrad_initial": (optim.Adagrad, {"initial_accumulator_value": 0.1}),
+    "adadelta": (optim.Adadelta, {"lr": 1.0}),
+    "adamax": (optim.Adamax, {}),
+    "asgd": (optim.ASGD, {"t0": 3.0}),
+    "nadam": (optim.NAdam, {"decoupled_weight_decay": True, "weight_decay": 0.01}),
+    "radam": (optim.RAdam, {}),
+    "rmsprop": (optim.RMSprop, {"centered": True, "momentum": 0.5}),
+    "rprop": (optim.Rprop, {}),
+    "adafactor": (optim.Adafactor, {}),
+    "clipping": (Clipping, {"momentum": 0.5}),
+}
+
+
+def optimizer(recipe: Recipe, parameters: Iterable[nn.Parameter]) -> optim.Optimizer:
+    """The optimizer of a recipe, its parameters dealt out to groups with unlike rates."""
+    build, options = _BUILDERS[recipe.optimizer]
+    held = list(parameters)
+    rate = options.get("lr", RATE)
+    groups = [
+        {"params": held[first :: recipe.groups], "lr": rate / (1 + first)}
+        for first in range(recipe.groups)
+        if held[first :: recipe.groups]
+    ]
+    if recipe.implementation != "default":
+        options = options | {recipe.implementation: True}
+    return build(groups, **(options | {"lr": rate}))
+
+
+def schedule(kind: Schedule) -> Callable[[int], Callable[[int], float]] | None:
+    """The schedule for `session.attach`."""
+    match kind:
+        case "none":
+            return None
+        case "warmup":
+            return lambda _total: lambda step: min(1.0, (step + 1) / 5)
+        case "cosine":
+            return lambda total: lambda step: 0.5 * (1 + math.cos(math.pi * step / total))

@@ -1,0 +1,102 @@
+"""Outcome: what a run of a configuration came to, and how two of them differ. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+REFUSALS: Final = ("JobError", "NonFiniteError")
+"""Errors by which a job may be refused, if every configuration refuses it."""
+COMPARED: Final = ("loss", "norm", "lr", "epoch", "samples", "logged", "skipped")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """Of one run.
+
+    Attributes:
+        error: The name of the error that ended it; empty if it finished.
+        message: Of the error.
+        weights: The hash over all weights; empty if it did not finish.
+        steps: What the metrics say of each step, by its number from 1.
+        evaluations: The metrics by step.
+        kills: Workers that have died as planned.
+    """
+
+    error: str = ""
+    message: str = ""
+    weights: str = ""
+    steps: Mapping[int, Mapping[str, Any]]
+    evaluations: Mapping[int, Mapping[str, Any]]
+    kills: int = 0
+
+    @classmethod
+    def of(
+        cls, answer: Mapping[str, Any], metrics: Iterable[Mapping[str, Any]], kills: int
+    ) -> Outcome:
+        """From what `engines.batch` answered and the lines of the run's metrics."""
+        lines = list(metrics)
+        unfinished = "" if answer.get("status") == "finished" else str(answer.get("status", ""))
+        return cls(
+            error=answer.get("error", unfinished),
+            message=answer.get("message", ""),
+            weights=answer.get("weights_sha256") or "",
+            steps={
+                line["step"]: {key: line.get(key) for key in COMPARED}
+                for line in lines
+                if "loss" in line
+            },
+            evaluations={
+                line["step"]: line["evaluation"] for line in lines if "evaluation" in line
+            },
+            kills=kills,
+        )
+
+
+def problem(reference: Outcome, other: Outcome) -> str:
+    """How the other outcome contradicts the reference, in words; empty if it does not."""
+    if reference.error and reference.error not in REFUSALS:
+        return f"the reference failed with {reference.error}: {reference.message}"
+    if _named(reference) != _named(other):
+        return f"{_ending(other)}; the reference: {_ending(reference)}"
+    return "" if reference.error else _unlike(reference, other)
+
+
+def _unlike(reference: Outcome, other: Outcome) -> str:
+    """In what two runs differ that have finished."""
+    step = first_difference(reference, other)
+    where = (
+        ""
+        if step is None
+        else f"; step {step} is the first to differ{_how(reference, other, step)}"
+    )
+    if reference.weights != other.weights:
+        return f"other weights than the reference{where}"
+    if step is not None:
+        return f"the same weights and other metrics{where}"
+    if reference.evaluations != other.evaluations:
+        return "the same weights and other evaluations"
+    return ""
+
+
+def first_difference(reference: Outcome, other: Outcome) -> int | None:
+    """The first step that one of them does not have, or of which they tell unlike things."""
+    numbers = sorted({*reference.steps, *other.steps})
+    return next((n for n in numbers if reference.steps.get(n) != other.steps.get(n)), None)
+
+
+def _how(reference: Outcome, other: Outcome, step: int) -> str:
+    one, two = reference.steps.get(step, {}), other.steps.get(step, {})
+    unlike = [key for key in COMPARED if one.get(key) != two.get(key)]
+    return f" ({', '.join(f'{key} {one.get(key)} → {two.get(key)}' for key in unlike)})"
+
+
+def _named(outcome: Outcome) -> str:
+    """The error without numbers: steps, ranks and values may differ between configurations."""
+    return f"{outcome.error} {re.sub(r'[0-9.]+', '#', outcome.message)}"
+
+
+def _ending(outcome: Outcome) -> str:
+    return f"{outcome.error}: {outcome.message}" if outcome.error else "finished"

@@ -1,0 +1,156 @@
+"""Runner: runs the configurations of a case, a few at a time, in processes of their own.
+
+Each lane is a `holdfast.engines.batch`, which keeps its fork server from run to run.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import asdict
+from pathlib import Path
+from queue import SimpleQueue
+from typing import Any, Final, Self
+
+from holdfast.observe import lines
+from holdfast.observe.run_dir import METRICS
+from holdfast.testing.exactness.case import Configuration, Recipe, plain
+from holdfast.testing.exactness.outcome import Outcome
+
+LANES: Final = 2
+"""Runs at a time. Most of a run is the start of its processes, which leaves no core idle."""
+TIMEOUT_S: Final = 120.0
+"""After which a run counts as hung; most take one or two seconds."""
+_OWN_VARIABLES: Final = {"OMP_WAIT_POLICY": "PASSIVE"}
+"""Threads that wait actively take the cores from the other runs and workers."""
+TASK: Final = "holdfast.testing.exactness.task:main"
+
+
+class Runner:
+    """Lanes, for a `with` block."""
+
+    def __init__(self) -> None:
+        self._threads = ThreadPoolExecutor(LANES)
+        self._lanes: SimpleQueue[_Lane] = SimpleQueue()
+
+    def __enter__(self) -> Self:
+        for _ in range(LANES):
+            self._lanes.put(_Lane())
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._threads.shutdown()
+        while not self._lanes.empty():
+            self._lanes.get().close()
+
+    def run_all(
+        self, recipe: Recipe, configurations: Sequence[Configuration], folder: Path
+    ) -> list[Outcome]:
+        """Run a recipe in all configurations; `folder` is for what the runs leave behind."""
+        numbered = enumerate(configurations)
+        return list(
+            self._threads.map(
+                lambda each: self._run(recipe, each[1], folder / f"{each[0]}"), numbered
+            )
+        )
+
+    def _run(self, recipe: Recipe, configuration: Configuration, run_dir: Path) -> Outcome:
+        run_dir.mkdir(parents=True)
+        lane = self._lanes.get()
+        try:
+            job = job_of(recipe, configuration, run_dir)
+            answer = lane.run(job, run_dir, resume=False)
+            if answer.get("status") == "stopped" and configuration.stop_at is not None:
+                resumed = {"workers": configuration.resume_workers, "shares": None}
+                answer = lane.run(job | resumed, run_dir, resume=True)
+        finally:
+            self._lanes.put(lane)
+        with suppress(FileNotFoundError):
+            return Outcome.of(answer, lines.read(run_dir / METRICS), _kills(run_dir))
+        return Outcome.of(answer, (), _kills(run_dir))
+
+
+class _Lane:
+    def __init__(self) -> None:
+        self._start()
+
+    def run(self, job: Mapping[str, Any], run_dir: Path, *, resume: bool) -> dict[str, Any]:
+        request = {"job": job, "run_dir": str(run_dir), "resume": resume}
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(json.dumps(request).encode() + b"\n")
+        self._process.stdin.flush()
+        ready = select.poll()
+        ready.register(self._process.stdout, select.POLLIN)
+        if not ready.poll(1000 * TIMEOUT_S):
+            self._replace()
+            return {"error": "hang", "message": f"no result after {TIMEOUT_S:.0f} s"}
+        if not (line := self._process.stdout.readline()):
+            status = self._process.wait()
+            self._replace()
+            return {"error": "crash", "message": f"the supervisor exited {status}"}
+        answer: dict[str, Any] = json.loads(line)
+        return answer
+
+    def close(self) -> None:
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.close()
+        self._process.stdout.close()
+        self._process.wait()
+
+    def _start(self) -> None:
+        # It ends with the thread that starts it, and those of the pool last as long as the runner.
+        options = ["--parent", str(os.getpid()), "--import", TASK]
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "holdfast.engines.batch", *options],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env={
+                **os.environ,
+                **_OWN_VARIABLES,
+                "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
+            },
+            start_new_session=True,
+        )
+
+    def _replace(self) -> None:
+        self._process.kill()  # whatever it has started ends with it
+        self.close()
+        self._start()
+
+
+def job_of(recipe: Recipe, made: Configuration, run_dir: Path) -> dict[str, Any]:
+    """The keys of the job that runs a recipe in a configuration."""
+    return {
+        "name": "exactness",
+        "task": TASK,
+        "params": {
+            "recipe": plain(recipe),
+            "kills": [asdict(kill) for kill in made.kills],
+            "stop_at": made.stop_at,
+            "run_dir": str(run_dir),
+        },
+        "batch": recipe.batch,
+        "shards": recipe.shards,
+        "seed": recipe.seed,
+        "clip_norm": recipe.clip_norm,
+        "precision": recipe.precision,
+        "compile": recipe.compile,
+        "threads_per_worker": recipe.threads,
+        "workers": made.workers,
+        "shares": made.shares,
+        "on_failure": made.policy,
+        "loader": {"prefetch": made.prefetch, "workers": made.loader_workers},
+        "checkpoint": {"every_steps": made.checkpoint_every},
+    }
+
+
+def _kills(run_dir: Path) -> int:
+    return len(list(run_dir.glob("killed-*")))

@@ -1,0 +1,87 @@
+"""The user's function of a drawn job: what people write, put together from a recipe."""
+
+from __future__ import annotations
+
+import os
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import torch
+
+from holdfast.testing.exactness import case, optimizers
+from holdfast.testing.exactness.case import Kill, Recipe
+from holdfast.testing.exactness.datasets import Batch, dataset
+from holdfast.testing.exactness.kills import Kills
+from holdfast.testing.exactness.models import Network, loss_of
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from holdfast import Session
+
+POLL_S: Final = 0.002
+STOP: Final = "stop"
+"""A file in the run's directory that asks for a stop; see `engines.batch`."""
+SKIPPED_BELOW: Final = -1.0
+"""Where `skips`, shards whose first value is smaller skip their backward pass: one of six."""
+IN_LOOP: Final = 0
+"""The step in which `evaluate=in_loop` evaluates: one whose shards all have samples."""
+
+
+def main(session: Session) -> None:
+    """Train as the recipe in the job's `params` says, with its kills and its stop."""
+    params = session.job.params
+    recipe, run_dir = case.recipe_of(params["recipe"]), Path(params["run_dir"])
+    rank = session._member.group.rank
+    kills = Kills([Kill(**kill) for kill in params["kills"]], rank, run_dir)
+    dtype = getattr(torch, recipe.dtype)
+    model, _ = session.attach(
+        lambda: Network(recipe).to(dtype),
+        lambda parameters: optimizers.optimizer(recipe, parameters),
+        schedule=optimizers.schedule(recipe.schedule),
+    )
+    samples, measured = dataset(recipe), False
+
+    def measure(model: nn.Module, batch: Batch) -> dict[str, float]:
+        return {"right": _share_right(model(batch[0].to(dtype), batch[1]), batch[2])}
+
+    if recipe.evaluate == "epochs":
+        session.evaluate_each_epoch(samples, measure)
+    for shard in session.shards(samples, epochs=recipe.epochs):
+        kills.at_step(shard.step)
+        if shard.step == params["stop_at"]:
+            _stop(session, run_dir)
+        x, lengths, classes = shard.batch
+        if recipe.skips and float(x[0, 0, 0]) < SKIPPED_BELOW:
+            continue
+        logits = model(x.to(dtype), lengths)
+        if recipe.evaluate == "in_loop" and shard.step == IN_LOOP and not measured:
+            session.evaluate(samples, measure)
+            measured = True
+        if recipe.logs:
+            session.log(right=_share_right(logits, classes), rows=float(lengths.sum()))
+        weight = float(lengths.sum()) if recipe.weight == "tokens" else None
+        loss = _loss_scale(recipe, shard.step) * loss_of(logits, classes)
+        session.backward(loss, weight=weight)
+
+
+def _share_right(logits: torch.Tensor, classes: torch.Tensor) -> float:
+    return float((logits.argmax(1) == classes).double().mean())
+
+
+def _loss_scale(recipe: Recipe, step: int) -> float:
+    """With the optimizer that clips, gradients are short in the first steps and long later."""
+    return min(10.0, 0.01 * 10.0**step) if recipe.optimizer == "clipping" else 1.0
+
+
+def _stop(session: Session, run_dir: Path) -> None:
+    """Ask for a stop, and wait until the request has come: the run ends after this very step."""
+    arena: Any = session._member.group.arena
+    try:
+        os.close(os.open(run_dir / STOP, os.O_CREAT | os.O_EXCL))
+    except FileExistsError:  # another shard, or the resumed run
+        return
+    nap = threading.Event()
+    while not arena.stop_requested:
+        nap.wait(POLL_S)
