@@ -1,0 +1,88 @@
+"""The exactness fuzzer: it finds nothing in the product, and it finds bugs that are planted."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from holdfast.testing.exactness.case import Case, Configuration, Kill, Recipe, dump
+from holdfast.testing.exactness.draw import draw
+from holdfast.testing.exactness.fuzz import ITSELF, details, examine
+from holdfast.testing.exactness.runner import Runner
+
+pytestmark = pytest.mark.slow
+
+PLANTS = Path(__file__).parent / "plants"
+SEEDS = 50
+
+
+def test_twenty_drawn_jobs_give_the_same_weights_in_every_configuration():
+    with Runner() as runner:
+        for seed in range(20):
+            report = examine(draw(seed), runner)
+            assert not report.found, f"seed {seed}\n{details(report)}"
+
+
+@pytest.mark.parametrize("plant", ["alignment", "arrival", "buffers", "chance", "scheduler"])
+def test_a_planted_bug_is_found(monkeypatch, plant):
+    monkeypatch.syspath_prepend(PLANTS)
+    monkeypatch.setenv("HOLDFAST_PLANT", plant)
+    with Runner() as runner:
+        reports = (examine(draw(seed), runner) for seed in range(SEEDS))
+        found = next((report for report in reports if report.found), None)
+    assert found is not None
+    assert "failed with" not in details(found)  # the bug shows as a difference, not as a crash
+    assert ITSELF not in details(found)
+
+
+def fuzz(*words, cwd):
+    command = [sys.executable, "-m", "holdfast.testing.exactness", *words]
+    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, check=False)
+
+
+def test_a_seed_is_told_in_a_line(tmp_path):
+    done = fuzz("--seeds", "1", "--first", "3", cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    (line,) = done.stdout.splitlines()
+    assert line.startswith("seed 3: ok, ")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_case_in_a_file_is_run_with_its_kills_and_its_stop(tmp_path):
+    case = Case(
+        recipe=Recipe(model="batch_norm", parts=("counter",), dropout=0.5),
+        configurations=(
+            Configuration(workers=2, kills=(Kill(rank=1, step=1, calls=100),)),
+            Configuration(workers=2, shares=(4, 0), stop_at=1, resume_workers=3),
+        ),
+    )
+    (tmp_path / "case.yaml").write_text(dump(case))
+    done = fuzz("--job", "case.yaml", cwd=tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.startswith("seed case.yaml: ok, 2 configurations, 1 of 1 kills, ")
+
+
+def test_a_finding_is_told_step_by_step_and_shrunk(tmp_path, monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", str(PLANTS), prepend=":")
+    monkeypatch.setenv("HOLDFAST_PLANT", "chance")
+    seed = next(n for n in range(SEEDS) if draw(n).recipe.dropout and not draw(n).recipe.clip_norm)
+    done = fuzz("--seeds", "1", "--first", str(seed), cwd=tmp_path)
+    assert done.returncode == 1, done.stderr
+    assert f"seed {seed}: FOUND, " in done.stdout
+    assert "other weights than the reference; step 1 is the first to differ (loss " in done.stdout
+    _, _, shrunk = done.stdout.partition("shrunk to:\n")
+    assert "dropout: " in shrunk
+    spec = shrunk.partition("recipe: ")[2]
+    (tmp_path / "case.json").write_text("recipe: " + spec)
+    again = fuzz("--job", "case.json", cwd=tmp_path)
+    assert again.returncode == 1
+    assert "other weights than the reference" in again.stdout
+
+
+def test_a_file_that_holds_no_case_is_refused(tmp_path):
+    (tmp_path / "case.json").write_text(json.dumps({"recipe": {"model": "large"}}))
+    done = fuzz("--job", "case.json", cwd=tmp_path)
+    assert done.returncode == 2
+    assert "case.json describes no case" in done.stderr
