@@ -125,7 +125,16 @@ def test_the_options_of_the_command_are_these():
             "job",
             "overrides",
         ],
-        "drill": ["--faults", "--json", "--policies", "--run", "--seed", "job", "overrides"],
+        "drill": [
+            "--faults",
+            "--json",
+            "--policies",
+            "--run",
+            "--seed",
+            "--worlds",
+            "job",
+            "overrides",
+        ],
         "events": ["--json", "run"],
         "jobs": ["--json"],
         "run": [

@@ -430,6 +430,14 @@ def drawing_from_the_clock(session):
         session.backward(F.cross_entropy(model(shard.x + noise), shard.y))
 
 
+def counting_workers(session):
+    """Scales its loss by the number of workers."""
+    model, _ = session.attach(net, adamw)
+    for shard in session.shards(Points(), epochs=2):
+        loss = F.cross_entropy(model(shard.x), shard.y)
+        session.backward(loss * session.job.workers)
+
+
 def changed_by_a_replacement(session):
     """Always the same as long as nobody is lost."""
     model, _ = session.attach(net, adamw)

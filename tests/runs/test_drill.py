@@ -59,6 +59,32 @@ def check_job_of_ours(tmp_path, policy, faults, *flags):
     assert kept == ["twin"]  # what has passed is removed
 
 
+def test_a_job_of_ours_passes_in_other_worlds(tmp_path):
+    words = ("--worlds", "--faults", "kill", "--policies", "replace", "--seed", "3")
+    done, report = drill(*SHORT, "workers=2", *words, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    *worlds, fault = report["trials"]
+    tried = [(trial["world"]["workers"], trial["world"]["shares"]) for trial in worlds]
+    assert tried[:2] == [(1, None), (3, None)]
+    ((workers, shares),) = tried[2:]
+    assert (workers, sum(shares)) == (2, 8)
+    assert abs(shares[0] - shares[1]) > 1
+    assert (fault["fault"], fault["world"]) == ("kill", None)
+    assert "3 workers: the same weights as the undisturbed run\n" in done.stderr
+    assert f"2 workers, shares {shares}: the same weights" in done.stderr
+
+
+def test_a_job_whose_weights_depend_on_the_workers_fails(tmp_path):
+    job = {"task": f"{TASKS}:counting_workers", "workers": 2, "shards": 4, "batch": 20}
+    (tmp_path / "odd.yaml").write_text(json.dumps(job))
+    words = ("--worlds", "--faults", "kill", "--policies", "replace")
+    done, report = drill("odd.yaml", *words, cwd=tmp_path)
+    assert done.returncode == 1
+    assert (report["status"], report["deterministic"]) == ("failed", True)
+    problems = [trial["problem"] for trial in report["trials"]]
+    assert problems == ["other weights than the undisturbed run"] * 2 + ["", ""]
+
+
 def test_jobs_with_ddp_are_tried_with_what_fits_them(tmp_path):
     done, report = drill(*SHORT, "sync=ddp", "--faults", "kill,agent", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
@@ -181,6 +207,17 @@ def test_a_signal_between_two_trials_ends_a_drill_too(tmp_path, forks):
                 "nan would change the weights with sync=tree, numerics=exact and non_finite=skip; "
                 "try kill, stop, exit, raise, slow, coordinator, agent, disk-full, damage"
             ),
+        ),
+        (
+            ["--worlds", "numerics=fast"],
+            (
+                "--worlds would change the weights with sync=tree and numerics=fast: "
+                "a worker's shards are one batch there"
+            ),
+        ),
+        (
+            ["--worlds", "shards=1"],
+            "--worlds needs two shards or more, to have two workers share them",
         ),
         (["--run", "."], ". is there already; name a new one with --run"),
     ],

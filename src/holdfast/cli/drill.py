@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -17,7 +18,16 @@ from holdfast.agent.spawn import WORKER, spawn
 from holdfast.cli.arguments import EndingJson, JobName, Overrides
 from holdfast.cli.ending import FAILED_STATUS, STOPPED_STATUS
 from holdfast.errors import JobError
-from holdfast.faults.drill import KINDS, POLICIES, Drill, Report, Trial, check, fitting
+from holdfast.faults.drill import (
+    KINDS,
+    POLICIES,
+    Drill,
+    Report,
+    Trial,
+    check,
+    fitting,
+    other_worlds,
+)
 from holdfast.job import load
 from holdfast.job.mistakes import nearest
 from holdfast.observe.run_dir import new_run
@@ -35,6 +45,12 @@ def drill(
     policies: Annotated[
         str | None, typer.Option(help=f"Some of {', '.join(POLICIES)}; by default all that fit.")
     ] = None,
+    worlds: Annotated[
+        bool,
+        typer.Option(
+            "--worlds", help="Also run it with other numbers of workers and uneven plans."
+        ),
+    ] = False,
     seed: Annotated[
         int, typer.Option(min=0, help="Draws whom a fault strikes, and in which step.")
     ] = 0,
@@ -52,9 +68,10 @@ def drill(
     kinds = _chosen(faults, KINDS, "--faults") if faults else kinds
     ways = _chosen(policies, POLICIES, "--policies") if policies else ways
     check(chosen, kinds, ways)
+    others = other_worlds(chosen, seed) if worlds else []
     with ForkServer(context.obj or spawn(WORKER), reference.of_job(chosen)) as forks:
         trials = Drill(chosen, seed=seed, directory=directory, forks=forks, note=_note)
-        report = trials.run(kinds, ways)
+        report = trials.run(kinds, ways, others)
     _show(report, directory, as_json=as_json)
     if report.stopped:
         raise typer.Exit(STOPPED_STATUS)
@@ -73,7 +90,7 @@ def _chosen(words: str, known: tuple[Any, ...], option: str) -> list[Any]:
 
 
 def _note(trial: Trial) -> None:
-    print(f"{trial.kind}, {trial.policy}: {_verdict(trial)}", file=sys.stderr)
+    print(f"{trial.name}: {_verdict(trial)}", file=sys.stderr)
 
 
 def _verdict(trial: Trial) -> str:
@@ -92,7 +109,7 @@ def _show(report: Report, directory: Path, *, as_json: bool) -> None:
         weights = "the same" if not trial.problem else trial.problem
         figures = "" if trial.seconds is None else f"{trial.seconds:.2f}"
         goodput = "" if trial.goodput is None else f"{trial.goodput:.0%}"
-        table.add_row(trial.kind, trial.policy, weights, figures, goodput)
+        table.add_row(trial.kind or str(trial.world), trial.policy or "", weights, figures, goodput)
     Console(soft_wrap=True).print(table)
     print(_sentence(report))
 
@@ -119,6 +136,7 @@ def _as_dict(report: Report, directory: Path) -> dict[str, Any]:
             {
                 "fault": trial.kind,
                 "policy": trial.policy,
+                "world": None if trial.world is None else asdict(trial.world),
                 "passed": not trial.problem,
                 "problem": trial.problem,
                 "seconds": trial.seconds,

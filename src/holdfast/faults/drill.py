@@ -3,6 +3,7 @@
     twin     ──────────────────────────────────▶ weights
     trial    ─────✂ kill ──────────────────────▶ weights   the same?
     trial    ─────────────✂ stop ──────────────▶ weights   the same?
+    trial    ──────── 3 workers, not 2 ────────▶ weights   the same?
 
 A trial passes if its faults have struck and its weights are its twin's, bit for bit. Where they are
 not, the twin runs once more: if that differs too, it is the job that is not deterministic.
@@ -15,7 +16,7 @@ import random
 import shutil
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final, Literal, get_args
 
@@ -41,23 +42,46 @@ OTHER_WEIGHTS: Final = "other weights than the undisturbed run"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Trial:
-    """A run that was struck.
+class World:
+    """Another number of workers or another plan than the job's.
 
     Attributes:
-        kind, policy: With what, and what the job does about it.
+        workers, shares: The job's keys.
+    """
+
+    workers: int
+    shares: tuple[int, ...] | None = None
+
+    def __str__(self) -> str:
+        counted = "1 worker" if self.workers == 1 else f"{self.workers} workers"
+        return counted if self.shares is None else f"{counted}, shares {list(self.shares)}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trial:
+    """A run with a fault, or in another world.
+
+    Attributes:
+        kind, policy: The fault, and what the job does about it; None in another world.
+        world: Which, or None.
         problem: Why it has failed; empty if its weights are the twin's.
         seconds: From the first generation to the last step.
         goodput: Samples a second in this time, redone work excluded, of the twin's.
         run_dir: Where its run lies; that of one that passed is removed.
     """
 
-    kind: Kind
-    policy: Policy
+    kind: Kind | None = None
+    policy: Policy | None = None
+    world: World | None = None
     problem: str
     seconds: float | None
     goodput: float | None
     run_dir: Path
+
+    @property
+    def name(self) -> str:
+        """The fault and the policy, or the world, in words."""
+        return f"{self.kind}, {self.policy}" if self.world is None else str(self.world)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -111,11 +135,13 @@ class Drill:
         self._forks, self._note = forks, note
         self._controls = Controls()  # one for all runs, so that no signal falls between them
 
-    def run(self, kinds: Sequence[Kind], policies: Sequence[Policy]) -> Report:
-        """Run the twin, and then a trial for each kind of fault and policy.
+    def run(
+        self, kinds: Sequence[Kind], policies: Sequence[Policy], worlds: Sequence[World] = ()
+    ) -> Report:
+        """Run the twin, and then a trial for each world, and for each kind of fault and policy.
 
         Args:
-            kinds, policies: Those to try; see `check`.
+            kinds, policies, worlds: Those to try; see `check` and `other_worlds`.
 
         Raises:
             JobError: The job has too few steps.
@@ -123,9 +149,9 @@ class Drill:
             HoldfastError: The twin has failed.
         """
         with stopped_by_signals(self._controls, "the drill"):
-            return self._report(kinds, policies)
+            return self._report([*worlds, *itertools.product(policies, kinds)])
 
-    def _report(self, kinds: Sequence[Kind], policies: Sequence[Policy]) -> Report:
+    def _report(self, tried: Sequence[World | tuple[Policy, Kind]]) -> Report:
         twin = self._run_twin("twin")
         if twin.steps < CHECKPOINTS:
             raise JobError(
@@ -133,9 +159,12 @@ class Drill:
                 "their midst; give it more epochs or a smaller batch"
             )
         report = Report(twin=twin, seconds=_seconds(twin.run_dir))
-        for policy, kind in itertools.product(policies, kinds):
+        for each in tried:
             try:
-                self._try(kind, policy, report)
+                if isinstance(each, World):
+                    self._try_world(each, report)
+                else:
+                    self._try_fault(each[1], each[0], report)
             except Interrupted:
                 report.stopped = True
             if report.stopped or report.deterministic is False:
@@ -158,39 +187,59 @@ class Drill:
         if self._controls.stop:
             raise Interrupted("the drill was stopped")
 
-    def _try(self, kind: Kind, policy: Policy, report: Report) -> None:
-        """Add a trial to the report.
+    def _try_fault(self, kind: Kind, policy: Policy, report: Report) -> None:
+        """Add a trial with a fault to the report.
 
         Raises:
             Interrupted: A signal has ended it early.
         """
-        run_dir = self._directory / f"{kind}-{policy}"
         plan = _plan(kind, self._job, range(report.twin.steps), f"{self._seed} {kind} {policy}")
-        job, seconds = _trial_of(self._job, kind, policy, report.twin.steps), None
+        job = _trial_of(self._job, kind, policy, report.twin.steps)
         storm = Storm(plan, job)
+        run_dir = self._directory / f"{kind}-{policy}"
+        trial = self._tried(
+            job, run_dir, storm.beside, lambda: _missed(kind, run_dir, storm), report
+        )
+        self._conclude(replace(trial, kind=kind, policy=policy), report)
+
+    def _try_world(self, world: World, report: Report) -> None:
+        """Add a trial in another world to the report.
+
+        Raises:
+            Interrupted: A signal has ended it early.
+        """
+        keys = {**self._job.model_dump(), "workers": world.workers, "shares": world.shares}
+        name = "-".join(map(str, ("workers", world.workers, *(world.shares or ()))))
+        job, run_dir = load.check(keys, where=self._job.name), self._directory / name
+        trial = self._tried(job, run_dir, nullcontext, lambda: "", report)
+        self._conclude(replace(trial, world=world), report)
+
+    def _tried(
+        self, job: Job, run_dir: Path, beside: Beside, missed: Callable[[], str], report: Report
+    ) -> Trial:
+        """Run a trial; `missed` tells why it has shown nothing, if it has not."""
+        seconds = None
         try:
-            result = self._run(job, run_dir.name, storm.beside)
+            result = self._run(job, run_dir.name, beside)
         except Interrupted:
             raise
         except HoldfastError as error:
             problem = f"the run failed: {error}"
         else:
             seconds = _seconds(run_dir)
-            problem = _problem(kind, result, storm, report.twin)
-            if problem == OTHER_WEIGHTS and report.deterministic is None:
-                problem = self._repeat_twin(report)
-        trial = Trial(
-            kind=kind,
-            policy=policy,
-            problem=problem,
-            seconds=seconds,
-            goodput=report.seconds / seconds if seconds and report.seconds else None,
-            run_dir=run_dir,
-        )
+            problem = missed()
+            if not problem and result.weights_sha256 != report.twin.weights_sha256:
+                problem = OTHER_WEIGHTS
+                if report.deterministic is None:
+                    problem = self._repeat_twin(report)
+        goodput = report.seconds / seconds if seconds and report.seconds else None
+        return Trial(problem=problem, seconds=seconds, goodput=goodput, run_dir=run_dir)
+
+    def _conclude(self, trial: Trial, report: Report) -> None:
         report.trials.append(trial)
         self._note(trial)
-        if not problem:
-            shutil.rmtree(run_dir)
+        if not trial.problem:
+            shutil.rmtree(trial.run_dir)
 
     def _repeat_twin(self, report: Report) -> str:
         """See whether the twin differs from itself, and add that to the report.
@@ -211,14 +260,42 @@ class Drill:
         return OTHER_WEIGHTS
 
 
-def _problem(kind: Kind, result: Result, storm: Storm, twin: Result) -> str:
-    """Why a run that was struck is no trial that has passed, if it is not."""
+def _missed(kind: Kind, run_dir: Path, storm: Storm) -> str:
+    """Why a run with a fault has shown nothing, if it has not."""
     for missed in storm.missed:
         return f"{missed.fault} did not strike: {missed.reason}"
     noticed = ("checkpoint-refused", "checkpoint-damaged")
-    if kind == "damage" and not any(_events(result.run_dir, name) for name in noticed):
+    if kind == "damage" and not any(_events(run_dir, name) for name in noticed):
         return "the damaged checkpoint was not needed, so this has shown nothing"
-    return "" if result.weights_sha256 == twin.weights_sha256 else OTHER_WEIGHTS
+    return ""
+
+
+def other_worlds(job: Job, seed: int) -> list[World]:
+    """One worker fewer and one more than `job` has, as far as its shards go, and an uneven plan.
+
+    Args:
+        job: Has shards that are computed one by one.
+        seed: Draws the uneven plan.
+
+    Raises:
+        JobError: The number of workers shows in the weights, or the job has a single shard.
+    """
+    if job.merges_shards:
+        raise JobError(
+            f"--worlds would change the weights with sync={job.sync} and numerics={job.numerics}: "
+            "a worker's shards are one batch there"
+        )
+    sizes = [size for size in (job.workers - 1, job.workers + 1) if 1 <= size <= job.shards]
+    if job.shards == 1:
+        raise JobError("--worlds needs two shards or more, to have two workers share them")
+    first = random.Random(f"{seed} worlds").choice(
+        [count for count in range(1, job.shards) if abs(2 * count - job.shards) > 1]
+        or [job.shards - 1]
+    )
+    return [
+        *(World(workers=size) for size in sizes),
+        World(workers=2, shares=(first, job.shards - first)),
+    ]
 
 
 def fitting(job: Job) -> tuple[list[Kind], list[Policy]]:
