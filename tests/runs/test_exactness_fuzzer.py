@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.testing.exactness.case import Case, Configuration, Kill, Recipe, dump
+from holdfast.testing.exactness.case import Case, Configuration, Kill, Recipe, dump, load
 from holdfast.testing.exactness.draw import draw
-from holdfast.testing.exactness.fuzz import ITSELF, details, examine
+from holdfast.testing.exactness.fuzz import ITSELF, details, examine, shrunk, specification
 from holdfast.testing.exactness.runner import Runner
 
 pytestmark = pytest.mark.slow
@@ -43,10 +43,10 @@ def fuzz(*words, cwd):
 
 
 def test_a_seed_is_told_in_a_line(tmp_path):
-    done = fuzz("--seeds", "1", "--first", "3", cwd=tmp_path)
+    done = fuzz("--seeds", "1", "--first", "1", cwd=tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
     (line,) = done.stdout.splitlines()
-    assert line.startswith("seed 3: ok, ")
+    assert line.startswith("seed 1: ok, ")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -61,24 +61,37 @@ def test_a_case_in_a_file_is_run_with_its_kills_and_its_stop(tmp_path):
     (tmp_path / "case.yaml").write_text(dump(case))
     done = fuzz("--job", "case.yaml", cwd=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert done.stdout.startswith("seed case.yaml: ok, 2 configurations, 1 of 1 kills, ")
+    assert done.stdout.startswith("case.yaml: ok, 2 configurations, 1 of 1 kills, ")
 
 
-def test_a_finding_is_told_step_by_step_and_shrunk(tmp_path, monkeypatch):
+DROPOUT = Recipe(width=9, dropout=0.5)
+
+
+def test_a_finding_is_told_by_configuration_and_step(tmp_path, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", str(PLANTS), prepend=":")
     monkeypatch.setenv("HOLDFAST_PLANT", "chance")
-    seed = next(n for n in range(SEEDS) if draw(n).recipe.dropout and not draw(n).recipe.clip_norm)
-    done = fuzz("--seeds", "1", "--first", str(seed), cwd=tmp_path)
+    case = Case(recipe=DROPOUT, configurations=(Configuration(workers=2), Configuration()))
+    (tmp_path / "case.yaml").write_text(dump(case))
+    done = fuzz("--job", "case.yaml", cwd=tmp_path)
     assert done.returncode == 1, done.stderr
-    assert f"seed {seed}: FOUND, " in done.stdout
-    assert "other weights than the reference; step 1 is the first to differ (loss " in done.stdout
-    _, _, shrunk = done.stdout.partition("shrunk to:\n")
-    assert "dropout: " in shrunk
-    spec = shrunk.partition("recipe: ")[2]
-    (tmp_path / "case.json").write_text("recipe: " + spec)
-    again = fuzz("--job", "case.json", cwd=tmp_path)
-    assert again.returncode == 1
-    assert "other weights than the reference" in again.stdout
+    told, first, second = done.stdout.splitlines()
+    assert told.startswith("case.yaml: FOUND, 2 configurations, ")
+    assert first.startswith(
+        "  (workers=2): other weights than the reference; step 1 is the first to differ (loss "
+    )
+    assert second == "  (one worker): as the reference"
+
+
+def test_a_finding_is_shrunk_to_a_case_that_shows_it(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(PLANTS)
+    monkeypatch.setenv("HOLDFAST_PLANT", "chance")
+    case = Case(recipe=DROPOUT, configurations=(Configuration(workers=2, prefetch=1),))
+    with Runner() as runner:
+        least = shrunk(examine(case, runner), runner)
+    (tmp_path / "least.yaml").write_text(specification(least))
+    assert load(tmp_path / "least.yaml") == Case(
+        recipe=Recipe(dropout=0.5), configurations=(Configuration(workers=2),)
+    )
 
 
 def test_a_file_that_holds_no_case_is_refused(tmp_path):

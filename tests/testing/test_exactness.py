@@ -17,9 +17,11 @@ from holdfast.testing.exactness.outcome import Outcome, problem
 from holdfast.testing.exactness.runner import job_of
 
 SEEDS = st.integers(0, 100_000)
+FEW = settings(max_examples=30, deadline=None)
 STEP = {"loss": 1.0, "norm": 2.0, "lr": 0.1, "epoch": 0, "samples": 8, "logged": {}}
 
 
+@FEW
 @given(seed=SEEDS)
 def test_what_is_drawn_can_run(seed):
     drawn = draw(seed)
@@ -28,6 +30,7 @@ def test_what_is_drawn_can_run(seed):
     assert drawn.configurations
 
 
+@FEW
 @given(seed=SEEDS)
 def test_every_configuration_is_a_valid_job(seed, tmp_path_factory):
     drawn = draw(seed)
@@ -39,7 +42,16 @@ def test_every_configuration_is_a_valid_job(seed, tmp_path_factory):
 
 def test_every_value_is_drawn():
     recipes = [draw(seed).recipe for seed in range(1000)]
-    for name in ("model", "optimizer", "implementation", "dtype", "data", "schedule", "evaluate"):
+    for name in (
+        "model",
+        "optimizer",
+        "implementation",
+        "dtype",
+        "data",
+        "schedule",
+        "scheduler",
+        "evaluate",
+    ):
         drawn = {getattr(recipe, name) for recipe in recipes}
         assert drawn == set(cases.values_of(getattr(cases, LITERALS[name]))), name
     assert {part for recipe in recipes for part in recipe.parts} == set(cases.values_of(cases.Part))
@@ -54,10 +66,12 @@ LITERALS = {
     "dtype": "DType",
     "data": "Data",
     "schedule": "Schedule",
+    "scheduler": "Scheduler",
     "evaluate": "Evaluate",
 }
 
 
+@FEW
 @given(seed=SEEDS)
 def test_a_specification_comes_back_as_the_same_case(seed, tmp_path_factory):
     drawn, path = draw(seed), tmp_path_factory.mktemp("case") / "case.yaml"
@@ -80,6 +94,7 @@ def test_a_missing_file_is_refused(tmp_path):
         cases.load(tmp_path / "none.yaml")
 
 
+@FEW
 @given(seed=SEEDS)
 def test_candidates_are_plainer_and_can_run(seed):
     drawn = draw(seed)
@@ -102,8 +117,8 @@ def amount(value, default=None):
     return abs(value - (default or 0)) if isinstance(value, int) else 0
 
 
+@FEW
 @given(seed=SEEDS)
-@settings(max_examples=50)
 def test_a_case_shrinks_to_what_its_failure_needs(seed):
     """Here one part of the network, and more than one worker."""
     drawn = draw(seed)
@@ -177,6 +192,11 @@ REFUSED = outcome(error="JobError", message="parameter 3 is odd", weights="", st
             ),
         ),
         (outcome(), outcome(evaluations={}), "the same weights and other evaluations"),
+        (
+            outcome(),
+            outcome(casualties=("rank 1 raised KeyError",)),
+            "the same weights, but a worker was lost: rank 1 raised KeyError",
+        ),
         (outcome(), FAILED, "WorkerFailed: rank 1 raised; the reference: finished"),
         (FAILED, FAILED, "the reference failed with WorkerFailed: rank 1 raised"),
         (REFUSED, outcome(error="JobError", message="parameter 12 is odd", steps={}), ""),
@@ -190,8 +210,19 @@ def test_two_outcomes_are_compared_in_words(reference, other, words):
 def test_an_outcome_is_read_from_an_answer_and_metrics():
     line = STEP | {"step": 1, "seconds": 0.1, "phases": {}}
     answer = {"status": "finished", "weights_sha256": "abc"}
-    read = Outcome.of(answer, [line, {"step": 1, "evaluation": {"right": 1.0}}], kills=1)
-    steps = {1: STEP | {"skipped": None}}
-    assert read == Outcome(weights="abc", steps=steps, evaluations={1: {"right": 1.0}}, kills=1)
-    stopped = Outcome.of({"status": "stopped"}, [], kills=0)
+    exited = {"event": "worker-exited", "rank": 0, "cause": "raised KeyError"}
+    read = Outcome.of(
+        answer,
+        [line, {"step": 1, "evaluation": {"right": 1.0}}],
+        [{"event": "run-started"}, exited | {"status": -9}, exited | {"status": 1, "rank": 2}],
+        kills=1,
+    )
+    assert read == Outcome(
+        weights="abc",
+        steps={1: STEP | {"skipped": None}},
+        evaluations={1: {"right": 1.0}},
+        kills=1,
+        casualties=("rank 2 raised KeyError",),
+    )
+    stopped = Outcome.of({"status": "stopped"}, [], [], kills=0)
     assert (stopped.error, stopped.weights) == ("stopped", "")

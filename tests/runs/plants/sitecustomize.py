@@ -63,5 +63,12 @@ def chance():
     Stepper.begin_shard = begin_shard
 
 
+def scheduler():
+    """What the session is to keep is not part of the state."""
+    from holdfast.worker.session import Session
+
+    Session.keep = lambda self, name, kept: kept
+
+
 if "holdfast.agent.fork_server" in sys.orig_argv:
     globals()[os.environ["HOLDFAST_PLANT"]]()

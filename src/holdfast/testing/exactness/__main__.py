@@ -39,10 +39,10 @@ def main() -> int:
     return 1 if findings else 0
 
 
-def _cases(job: Path | None, seeds: range) -> Iterator[tuple[int | str, Case]]:
+def _cases(job: Path | None, seeds: range) -> Iterator[tuple[str, Case]]:
     if job is not None:
         return iter([(job.name, load(job))])
-    return ((seed, draw(seed)) for seed in seeds)
+    return ((f"seed {seed}", draw(seed)) for seed in seeds)
 
 
 if __name__ == "__main__":

@@ -32,6 +32,7 @@ Part = Literal[
     "scalar",  # a parameter without dimensions
     "counter",  # an integer buffer that is written in place
     "rebound",  # a buffer that is bound to a new tensor in every forward pass
+    "lazy",  # a buffer that is None at first
     "transient",  # a buffer that is not in the state dict, and is read in the forward pass
     "tied",  # two layers that share one parameter
     "frozen",  # a parameter that is not trained
@@ -55,12 +56,14 @@ Optimizer = Literal[
     "rmsprop",
     "rprop",
     "adafactor",
-    "clipping",
+    "clipping",  # writes to its gradients once they are long
+    "counting",  # keeps a counter in its parameter groups
 ]
 Implementation = Literal["default", "foreach", "fused"]
 DType = Literal["float32", "float64", "bfloat16"]
 Precision = Literal["fp32", "bf16"]
 Schedule = Literal["none", "warmup", "cosine"]
+Scheduler = Literal["none", "exponential", "step", "restarts", "one_cycle", "plateau", "sequential"]
 Data = Literal["plain", "numpy", "generator", "augmented"]
 Weight = Literal["samples", "tokens"]
 Evaluate = Literal["never", "epochs", "in_loop"]
@@ -81,6 +84,9 @@ class Recipe:
         precision, compile, threads: The job's keys.
         optimizer, implementation, groups: The optimizer, its kernels, its parameter groups.
         schedule: The one given to `session.attach`.
+        scheduler: One of torch's, kept in the session and stepped at every commit.
+        average: Whether an average of the weights is kept, and is the network's teacher.
+        counts: Whether `session.state` changes at every commit, and the loss with it.
         clip_norm: The job's key.
         data: How samples are made; see `datasets`.
         samples, batch, shards, epochs: Sizes of the run.
@@ -108,6 +114,9 @@ class Recipe:
     implementation: Implementation = "default"
     groups: int = 1
     schedule: Schedule = "none"
+    scheduler: Scheduler = "none"
+    average: bool = False
+    counts: bool = False
     clip_norm: float | None = None
     data: Data = "plain"
     samples: int = 32

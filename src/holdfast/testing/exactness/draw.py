@@ -26,6 +26,7 @@ from holdfast.testing.exactness.case import (
     Policy,
     Recipe,
     Schedule,
+    Scheduler,
     values_of,
 )
 
@@ -53,11 +54,22 @@ _MODELS: Final[Mapping[Model, int]] = {
 _DTYPES: Final[Mapping[DType, int]] = {"float32": 8, "float64": 1, "bfloat16": 1}
 _DATA: Final[Mapping[Data, int]] = {"plain": 3, "numpy": 2, "generator": 2, "augmented": 3}
 _SCHEDULES: Final[Mapping[Schedule, int]] = {"none": 3, "warmup": 1, "cosine": 1}
+_SCHEDULERS: Final[Mapping[Scheduler, int]] = {
+    "none": 9,
+    "exponential": 2,
+    "step": 1,
+    "restarts": 1,
+    "one_cycle": 2,
+    "plateau": 1,
+    "sequential": 1,
+}
 _EVALUATE: Final[Mapping[Evaluate, int]] = {"never": 5, "epochs": 3, "in_loop": 3}
 _POLICIES: Final[Mapping[Policy, int]] = {"replace": 5, "shrink": 3, "restart": 2}
 _WORLDS: Final = {1: 1, 2: 5, 3: 4, 4: 1}
 _CLIP_NORMS: Final = {None: 5, 0.01: 2, 0.3: 2, 100.0: 1}
 _PART_CHANCE: Final = 0.15
+_PART_CHANCES: Final[Mapping[Part, float]] = {"lazy": 0.03}
+"""Of what is refused: a refused job tests nothing else."""
 
 
 def draw(seed: int) -> Case:
@@ -79,6 +91,8 @@ def is_possible(case: Case) -> bool:
         and (recipe.implementation != "foreach" or recipe.optimizer in GROUPED)
         and (recipe.precision == "fp32" or recipe.dtype == "float32")
         and not (recipe.variable and recipe.length == 1)
+        and "none" in (recipe.schedule, recipe.scheduler)
+        and not (recipe.average and recipe.compile)
         and (recipe.evaluate != "in_loop" or _feeds_all(recipe))
     )
     return fits and all(_fits(each, recipe) for each in case.configurations)
@@ -129,6 +143,9 @@ def _recipe(chance: random.Random, seed: int) -> Recipe:
         optimizer=optimizer,
         groups=chance.choice([1, 1, 2, 3]),
         schedule=_pick(chance, _SCHEDULES),
+        scheduler=_pick(chance, _SCHEDULERS),
+        average=chance.random() < 0.15,
+        counts=chance.random() < 0.2,
         clip_norm=_pick(chance, _CLIP_NORMS),
         data=_pick(chance, _DATA),
         samples=samples,
@@ -147,7 +164,9 @@ def _recipe(chance: random.Random, seed: int) -> Recipe:
 
 
 def _parts(chance: random.Random) -> tuple[Part, ...]:
-    return tuple(part for part in values_of(Part) if chance.random() < _PART_CHANCE)
+    return tuple(
+        part for part in values_of(Part) if chance.random() < _PART_CHANCES.get(part, _PART_CHANCE)
+    )
 
 
 def _repaired(chance: random.Random, drawn: Recipe) -> Recipe:
@@ -162,6 +181,8 @@ def _repaired(chance: random.Random, drawn: Recipe) -> Recipe:
         drawn,
         implementation=chance.choice(kernels),
         precision="bf16" if mixed else "fp32",
+        schedule="none" if drawn.scheduler != "none" else drawn.schedule,
+        average=drawn.average and not drawn.compile,
         evaluate="epochs"
         if drawn.evaluate == "in_loop" and not _feeds_all(drawn)
         else drawn.evaluate,
@@ -201,8 +222,8 @@ def _killed(chance: random.Random, recipe: Recipe) -> Configuration:
 
 def _kill(chance: random.Random, recipe: Recipe, workers: int) -> Kill:
     step = None if chance.random() < 0.1 else chance.randrange(recipe.steps)
-    if chance.random() < 0.2:
-        step = 0
+    if chance.random() < (0.7 if recipe.evaluate == "in_loop" else 0.2):
+        step = 0  # the first step is special, and so is an evaluation inside the loop
     return Kill(rank=chance.randrange(workers), step=step, calls=_calls(chance))
 
 

@@ -13,7 +13,7 @@ from holdfast.testing.exactness.outcome import Outcome, problem
 from holdfast.testing.exactness.runner import Runner
 from holdfast.testing.exactness.shrink import shrink
 
-TRIES: Final = 80
+TRIES: Final = 60
 """Cases that are run to shrink a finding."""
 REPEATS: Final = 3
 """Runs of a case that is known to fail, of which one must: a kill may meet other workers there."""
@@ -88,13 +88,13 @@ def shrunk(report: Report, runner: Runner) -> Report:
     return found[-1]
 
 
-def line(seed: int | str, report: Report) -> str:
+def line(name: str, report: Report) -> str:
     """What came of a case, in a line."""
     word = "FOUND" if report.found else "refused" if report.refusal else "ok"
     died = f", {report.kills} of {report.planned} kills" if report.planned else ""
     told = f" [{report.refusal[:100]}]" if word == "refused" else ""
     return (
-        f"seed {seed}: {word}, {len(report.problems)} configurations{died}, "
+        f"{name}: {word}, {len(report.problems)} configurations{died}, "
         f"{report.seconds:.1f} s: {words(report.case.recipe)}{told}"
     )
 

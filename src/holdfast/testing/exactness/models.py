@@ -220,6 +220,20 @@ class _Rebound(nn.Module):
         return x - self.mean
 
 
+class _Lazy(nn.Module):
+    mean: torch.Tensor | None
+
+    def __init__(self, _hidden: int) -> None:
+        super().__init__()
+        self.register_buffer("mean", None)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        now = x.detach().mean(0)
+        if self.training:
+            self.mean = now if self.mean is None else DECAY * self.mean + (1 - DECAY) * now
+        return x - (now if self.mean is None else self.mean)
+
+
 class _Transient(nn.Module):
     largest: torch.Tensor
 
@@ -277,6 +291,7 @@ _PARTS: Final[dict[str, Callable[[int], nn.Module]]] = {
     "scalar": _Scalar,
     "counter": _Counter,
     "rebound": _Rebound,
+    "lazy": _Lazy,
     "transient": _Transient,
     "tied": _Tied,
     "frozen": _Frozen,

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import re
+import signal
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from holdfast.wire.launch import LEFT_STATUS
+
 REFUSALS: Final = ("JobError", "NonFiniteError")
 """Errors by which a job may be refused, if every configuration refuses it."""
+EXPECTED_STATUSES: Final = (0, LEFT_STATUS, -signal.SIGKILL)
+"""How workers end that have finished, that were told to leave, and that were killed."""
 COMPARED: Final = ("loss", "norm", "lr", "epoch", "samples", "logged", "skipped")
 
 
@@ -23,6 +28,7 @@ class Outcome:
         steps: What the metrics say of each step, by its number from 1.
         evaluations: The metrics by step.
         kills: Workers that have died as planned.
+        casualties: How the others have ended that were lost, each in words.
     """
 
     error: str = ""
@@ -31,12 +37,17 @@ class Outcome:
     steps: Mapping[int, Mapping[str, Any]]
     evaluations: Mapping[int, Mapping[str, Any]]
     kills: int = 0
+    casualties: tuple[str, ...] = ()
 
     @classmethod
     def of(
-        cls, answer: Mapping[str, Any], metrics: Iterable[Mapping[str, Any]], kills: int
+        cls,
+        answer: Mapping[str, Any],
+        metrics: Iterable[Mapping[str, Any]],
+        events: Iterable[Mapping[str, Any]],
+        kills: int,
     ) -> Outcome:
-        """From what `engines.batch` answered and the lines of the run's metrics."""
+        """From what `engines.batch` answered, and the lines of the run's metrics and events."""
         lines = list(metrics)
         unfinished = "" if answer.get("status") == "finished" else str(answer.get("status", ""))
         return cls(
@@ -52,6 +63,11 @@ class Outcome:
                 line["step"]: line["evaluation"] for line in lines if "evaluation" in line
             },
             kills=kills,
+            casualties=tuple(
+                f"rank {event['rank']} {event['cause']}"
+                for event in events
+                if event["event"] == "worker-exited" and event["status"] not in EXPECTED_STATUSES
+            ),
         )
 
 
@@ -76,6 +92,8 @@ def _unlike(reference: Outcome, other: Outcome) -> str:
         return f"other weights than the reference{where}"
     if step is not None:
         return f"the same weights and other metrics{where}"
+    if other.casualties:
+        return f"the same weights, but a worker was lost: {'; '.join(other.casualties)}"
     if reference.evaluations != other.evaluations:
         return "the same weights and other evaluations"
     return ""

@@ -12,14 +12,13 @@ import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any, Final, Self
 
 from holdfast.observe import lines
-from holdfast.observe.run_dir import METRICS
+from holdfast.observe.run_dir import EVENTS, METRICS
 from holdfast.testing.exactness.case import Configuration, Recipe, plain
 from holdfast.testing.exactness.outcome import Outcome
 
@@ -71,9 +70,8 @@ class Runner:
                 answer = lane.run(job | resumed, run_dir, resume=True)
         finally:
             self._lanes.put(lane)
-        with suppress(FileNotFoundError):
-            return Outcome.of(answer, lines.read(run_dir / METRICS), _kills(run_dir))
-        return Outcome.of(answer, (), _kills(run_dir))
+        metrics, events = _lines(run_dir / METRICS), _lines(run_dir / EVENTS)
+        return Outcome.of(answer, metrics, events, kills=len(list(run_dir.glob("killed-*"))))
 
 
 class _Lane:
@@ -152,5 +150,6 @@ def job_of(recipe: Recipe, made: Configuration, run_dir: Path) -> dict[str, Any]
     }
 
 
-def _kills(run_dir: Path) -> int:
-    return len(list(run_dir.glob("killed-*")))
+def _lines(path: Path) -> list[dict[str, Any]]:
+    """Those of a file that a refused job may not have."""
+    return list(lines.read(path)) if path.exists() else []

@@ -8,6 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
+import torch.nn.functional as F
+from torch.optim.lr_scheduler import ReduceLROnPlateau
+from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from holdfast.testing.exactness import case, optimizers
 from holdfast.testing.exactness.case import Kill, Recipe
@@ -21,6 +24,8 @@ if TYPE_CHECKING:
     from holdfast import Session
 
 POLL_S: Final = 0.002
+DISTILLED: Final = 0.1
+"""By which the distance from the average's answers counts in the loss."""
 STOP: Final = "stop"
 """A file in the run's directory that asks for a stop; see `engines.batch`."""
 SKIPPED_BELOW: Final = -1.0
@@ -36,11 +41,12 @@ def main(session: Session) -> None:
     rank = session._member.group.rank
     kills = Kills([Kill(**kill) for kill in params["kills"]], rank, run_dir)
     dtype = getattr(torch, recipe.dtype)
-    model, _ = session.attach(
+    model, optimizer = session.attach(
         lambda: Network(recipe).to(dtype),
         lambda parameters: optimizers.optimizer(recipe, parameters),
         schedule=optimizers.schedule(recipe.schedule),
     )
+    teacher = _keep(session, recipe, model, optimizer)
     samples, measured = dataset(recipe), False
 
     def measure(model: nn.Module, batch: Batch) -> dict[str, float]:
@@ -53,16 +59,18 @@ def main(session: Session) -> None:
         if shard.step == params["stop_at"]:
             _stop(session, run_dir)
         x, lengths, classes = shard.batch
-        if recipe.skips and float(x[0, 0, 0]) < SKIPPED_BELOW:
-            continue
         logits = model(x.to(dtype), lengths)
         if recipe.evaluate == "in_loop" and shard.step == IN_LOOP and not measured:
             session.evaluate(samples, measure)
             measured = True
+        if recipe.skips and float(x[0, 0, 0]) < SKIPPED_BELOW:
+            continue
         if recipe.logs:
             session.log(right=_share_right(logits, classes), rows=float(lengths.sum()))
         weight = float(lengths.sum()) if recipe.weight == "tokens" else None
-        loss = _loss_scale(recipe, shard.step) * loss_of(logits, classes)
+        loss = _loss_scale(recipe, shard.step, session.state) * loss_of(logits, classes)
+        if teacher is not None:
+            loss = loss + DISTILLED * _distance(teacher, logits, x.to(dtype), lengths)
         session.backward(loss, weight=weight)
 
 
@@ -70,9 +78,47 @@ def _share_right(logits: torch.Tensor, classes: torch.Tensor) -> float:
     return float((logits.argmax(1) == classes).double().mean())
 
 
-def _loss_scale(recipe: Recipe, step: int) -> float:
+def _loss_scale(recipe: Recipe, step: int, state: dict[str, Any]) -> float:
     """With the optimizer that clips, gradients are short in the first steps and long later."""
-    return min(10.0, 0.01 * 10.0**step) if recipe.optimizer == "clipping" else 1.0
+    scale = min(10.0, 0.01 * 10.0**step) if recipe.optimizer == "clipping" else 1.0
+    steps: int = state.get("steps", 0)
+    return scale * (1 + 0.1 * (steps % 3))
+
+
+def _keep(
+    session: Session, recipe: Recipe, model: nn.Module, optimizer: torch.optim.Optimizer
+) -> nn.Module | None:
+    """Keep what the recipe keeps next to the model; returns the average, if there is one."""
+    scheduler = optimizers.scheduler(recipe.scheduler, optimizer, recipe.steps)
+    if scheduler is not None:
+        session.keep("scheduler", scheduler)
+        session.on_commit(
+            (lambda: scheduler.step(session.loss or 0.0))
+            if isinstance(scheduler, ReduceLROnPlateau)
+            else scheduler.step
+        )
+    if recipe.counts:
+        session.on_commit(lambda: _count(session.state, session.loss))
+    if not recipe.average:
+        return None
+    moving = get_ema_multi_avg_fn(0.8)  # type: ignore[no-untyped-call]
+    average = session.keep("average", AveragedModel(model, multi_avg_fn=moving))
+    session.on_commit(lambda: average.update_parameters(model))
+    average.train(mode=False)  # its own buffers must not change in the loop
+    return average
+
+
+def _count(state: dict[str, Any], loss: float | None) -> None:
+    state["steps"] = state.get("steps", 0) + 1
+    state["losses"] = [*state.get("losses", []), loss][-2:]
+
+
+def _distance(
+    teacher: nn.Module, logits: torch.Tensor, x: torch.Tensor, lengths: torch.Tensor
+) -> torch.Tensor:
+    with torch.no_grad():
+        target = teacher(x, lengths)
+    return F.mse_loss(logits.float(), target.float())
 
 
 def _stop(session: Session, run_dir: Path) -> None:
