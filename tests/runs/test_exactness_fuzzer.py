@@ -12,7 +12,7 @@ from holdfast.testing.exactness.draw import draw
 from holdfast.testing.exactness.fuzz import ITSELF, details, examine, shrunk, specification
 from holdfast.testing.exactness.runner import Runner
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]  # on a busy machine
 
 PLANTS = Path(__file__).parent / "plants"
 SEEDS = 50

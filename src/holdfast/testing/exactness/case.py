@@ -46,6 +46,7 @@ Optimizer = Literal[
     "adam",
     "amsgrad",
     "adamw",
+    "tensor_rate",  # AdamW with a tensor as its learning rate
     "adagrad",
     "adagrad_initial",
     "adadelta",

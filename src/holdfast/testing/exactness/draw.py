@@ -32,11 +32,13 @@ from holdfast.testing.exactness.case import (
 
 T = TypeVar("T")
 
-FUSED: Final = ("sgd", "momentum", "nesterov", "adam", "amsgrad", "adamw", "adagrad")
+FUSED: Final = ("sgd", "momentum", "nesterov", "adam", "amsgrad", "adamw", "tensor_rate", "adagrad")
 """Optimizers with a fused kernel on a CPU."""
-GROUPED: Final = tuple(name for name in values_of(Optimizer) if name != "adafactor")
+GROUPED: Final = tuple(
+    name for name in values_of(Optimizer) if name not in ("adafactor", "tensor_rate")
+)
 """Optimizers with kernels that take all parameters together."""
-MAX_CALLS: Final = 8000
+MAX_CALLS: Final = 4000
 """Calls after which a kill comes at the latest; a step makes 2,000 to 9,000 with its waiting."""
 
 _MODELS: Final[Mapping[Model, int]] = {

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Iterable
 from typing import Any, Final
 
+import torch
 from torch import nn, optim
 from torch.optim import lr_scheduler
 
@@ -51,6 +52,7 @@ _BUILDERS: Final[dict[str, tuple[Callable[..., optim.Optimizer], dict[str, Any]]
     "adam": (optim.Adam, {"weight_decay": 0.01}),
     "amsgrad": (optim.Adam, {"amsgrad": True}),
     "adamw": (optim.AdamW, {}),
+    "tensor_rate": (optim.AdamW, {"lr": torch.tensor(RATE)}),
     "adagrad": (optim.Adagrad, {"lr_decay": 0.01}),
     "adagrad_initial": (optim.Adagrad, {"initial_accumulator_value": 0.1}),
     "adadelta": (optim.Adadelta, {"lr": 1.0}),
