@@ -4,6 +4,7 @@ import os
 import random
 import signal
 from contextlib import suppress
+from pathlib import Path
 
 import pytest
 from faulty_tasks import marks
@@ -12,6 +13,7 @@ from conftest import TASKS, events_of, metrics_of, sampled
 from holdfast.arena.memory import Word
 from holdfast.engines.controls import Controls
 from holdfast.errors import WorkerFailed
+from holdfast.wire.launch import LEFT_STATUS
 
 pytestmark = pytest.mark.slow
 
@@ -111,9 +113,20 @@ def strike(train, whole, tmp_path):
         untouched = whole(**FAULTY, params={"faults": []})
         assert result["weights_sha256"] == untouched["weights_sha256"]
         assert_each_step_once(tmp_path / "run", result["steps"])
+        assert_only_struck_workers_ended(tmp_path / "run", named)
         return marks(named)
 
     return run
+
+
+def assert_only_struck_workers_ended(run_dir, faults):
+    """The survivors of a failure resume: weights alone would be the same if all had crashed."""
+    lost = [e for e in events_of(run_dir) if e["event"] == "worker-exited" and e["loss"]]
+    struck = [fault["rank"] for fault in faults if Path(fault["mark"]).exists()]
+    left = [event["rank"] for event in lost if event["status"] != LEFT_STATUS]
+    assert sorted(left) == sorted(struck)
+    generations = [e for e in events_of(run_dir) if e["event"] == "generation"]
+    assert len(generations) <= 1 + 2 * len(lost)  # a shrunk world grows once more
 
 
 def assert_each_step_once(run_dir, steps):

@@ -24,7 +24,8 @@ from holdfast.transport.shared_memory import Meeting, SharedMemoryGroup
 NUM_SLICES: Final = 256
 """Steps in which all of a replica is compared."""
 
-Range = tuple[int, int]
+Compared = tuple[int, int, int]
+"""The start and end of a range, bytes, and the steps after which it was last found equal."""
 
 
 class Comparison:
@@ -41,14 +42,14 @@ class Comparison:
         size = replica.flat.numel()
         cuts = [size * at // NUM_SLICES // ALIGNMENT * ALIGNMENT for at in range(NUM_SLICES)]
         self._slices = list(zip(cuts, [*cuts[1:], size], strict=True))
-        self._equal_at = [step] * NUM_SLICES
+        self._equal_at, self._buffers_equal_at = [step] * NUM_SLICES, step
 
     def digest(self, step: int) -> int:
         """What this worker brings to the comparison in `step`."""
         found = 0
         if len(self._group.members) == 1:
             return found
-        for start, end in self._compared_in(step):
+        for start, end, _ in self._compared_in(step):
             found = found << 1 ^ self._replica.digest(start, end)
         return found & (1 << 63) - 1
 
@@ -63,59 +64,62 @@ class Comparison:
             Aborted: The generation is over, because another worker's replica differs perhaps.
             ReplicaError: The replicas differ, and this worker is to leave.
         """
-        at = step % NUM_SLICES
         if len(set(digests)) > 1:
-            self._blame(step, digests, self._compared_in(step), since=self._equal_at[at])
-        self._equal_at[at] = step
+            self._blame(step, digests, self._compared_in(step))
+        self._equal_at[step % NUM_SLICES] = self._buffers_equal_at = step
 
     def check_all(self, step: int) -> None:
         """Compare whole replicas after `step` steps; as `check`."""
-        whole = (0, self._replica.flat.numel())
+        whole = (0, self._replica.flat.numel(), min(self._equal_at))
         digests = self._group.barrier(Meeting.COMPARE, step, self._replica.digest())
         if len(set(digests)) > 1:
-            self._blame(step, digests, [whole], since=min(self._equal_at))
-        self._equal_at = [step] * NUM_SLICES
+            self._blame(step, digests, [whole])
+        self._equal_at, self._buffers_equal_at = [step] * NUM_SLICES, step
 
-    def _compared_in(self, step: int) -> list[Range]:
-        return [self._replica.buffer_range, self._slices[step % NUM_SLICES]]
+    def _compared_in(self, step: int) -> list[Compared]:
+        at = step % NUM_SLICES
+        return [
+            (*self._replica.buffer_range, self._buffers_equal_at),
+            (*self._slices[at], self._equal_at[at]),
+        ]
 
-    def _blame(
-        self, step: int, digests: Sequence[int], ranges: Sequence[Range], *, since: int
-    ) -> NoReturn:
+    def _blame(self, step: int, digests: Sequence[int], ranges: Sequence[Compared]) -> NoReturn:
         """Find out what differs and on whom, and have one worker tell of it."""
         group = self._group
-        name = self._first_difference(step, ranges)
+        name, since = self._first_difference(step, ranges)
         since = min(group.barrier(Meeting.COMPARE, step, since))  # who has joined knows less
         (common, count), *_ = Counter(digests).most_common()
         odd = [rank for rank, each in zip(group.members, digests, strict=True) if each != common]
         usual = next(rank for rank in group.members if rank not in odd)
         known = 2 * count > len(digests)
         if group.rank == (odd[0] if known else group.members[-1]):
-            others = f"that of {'every other rank' if known else f'rank {usual}'}"
-            doubt = "" if known else ", one of which is wrong"
+            others = "every other rank" if known else f"rank {usual}, one of which is wrong"
             raise ReplicaError(
-                f"its replica differs from {others}{doubt}: {name} was equal after step {since} "
-                f"and differs in step {step + 1}. Either the memory of its host is bad, or the "
-                "code changes the model outside the optimizer and session.on_commit"
+                f"has another {name} than {others}: it was equal after step {since} and differs in "
+                f"step {step + 1}. Either the memory of its host is bad, or the code changes the "
+                "model outside the optimizer and session.on_commit"
             )
         while True:
             group.barrier(Meeting.COMPARE, step)  # whoever tells of it does not come
 
-    def _first_difference(self, step: int, ranges: Sequence[Range]) -> str:
-        """The name of the first tensor that differs, found by bisection with all members."""
+    def _first_difference(self, step: int, ranges: Sequence[Compared]) -> tuple[str, int]:
+        """The name of the first tensor that differs, found by bisection with all members, and the
+        steps after which it was last found equal.
+        """
         pieces = [
-            (entry.name, max(entry.offset, start), min(-(-entry.end // 8) * 8, end))
-            for start, end in ranges
+            (entry.name, max(entry.offset, start), min(-(-entry.end // 8) * 8, end), since)
+            for start, end, since in ranges
             for entry in self._replica.entries_between(start, end)
         ]
         first, last = 0, len(pieces)
         while last - first > 1:
             middle = (first + last) // 2
             mine = 0
-            for _, start, end in pieces[first:middle]:
+            for _, start, end, _ in pieces[first:middle]:
                 mine = (mine << 1 ^ self._replica.digest(start, end)) & (1 << 63) - 1
             if len(set(self._group.barrier(Meeting.COMPARE, step, mine))) > 1:
                 last = middle
             else:
                 first = middle
-        return pieces[first][0] if pieces else "padding"
+        name, _, _, since = pieces[first]
+        return name, since

@@ -1,0 +1,92 @@
+"""Replicas that differ are found, named and undone; wrong gradients are found by verification."""
+
+import pytest
+from test_user_state import own
+
+from conftest import SMALL, events_of
+from holdfast.engines.setting import Setting
+from holdfast.engines.train import run_job
+from holdfast.errors import JobError, WorkerFailed
+from holdfast.faults.plan import Fault, FaultPlan
+from holdfast.faults.storm import Storm
+from holdfast.job import load
+
+pytestmark = pytest.mark.slow
+
+
+def lost(run_dir):
+    return [e for e in events_of(run_dir) if e["event"] == "worker-exited" and e["loss"]]
+
+
+# Gloo adds in an order of its own where there are more than two.
+@pytest.mark.parametrize(("workers", "sync"), [(2, "tree"), (3, "tree"), (2, "ddp")])
+def test_an_altered_weight_is_found_before_a_checkpoint_and_undone(train, tmp_path, workers, sync):
+    params = {"mark": str(tmp_path / "mark")}
+    keys = {"workers": workers, "sync": sync, "checkpoint": {"every_steps": 4}}
+    broken = train(tmp_path / "run", **own("altered", params=params, **keys))
+    whole = train(**own("altered", params=params, **keys))
+    assert broken["weights_sha256"] == whole["weights_sha256"]
+    (first, *_) = lost(tmp_path / "run")
+    assert "model.3.weight" in first["cause"]
+    if workers > 2:
+        assert first["rank"] == 1
+        assert "than every other rank" in first["cause"]
+    else:
+        assert "one of which is wrong" in first["cause"]
+    generations = [e for e in events_of(tmp_path / "run") if e["event"] == "generation"]
+    assert (generations[1]["restored"], generations[1]["step"]) == (True, 4)
+
+
+def test_a_run_refused_for_its_replicas_resumes_to_the_right_weights(train, tmp_path):
+    params = {"mark": str(tmp_path / "mark")}
+    keys = own("altered", params=params, on_failure="stop")
+    with pytest.raises(WorkerFailed, match=r"model\.3\.weight"):
+        train(tmp_path / "run", **keys)
+    resumed = train(tmp_path / "run", resume=True, **keys)
+    assert resumed["weights_sha256"] == train(**keys)["weights_sha256"]
+
+
+@pytest.mark.parametrize("workers", [2, 3])
+def test_flipped_bits_of_any_kind_do_not_stay(train, forks, tmp_path, workers):
+    whole = train(epochs=6)
+    keys = {**SMALL, "epochs": 6, "workers": workers, "checkpoint": {"every_steps": 10}}
+    job = load.check(keys, where="test")
+    for seed in range(3):
+        plan = FaultPlan(seed=seed, faults=(Fault(kind="corrupt"),))
+        storm, run_dir = Storm(plan, job), tmp_path / str(seed)
+        setting = Setting(forks=forks, beside=storm.beside)
+        result = run_job(job, setting, run_dir=run_dir, resume=False)
+        assert not storm.missed
+        assert result.weights_sha256 == whole["weights_sha256"]
+        assert lost(run_dir)[0]["cause"].startswith("has another ")
+
+
+@pytest.mark.parametrize("workers", [2, 3])
+@pytest.mark.parametrize("phase", [0, 7])
+def test_a_worker_that_computes_wrong_bits_is_named(train, tmp_path, workers, phase):
+    params = {"rank": 1, "phase": phase}
+    keys = {"verify": {"recompute": 0.2}, "workers": workers, "params": params}
+    train(tmp_path / "run", **own("wrong_bits", **keys))
+    (only,) = lost(tmp_path / "run")
+    assert only["rank"] == 1
+    assert only["cause"].startswith("computed a wrong gradient for shard")
+
+
+@pytest.mark.parametrize("workers", [1, 2, 3])
+def test_verification_shows_in_no_result_and_raises_no_alarm(train, tmp_path, workers):
+    keys = {"workers": workers, "verify": {"recompute": 0.5}, "non_finite": "recompute"}
+    deaths = [(5, workers - 1, str(tmp_path / "mark"))]
+    checked = train(tmp_path / "run", **own("keeping", params={"deaths": deaths}, **keys))
+    assert checked["weights_sha256"] == train(**own("keeping"))["weights_sha256"]
+    assert len(lost(tmp_path / "run")) == 1
+
+
+@pytest.mark.parametrize("workers", [2, 3])
+def test_code_whose_result_depends_on_the_worker_is_told(train, workers):
+    with pytest.raises((JobError, WorkerFailed), match="gradient"):
+        train(**own("own_chance", verify={"recompute": 0.5}, workers=workers))
+
+
+def test_shards_that_are_computed_together_cannot_be_verified(train):
+    with pytest.raises(JobError, match="recompute compares the bits of shards"):
+        train(**own("keeping", sync="ddp", verify={"recompute": 0.1}))
