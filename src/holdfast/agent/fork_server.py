@@ -137,6 +137,10 @@ class _Server:
             self._reap(agent, worker)
 
     def _prepare(self, wish: Prepare) -> None:
+        if any(os.environ.get(name) != value for name, value in wish.variables.items()):
+            assert not self._agents, "a fork server prepares before it forks"
+            os.environ.update(wish.variables)
+            _start_over()  # and say then that we are ready
         with _without_collector():
             for needed in wish.imports:
                 # What cannot be imported is reported by the workers, which try again.

@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 import socket
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
+from types import MappingProxyType
 from typing import Final, Self
 
 from holdfast.agent.child import Child
@@ -31,17 +32,25 @@ class ForkServer:
     Args:
         spawned: Its process.
         imports: What it is to import beforehand, where that is safe; see `tasks.reference`.
+        variables: Environment variables that libraries must have been loaded with.
 
     Attributes:
-        process: The same.
+        process, variables: The same.
         doing: What it does until it is ready, in words; empty then.
     """
 
-    def __init__(self, spawned: Spawned, imports: Sequence[str] = ()) -> None:
+    def __init__(
+        self,
+        spawned: Spawned,
+        imports: Sequence[str] = (),
+        variables: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
         self.process = Child(spawned.process, Path(f"/proc/self/fd/{spawned.output}"))
         self._output = spawned.output
         self._inbox = _Inbox(Channel(spawned.socket))
-        self._imports = tuple(imports)
+        self.variables = dict(variables)
+        self._prepare = [Prepare(variables=self.variables)] if variables else []
+        self._prepare += [Prepare(imports=tuple(imports))] if imports else []
         self.doing = "importing torch"
         self._deadline = time.monotonic() + START_TIMEOUT_S
 
@@ -56,12 +65,12 @@ class ForkServer:
             HoldfastError: It takes too long to come up.
         """
         if self.doing and self._inbox.hears(Ready):
-            if self._imports:
-                self.doing = f"importing {', '.join(self._imports)}"
+            if self._prepare:
+                wish = self._prepare.pop(0)
+                self.doing = f"importing {', '.join(wish.imports) or 'torch'}"
                 self._deadline = time.monotonic() + START_TIMEOUT_S
                 with suppress(HoldfastError):  # whoever looks at its process will see
-                    self._inbox.send(Prepare(imports=self._imports))
-                self._imports = ()
+                    self._inbox.send(wish)
             else:
                 self.doing = ""
         if self.doing and time.monotonic() > self._deadline:

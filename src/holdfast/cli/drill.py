@@ -69,7 +69,8 @@ def drill(
     ways = _chosen(policies, POLICIES, "--policies") if policies else ways
     check(chosen, kinds, ways)
     others = other_worlds(chosen, seed) if worlds else []
-    with ForkServer(context.obj or spawn(WORKER), reference.of_job(chosen)) as forks:
+    imports, variables = reference.of_job(chosen), chosen.library_variables
+    with ForkServer(context.obj or spawn(WORKER), imports, variables) as forks:
         trials = Drill(chosen, seed=seed, directory=directory, forks=forks, note=_note)
         report = trials.run(kinds, ways, others)
     _show(report, directory, as_json=as_json)

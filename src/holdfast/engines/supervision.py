@@ -141,7 +141,11 @@ class Supervision:
     def _start(self) -> None:
         """Start all that the run needs; torch is being imported meanwhile."""
         given = self._given
-        self._forks = given if isinstance(given, ForkServer) else self._start_forks(given)
+        if isinstance(given, ForkServer):
+            fits = given.variables == self._job.library_variables
+            self._forks = given if fits else self._start_forks(None)
+        else:
+            self._forks = self._start_forks(given)
         self._owned.callback(lambda: self._end_forks(self._forks))
         # The path to a socket must be short, and that to a run's directory need not be.
         folder = os.open(self._directory.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -155,7 +159,8 @@ class Supervision:
         self._owned.callback(self._end_link)
 
     def _start_forks(self, spawned: Spawned | None) -> ForkServer:
-        forks = ForkServer(spawned or spawn(WORKER), reference.of_job(self._job))
+        imports, variables = reference.of_job(self._job), self._job.library_variables
+        forks = ForkServer(spawned or spawn(WORKER), imports, variables)
         self._log.event("fork-server-started", pid=forks.process.pid)
         return forks
 

@@ -17,6 +17,7 @@ from holdfast.job.data import Data
 from holdfast.job.models import Model
 from holdfast.job.optimizers import AdamW, Constant, Optimizer, Schedule
 from holdfast.job.part import Count, Spec
+from holdfast.job.portable import PINNED
 from holdfast.job.script import Script
 
 NonFinite = Literal["stop", "skip", "recompute"]
@@ -131,8 +132,9 @@ class Job(Spec):
     """Shards that a step is cut into: a constant of the job, never read off the machine."""
     shares: tuple[int, ...] | None = None
     """Shards of each worker, where they are to be uneven."""
-    numerics: Literal["exact", "fast"] = "exact"
-    """`exact`: the same bits whatever the workers. `fast`: a worker's shards are one batch."""
+    numerics: Literal["exact", "portable", "fast"] = "exact"
+    """`exact`: the same bits whatever the workers. `portable`: on x86-64 processors of different
+    makers, too; libraries use no more than AVX2. `fast`: a worker's shards are one batch."""
     sync: Literal["tree", "ddp"] = "tree"
     """How gradients are summed. `tree`: along a tree over shards, through shared memory. `ddp`:
     PyTorch's DistributedDataParallel (gloo, or NCCL on GPUs), a worker's shards being one batch."""
@@ -195,6 +197,13 @@ class Job(Spec):
         }
     )
 
+    @field_validator("sync")
+    @classmethod
+    def _portable_bits_are_of_the_tree(cls, chosen: str, keys: ValidationInfo) -> str:
+        if chosen == "ddp" and keys.data.get("numerics") == "portable":
+            raise ValueError("ddp does not give portable numerics; set sync=tree")
+        return chosen
+
     @field_validator("non_finite")
     @classmethod
     def _bits_are_compared_by_shard(cls, chosen: NonFinite, keys: ValidationInfo) -> NonFinite:
@@ -239,6 +248,11 @@ class Job(Spec):
         A collective of gloo or NCCL cannot be taken up by others, nor a script of its own.
         """
         return self.on_failure == "restart" or self.sync == "ddp" or self.script is not None
+
+    @property
+    def library_variables(self) -> dict[str, str]:
+        """Environment variables that the libraries of workers must have been loaded with."""
+        return dict(PINNED) if self.numerics == "portable" else {}
 
     @property
     def merges_shards(self) -> bool:

@@ -36,10 +36,13 @@ class Fork(Message):
 
 
 class Prepare(Message):
-    """Import what the references name, as every fork would have to."""
+    """Import what the references name, as every fork would have to; or first start again with
+    environment variables that libraries read when they are loaded.
+    """
 
     kind: Literal["prepare"] = "prepare"
-    imports: tuple[str, ...]
+    imports: tuple[str, ...] = ()
+    variables: dict[str, str] = {}
 
 
 class Ready(Message):

@@ -156,7 +156,7 @@ class Journal:
             metrics=progress.metrics,
             best=progress.best,
             order=progress.order,
-            numerics=numerics_of(replica.flat.device),
+            numerics=numerics_of(self._launch.job, replica.flat.device),
             numerics_changes=tuple(progress.numerics_changes),
             versions={
                 "holdfast": metadata.version("holdfast"),

@@ -32,7 +32,7 @@ from holdfast.worker.ddp import DdpModel, DdpStepper
 from holdfast.worker.evaluation import Evaluator
 from holdfast.worker.handover import Handover
 from holdfast.worker.journal import Journal
-from holdfast.worker.numerics import exactness
+from holdfast.worker.numerics import check_portable, exactness
 from holdfast.worker.progress import Progress
 from holdfast.worker.seat import Condemned, Seat
 from holdfast.worker.sections import Sections
@@ -62,6 +62,7 @@ class Member:
         self.job = job = launch.job
         rank = launch.rank
         self.device = device.choose(job.device, rank)
+        check_portable(job)
         self.group = SharedMemoryGroup(arena, rank, job.timeout_s)
         self.progress = Progress()
         self.units: list[Unit] = []

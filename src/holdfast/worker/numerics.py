@@ -14,27 +14,41 @@ from typing import Final
 
 import torch
 
+from holdfast.errors import JobError
 from holdfast.job.spec import Job
+from holdfast.worker.kernels import kernel_digest
 
 _VARIABLES: Final = ("MKL_CBWR", "ATEN_CPU_CAPABILITY", "ONEDNN_MAX_CPU_ISA")
 """Environment variables that make libraries choose other kernels."""
 
 
-def numerics_of(device: torch.device) -> dict[str, str]:
+def numerics_of(job: Job, device: torch.device) -> dict[str, str]:
     """What the bits of this host's workers depend on, by name.
 
     It is the same for all workers of a host, so that all decide alike.
 
     Args:
+        job: With portable numerics, what kernels compute counts, and not who made the processor.
         device: Where this worker computes.
     """
+    portable = job.numerics == "portable" and device.type == "cpu"
     return {
         "torch": torch.__version__,
         "device": _devices() if device.type == "cuda" else device.type,
-        "processor": _processor(),
+        **({"kernels": kernel_digest()} if portable else {"processor": _processor()}),
         "capability": torch.backends.cpu.get_cpu_capability(),
         **{name: os.environ.get(name, "unset") for name in _VARIABLES},
     }
+
+
+def check_portable(job: Job) -> None:
+    """Raises: JobError: This processor cannot give the numerics that the job asks for."""
+    capability = torch.backends.cpu.get_cpu_capability()
+    if job.numerics == "portable" and capability != "AVX2":
+        raise JobError(
+            f"numerics=portable needs a processor with AVX2; torch uses {capability} on this host. "
+            "Set numerics=exact, or run on another host"
+        )
 
 
 def changes(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:

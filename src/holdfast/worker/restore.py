@@ -139,7 +139,7 @@ class Restorer:
         Raises:
             JobError: They do, and the job does not accept that.
         """
-        changed = changes(found.numerics, numerics_of(replica.flat.device))
+        changed = changes(found.numerics, numerics_of(self._launch.job, replica.flat.device))
         if changed and self._launch.job.unlike == "refuse":
             raise JobError(
                 f"the checkpoint of step {found.step} was made on other hardware or software: "
