@@ -13,7 +13,7 @@ demo: $(READY)  ## train the digits with two workers, lose one on purpose, and c
 	$(BIN)/holdfast drill digits --faults kill --policies replace
 
 test: $(READY) check  ## lint, types, layers, and all tests but the many cases of `soak`
-	$(BIN)/pytest -m "slow and not soak" -n 2 --dist worksteal
+	$(BIN)/pytest -m "slow and not soak" -n 3 --dist worksteal
 
 check: $(READY)  ## what CI and pre-commit run first: format, lint, types, layers, fast tests
 	$(BIN)/ruff format --check .
@@ -23,7 +23,7 @@ check: $(READY)  ## what CI and pre-commit run first: format, lint, types, layer
 	$(BIN)/pytest -m "not slow and not soak"
 
 soak: $(READY)  ## every case of the exhaustive tests, and SEEDS long runs with many faults
-	$(BIN)/pytest -m soak -n 2 --dist worksteal
+	$(BIN)/pytest -m soak -n 3 --dist worksteal
 	$(BIN)/python tests/runs/soak.py --seeds $(SEEDS)
 
 bench: $(READY)  ## measure, and print medians and spreads

@@ -66,12 +66,13 @@ def sampled(cases, *kept):
     """The parameters of an exhaustive test: `make test` runs the cases at the positions `kept`,
     `make soak` the others.
     """
-    return [
-        case
-        if position in kept
-        else pytest.param(*(case if isinstance(case, tuple) else (case,)), marks=pytest.mark.soak)
-        for position, case in enumerate(cases)
-    ]
+    return [case if position in kept else _soaked(case) for position, case in enumerate(cases)]
+
+
+def _soaked(case):
+    if hasattr(case, "marks"):  # it is a `pytest.param`
+        return case._replace(marks=[*case.marks, pytest.mark.soak])
+    return pytest.param(*(case if isinstance(case, tuple) else (case,)), marks=pytest.mark.soak)
 
 
 def wait_until(happened: Callable[[], bool], timeout_s: float = 60) -> None:

@@ -143,6 +143,7 @@ def test_wrong_bits_are_computed_again_elsewhere(weather, undisturbed, tmp_path,
     assert [event["rank"] for event in named(tmp_path / "run", "worker-exited")] == [1]
 
 
+@pytest.mark.soak
 def test_a_step_with_a_nan_can_be_left_out(weather, tmp_path):
     result, _ = weather("nan:step=7,rank=1", non_finite="skip")
     assert result["steps"] == STEPS
@@ -240,6 +241,7 @@ def test_a_full_disk_at_the_end_is_the_error_of_the_run(weather, tmp_path):
     assert len(named(tmp_path / "run", "fault")) == 1
 
 
+@pytest.mark.soak
 def test_an_error_of_the_storm_is_raised_once_the_run_has_ended(train, tmp_path):
     storm = Storm(planned_of("kill:step=5"), load.check({**SMALL, **KEYS}, where="test"))
     run_dir, elsewhere = tmp_path / "run", tmp_path / "elsewhere"
@@ -334,6 +336,7 @@ def test_a_job_is_run_in_a_storm_and_both_are_told_of(start, job, tmp_path, undi
     assert load.load(str(tmp_path / "run" / "job.yaml")).epochs == 5
 
 
+@pytest.mark.soak
 def test_without_json_there_are_tables(start, job, tmp_path):
     flags = ["--fault", "kill:step=5,rank=1", "--fault", "exit:step=99"]
     status, out, err = finish(start("chaos", job(2), *flags, "--run", tmp_path / "run"))
@@ -385,6 +388,7 @@ def test_a_run_of_another_process_is_struck(start, job, tmp_path, undisturbed):
     assert last_object(out)["weights_sha256"] == undisturbed(30)
 
 
+@pytest.mark.soak
 def test_a_storm_that_is_ended_leaves_no_order_behind(start, job, tmp_path):
     run_dir, full = tmp_path / "run", "disk-full:after_s=0,rank=0"  # pending until the run's end
     training = under_way(start, job, run_dir, epochs=500)
@@ -461,6 +465,7 @@ def test_one_storm_at_a_time_strikes_a_run(start, job, tmp_path):
     assert first.poll() is None
 
 
+@pytest.mark.soak
 def test_the_end_of_the_run_is_that_of_the_storm_however_it_comes(start, job, tmp_path):
     run_dir = tmp_path / "run"
     training = under_way(start, job, run_dir, epochs=500)
@@ -474,16 +479,23 @@ def test_the_end_of_the_run_is_that_of_the_storm_however_it_comes(start, job, tm
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
-    [
-        (["digits"], "no fault is planned; add --fault kill, --random 3 or --plan FILE"),
-        (["--fault", "kill"], "name a job to run, or with --run a run that is under way"),
-        (["--fault", "kill", "--run", "none"], "no run is under way in none; name the directory"),
-        (["--fault", "kill", "--run", __file__], "no run is under way in "),
-        (["digits", "--fault", "kil"], "--fault kil: kind: input should be 'kill', 'stop', "),
-        (["digits", "--fault", "kill:rank=3"], "there is no such rank with workers=2"),
-        (["digits", "sync=ddp", "--fault", "nan"], "with sync=ddp no shard has a gradient"),
-        (["digits", "--plan", "none.yaml"], "--plan none.yaml: No such file or directory"),
-    ],
+    sampled(
+        [
+            (["digits"], "no fault is planned; add --fault kill, --random 3 or --plan FILE"),
+            (["--fault", "kill"], "name a job to run, or with --run a run that is under way"),
+            (
+                ["--fault", "kill", "--run", "none"],
+                "no run is under way in none; name the directory",
+            ),
+            (["--fault", "kill", "--run", __file__], "no run is under way in "),
+            (["digits", "--fault", "kil"], "--fault kil: kind: input should be 'kill', 'stop', "),
+            (["digits", "--fault", "kill:rank=3"], "there is no such rank with workers=2"),
+            (["digits", "sync=ddp", "--fault", "nan"], "with sync=ddp no shard has a gradient"),
+            (["digits", "--plan", "none.yaml"], "--plan none.yaml: No such file or directory"),
+        ],
+        0,
+        4,
+    ),
 )
 def test_what_cannot_be_is_refused_before_anything_runs(start, tmp_path, arguments, message):
     status, out, err = finish(start("chaos", *arguments))

@@ -85,6 +85,7 @@ def test_a_job_whose_weights_depend_on_the_workers_fails(tmp_path):
     assert problems == ["other weights than the undisturbed run"] * 2 + ["", ""]
 
 
+@pytest.mark.soak
 def test_jobs_with_ddp_are_tried_with_what_fits_them(tmp_path):
     done, report = drill(*SHORT, "sync=ddp", "--faults", "kill,agent", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
@@ -103,6 +104,7 @@ def test_a_job_that_is_not_deterministic_fails_and_is_told_so(tmp_path):
     assert len(report["trials"]) == 1
 
 
+@pytest.mark.soak
 def test_a_job_that_skips_steps_of_its_own_passes(tmp_path):
     keys = {"workers": 2, "shards": 2, "batch": 10, "non_finite": "skip"}
     (tmp_path / "odd.yaml").write_text(json.dumps({"task": f"{TASKS}:spoilt", **keys}))
@@ -163,6 +165,7 @@ def test_people_are_told_in_words(tmp_path):
     assert done.stdout.endswith("\n1 of 1 ended with the weights of the undisturbed run\n")
 
 
+@pytest.mark.soak
 def test_people_are_told_why_nothing_can_be_judged(tmp_path):
     job = {"task": f"{TASKS}:drawing_from_the_clock", "workers": 2, "shards": 2, "batch": 20}
     (tmp_path / "odd.yaml").write_text(json.dumps(job))
@@ -174,6 +177,7 @@ def test_people_are_told_why_nothing_can_be_judged(tmp_path):
     assert "kill, replace: other weights than the undisturbed run; its run lies in" in done.stderr
 
 
+@pytest.mark.soak
 def test_a_signal_between_two_trials_ends_a_drill_too(tmp_path, forks):
     job = load.load("digits", SHORT[1:])
     drilled = Drill(

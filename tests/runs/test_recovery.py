@@ -138,7 +138,7 @@ def assert_each_step_once(run_dir, steps):
 
 
 @pytest.mark.parametrize("rank", [0, 1])
-@pytest.mark.parametrize(("at", "when"), sampled(A_STEP, 0, 3, 9))
+@pytest.mark.parametrize(("at", "when"), sampled(A_STEP, 3, 9))
 def test_a_death_at_any_point_of_a_step_changes_nothing(strike, at, when, rank):
     assert strike({"at": at, "when": when, "rank": rank, "step": 2, "how": "kill"}) == [True]
 
@@ -170,7 +170,7 @@ def test_a_death_of_a_donor_among_others_changes_nothing(strike, at, when):
     assert strike(FIRST, second, workers=4) == [True, True]
 
 
-@pytest.mark.parametrize("on_failure", ["replace", "shrink"])
+@pytest.mark.parametrize("on_failure", sampled(["replace", "shrink"], 1))
 @pytest.mark.parametrize(("seed", "workers"), sampled([(1, 2), (2, 3), (3, 5)], 1))
 def test_random_deaths_change_nothing(train, whole, tmp_path, seed, workers, on_failure):
     chance, controls = random.Random(seed), Controls()
@@ -257,7 +257,7 @@ STOPS = [
 
 
 @pytest.mark.parametrize("rank", [0, 1])
-@pytest.mark.parametrize(("at", "step"), sampled(STOPS, 1, 3))
+@pytest.mark.parametrize(("at", "step"), sampled(STOPS, 1))
 def test_a_stopped_worker_is_replaced_wherever_it_was(strike, tmp_path, at, step, rank):
     fault = {"at": at, "when": "before", "rank": rank, "step": step, "how": "stop"}
     assert strike(fault) == [True]

@@ -111,6 +111,7 @@ def test_a_fork_server_may_be_killed_while_it_takes_the_place_of_another(struck)
     assert len(generations(events)) == 2
 
 
+@pytest.mark.soak
 def test_in_place_of_a_fork_server_that_was_lent_the_run_starts_one_of_its_own(train, tmp_path):
     def watch(arena):
         if arena[0, Word.COMMITTED]:
@@ -156,6 +157,7 @@ def test_coordinator_and_agent_may_be_killed_at_once(struck):
     assert len(generations(struck((30, "coordinator", "agent"), (60, "agent", "coordinator")))) > 1
 
 
+@pytest.mark.soak
 def test_a_world_that_has_shrunk_survives_that_too(struck):
     struck((30, "worker", "agent"), (45, "worker", "coordinator"), on_failure="shrink")
 
