@@ -9,65 +9,87 @@ import os
 import sys
 
 
+def patch(owner, name, plant):
+    """Put what `plant` makes of an attribute in its place; it must be there."""
+    setattr(owner, name, plant(getattr(owner, name)))
+
+
 def alignment():
     """Blocks begin where tensors end, and the norm is rounded by the alignment of a block."""
     from holdfast.collectives import exact, slot
-
-    cut = slot._cut
 
     def square(block):
         wide = block.double() if block.data_ptr() % 64 == 0 else block.float()
         return float(wide.square().sum())
 
-    slot._cut = lambda count, spans, _aligned: cut(count, spans, 1)
-    slot.square = exact.square = square
+    patch(slot, "_cut", lambda cut: lambda count, spans, aligned: cut(count, spans, 1))
+    patch(slot, "square", lambda _: square)
+    patch(exact, "square", lambda _: square)
 
 
 def arrival():
     """Partial sums are added in the order of the ranks, not along the tree."""
     from holdfast.core import tree
 
-    reduction = tree.reduction
-
     def leaves(term):
         return [term] if isinstance(term, tree.Partial) else leaves(term.left) + leaves(term.right)
 
-    def in_order(published, num_leaves):
-        found = reduction(published, num_leaves)
-        if found is None:
-            return None
-        total, *others = sorted(leaves(found), key=lambda each: (each.rank, each.slot))
-        for other in others:
-            total = tree.Add(total, other)
-        return total
+    def plant(reduction):
+        def in_order(published, num_leaves):
+            found = reduction(published, num_leaves)
+            if found is None:
+                return None
+            total, *others = sorted(leaves(found), key=lambda each: (each.rank, each.slot))
+            for other in others:
+                total = tree.Add(total, other)
+            return total
 
-    tree.reduction = in_order
+        return in_order
+
+    patch(tree, "reduction", plant)
 
 
 def buffers():
-    """What a model binds a buffer to is lost: the update stays on the worker that made it."""
-    from holdfast.arena.replica import Replica
+    """Of the shards that a worker computes in a step, only the first updates the buffers."""
+    from holdfast.worker.buffers import Buffers
 
-    Replica.capture_buffers = lambda self: None
+    written = set()
+
+    def write(write_to):
+        def first_only(self, slot, weight):
+            if id(self) in written:
+                self.begin()
+            written.add(id(self))
+            return write_to(self, slot, weight)
+
+        return first_only
+
+    def commit(take):
+        def taken(self, *values):
+            written.clear()
+            return take(self, *values)
+
+        return taken
+
+    patch(Buffers, "write_to", write)
+    patch(Buffers, "take", commit)
 
 
 def chance():
-    """The random numbers of a shard depend on who computes it."""
+    """The random numbers of a shard depend on the worker that computes it."""
     from holdfast.worker.step import Stepper
 
-    begin = Stepper.begin_shard
+    def plant(begin):
+        return lambda self, leaf, seed: begin(self, leaf, seed + self._group.rank)
 
-    def begin_shard(self, leaf, seed):
-        begin(self, leaf, seed + self._group.rank)
-
-    Stepper.begin_shard = begin_shard
+    patch(Stepper, "begin_shard", plant)
 
 
 def scheduler():
     """What the session is to keep is not part of the state."""
     from holdfast.worker.session import Session
 
-    Session.keep = lambda self, name, kept: kept
+    patch(Session, "keep", lambda _: lambda self, name, kept: kept)
 
 
 if "holdfast.agent.fork_server" in sys.orig_argv:

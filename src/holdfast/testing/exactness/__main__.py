@@ -33,7 +33,7 @@ def main() -> int:
             if report.found:
                 findings += 1
                 print(details(report), flush=True)
-                if options.job is None:
+                if options.job is None and not report.hung:  # shrinking would take hours
                     least = shrunk(report, runner)
                     print(f"shrunk to:\n{details(least)}\n{specification(least)}", flush=True)
     return 1 if findings else 0

@@ -70,8 +70,8 @@ _POLICIES: Final[Mapping[Policy, int]] = {"replace": 5, "shrink": 3, "restart": 
 _WORLDS: Final = {1: 1, 2: 5, 3: 4, 4: 1}
 _CLIP_NORMS: Final = {None: 5, 0.01: 2, 0.3: 2, 100.0: 1}
 _PART_CHANCE: Final = 0.15
-_PART_CHANCES: Final[Mapping[Part, float]] = {"lazy": 0.03}
-"""Of what is refused: a refused job tests nothing else."""
+_PART_CHANCES: Final[Mapping[Part, float]] = {"lazy": 0.03, "rebound": 0.25, "never": 0.08}
+"""Less for what is refused, since a refused job tests nothing else."""
 
 
 def draw(seed: int) -> Case:

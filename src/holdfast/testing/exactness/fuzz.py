@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from holdfast.testing.exactness.case import REFERENCE, Case, Configuration, dump, words
-from holdfast.testing.exactness.outcome import Outcome, problem
+from holdfast.testing.exactness.outcome import HANG, Outcome, problem
 from holdfast.testing.exactness.runner import Runner
 from holdfast.testing.exactness.shrink import shrink
 
@@ -47,6 +47,11 @@ class Report:
     def planned(self) -> int:
         """Kills in all configurations."""
         return sum(len(each.kills) for each in self.case.configurations)
+
+    @property
+    def hung(self) -> bool:
+        """Whether a run did not end in time."""
+        return any(f"{HANG}: " in wrong for wrong in self.problems)
 
     def failing(self) -> Case:
         """The case without the configurations in which nothing is wrong."""

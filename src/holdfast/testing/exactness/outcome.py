@@ -10,6 +10,8 @@ from typing import Any, Final
 
 from holdfast.wire.launch import LEFT_STATUS
 
+HANG: Final = "hang"
+"""The error of a run that did not end in time."""
 REFUSALS: Final = ("JobError", "NonFiniteError")
 """Errors by which a job may be refused, if every configuration refuses it."""
 EXPECTED_STATUSES: Final = (0, LEFT_STATUS, -signal.SIGKILL)

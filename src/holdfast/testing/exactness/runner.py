@@ -20,12 +20,14 @@ from typing import Any, Final, Self
 from holdfast.observe import lines
 from holdfast.observe.run_dir import EVENTS, METRICS
 from holdfast.testing.exactness.case import Configuration, Recipe, plain
-from holdfast.testing.exactness.outcome import Outcome
+from holdfast.testing.exactness.outcome import HANG, Outcome
 
 LANES: Final = 2
 """Runs at a time. Most of a run is the start of its processes, which leaves no core idle."""
-TIMEOUT_S: Final = 120.0
+TIMEOUT_S: Final = 300.0
 """After which a run counts as hung; most take one or two seconds."""
+COMPILE_TIMEOUT_S: Final = 1800.0
+"""The same for a model that is compiled, once for every shape of a batch."""
 _OWN_VARIABLES: Final = {"OMP_WAIT_POLICY": "PASSIVE"}
 """Threads that wait actively take the cores from the other runs and workers."""
 TASK: Final = "holdfast.testing.exactness.task:main"
@@ -61,13 +63,14 @@ class Runner:
 
     def _run(self, recipe: Recipe, configuration: Configuration, run_dir: Path) -> Outcome:
         run_dir.mkdir(parents=True)
+        timeout_s = COMPILE_TIMEOUT_S if recipe.compile else TIMEOUT_S
         lane = self._lanes.get()
         try:
             job = job_of(recipe, configuration, run_dir)
-            answer = lane.run(job, run_dir, resume=False)
+            answer = lane.run(job, run_dir, resume=False, timeout_s=timeout_s)
             if answer.get("status") == "stopped" and configuration.stop_at is not None:
                 resumed = {"workers": configuration.resume_workers, "shares": None}
-                answer = lane.run(job | resumed, run_dir, resume=True)
+                answer = lane.run(job | resumed, run_dir, resume=True, timeout_s=timeout_s)
         finally:
             self._lanes.put(lane)
         metrics, events = _lines(run_dir / METRICS), _lines(run_dir / EVENTS)
@@ -78,7 +81,9 @@ class _Lane:
     def __init__(self) -> None:
         self._start()
 
-    def run(self, job: Mapping[str, Any], run_dir: Path, *, resume: bool) -> dict[str, Any]:
+    def run(
+        self, job: Mapping[str, Any], run_dir: Path, *, resume: bool, timeout_s: float
+    ) -> dict[str, Any]:
         request = {"job": job, "run_dir": str(run_dir), "resume": resume}
         assert self._process.stdin is not None
         assert self._process.stdout is not None
@@ -86,9 +91,9 @@ class _Lane:
         self._process.stdin.flush()
         ready = select.poll()
         ready.register(self._process.stdout, select.POLLIN)
-        if not ready.poll(1000 * TIMEOUT_S):
+        if not ready.poll(1000 * timeout_s):
             self._replace()
-            return {"error": "hang", "message": f"no result after {TIMEOUT_S:.0f} s"}
+            return {"error": HANG, "message": f"no result after {timeout_s:.0f} s"}
         if not (line := self._process.stdout.readline()):
             status = self._process.wait()
             self._replace()
