@@ -18,7 +18,7 @@ SHORT = ["digits", "epochs=2", "batch=128", "model={name: mlp, hidden: [16]}"]
 
 
 FAULTS = [
-    "kill", "stop", "exit", "raise", "slow", "nan", "flip",
+    "kill", "stop", "exit", "raise", "slow", "nan", "flip", "corrupt",
     "coordinator", "agent", "disk-full", "damage",
 ]  # fmt: skip
 
