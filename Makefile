@@ -25,6 +25,8 @@ check: $(READY)  ## what CI and pre-commit run first: format, lint, types, layer
 soak: $(READY)  ## every case of the exhaustive tests, and SEEDS long runs with many faults
 	$(BIN)/pytest -m soak -n 3 --dist worksteal
 	$(BIN)/python tests/runs/soak.py --seeds $(SEEDS)
+	$(BIN)/python tests/runs/corruption.py --runs 20
+	$(BIN)/python -m holdfast.testing.exactness --seeds 100
 
 bench: $(READY)  ## measure, and print medians and spreads
 	$(BIN)/holdfast bench wake

@@ -33,7 +33,10 @@ def test_overrides_reach_into_the_job():
         ("optimizer.weight_decy=2", "did you mean weight_decay?"),
         ("workers=two", "workers: input should be a valid integer, not 'two' (from workers=two)"),
         ("workers=0", "workers: input should be greater than or equal to 1, not 0"),
-        ("numerics=exactly", "numerics: input should be 'exact', 'portable' or 'fast', not 'exactly'"),
+        (
+            "numerics=exactly",
+            "numerics: input should be 'exact', 'portable' or 'fast', not 'exactly'",
+        ),
         ("model.name=vit", "model.name: input should be 'mlp', 'cnn', 'resnet18', 'resnet50', "),
         ("data={}", "data.name: input should be 'digits', 'synthetic-images', "),
         ("data=digits", "data: input should be a mapping of keys to values, not 'digits'"),

@@ -3,6 +3,8 @@
 import os
 import random
 import signal
+import threading
+from pathlib import Path
 
 import torch
 import torch.nn.functional as F
@@ -252,4 +254,75 @@ def hashing(session):
     model, _ = _trained(session)
     for shard in session.shards(DATA, epochs=1):
         session.log(hash=float(hash("holdfast") % 1000))
+        session.backward(F.cross_entropy(model(shard.x), shard.y))
+
+
+class _Deep(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body = nn.Sequential(
+            nn.Linear(7, 33), nn.BatchNorm1d(33), nn.ReLU(), nn.Linear(33, 17), nn.BatchNorm1d(17)
+        )
+        self.head = nn.Linear(17, 3)
+        self.register_buffer("seen", torch.zeros((), dtype=torch.int64))
+
+    def forward(self, x):
+        self.seen += len(x)
+        return self.head(torch.tanh(self.body(x)))
+
+
+def flipping(session):
+    """At a random moment a bit flips in the replica of one rank, once."""
+    params = session.job.params
+    chance = random.Random(params.get("seed"))
+    model, _ = session.attach(_Deep, lambda p: torch.optim.AdamW(p, lr=1e-3))
+    member, after_s = session._member, chance.uniform(0, params.get("within_s", 0))
+
+    def flip():
+        threading.Event().wait(after_s)
+        if not is_first(params["mark"]):
+            return
+        replica = member.replica
+        kinds = ("model.body.1.running", "model.", "optimizer.")
+        kind = kinds[params["seed"] % len(kinds)]
+        present = [e for e in replica.layout.entries if e.size_bytes]
+        entry = chance.choice([e for e in present if e.name.startswith(kind)])
+        replica.flat[entry.offset + chance.randrange(entry.size_bytes)] ^= 1 << chance.randrange(8)
+        Path(params["mark"]).write_text(f"{entry.name} {session.step}")
+
+    thread = threading.Thread(target=flip, daemon=True)
+    for shard in session.shards(DATA, epochs=params["epochs"]):
+        here = shard.step == 10 and member.group.rank == params.get("rank")
+        if here and not thread.ident:
+            thread.start()
+        session.backward(F.cross_entropy(model(shard.x), shard.y))
+
+
+class Lengths:
+    """Batches of twelve shapes."""
+
+    fingerprint = "lengths"
+
+    def __len__(self):
+        return 120
+
+    def batch(self, indices, generator):
+        generator = torch.Generator().manual_seed(int(indices[0]))
+        x = torch.randn(len(indices), 4 + int(indices[0]) % 12, 16, generator=generator)
+        return x, torch.randint(3, (len(indices),), generator=generator)
+
+
+class Pooled(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.norm, self.last = nn.Linear(16, 32), nn.LayerNorm(32), nn.Linear(32, 3)
+
+    def forward(self, x):
+        hidden = F.gelu(self.norm(torch.tanh(self.first(x))))
+        return self.last(hidden.softmax(-1).mean(1))
+
+
+def many_shapes(session):
+    model, _ = session.attach(Pooled, lambda p: torch.optim.AdamW(p, lr=1e-2))
+    for shard in session.shards(Lengths(), epochs=1):
         session.backward(F.cross_entropy(model(shard.x), shard.y))

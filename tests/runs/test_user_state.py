@@ -104,3 +104,11 @@ def test_the_state_is_in_the_checkpoint_as_json(train, tmp_path):
     assert stored["user_state"]["frozen"] == ["0.bias"]
     assert stored["user_state"]["evaluating"] == ["1"]
     assert any(t["name"] == "kept.average.module.0.weight" for t in stored["tensors"])
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(900)  # it compiles a model for twelve shapes, for one worker and for two
+def test_a_compiled_model_sees_many_shapes_and_gives_the_same_weights(train):
+    keys = own("many_shapes", compile=True)
+    alone = train(**{**keys, "workers": 1})
+    assert train(**keys)["weights_sha256"] == alone["weights_sha256"]
