@@ -14,6 +14,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Final, TypeVar
 
 import torch
@@ -201,7 +202,7 @@ class Replica:
         """The tensors that have bytes between `start` and `end`."""
         return [e for e in self.layout.entries if e.offset < end and e.end > start]
 
-    @property
+    @cached_property
     def buffer_range(self) -> tuple[int, int]:
         """Where the model's buffers lie in `flat`, bytes."""
         mine = {MODEL + name for name in self.buffers}
