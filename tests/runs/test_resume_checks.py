@@ -65,7 +65,7 @@ def test_a_resume_on_unlike_software_is_stamped_for_good(train, tmp_path):
     stored = manifest.read(newest(run)).numerics
     rewrite(newest(run), numerics={**stored, "torch": "2.0.0", "MKL_CBWR": "COMPATIBLE"})
     result = train(run_dir=run, resume=True, workers=2, **SAVING)
-    changes = f"torch 2.0.0 → {stored['torch']}, MKL_CBWR COMPATIBLE → unset"
+    changes = f"torch 2.0.0 → {stored['torch']}, MKL_CBWR COMPATIBLE → AUTO"
     assert result["exactness"] == f"order-exact: {changes}"
     (event,) = named(run, "numerics-changed")
     assert (event["step"], event["changes"]) == (4, changes)

@@ -68,8 +68,12 @@ class Checkpoints:
             except OSError as error:
                 return self._given_up(wish, str(error))
             self._log.event("checkpoint", step=wish.step, directory=str(final))
-        self._retention.committed()
+        self._retention.look()
         return _verdict(wish)
+
+    def retain(self) -> None:
+        """Delete in the background what is not to be kept, now that the run is over."""
+        self._retention.look()
 
     def _given_up(self, wish: Commit, error: str) -> Verdict:
         """The failed attempt is removed, so that it does not also hold the space it lacked."""

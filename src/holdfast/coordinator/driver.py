@@ -50,6 +50,8 @@ class Driver:
         wanted = self.run.handle(event, time.monotonic())
         if (before, self.run.stage) == (Stage.IDLE, Stage.RUN):  # all have gone on without us
             self._log.event("coordinator-back", generation=self.run.generation)
+        if before != Stage.END and self.run.stage == Stage.END:
+            self._checkpoints.retain()
         for action in wanted:
             match action:
                 case Record(fact):

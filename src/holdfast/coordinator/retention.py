@@ -5,8 +5,9 @@ digests, unless it is the best one. One that does not match is set aside and cou
 a bad write never costs the last good checkpoint. What was verified is not written down: after a
 restart of the coordinator the newest ones are verified again.
 
-It looks at the disk after a commit only. Before the first one workers may be about to restore, and
-what they cannot use must not vanish: they end the run rather than begin it again from nothing.
+It looks at the disk after a commit, and at the end of the run for a coordinator that has seen no
+commit. Before that workers may be about to restore, and what they cannot use must not vanish: they
+end the run rather than begin it again from nothing.
 """
 
 from __future__ import annotations
@@ -54,8 +55,10 @@ class Retention:
         self._commits.put(False)
         self._thread.join(CLOSE_S + 1)  # a disk that hangs must not keep the coordinator
 
-    def committed(self) -> None:
-        """Note that there is a new checkpoint; returns at once."""
+    def look(self) -> None:
+        """Have the disk looked at, for there is a new checkpoint or the run is over; returns at
+        once.
+        """
         self._commits.put(True)
 
     def _work(self) -> None:

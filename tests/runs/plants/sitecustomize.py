@@ -80,7 +80,7 @@ def chance():
     from holdfast.worker.step import Stepper
 
     def plant(begin):
-        return lambda self, leaf, seed: begin(self, leaf, seed + self._group.rank)
+        return lambda self, leaf, seed, **keys: begin(self, leaf, seed + self._group.rank, **keys)
 
     patch(Stepper, "begin_shard", plant)
 
