@@ -40,7 +40,10 @@ def offered(line, cwd):
         ("holdfast train more/", ["more/other.yml"]),
         ("holdfast train nowhere/", []),
         ("holdfast train digits --te", ["--tee"]),
-        ("holdfast train digits nume", ["numerics=", "numerics=exact", "numerics=portable", "numerics=fast"]),
+        (
+            "holdfast train digits nume",
+            ["numerics=", "numerics=exact", "numerics=portable", "numerics=fast"],
+        ),
         ("holdfast train digits numerics=f", ["numerics=fast"]),
         ("holdfast train digits numerics =", ["exact", "portable", "fast"]),
         ("holdfast train digits numerics = e", ["exact"]),

@@ -134,7 +134,7 @@ class Job(Spec):
     """Shards of each worker, where they are to be uneven."""
     numerics: Literal["exact", "portable", "fast"] = "exact"
     """`exact`: the same bits whatever the workers. `portable`: on x86-64 processors of different
-    makers, too; libraries use no more than AVX2. `fast`: a worker's shards are one batch."""
+    makers, too; slower. `fast`: a worker's shards are one batch."""
     sync: Literal["tree", "ddp"] = "tree"
     """How gradients are summed. `tree`: along a tree over shards, through shared memory. `ddp`:
     PyTorch's DistributedDataParallel (gloo, or NCCL on GPUs), a worker's shards being one batch."""

@@ -16,7 +16,7 @@ import torch
 
 from holdfast.errors import JobError
 from holdfast.job.spec import Job
-from holdfast.worker.kernels import kernel_digest
+from holdfast.worker.kernels import kernel_digests
 
 _VARIABLES: Final = ("MKL_CBWR", "ATEN_CPU_CAPABILITY", "ONEDNN_MAX_CPU_ISA")
 """Environment variables that make libraries choose other kernels."""
@@ -35,7 +35,7 @@ def numerics_of(job: Job, device: torch.device) -> dict[str, str]:
     return {
         "torch": torch.__version__,
         "device": _devices() if device.type == "cuda" else device.type,
-        **({"kernels": kernel_digest()} if portable else {"processor": _processor()}),
+        **(kernel_digests() if portable else {"processor": _processor()}),
         "capability": torch.backends.cpu.get_cpu_capability(),
         **{name: os.environ.get(name, "unset") for name in _VARIABLES},
     }

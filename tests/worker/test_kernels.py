@@ -1,0 +1,43 @@
+"""Kernels: what a processor computes, and what another one is shown to compute by emulation."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+from holdfast.job.portable import PINNED
+
+PROGRAM = """
+import json, torch
+torch.set_num_threads(1)
+from holdfast.worker.kernels import kernel_digests
+print(json.dumps(kernel_digests()))
+"""
+
+
+def digests(*emulator, **variables):
+    done = subprocess.run(
+        [*emulator, sys.executable, "-c", PROGRAM],
+        env={**os.environ, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", **variables},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return json.loads(done.stdout)
+
+
+@pytest.mark.slow
+def test_digests_are_the_same_in_every_process():
+    assert digests(**PINNED) == digests(**PINNED)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(900)  # emulation is slow
+@pytest.mark.skipif(not shutil.which("qemu-x86_64"), reason="needs Debian's package qemu-user")
+@pytest.mark.parametrize("processor", ["Skylake-Client", "Haswell", "EPYC-Rome"])
+def test_pinned_kernels_are_those_of_other_makers(processor):
+    emulated = digests("qemu-x86_64", "-cpu", processor, **PINNED)
+    assert emulated["kernels"] == digests(**PINNED)["kernels"]
