@@ -4,9 +4,9 @@ The kernels that models spend their time in run once over fixed inputs, in sizes
 of a vector and in odd ones. Two hosts with equal digests are taken to compute the same bits,
 whoever made their processors. It takes about a tenth of a second.
 
-The square root is apart, because no setting makes it portable: for float32 and float64 tensors torch
-calls MKL's, which begins with the processor's own approximation of 1/sqrt(x) and is not always
-correctly rounded. Adam uses it, unless it is fused; so does nothing else here.
+The square root is apart, because no setting makes it portable: for float32 and float64 tensors
+torch calls MKL's, which begins with the processor's own approximation of 1/sqrt(x) and is not
+always correctly rounded. Adam uses it, unless it is fused.
 """
 
 from __future__ import annotations
