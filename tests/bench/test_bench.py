@@ -1,10 +1,14 @@
-"""The benchmarks measure what they say; the figures themselves are not for tests."""
+"""The benchmarks measure what they say.
+
+Figures are compared with others of the same minute only: a busy machine is slow at everything.
+"""
 
 import json
 import shlex
 import subprocess
 import sys
 import tempfile
+import time
 from contextlib import suppress
 
 import psutil
@@ -30,9 +34,18 @@ def test_recovery_is_told_by_what_happened_when_beside_commands_of_others():
         ours[f"{name}_s"]["median"] for name in ("announced", "released", "resumed", "committed")
     ]
     assert times == sorted(times)
+    announced, *_, committed = times
+    assert 0 < announced < 0.5 * committed  # most of a recovery is not its detection
+    assert committed < seconds_of(sys.executable, "-c", "import torch")  # which it does not pay
     assert (ours["way"], ours["steps_lost"]) == ("holdfast", 0)
     assert (other["way"], other["steps_lost"]) == ("other", 5)
-    assert other["of_holdfast"] > 1
+    assert other["of_holdfast"] == pytest.approx(9.0 / committed, rel=0.01)
+
+
+def seconds_of(*command):
+    began = time.monotonic()
+    subprocess.run(command, check=True)
+    return time.monotonic() - began
 
 
 def test_nothing_of_a_command_beside_that_has_ended_goes_on():
@@ -53,10 +66,12 @@ def is_alive(pid):
 @pytest.mark.soak
 def test_the_death_of_a_coordinator_is_told_by_the_steps_around_it():
     options = ["--workloads", "small", "--rounds", "1", "--json"]
+    began = time.monotonic()
     (row,) = json.loads(bench("coordinator", *options))["rows"]
-    assert row["back_s"]["median"] > 0
-    assert 1 <= row["slowest_before"]["median"] < 100
-    assert 0.5 < row["slowest_after"]["median"] < 100  # of the median step, not seconds
+    assert 0 < row["back_s"]["median"] < 0.5 * (time.monotonic() - began)
+    before, after = (row[f"slowest_{side}"]["median"] for side in ("before", "after"))
+    assert before >= 1  # of the median step, not seconds
+    assert 0.5 < after < 30 * before
 
 
 def bench(*options):
@@ -67,10 +82,14 @@ def bench(*options):
 
 
 def test_every_kind_of_wait_is_ended_by_the_abort_word():
-    found = json.loads(bench("wake", "--rounds", "2", "--json"))
+    began, rounds = time.monotonic(), 2
+    found = json.loads(bench("wake", "--rounds", str(rounds), "--json"))
+    elapsed_ms = 1e3 * (time.monotonic() - began)
     rows = {row["wait"]: row for row in found["rows"]}
     for wait in ("barrier", "samples", "checkpoint"):
-        assert 0 < rows[wait]["median_ms"] <= rows[wait]["max_ms"]
+        assert 0 < rows[wait]["median_ms"] <= rows[wait]["p99_ms"] <= rows[wait]["max_ms"]
+    # Else the command would have waited for wakes, and not for Python and torch to start.
+    assert rounds * sum(row["max_ms"] for row in rows.values()) < 0.25 * elapsed_ms
 
 
 @pytest.mark.soak
@@ -85,17 +104,26 @@ def test_throughput_is_told_beside_what_ran_in_the_same_round():
     assert ours["of_ddp"] == pytest.approx(
         ours["samples_per_s"]["median"] / ddp["samples_per_s"]["median"], abs=0.002
     )
+    for row in rows.values():
+        rate, alone = (each["samples_per_s"] for each in (row, rows["independent"]))
+        assert 0 < rate["min"] <= rate["median"] <= rate["max"]
+        assert row["of_independent"] == pytest.approx(rate["median"] / alone["median"], abs=0.002)
+    assert 0.1 < ours["of_independent"] < 3  # ten steps are few
     shares = [value for name, value in ours.items() if name.endswith("_share")]
+    assert all(0 <= share <= 1 for share in shares)
     assert sum(shares) == pytest.approx(1, abs=0.05)
+    assert ours["compute_share"] > 0
+
+
+def test_a_start_takes_about_as_long_as_that_of_a_plain_process():
+    rows = {
+        row["way"]: row for row in json.loads(bench("startup", "--rounds", "1", "--json"))["rows"]
+    }
+    assert list(rows) == ["plain process", "holdfast, 1 worker", "holdfast, 2 workers"]
+    assert rows["plain process"]["of_plain"] == 1
+    for workers in ("1 worker", "2 workers"):
+        assert 0.2 < rows[f"holdfast, {workers}"]["of_plain"] < 5
 
 
 def test_a_table_is_printed_for_people():
-    assert "samples" in bench("wake", "--rounds", "1")
-
-
-@pytest.mark.soak
-def test_the_first_step_is_timed_for_each_way():
-    ways = ["plain process", "holdfast, 1 worker", "holdfast, 2 workers"]
-    rows = json.loads(bench("startup", "--rounds", "1", "--json"))["rows"]
-    assert [row["way"] for row in rows] == ways
-    assert all(row["seconds"]["median"] > 0 for row in rows)
+    assert "barrier" in bench("wake", "--rounds", "1")
