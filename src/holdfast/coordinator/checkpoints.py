@@ -51,6 +51,13 @@ class Checkpoints:
         with contextlib.suppress(OSError):  # it is tried again
             manifest.sweep(self._root)
 
+    def delete_old(self) -> None:
+        """Verify the newest and delete older ones, in the background.
+
+        Workers must not be about to restore: they are to see damage for themselves.
+        """
+        self._retention.request()
+
     def commit(self, wish: Commit) -> Verdict:
         """Make the parts that lie ready a checkpoint, if each could be written.
 
@@ -68,12 +75,8 @@ class Checkpoints:
             except OSError as error:
                 return self._given_up(wish, str(error))
             self._log.event("checkpoint", step=wish.step, directory=str(final))
-        self._retention.look()
+        self.delete_old()
         return _verdict(wish)
-
-    def retain(self) -> None:
-        """Delete in the background what is not to be kept, now that the run is over."""
-        self._retention.look()
 
     def _given_up(self, wish: Commit, error: str) -> Verdict:
         """The failed attempt is removed, so that it does not also hold the space it lacked."""

@@ -50,8 +50,8 @@ class Driver:
         wanted = self.run.handle(event, time.monotonic())
         if (before, self.run.stage) == (Stage.IDLE, Stage.RUN):  # all have gone on without us
             self._log.event("coordinator-back", generation=self.run.generation)
-        if before != Stage.END and self.run.stage == Stage.END:
-            self._checkpoints.retain()
+        if before == Stage.IDLE and self._is_past_restoring:  # the one before us may not have
+            self._checkpoints.delete_old()
         for action in wanted:
             match action:
                 case Record(fact):
@@ -62,6 +62,12 @@ class Driver:
                     self.tell(Settled(self._checkpoints.commit(action)))
                 case Sweep():
                     self._checkpoints.sweep()
+
+    @property
+    def _is_past_restoring(self) -> bool:
+        """Whether workers train, or have finished."""
+        run = self.run
+        return run.stage == Stage.RUN or (run.stage == Stage.END and not run.reason)
 
     def wait_s(self) -> float | None:
         """How long until a tick is due; None if none is."""

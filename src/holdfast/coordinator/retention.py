@@ -5,9 +5,8 @@ digests, unless it is the best one. One that does not match is set aside and cou
 a bad write never costs the last good checkpoint. What was verified is not written down: after a
 restart of the coordinator the newest ones are verified again.
 
-It looks at the disk after a commit, and at the end of the run for a coordinator that has seen no
-commit. Before that workers may be about to restore, and what they cannot use must not vanish: they
-end the run rather than begin it again from nothing.
+It looks at the disk when it is asked to only. While workers are about to restore, what they cannot
+use must not vanish: they end the run rather than begin it again from nothing.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ class Retention:
     def __init__(self, root: Path, keep: int, log: EventLog) -> None:
         self._root, self._keep, self._log = root, keep, log
         self._verified: set[str] = set()  # digests of manifests
-        self._commits: queue.SimpleQueue[bool] = queue.SimpleQueue()  # False: there are no more
+        self._requests: queue.SimpleQueue[bool] = queue.SimpleQueue()  # False: it is the end
         self._deadline = math.inf
         self._thread = threading.Thread(target=self._work, name="retention", daemon=True)
 
@@ -52,17 +51,15 @@ class Retention:
 
     def __exit__(self, *_: object) -> None:
         self._deadline = time.monotonic() + CLOSE_S
-        self._commits.put(False)
+        self._requests.put(False)
         self._thread.join(CLOSE_S + 1)  # a disk that hangs must not keep the coordinator
 
-    def look(self) -> None:
-        """Have the disk looked at, for there is a new checkpoint or the run is over; returns at
-        once.
-        """
-        self._commits.put(True)
+    def request(self) -> None:
+        """Have it look at the disk, where there may be a new checkpoint; returns at once."""
+        self._requests.put(True)
 
     def _work(self) -> None:
-        while self._commits.get():
+        while self._requests.get():
             with suppress(OSError):  # the next pass tries again
                 self._look()
 
