@@ -80,7 +80,10 @@ def chance():
     from holdfast.worker.step import Stepper
 
     def plant(begin):
-        return lambda self, leaf, seed, **keys: begin(self, leaf, seed + self._group.rank, **keys)
+        def begin_unlike(self, leaf, seed, **options):
+            begin(self, leaf, seed + self._group.rank, **options)
+
+        return begin_unlike
 
     patch(Stepper, "begin_shard", plant)
 

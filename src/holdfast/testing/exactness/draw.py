@@ -57,18 +57,20 @@ _DTYPES: Final[Mapping[DType, int]] = {"float32": 8, "float64": 1, "bfloat16": 1
 _DATA: Final[Mapping[Data, int]] = {"plain": 3, "numpy": 2, "generator": 2, "augmented": 3}
 _SCHEDULES: Final[Mapping[Schedule, int]] = {"none": 3, "warmup": 1, "cosine": 1}
 _SCHEDULERS: Final[Mapping[Scheduler, int]] = {
-    "none": 9,
-    "exponential": 2,
+    "none": 8,
+    "exponential": 1,
     "step": 1,
-    "restarts": 1,
+    "restarts": 2,
     "one_cycle": 2,
-    "plateau": 1,
-    "sequential": 1,
+    "plateau": 2,
+    "sequential": 2,
 }
 _EVALUATE: Final[Mapping[Evaluate, int]] = {"never": 5, "epochs": 3, "in_loop": 3}
 _POLICIES: Final[Mapping[Policy, int]] = {"replace": 5, "shrink": 3, "restart": 2}
 _WORLDS: Final = {1: 1, 2: 5, 3: 4, 4: 1}
 _CLIP_NORMS: Final = {None: 5, 0.01: 2, 0.3: 2, 100.0: 1}
+KEPT_STOPPED: Final = 0.4
+"""Probability of a stop and a resume where there is state next to the model."""
 _PART_CHANCE: Final = 0.15
 _PART_CHANCES: Final[Mapping[Part, float]] = {"lazy": 0.03, "rebound": 0.25, "never": 0.08}
 """Less for what is refused, since a refused job tests nothing else."""
@@ -80,7 +82,8 @@ def draw(seed: int) -> Case:
     recipe = _recipe(chance, seed)
     made: list[Configuration] = []
     for make, share in _CONFIGURATIONS:
-        if chance.random() < share:
+        wanted = KEPT_STOPPED if make is _stopped and _keeps(recipe) else share
+        if chance.random() < wanted:
             made.append(_loaded(chance, make(chance, recipe)))
     return Case(recipe=recipe, configurations=tuple(made))
 
@@ -224,9 +227,15 @@ def _killed(chance: random.Random, recipe: Recipe) -> Configuration:
 
 def _kill(chance: random.Random, recipe: Recipe, workers: int) -> Kill:
     step = None if chance.random() < 0.1 else chance.randrange(recipe.steps)
-    if chance.random() < (0.7 if recipe.evaluate == "in_loop" else 0.2):
+    first = 0.7 if recipe.evaluate == "in_loop" else 0.05 if _keeps(recipe) else 0.2
+    if chance.random() < first:
         step = 0  # the first step is special, and so is an evaluation inside the loop
     return Kill(rank=chance.randrange(workers), step=step, calls=_calls(chance))
+
+
+def _keeps(recipe: Recipe) -> bool:
+    """Whether there is state next to the model, which is that of the start in the first step."""
+    return recipe.scheduler != "none" or recipe.average or recipe.counts
 
 
 def _second(chance: random.Random, recipe: Recipe, first: Kill, workers: int) -> Kill:
