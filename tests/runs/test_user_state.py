@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from conftest import TASKS, events_of, metrics_of
+from conftest import TASKS, events_of, metrics_of, sampled
 from holdfast.agent.forks import ForkServer
 from holdfast.agent.spawn import WORKER, spawn
 from holdfast.errors import JobError
@@ -29,7 +29,7 @@ KEPT = [
 ]
 
 
-@pytest.mark.parametrize(("optimizer", "scheduler"), KEPT)
+@pytest.mark.parametrize(("optimizer", "scheduler"), sampled(KEPT, 1, 3))
 def test_optimizers_schedulers_and_averages_survive_anything(train, tmp_path, optimizer, scheduler):
     params = {"optimizer": optimizer, "scheduler": scheduler}
     whole = train(**own("keeping", workers=1, params=params))
@@ -61,7 +61,7 @@ def test_a_resumed_run_continues_with_its_scheduler_and_average(train, tmp_path)
     assert again["metrics"] == whole["metrics"]
 
 
-@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("workers", sampled([1, 2], 1))
 @pytest.mark.parametrize(
     ("task", "message"),
     [
