@@ -55,6 +55,8 @@ def test_a_run_on_one_machine_is_bit_exact(train, tmp_path):
     back_to(run, 4)
     assert train(run_dir=run, resume=True, workers=2, **SAVING)["exactness"] == "bit-exact"
     assert named(run, "numerics-changed") == []
+    assert all("exp" not in each["by_alignment"] for each in named(run, "kernels-tested"))
+    assert len(named(run, "kernels-tested")) == 2  # one a life
     assert manifest.read(newest(run)).numerics["torch"]
 
 

@@ -7,6 +7,7 @@ import subprocess
 import sys
 
 import pytest
+import torch
 
 from holdfast.job.portable import PINNED
 
@@ -32,6 +33,12 @@ def digests(*emulator, **variables):
 @pytest.mark.slow
 def test_digests_are_the_same_in_every_process():
     assert digests(**PINNED) == digests(**PINNED)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not torch.__version__.startswith("2.13.0"), reason="digest of torch 2.13.0")
+def test_pinned_kernels_are_those_of_the_amd_and_intel_processors_of_decision_21():
+    assert digests(**PINNED)["kernels"] == "face5b1bdcdf1e83"
 
 
 @pytest.mark.soak

@@ -32,6 +32,7 @@ WORDS: Final = {
     "checkpoint-failed": "the checkpoint of step {step} could not be written: {reason}",
     "checkpoint-damaged": "the checkpoint of step {step} is damaged, set aside: {reason}",
     "checkpoint-refused": "rank {rank} refuses {directory}: {reason}",
+    "kernels-tested": "kernels that round by alignment: {by_alignment}; by rows: {by_rows}",
     "numerics-changed": "other hardware or software than at step {step}: {changes}",
     "notification-failed": "a notification to the address in {variable} did not get through",
     "fault": "struck on purpose: {kind}",

@@ -18,7 +18,7 @@ from holdfast.checkpoint.save import write_part
 from holdfast.core.protocol import Part
 from holdfast.errors import CheckpointError, HoldfastError
 from holdfast.observe import lines
-from holdfast.observe.run_dir import METRICS
+from holdfast.observe.run_dir import EVENTS, METRICS
 from holdfast.transport.shared_memory import NAP_S, SharedMemoryGroup
 from holdfast.wire.channel import Channel
 from holdfast.wire.launch import Launch
@@ -27,6 +27,7 @@ from holdfast.worker import injection
 from holdfast.worker.numerics import numerics_of
 from holdfast.worker.progress import Progress, check_plain
 from holdfast.worker.restore import Restorer
+from holdfast.worker.self_test import sensitive_kernels
 
 
 class Journal:
@@ -131,6 +132,16 @@ class Journal:
             raise CheckpointError(
                 f"the checkpoint of step {step} could not be written: {problem}; "
                 "free the disk and resume from the one before"
+            )
+
+    def kernels_tested(self) -> None:
+        """Note which kernels of this host give other bits by alignment or by rows."""
+        found = sensitive_kernels()
+        with lines.EventLog(self._run_dir / EVENTS) as log:
+            log.event(
+                "kernels-tested",
+                by_alignment=", ".join(found.by_alignment) or "none",
+                by_rows=", ".join(found.by_rows) or "none",
             )
 
     def throughput(self) -> dict[str, float | None]:

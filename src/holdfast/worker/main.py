@@ -24,6 +24,7 @@ from holdfast.worker.failure import failure
 from holdfast.worker.journal import Journal
 from holdfast.worker.member import Member
 from holdfast.worker.seat import Condemned, Left, Seat
+from holdfast.worker.self_test import sensitive_kernels
 from holdfast.worker.session import Session, StopRequested
 
 
@@ -101,3 +102,4 @@ def warm_up() -> None:
     assert os.environ.get("OMP_NUM_THREADS") == "1", "threads must not start before a fork"
     layer = torch.nn.Linear(2, 2)
     torch.optim.SGD(layer.parameters(), lr=0.1)  # imports what optimizers need
+    sensitive_kernels()

@@ -36,6 +36,7 @@ from holdfast.worker.numerics import check_portable, exactness
 from holdfast.worker.progress import Progress
 from holdfast.worker.seat import Condemned, Seat
 from holdfast.worker.sections import Sections
+from holdfast.worker.self_test import check_reduction
 from holdfast.worker.shard import alone, units_of
 from holdfast.worker.step import Stepper
 
@@ -63,6 +64,7 @@ class Member:
         rank = launch.rank
         self.device = device.choose(job.device, rank)
         check_portable(job)
+        check_reduction()
         self.group = SharedMemoryGroup(arena, rank, job.timeout_s)
         self.progress = Progress()
         self.units: list[Unit] = []
@@ -266,6 +268,8 @@ class Member:
         if self._assembly is None:
             return  # a task that trains nothing
         replica, sections = self._assembly.meet(self.units, release)
+        if release.generation == 1 and self.group.place == 0:
+            self._journal.kernels_tested()
         if release.donors:
             self._settle(release, replica, sections)
         else:

@@ -1,0 +1,132 @@
+"""Self-test: which kernels of this host give other bits where the same numbers lie elsewhere.
+
+Libraries choose their code by the address and the shape of a tensor, and a vector's last elements
+may be computed by other code than the ones before. Both are as documented: oneMKL Developer Guide,
+"Obtaining Numerically Reproducible Results"; PyTorch, "Numerical accuracy". The reduction must be
+free of it, since workers cut and place the gradient by their number. A model need not be, because
+every shard has the same shape and is aligned alike on every worker.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Final
+
+import torch
+import torch.nn.functional as F
+
+from holdfast.arena.layout import ALIGNMENT
+from holdfast.collectives.slot import square
+from holdfast.errors import JobError
+
+Kernel = Callable[[torch.Tensor], torch.Tensor]
+
+_ROWS, _COLUMNS = 12, 77  # no multiple of a vector's length
+_DTYPES = (torch.float32, torch.bfloat16)
+_OFFSETS = (1, 3, 8)
+"""Elements by which a tensor is moved off its alignment."""
+_PARTS = ((0, 1), (1, 4), (5, 11))
+"""Rows that are computed without the others."""
+
+_MODEL: Final[Mapping[str, Kernel]] = MappingProxyType(
+    {
+        "linear": lambda a: F.linear(a, torch.ones_like(a)[:8].cumsum(0)),
+        "sum": lambda a: a.sum(-1),
+        "softmax": lambda a: a.softmax(-1),
+        "layer_norm": lambda a: F.layer_norm(a, a.shape[-1:]),
+        "exp": torch.exp,
+        "gelu": F.gelu,
+        "sigmoid": torch.sigmoid,
+        "tanh": torch.tanh,
+        "rsqrt": lambda a: a.abs().rsqrt(),
+    }
+)
+_REDUCTION: Final[Mapping[str, Kernel]] = MappingProxyType(
+    {
+        "add": lambda a: torch.add(a, a.roll(1, -1), out=torch.empty_like(a)),
+        "mul": lambda a: torch.mul(a, 1 / 3, out=torch.empty_like(a)),
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Sensitive:
+    """Kernels whose bits depend on more than the numbers that they are given.
+
+    Attributes:
+        reduction: Those of the reduction, by alignment or by rows.
+        by_alignment: Those of common models that depend on where in memory a tensor lies.
+        by_rows: Those of common models that depend on how many rows are computed together.
+    """
+
+    reduction: tuple[str, ...]
+    by_alignment: tuple[str, ...]
+    by_rows: tuple[str, ...]
+
+
+@functools.cache
+def sensitive_kernels() -> Sensitive:
+    """Test the kernels of this host; takes about 10 ms, once."""
+    reduction = (n for n, kernel in _REDUCTION.items() if by_alignment(kernel) or by_rows(kernel))
+    return Sensitive(
+        reduction=(*reduction, *(() if _squares_alike() else ("dot",))),
+        by_alignment=tuple(n for n, k in {"dot": _dot, **_MODEL}.items() if by_alignment(k)),
+        by_rows=tuple(name for name, kernel in _MODEL.items() if by_rows(kernel)),
+    )
+
+
+def check_reduction() -> None:
+    """Raises: JobError: Sums of gradients would depend on how many workers there are."""
+    found = sensitive_kernels().reduction
+    if found:
+        raise JobError(
+            f"torch.{' and torch.'.join(found)} of this host gives other bits where the same "
+            "numbers lie elsewhere in memory, so the weights would depend on the number of "
+            "workers. Use another build of torch, or another host"
+        )
+
+
+def by_alignment(kernel: Kernel) -> bool:
+    """Whether a kernel's bits depend on where its input begins."""
+    return any(
+        not torch.equal(kernel(_moved(inputs, offset)), kernel(inputs))
+        for inputs in _inputs()
+        for offset in _OFFSETS
+    )
+
+
+def by_rows(kernel: Kernel) -> bool:
+    """Whether a kernel gives a row other bits when fewer rows are computed together."""
+    return any(
+        not torch.equal(kernel(inputs[start:end].clone()), whole[start:end])
+        for inputs in _inputs()
+        for whole in [kernel(inputs)]
+        for start, end in _PARTS
+    )
+
+
+def _dot(a: torch.Tensor) -> torch.Tensor:
+    return torch.dot(a.flatten(), a.flatten())
+
+
+def _squares_alike() -> bool:
+    """Whether a norm is the same wherever its blocks lie, aligned as all blocks are."""
+    inputs = next(_inputs()).flatten()
+    each = ALIGNMENT // inputs.element_size()
+    return len({square(_moved(inputs, places * each)) for places in range(4)}) == 1
+
+
+def _inputs() -> Iterator[torch.Tensor]:
+    """The same numbers in each dtype, [_ROWS, _COLUMNS]."""
+    numbers = torch.linspace(-3, 3, _ROWS * _COLUMNS).sin().view(_ROWS, _COLUMNS)
+    return (numbers.to(dtype) for dtype in _DTYPES)
+
+
+def _moved(tensor: torch.Tensor, offset: int) -> torch.Tensor:
+    """A copy that begins `offset` elements behind an address that is a multiple of ALIGNMENT."""
+    memory = torch.empty(tensor.numel() + offset + ALIGNMENT, dtype=tensor.dtype)
+    lead = -memory.data_ptr() % ALIGNMENT // tensor.element_size() + offset
+    return memory[lead : lead + tensor.numel()].view(tensor.shape).copy_(tensor)
