@@ -22,13 +22,13 @@ from torch import nn
 from torch.optim import Optimizer
 
 from holdfast.arena import optimizer_state
+from holdfast.arena.digest import digest
 from holdfast.arena.layout import Entry, Layout, aligned
 from holdfast.arena.tensors import field_of, pack_by_dtype, views
 from holdfast.errors import JobError
 
 MODEL: Final = "model."
 KEPT: Final = "kept."
-_DIGEST_MASK: Final = 2**63 - 1
 
 T = TypeVar("T")
 
@@ -187,16 +187,13 @@ class Replica:
                     key.removeprefix(prefix): self._views[key] for key in keys
                 }
 
-    def digest(self, start: int = 0, end: int | None = None) -> int:
-        """63 bits that tell two replicas apart, in one pass at the speed of memory.
-
-        A sum of integers does not depend on its order, and every single bit changes it.
+    def digest(self, *ranges: tuple[int, int]) -> int:
+        """What tells two replicas apart, in one pass at the speed of memory; see `arena.digest`.
 
         Args:
-            start, end: Which bytes of `flat`, multiples of 8; by default all.
+            ranges: The start and end of parts of `flat`, bytes; by default all of it.
         """
-        words = self.flat[start:end].view(torch.int64)
-        return (int(words.sum()) ^ int(words[::7].sum()) << 1) & _DIGEST_MASK
+        return digest(self.flat[start:end] for start, end in ranges or [(0, None)])
 
     def entries_between(self, start: int, end: int) -> list[Entry]:
         """The tensors that have bytes between `start` and `end`."""

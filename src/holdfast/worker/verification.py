@@ -12,11 +12,13 @@ comes back agrees with itself. See `core.verification` for which shards are chec
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Final, NoReturn
 
 import torch
 
+from holdfast.arena.digest import digest
 from holdfast.core.plan import Plan
 from holdfast.core.verification import checked_shards, wrong_ranks
 from holdfast.errors import HardwareError, JobError
@@ -25,7 +27,6 @@ from holdfast.transport.shared_memory import Meeting, SharedMemoryGroup
 COLUMNS: Final = 3
 _STEP, _RANK, _DIGEST = range(COLUMNS)
 """Of a shard's row: the step after which it was computed, by which rank, and its digest."""
-_MASK: Final = (1 << 60) - 1
 _NOT_FINITE: Final = 1
 """The digest of a shard whose loss is not finite: of two NaNs arithmetic may hand on either."""
 
@@ -146,25 +147,12 @@ class Verification:
 
 
 def digest_of(loss: float, tensors: Sequence[torch.Tensor]) -> int:
-    """60 bits that tell apart what two workers have computed for a shard.
+    """What tells apart what two workers have computed for a shard; see `arena.digest`.
 
     Args:
         loss: Its loss.
         tensors: Its gradients and whatever else it leaves.
     """
-    if loss != loss or abs(loss) == float("inf"):  # noqa: PLR0124  # NaN is not itself
+    if not math.isfinite(loss):
         return _NOT_FINITE
-    found = hash(loss) & _MASK
-    for tensor in tensors:
-        found = (found * 31 + _sum_of_words(tensor)) & _MASK
-    return found
-
-
-def _sum_of_words(tensor: torch.Tensor) -> int:
-    """A sum over the bits of a tensor: of integers, so that its order does not matter."""
-    data = tensor.detach().contiguous().view(-1).view(torch.uint8)
-    whole = len(data) // 8 * 8
-    if data.data_ptr() % 8:
-        data = data.clone()
-    words = data[:whole].view(torch.int64)
-    return int(words.sum()) + int(words[::7].sum()) + int(data[whole:].sum())
+    return digest([torch.tensor(loss, dtype=torch.float64), *tensors])
