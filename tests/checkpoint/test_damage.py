@@ -146,10 +146,12 @@ def test_a_checkpoint_does_not_hang_on_the_hint_beside_it(tmp_path):
     assert torch.equal(restore(directory, layout), state_of(layout))
 
 
-def test_nothing_is_overwritten(saved, tmp_path):
-    _, flat, layout = saved
-    with pytest.raises(OSError, match="step-00000010"):
-        save(tmp_path, 10, flat, layout)
+def test_a_newer_one_of_the_same_step_takes_its_place(saved, tmp_path):
+    directory, _, layout = saved
+    newer = state_of(layout, seed=1)
+    save(tmp_path, 10, newer, layout)
+    assert torch.equal(restore(directory, layout), newer)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["latest", directory.name]
 
 
 def test_sweep_removes_what_was_left_half_written_and_nothing_else(saved, tmp_path):

@@ -78,6 +78,18 @@ def test_a_bad_write_does_not_cost_the_last_good_checkpoint(root, log, tmp_path)
     assert "chunk 0 of the state does not match its digest" in damaged["reason"]
 
 
+def test_the_only_one_stays_though_it_is_bad(root, log, tmp_path):
+    with Checkpoints(root, ATTEMPT, 1, log) as checkpoints:
+        commit(checkpoints, root, 1, bad=True)
+        checkpoints.delete_old()
+    assert steps(root) == [1]  # workers must refuse it, not begin the run again
+    damaged = [event for event in events(tmp_path) if event["event"] == "checkpoint-damaged"]
+    assert [each["directory"] for each in damaged] == [str(root / "step-00000001")]
+    with Checkpoints(root, ATTEMPT, 1, log) as checkpoints:
+        commit(checkpoints, root, 2)
+    assert steps(root) == [2]
+
+
 def test_one_that_is_bad_does_not_count_among_those_kept(root, log):
     with Checkpoints(root, ATTEMPT, 2, log) as checkpoints:
         for step in (1, 2, 3, 4):

@@ -62,8 +62,14 @@ def drop_private_pages(address: int, size_bytes: int) -> None:
     """Undo what this process has written to a private mapping: it reads as the file does again.
 
     A page that was never written to is the file's own, so this costs microseconds.
+
+    Raises:
+        OSError: The kernel does not drop them, because they are locked in memory perhaps.
     """
-    _libc.madvise(address, size_bytes, _MADV_DONTNEED)
+    if _libc.madvise(address, size_bytes, _MADV_DONTNEED):
+        raise OSError(
+            ctypes.get_errno(), "private pages of the gradient could not be dropped; unlock memory"
+        )
 
 
 def give_back(address: int, size_bytes: int) -> None:

@@ -182,6 +182,7 @@ class Replica:
         for name, parameter in self.parameters.items():
             prefix = optimizer_state.name_of(name, "")
             keys = [key for key in self._views if key.startswith(prefix) and key not in absent]
+            self.optimizer.state.pop(parameter, None)
             if keys:
                 self.optimizer.state[parameter] = {
                     key.removeprefix(prefix): self._views[key] for key in keys

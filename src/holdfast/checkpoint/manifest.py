@@ -238,7 +238,8 @@ def step_of(directory: Path) -> int:
 
 
 def commit(root: Path, manifest: Manifest, attempt: str) -> Path:
-    """Make the parts that lie ready a checkpoint; returns its directory.
+    """Make the parts that lie ready a checkpoint, in place of one of the same step if there is one;
+    returns its directory.
 
     Raises:
         OSError: The disk is full or gone; the temporary directory is left for `sweep`.
@@ -247,8 +248,13 @@ def commit(root: Path, manifest: Manifest, attempt: str) -> Path:
     (temporary / MANIFEST).unlink(missing_ok=True)  # of one who was killed while he wrote it
     _write_synced(temporary / MANIFEST, manifest.sealed().model_dump_json(indent=1))
     sync_directory(temporary)
+    replaced = _doomed(final)
+    if final.exists():
+        final.rename(replaced)
     temporary.rename(final)
     sync_directory(root)
+    if replaced.exists():
+        shutil.rmtree(replaced)
     with contextlib.suppress(OSError):  # the checkpoint exists; the hint is for people
         (root / "latest").write_text(final.name + "\n", encoding="utf-8")
     return final
@@ -266,7 +272,7 @@ def remove(directory: Path) -> None:
 
     The directory loses its name before its files, so a crash never leaves half a checkpoint.
     """
-    doomed = directory.with_name(directory.name + ".0.tmp")
+    doomed = _doomed(directory)
     directory.rename(doomed)
     shutil.rmtree(doomed)
 
@@ -288,6 +294,11 @@ def sync_directory(path: Path) -> None:
         os.fsync(fd)
     finally:
         os.close(fd)
+
+
+def _doomed(directory: Path) -> Path:
+    """The name, that of a temporary directory, under which a checkpoint is deleted."""
+    return directory.with_name(directory.name + ".0.tmp")
 
 
 def _final(root: Path, step: int) -> Path:

@@ -15,7 +15,7 @@ from holdfast.checkpoint.manifest import File, Header, Manifest
 from holdfast.coordinator.retention import Retention
 from holdfast.core.actions import Commit
 from holdfast.core.protocol import Part, Verdict
-from holdfast.errors import ProtocolError
+from holdfast.errors import CheckpointError, ProtocolError
 from holdfast.observe.lines import EventLog
 
 
@@ -65,13 +65,14 @@ class Checkpoints:
             ProtocolError: A worker has sent something that is no part.
         """
         final = self._root / manifest.directory_name(wish.step)
-        if not final.is_dir():  # by a coordinator, or in a generation, that did not live to tell
-            failed = [part.error for part in wish.parts.values() if part.error]
-            if failed:
+        failed = [part.error for part in wish.parts.values() if part.error]
+        found = None if failed else _manifest(wish.parts.values())
+        if not _is_there(final, found):
+            if found is None:
                 return self._given_up(wish, failed[0])
             attempt = manifest.attempt_in(wish.generation, self._attempt)
             try:
-                manifest.commit(self._root, _manifest(wish.parts.values()), attempt)
+                manifest.commit(self._root, found, attempt)
             except OSError as error:
                 return self._given_up(wish, str(error))
             self._log.event("checkpoint", step=wish.step, directory=str(final))
@@ -85,6 +86,19 @@ class Checkpoints:
             shutil.rmtree(self._root / manifest.temporary_name(wish.step, attempt))
         self._log.event("checkpoint-failed", step=wish.step, reason=error)
         return _verdict(wish, error)
+
+
+def _is_there(directory: Path, wished: Manifest | None) -> bool:
+    """Whether a coordinator, or a generation, that did not live to tell has committed it. It may
+    also be of the same step, before code that follows the training loop changed the state.
+    """
+    if wished is None or not directory.is_dir():
+        return directory.is_dir()
+    with contextlib.suppress(CheckpointError):
+        there = manifest.read(directory)
+        same = (there.root, there.state, there.user_state)
+        return same == (wished.root, wished.state, wished.user_state)
+    return False
 
 
 def _verdict(wish: Commit, error: str = "") -> Verdict:

@@ -1,9 +1,9 @@
 """Retention: deletes old checkpoints, in a thread beside the coordinator's loop.
 
 A checkpoint is deleted once `keep` newer ones have been read back from the disk and match their
-digests, unless it is the best one. One that does not match is set aside and counts for nothing, so
-a bad write never costs the last good checkpoint. What was verified is not written down: after a
-restart of the coordinator the newest ones are verified again.
+digests, unless it is the best one. One that does not match is set aside if another one does, and
+counts for nothing, so a bad write never costs the last good checkpoint. What was verified is not
+written down: after a restart of the coordinator the newest ones are verified again.
 
 It looks at the disk when it is asked to only. While workers are about to restore, what they cannot
 use must not vanish: they end the run rather than begin it again from nothing.
@@ -16,6 +16,7 @@ import queue
 import threading
 import time
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Self
 
@@ -41,6 +42,7 @@ class Retention:
     def __init__(self, root: Path, keep: int, log: EventLog) -> None:
         self._root, self._keep, self._log = root, keep, log
         self._verified: set[str] = set()  # digests of manifests
+        self._reported: set[_Damage] = set()
         self._requests: queue.SimpleQueue[bool] = queue.SimpleQueue()  # False: it is the end
         self._deadline = math.inf
         self._thread = threading.Thread(target=self._work, name="retention", daemon=True)
@@ -65,45 +67,64 @@ class Retention:
 
     def _look(self) -> None:
         """Verify the newest `keep` checkpoints, and remove older ones but the best."""
-        kept: list[Manifest] = []
+        kept, damaged = list[Manifest](), list[_Damage]()
         for directory in manifest.committed(self._root):
             if len(kept) < self._keep:
                 found = self._verify(directory)
-                if time.monotonic() > self._deadline:
+                if found is None:
                     return
-                kept += [] if found is None else [found]
+                if isinstance(found, _Damage):
+                    damaged.append(found)
+                else:
+                    kept.append(found)
             elif kept[0].best.value is None or manifest.step_of(directory) != kept[0].best.step:
                 manifest.remove(directory)
+        for each in damaged:
+            self._report(each, set_aside=bool(kept))
 
-    def _verify(self, directory: Path) -> Manifest | None:
-        """The manifest of a checkpoint that is whole; a damaged one is set aside."""
+    def _verify(self, directory: Path) -> Manifest | _Damage | None:
+        """The manifest of a checkpoint, or how that is damaged; None if there is no time left."""
         file = manifest.MANIFEST
         try:
             found = manifest.read(directory)
-            if found.sha256 in self._verified:
-                return found
-            for part in found.parts:
-                file = part.file
-                for _ in verify_part(directory, part, found.layout):
-                    if time.monotonic() > self._deadline:
-                        return None
+            if found.sha256 not in self._verified:
+                for part in found.parts:
+                    file = part.file
+                    for _ in verify_part(directory, part, found.layout):
+                        if time.monotonic() > self._deadline:
+                            return None
         except CheckpointError as error:
-            self._set_aside(directory, file, str(error))
-            return None
+            return _Damage(directory=directory, file=file, reason=str(error))
         self._verified.add(found.sha256)
         return found
 
-    def _set_aside(self, directory: Path, file: str, reason: str) -> None:
-        try:
-            aside = manifest.set_aside(directory)
-        except FileNotFoundError:  # workers have set it aside themselves
-            return
-        except CheckpointError:  # there is no name left for it
-            aside = directory
-        self._log.event(
-            "checkpoint-damaged",
-            step=manifest.step_of(directory),
-            directory=str(aside),
-            file=file,
-            reason=reason,
-        )
+    def _report(self, damage: _Damage, *, set_aside: bool) -> None:
+        """Log damage, once, and set the checkpoint aside if there is another one for workers to
+        restore: with none at all, they would begin the run again.
+        """
+        aside = damage.directory
+        if set_aside:
+            try:
+                aside = manifest.set_aside(aside)
+            except FileNotFoundError:  # workers have set it aside themselves
+                return
+            except CheckpointError:  # there is no name left for it
+                pass
+        if damage not in self._reported:
+            self._log.event(
+                "checkpoint-damaged",
+                step=manifest.step_of(damage.directory),
+                directory=str(aside),
+                file=damage.file,
+                reason=damage.reason,
+            )
+        self._reported.add(damage)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Damage:
+    """What is wrong with a checkpoint, and with which of its files."""
+
+    directory: Path
+    file: str
+    reason: str

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Final, cast
+from typing import Final, TypeVar, cast
 
 import torch
 
@@ -51,6 +51,7 @@ class Loaded:
     size: int
 
 
+R = TypeVar("R")
 Key = tuple[int, Unit]
 """A step, and a unit of it."""
 
@@ -97,21 +98,27 @@ class Loader:
             self._start()
         for ahead_step, ahead in itertools.islice(self._from(step, unit), self._depth + 1):
             self._submit(ahead_step, ahead)
-        future = self._ahead[step, unit.leaf]
-        while not wait([future], NAP_S).done:
-            self._check_abort()
+        found = self._result(self._ahead[step, unit.leaf])
         del self._ahead[step, unit.leaf]
-        return future.result()
+        return found
 
     def read_now(self, step: int, unit: Unit) -> Loaded | None:
-        """The samples of a unit that this worker does not owe; None where it has none."""
+        """The samples of a unit that this worker does not owe; None where it has none.
+
+        Raises:
+            Aborted: The generation was over before the samples were read.
+        """
+        read = functools.partial(self._read, (step, unit))
+        if self._thread is not None:  # a data set is read by one thread at a time
+            return self._result(self._thread.submit(self._finish, read))
         with _one_thread():
-            return self._finish(lambda: self._read((step, unit)))
+            return self._finish(read)
 
     def digest(self) -> str:
         """A digest of some samples, read where all are read; see `data.digest`.
 
         Raises:
+            Aborted: The generation was over before the samples were read.
             HoldfastError: A loader process failed.
         """
         if self._depth == 0:
@@ -119,10 +126,11 @@ class Loader:
                 return digest_of_samples(self._dataset)
         if self._thread is None:
             self._start()
-        if self._processes is not None:
-            return cast("str", self._processes.begin(None)())
         assert self._thread is not None
-        return self._thread.submit(digest_of_samples, self._dataset).result()
+        read = functools.partial(digest_of_samples, self._dataset)
+        if self._processes is not None:
+            read = cast("functools.partial[str]", self._processes.begin(None))
+        return self._result(self._thread.submit(read))
 
     def owe(self, units: Sequence[Unit]) -> None:
         """Read these units from now on."""
@@ -140,6 +148,11 @@ class Loader:
             self._thread.shutdown(wait=False, cancel_futures=True)
         if self._processes is not None:
             self._processes.close()
+
+    def _result(self, future: Future[R]) -> R:
+        while not wait([future], NAP_S).done:
+            self._check_abort()
+        return future.result()
 
     def _start(self) -> None:
         if self._settings.workers:  # forked before there is a thread

@@ -88,6 +88,15 @@ class Buffers:
         for name, value in zip(self._kept, kept, strict=True):
             self._committed[name].copy_(value)
 
+    def commit(self) -> None:
+        """Commit what is in the model's buffers now, between two steps.
+
+        Raises:
+            JobError: A buffer is new, is gone, or has another shape than at the start.
+        """
+        for name, buffer in self._found().items():
+            self._committed[name].copy_(buffer)
+
     def left(self) -> list[torch.Tensor]:
         """What a shard has left in the model's buffers."""
         return list(self._found().values())
@@ -100,8 +109,8 @@ class Buffers:
             if buffer is None or buffer.shape != start.shape:
                 now = "None" if buffer is None else f"a tensor of shape {tuple(buffer.shape)}"
                 raise JobError(
-                    f"buffer {name} had shape {tuple(start.shape)} at the start and is {now} after "
-                    "a shard; give it its final shape in the model's constructor"
+                    f"buffer {name} had shape {tuple(start.shape)} at the start and is {now} "
+                    "now; give it its final shape in the model's constructor"
                 )
             if name not in found or buffer is not start:
                 found[name] = buffer

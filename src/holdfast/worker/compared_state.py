@@ -7,6 +7,7 @@ every worker, whether another one differs by then or not.
 
 from __future__ import annotations
 
+import json
 from typing import Any, NoReturn
 
 from holdfast.errors import JobError
@@ -14,7 +15,7 @@ from holdfast.transport.shared_memory import Meeting, SharedMemoryGroup
 from holdfast.worker.attach import Assembly
 from holdfast.worker.comparison import Comparison
 from holdfast.worker.handover import Handover
-from holdfast.worker.progress import Progress
+from holdfast.worker.progress import Progress, check_plain
 from holdfast.worker.user_state import difference, digest
 
 
@@ -24,18 +25,19 @@ class ComparedState:
     Args:
         assembly: What it trains; the workers have met.
         group: The workers.
-        step: Steps committed, when all replicas are known to be equal.
+        progress: How far the run has come, when all replicas are known to be equal.
 
     Attributes:
         comparison: Of the replicas.
     """
 
-    def __init__(self, assembly: Assembly, group: SharedMemoryGroup, step: int) -> None:
+    def __init__(self, assembly: Assembly, group: SharedMemoryGroup, progress: Progress) -> None:
         assert assembly.replica is not None
         assert assembly.sections is not None
         self._replica, self._sections = assembly.replica, assembly.sections
         self._user_state, self._group = assembly.user_state, group
-        self.comparison = Comparison(assembly.replica, group, step)
+        self.comparison = Comparison(assembly.replica, group, progress.step)
+        self.arrived(progress)
 
     def remember(self, progress: Progress) -> None:
         """Note what user code keeps, now that all that it does between two steps is done.
@@ -45,6 +47,26 @@ class ComparedState:
         """
         self._replica.capture_modules()
         progress.remember(self._user_state.capture())
+        size, most = len(json.dumps(_kept(progress))), self._sections.letters.shape[1] // 2
+        if size > most:
+            largest = max(_kept(progress).items(), key=lambda item: len(json.dumps(item)))[0]
+            raise JobError(
+                f"the user state takes {size:,} bytes, most of it in {largest}, and {most:,} can "
+                "be given to another worker; keep large tensors in a module given to session.keep"
+            )
+
+    def arrived(self, progress: Progress) -> None:
+        """Note the state that another worker or a checkpoint has given, or the initial one."""
+        self._noted = self._whole(progress)
+
+    def check_arrived(self, progress: Progress) -> None:
+        """Raises: JobError: User code has changed the model of a run that is to continue."""
+        if progress.step and self._replica.digest() != self._noted[0]:
+            raise JobError(
+                f"the model was changed after the state of step {progress.step} had arrived, so it "
+                "would depend on when a worker was started; change it before the session is first "
+                "asked for something, or in session.on_commit"
+            )
 
     def user_digest(self, progress: Progress) -> int:
         """What this worker brings to a commit: a digest of what user code keeps; 56 bits.
@@ -71,7 +93,10 @@ class ComparedState:
             JobError: Always.
         """
         handover = Handover(self._group, self._sections, self._replica)
-        left, right = map(_kept, handover.exchange(progress, first, other))
+        left, right = (
+            {"session.state": letter["state"], **letter["user_state"]}
+            for letter in handover.exchange(progress, first, other)
+        )
         raise JobError(
             f"rank {first} and rank {other} differ in {difference(left, right)}: it must be the "
             "same on every worker, and change in session.on_commit alone"
@@ -85,6 +110,7 @@ class ComparedState:
             ReplicaError: The replicas differ, and this worker is to leave.
             JobError: What user code keeps differs.
         """
+        check_plain(progress.state)
         group = self._group
         own = digest(progress.state, progress.user_state)
         found = group.barrier(Meeting.COMPARE, progress.step, own)
@@ -92,6 +118,14 @@ class ComparedState:
             if each != found[0]:
                 self.refuse(progress, group.members[0], rank)
         self.comparison.check_all(progress.step)
+        self._noted = self._whole(progress)
+
+    def has_changed(self, progress: Progress) -> bool:
+        """Whether the state is not the one that arrived, or that was last compared as a whole."""
+        return self._whole(progress) != self._noted
+
+    def _whole(self, progress: Progress) -> tuple[int, dict[str, Any]]:
+        return self._replica.digest(), _kept(progress)
 
 
 def _kept(progress: Progress) -> dict[str, Any]:

@@ -62,7 +62,7 @@ class Comparison:
             ReplicaError: The replicas differ, and this worker is to leave.
         """
         if len(set(digests)) > 1:
-            self._blame(step, digests, self._compared_in(step))
+            self._blame(step, digests, self._compared_in(step), f"in step {step + 1}")
         self._equal_at[step % NUM_SLICES] = self._buffers_equal_at = step
 
     def check_all(self, step: int) -> None:
@@ -70,7 +70,7 @@ class Comparison:
         whole = (0, self._replica.flat.numel(), min(self._equal_at))
         digests = self._group.barrier(Meeting.COMPARE, step, self._replica.digest())
         if len(set(digests)) > 1:
-            self._blame(step, digests, [whole])
+            self._blame(step, digests, [whole], f"after step {step}")
         self._equal_at, self._buffers_equal_at = [step] * NUM_SLICES, step
 
     def _compared_in(self, step: int) -> list[Compared]:
@@ -80,8 +80,10 @@ class Comparison:
             (*self._slices[at], self._equal_at[at]),
         ]
 
-    def _blame(self, step: int, digests: Sequence[int], ranges: Sequence[Compared]) -> NoReturn:
-        """Find out what differs and on whom, and have one worker tell of it."""
+    def _blame(
+        self, step: int, digests: Sequence[int], ranges: Sequence[Compared], seen: str
+    ) -> NoReturn:
+        """Find out what differs and on whom, and have one worker tell; `seen` says when."""
         group = self._group
         name, since = self._first_difference(step, ranges)
         since = min(group.barrier(Meeting.COMPARE, step, since))  # who has joined knows less
@@ -89,11 +91,11 @@ class Comparison:
         odd = [rank for rank, each in zip(group.members, digests, strict=True) if each != common]
         usual = next(rank for rank in group.members if rank not in odd)
         known = 2 * count > len(digests)
-        if group.rank == (odd[0] if known else group.members[-1]):
-            others = "every other rank" if known else f"rank {usual}, one of which is wrong"
+        if group.rank == odd[0]:
+            others = "most other ranks" if known else f"rank {usual}, one of which is wrong"
             raise ReplicaError(
-                f"has another {name} than {others}: it was equal after step {since} and differs in "
-                f"step {step + 1}. Either the memory of its host is bad, or the code changes the "
+                f"has another {name} than {others}: it was equal after step {since} and differs "
+                f"{seen}. Either the memory of its host is bad, or the code changes the "
                 "model outside the optimizer and session.on_commit"
             )
         while True:
@@ -111,7 +113,8 @@ class Comparison:
         first, last = 0, len(pieces)
         while last - first > 1:
             middle = (first + last) // 2
-            mine = self._replica.digest(*((start, end) for _, start, end, _ in pieces[first:middle]))
+            left = [(start, end) for _, start, end, _ in pieces[first:middle]]
+            mine = self._replica.digest(*left)
             if len(set(self._group.barrier(Meeting.COMPARE, step, mine))) > 1:
                 last = middle
             else:

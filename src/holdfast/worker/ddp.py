@@ -164,6 +164,10 @@ class DdpStepper:
         assert leaf == self._group.rank, "a worker's batch is its own leaf"
         return self._done
 
+    def commit_buffers(self) -> None:
+        """As `Stepper.commit_buffers`."""
+        self._buffers.commit()
+
     def committed_buffers(self) -> AbstractContextManager[None]:
         """As `Stepper.committed_buffers`."""
         return self._buffers.committed()

@@ -73,15 +73,15 @@ class Handover:
             give_back(memory.data_ptr(), memory.numel())
         return progress
 
-    def exchange(self, progress: Progress, *ranks: int) -> list[Progress]:
-        """Tell the others of this worker's progress; returns that of some `ranks`.
+    def exchange(self, progress: Progress, *ranks: int) -> list[dict[str, Any]]:
+        """Tell the others of this worker's progress; returns that of some `ranks`, as JSON values.
 
         Raises:
             Aborted: The generation is over.
         """
         self._write_letter(progress)
         self._group.barrier(Meeting.COMPARE, progress.step)
-        return [Progress.taken_over(self._letter_of(rank)["progress"]) for rank in ranks]
+        return [self._letter_of(rank)["progress"] for rank in ranks]
 
     def _stage(self) -> None:
         if not self._in_arena:
@@ -100,8 +100,8 @@ class Handover:
         room = self._sections.letters[self._group.rank]
         if _PREFIX + len(text) > len(room):
             raise JobError(
-                f"session.state takes {len(text):,} bytes with what goes with it, and "
-                f"{len(room) - _PREFIX:,} can be handed on to another worker; keep less in it"
+                f"the user state and the results of evaluations take {len(text):,} bytes, and "
+                f"{len(room) - _PREFIX:,} can be given to another worker; keep less"
             )
         framed = len(text).to_bytes(_PREFIX) + text
         room[: len(framed)] = torch.frombuffer(bytearray(framed), dtype=torch.uint8)

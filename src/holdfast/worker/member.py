@@ -39,6 +39,7 @@ from holdfast.worker.sections import Sections
 from holdfast.worker.self_test import check_reduction
 from holdfast.worker.shard import alone, units_of
 from holdfast.worker.step import Stepper
+from holdfast.worker.times import Times
 
 
 class Member:
@@ -64,7 +65,8 @@ class Member:
         rank = launch.rank
         self.device = device.choose(job.device, rank)
         check_portable(job)
-        check_reduction()
+        if not job.merges_shards:
+            check_reduction()
         self.group = SharedMemoryGroup(arena, rank, job.timeout_s)
         self.progress = Progress()
         self.units: list[Unit] = []
@@ -78,7 +80,7 @@ class Member:
         self._compared: ComparedState | None = None
         self._after_commit: Callable[[], None] = lambda: None
         self._rechecks = False
-        self._times = arena.times(rank)
+        self._times = Times(arena, rank)
 
     def assemble(self, model: ModelFactory, optimizer: OptimizerFactory) -> Assembly:
         """Build what is to be trained.
@@ -120,9 +122,19 @@ class Member:
             after_commit: Called after every commit from now on.
 
         Raises:
-            JobError: Some of it cannot be saved.
+            JobError: Some of it cannot be saved, or is not what a run that continues has left.
         """
         self._after_commit = after_commit
+        self.take_changes()
+        self._state.check_arrived(self.progress)
+
+    def take_changes(self) -> None:
+        """Make what user code has changed between two steps part of the run's state.
+
+        Raises:
+            JobError: Some of it cannot be saved.
+        """
+        self.stepper.commit_buffers()
         self._state.remember(self.progress)
 
     @property
@@ -233,7 +245,12 @@ class Member:
             Aborted: The generation is over.
         """
         self.join_once()
-        self.group.barrier(Meeting.END, self.progress.step)
+        changed = False
+        if self._assembly is not None:
+            self.take_changes()
+            changed = self._state.has_changed(self.progress)
+        if any(self.group.barrier(Meeting.END, self.progress.step, changed)):
+            self.progress.saved = -1  # by what code did after the loop over shards
         if self._assembly is not None:
             self.save(final=True)
 
@@ -248,7 +265,7 @@ class Member:
             "metrics": self.progress.metrics,
             "best": None if best.value is None else {"step": best.step, "value": best.value},
             **self._journal.throughput(),
-            "seconds": self._seconds(),
+            "seconds": self._times.means(),
             "exactness": exactness(self.job, self.progress.numerics_changes),
             "weights_sha256": self.replica.weights_sha256(),
         }
@@ -276,11 +293,13 @@ class Member:
             self._restore(release, replica)
         self._journal.take_up(self.progress, writes=self.group.place == 0)
         if self._stepper is None:
-            self._compared = ComparedState(self._assembly, self.group, self.progress.step)
+            self._compared = ComparedState(self._assembly, self.group, self.progress)
             self._stepper = self._new_stepper(replica, sections, self._compared.comparison)
             self.evaluator = Evaluator(
                 self.group, sections.evaluation, batch_size=self.job.batch, device=self.device
             )
+        elif self.order is None:  # the loop has not begun
+            self._state.arrived(self.progress)
         if isinstance(self._stepper, Stepper):
             self._stepper.share_out(
                 self.progress.step,
@@ -375,20 +394,7 @@ class Member:
             stop=Asked.STOP in committed.asked,
         )
         self._after_commit()
-        self._state.remember(self.progress)
+        self.take_changes()
         self._committed = self.progress.step
         self.group.arena[self.group.rank, Word.SAMPLES] += samples
-        self._journal.step(record, self._phases())
-
-    def _seconds(self) -> dict[str, float]:
-        """What the workers have spent their time on in this life, seconds, their mean."""
-        ranks = range(self.group.arena.world_size)
-        times = [self.group.arena.times(rank) for rank in ranks]
-        totals = {phase.name.lower(): sum(time[phase] for time in times) for phase in Phase}
-        return {name: round(total / len(ranks), 4) for name, total in totals.items() if total}
-
-    def _phases(self) -> dict[str, float]:
-        """What this worker has spent its time on since it was last asked, seconds."""
-        before, self._times = self._times, self.group.arena.times(self.group.rank)
-        spent = {phase.name.lower(): now - before[phase] for phase, now in self._times.items()}
-        return {name: round(seconds, 6) for name, seconds in spent.items() if seconds}
+        self._journal.step(record, self._times.since_last())

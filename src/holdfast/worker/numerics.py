@@ -49,6 +49,8 @@ def check_portable(job: Job) -> None:
             f"numerics=portable needs a processor with AVX2; torch uses {capability} on this host. "
             "Set numerics=exact, or run on another host"
         )
+    if job.numerics == "portable":
+        kernel_digests()  # before the user's code changes torch's defaults
 
 
 def changes(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:

@@ -73,8 +73,10 @@ def decode(plain: Any) -> Any:  # noqa: PLR0911  # one for each kind of value
         case {"$dict": items}:
             return dict(decode(items))
         case {"$tensor": [str(dtype), list(shape), str(text)]}:
-            data = torch.frombuffer(bytearray(base64.b64decode(text)), dtype=torch.uint8)
-            return data.view(DTYPES[dtype]).view(shape)
+            data = bytearray(base64.b64decode(text))
+            if not data:
+                return torch.empty(shape, dtype=DTYPES[dtype])
+            return torch.frombuffer(data, dtype=DTYPES[dtype]).view(shape)
         case dict():
             return {key: decode(each) for key, each in plain.items()}
     return plain

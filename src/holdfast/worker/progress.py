@@ -22,6 +22,7 @@ class Progress:
         state_then: What it kept when the newest step was committed: who takes over from here runs
             the code of the step after it again.
         user_state: What it keeps in PyTorch's own places since then; see `worker.user_state`.
+        user_digest: What tells whether two workers keep the same since then; 56 bits.
         loss: That of the newest step; None if there was none, or it was not finite.
         metrics: The newest results of the evaluation.
         best: The best evaluation so far, where one is looked for.
@@ -45,6 +46,7 @@ class Progress:
     state: dict[str, Any] = field(default_factory=dict)
     state_then: dict[str, Any] = field(default_factory=dict)
     user_state: dict[str, Any] = field(default_factory=dict)
+    user_digest: int = 0
     loss: float | None = None
     metrics: dict[str, float] = field(default_factory=dict)
     best: Best = field(default_factory=Best)
@@ -79,11 +81,7 @@ class Progress:
         """
         check_plain(self.state)
         self.state_then, self.user_state = copy.deepcopy(self.state), user_state
-
-    @property
-    def user_digest(self) -> int:
-        """What tells whether two workers keep the same; 56 bits."""
-        return digest(self.state_then, self.user_state)
+        self.user_digest = digest(self.state_then, self.user_state)
 
     @property
     def position(self) -> int:

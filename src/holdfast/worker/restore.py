@@ -15,6 +15,7 @@ with fewer checkpoints.
 from __future__ import annotations
 
 import contextlib
+import copy
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -63,7 +64,7 @@ class Restorer:
 
     def __init__(self, launch: Launch, channel: Channel) -> None:
         self._launch, self._channel = launch, channel
-        self._refusal = "another worker could not verify them"
+        self._refusals: list[str] = []
 
     def restore(
         self, replica: Replica, group: SharedMemoryGroup, checkpoints: Sequence[Path]
@@ -108,7 +109,8 @@ class Restorer:
                 self._refuse(directory, "members of the generation have different states for it")
         if any_offered:
             raise CheckpointError(
-                f"no checkpoint under {self._launch.run_dir} can be used: {self._refusal}. "
+                f"no checkpoint under {self._launch.run_dir} can be used: "
+                f"{'; '.join(self._refusals) or 'this host has none'}. "
                 "Start the job again in another directory"
             )
         return Progress()
@@ -152,7 +154,7 @@ class Restorer:
         return changed
 
     def _refuse(self, directory: Path, reason: str) -> None:
-        self._refusal = reason
+        self._refusals.append(f"{directory.name}: {reason}")
         self._channel.send(Refused(rank=self._launch.rank, directory=str(directory), reason=reason))
 
 
@@ -172,6 +174,7 @@ def _load(found: _Verified, replica: Replica, changed: list[str]) -> Progress:
     return Progress(
         step=stored.step,
         state=stored.state,
+        state_then=copy.deepcopy(stored.state),
         user_state=stored.user_state,
         loss=stored.loss,
         metrics=stored.metrics,

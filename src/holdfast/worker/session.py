@@ -187,9 +187,9 @@ class Session:
             samples, order, member.units, settings=self.job.loader, check_abort=check_abort
         )
         try:
-            check_samples(loader, samples, member.progress)
             while member.progress.owed or not self._is_over(order):
                 try:
+                    check_samples(loader, samples, member.progress)
                     if member.progress.owed:
                         self._follow_up(order)
                     elif member.progress.stop:

@@ -95,6 +95,14 @@ class Stepper:
         self._reducer.take_back()
         self._begin_step()
 
+    def commit_buffers(self) -> None:
+        """Make what user code has left in the model's buffers between two steps part of the state.
+
+        Raises:
+            JobError: A buffer is new, is gone, or has another shape than at the start.
+        """
+        self._buffers.commit()
+
     def committed_buffers(self) -> AbstractContextManager[None]:
         """Have the model compute with the buffers of the newest commit meanwhile."""
         return self._buffers.committed()
@@ -323,9 +331,9 @@ class Stepper:
         self._replica.optimizer.step()
         if versions != [gradient._version for gradient in gradients]:
             self._optimizer_reads_only = False
-        self._sections.drop_private_writes()  # also those that autograd does not count
         self._forget_gradients()
-        self._replica.capture_optimizer()
+        self._replica.capture_optimizer()  # which may keep a gradient that it has written to
+        self._sections.drop_private_writes()  # also those that autograd does not count
         self._buffers.take(self._sections.root, used[len(self._parameters) :], reduced.kept)
 
     @property

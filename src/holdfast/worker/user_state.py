@@ -53,7 +53,6 @@ class UserState:
     def __init__(self, trained: Trained, kept: Mapping[str, object]) -> None:
         self._optimizer: Optimizer = trained.optimizer
         self._kept = {name: each for name, each in kept.items() if not isinstance(each, nn.Module)}
-        self._check_schedulers()
         self._groups = [list(map(id, g["params"])) for g in self._optimizer.param_groups]
         self._modules = dict(trained.model.named_modules())
         self._trained = {n: p for n, p in trained.model.named_parameters() if p.requires_grad}
@@ -66,6 +65,7 @@ class UserState:
             JobError: Some of it cannot be saved, or other parameters are trained than at the start.
         """
         self._check_parameters()
+        self._check_schedulers()
         groups = self._optimizer.param_groups
         return {
             "groups": [
@@ -99,7 +99,11 @@ class UserState:
             )
         for name, each in self._kept.items():
             _stateful(name, each).load_state_dict(decode(saved["kept"][name]))
-        vars(self._optimizer).update(decode(saved["counters"]))
+        vars(self._optimizer).update(
+            (key, value)
+            for key, value in decode(saved["counters"]).items()
+            if not hasattr(type(self._optimizer), key)
+        )
         for group, options in zip(groups, saved["groups"], strict=True):
             _replace(group, decode(options))
         for name, parameter in self._trained.items():
@@ -126,7 +130,8 @@ class UserState:
     def _check_schedulers(self) -> None:
         """Raises: JobError: a scheduler changes the optimizer that is not kept."""
         scheduled = hasattr(self._optimizer.step, "_wrapped_by_lr_sched")
-        if scheduled and not any(isinstance(each, LRScheduler) for each in self._kept.values()):
+        kept = (part for each in self._kept.values() for part in (each, *_attributes(each)))
+        if scheduled and not any(isinstance(each, LRScheduler) for each in kept):
             raise JobError(
                 "a scheduler of torch.optim.lr_scheduler changes this optimizer, and its state "
                 "would be lost with the worker: give it to session.keep, and step it in "
@@ -135,6 +140,10 @@ class UserState:
 
 
 _OWN: Final = frozenset({"params"})
+
+
+def _attributes(kept: object) -> list[object]:
+    return list(getattr(kept, "__dict__", {}).values())
 
 
 def digest(*parts: object) -> int:
@@ -161,7 +170,7 @@ def difference(left: Any, right: Any, name: str = "") -> str:
 def _replace(group: dict[str, Any], options: Mapping[str, Any]) -> None:
     for key in group.keys() - options.keys() - _OWN:
         del group[key]
-    for key, value in options.items():
+    for key, value in ((key, options[key]) for key in options.keys() - _OWN):
         if isinstance(group.get(key), torch.Tensor) and isinstance(value, torch.Tensor):
             group[key].copy_(value)  # schedulers and compiled steps hold the tensor itself
         else:

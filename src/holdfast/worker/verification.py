@@ -24,9 +24,10 @@ from holdfast.core.verification import checked_shards, wrong_ranks
 from holdfast.errors import HardwareError, JobError
 from holdfast.transport.shared_memory import Meeting, SharedMemoryGroup
 
-COLUMNS: Final = 3
-_STEP, _RANK, _DIGEST = range(COLUMNS)
-"""Of a shard's row: the step after which it was computed, by which rank, and its digest."""
+COLUMNS: Final = 4
+_GENERATION, _STEP, _RANK, _DIGEST = range(COLUMNS)
+"""Of a shard's row: in which generation it was computed, in which step, by which rank, and its
+digest."""
 _NOT_FINITE: Final = 1
 """The digest of a shard whose loss is not finite: of two NaNs arithmetic may hand on either."""
 
@@ -75,7 +76,8 @@ class Verification:
 
     def publish(self, shard: int, digest: int) -> None:
         """Let others see what this worker, which owes `shard`, has computed."""
-        self._table[shard] = torch.tensor([self._step + 1, self._group.rank, digest])
+        generation = self._group.arena.generation
+        self._table[shard] = torch.tensor([generation, self._step + 1, self._group.rank, digest])
 
     def note(self, shard: int, digest: int | None) -> None:
         """Note what this worker has found for a pending shard; None if that has no samples."""
@@ -129,21 +131,28 @@ class Verification:
                 "the processor and memory of its host. Shards of earlier steps that were not "
                 "checked may be wrong too"
             )
-        while wrong:
+        while set(wrong) & set(group.members):
             group.barrier(Meeting.VERIFY, self._step)  # who is wrong does not come
         names = " and ".join(f"rank {rank}" for rank in sorted(first))
         raise JobError(
             f"{names} compute different gradients for shard {shard} in step {self._step + 1} from "
             "the same samples, weights and seed. Either the result depends on the worker (on time, "
-            "the rank, or random numbers of its own), or a processor is wrong: run the job with "
-            "three workers or more to find out which"
+            f"the rank, or random numbers of its own), or a processor is wrong: {_advice(group)}"
         )
 
     def _differs(self, shard: int) -> bool:
-        step, rank, digest = self._table[shard].tolist()
-        if step != self._step + 1 or rank == self._group.rank:
-            return False  # by nobody in this generation, or by this worker itself
+        generation, step, rank, digest = self._table[shard].tolist()
+        if (generation, step) != (self._group.arena.generation, self._step + 1):
+            return False  # by nobody in this generation
+        if rank == self._group.rank:
+            return False
         return bool(digest != self._found[shard])
+
+
+def _advice(group: SharedMemoryGroup) -> str:
+    if len(group.members) > 2:  # enough for a majority, which there is not
+        return "all workers disagree, so look for the former first"
+    return "run the job with three workers or more to find out which"
 
 
 def digest_of(loss: float, tensors: Sequence[torch.Tensor]) -> int:
