@@ -6,7 +6,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from holdfast.core.run import Policy
+from holdfast.core.policy import Policy
 from holdfast.testing.cluster import Cluster
 from holdfast.testing.simulation import Simulation
 

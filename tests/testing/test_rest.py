@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.core.run import Policy
+from holdfast.core.policy import Policy
 from holdfast.testing.cluster import Cluster
 from holdfast.testing.simulation import Simulation
 from holdfast.testing.storm import storm

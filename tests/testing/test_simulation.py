@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from holdfast.core.actions import Ended, Opened
+from holdfast.core.policy import Policy
 from holdfast.core.protocol import Stage
-from holdfast.core.run import Policy
 from holdfast.testing.cluster import Cluster
 from holdfast.testing.simulation import Simulation
 from holdfast.testing.storm import storm

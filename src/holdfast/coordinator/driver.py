@@ -9,8 +9,9 @@ from holdfast.coordinator.checkpoints import Checkpoints
 from holdfast.coordinator.journal import Journal
 from holdfast.core.actions import Commit, Record, Send, Sweep
 from holdfast.core.events import RunEvent, Settled
+from holdfast.core.policy import Policy
 from holdfast.core.protocol import Orders, Stage
-from holdfast.core.run import Policy, Run
+from holdfast.core.run import Run
 from holdfast.observe.lines import EventLog
 
 

@@ -12,7 +12,7 @@ from holdfast.coordinator.checkpoints import Checkpoints
 from holdfast.coordinator.journal import Journal
 from holdfast.coordinator.policy import policy_of
 from holdfast.coordinator.server import Server
-from holdfast.core.run import Policy
+from holdfast.core.policy import Policy
 from holdfast.errors import HoldfastError
 from holdfast.job import load
 from holdfast.observe.lines import EventLog

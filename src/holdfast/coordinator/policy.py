@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Final
 
-from holdfast.core.run import Policy
+from holdfast.core.policy import Policy
 from holdfast.job.spec import Job
 
 SILENCE_S: Final = 30.0

@@ -13,8 +13,8 @@ from holdfast.coordinator.checkpoints import Checkpoints
 from holdfast.coordinator.driver import Driver
 from holdfast.coordinator.journal import Journal
 from holdfast.core.events import Disconnected, Lost, Reported, RunEvent, StopAsked, Tick
+from holdfast.core.policy import Policy
 from holdfast.core.protocol import Orders, Stage
-from holdfast.core.run import Policy
 from holdfast.errors import HoldfastError
 from holdfast.observe.lines import EventLog
 from holdfast.wire.messages import Message

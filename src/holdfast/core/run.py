@@ -11,14 +11,11 @@ coordinator in the middle of one, it begins the next too.
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from holdfast.core.actions import Ended, Fact, Opened, Record, RunAction, Send, Sweep
-from holdfast.core.budget import Budget
 from holdfast.core.events import (
     Disconnected,
     Lost,
@@ -28,57 +25,13 @@ from holdfast.core.events import (
     StopAsked,
     Tick,
 )
+from holdfast.core.failures import Failures
 from holdfast.core.heartbeats import Heartbeats
 from holdfast.core.placement import place
+from holdfast.core.policy import Policy
 from holdfast.core.protocol import Failure, Orders, Stage, Start, Status, Verdict
 from holdfast.core.saving import Saving
 from holdfast.core.settlement import settle
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Policy:
-    """What the user wants to happen.
-
-    Attributes:
-        world_size: Workers of a full world.
-        min_workers: The fewest to go on with; `world_size` where lost ones are to be replaced.
-        failures, window_s: How many failures are forgiven in how many seconds.
-        repeats: How often the same failure may come again without getting on in between: a step, or
-            a checkpoint where workers begin `anew`.
-        repeat_s: How soon after its generation went on a failure must come to count as the same
-            again, seconds; infinite where steps are known.
-        anew: Whether no worker outlives its generation, so that all go on from a checkpoint.
-        heartbeat_s: How often agents report, seconds.
-        silence_s: A silence that is never suspected, seconds.
-        reconnect_s: How long an agent may be without a connection, seconds.
-        gather_s: How long to wait for more room before a smaller world grows, seconds.
-        rest_s: How long a world that has lost workers goes on without them, seconds, if there are
-            `min_workers` left; 0 to replace them at once.
-        patience_s: How long to wait with too few workers before giving up, seconds.
-        checkpoint_s: How long after a checkpoint to ask for the next, seconds; 0 for never.
-    """
-
-    world_size: int
-    min_workers: int
-    failures: int = 10
-    window_s: float = 600.0
-    repeats: int = 2
-    repeat_s: float = math.inf
-    anew: bool = False
-    heartbeat_s: float = 1.0
-    silence_s: float = 3.0
-    reconnect_s: float = 0.5
-    gather_s: float = 0.2
-    rest_s: float = 0.0
-    patience_s: float = 600.0
-    checkpoint_s: float = 0.0
-
-    @property
-    def getting_nowhere(self) -> str:
-        """What makes a failure the same again, in words."""
-        if self.repeat_s < math.inf:
-            return f"within {self.repeat_s:.0f} s of its start"
-        return f"without a {'checkpoint' if self.anew else 'step'} in between"
 
 
 class Run:
@@ -110,8 +63,7 @@ class Run:
         self.reason = ""
         self.culprit: tuple[int, Failure] | None = None
         self.result: Mapping[str, Any] | None = None
-        self._repeats, self._went_on_at = 0, now
-        self._last_failure: tuple[str, int | None] = ("", None)
+        self._failures = Failures(policy, now)
         self._saving, self._checkpoint = Saving(policy.checkpoint_s, now), checkpoint
         self._stop = self._anew = False
         for fact in facts:
@@ -120,7 +72,6 @@ class Run:
         self._room = 0
         self._fenced: dict[str, None] = {}
         self._finished: set[int] = set()
-        self._budget = Budget(policy.failures, policy.window_s)
         self.heartbeats = Heartbeats(interval_s=policy.heartbeat_s, floor_s=policy.silence_s)
         self._grow_at: float | None = None
         self._rest_until = now
@@ -209,14 +160,16 @@ class Run:
             if self._finished >= self.members.keys():
                 return self._end("")
             self._saving.hear(status.verdict)
+        elif self.stage == Stage.HALT and _rolls_back(status) and not self._anew:
+            self._anew = True  # another failure came first
+            return self._open(now)
         if self._is_behind(status):
             return self._orders_to([status.host])
         self._waiting.pop(status.host, None)
         if status.parts:
             return [*self._saving.collect(status, self.members)]
-        if self.stage == Stage.HALT and not self._waiting and not self._too_few:
-            return self._go_on(now)
-        return self._consider_growth(now)
+        ready = self.stage == Stage.HALT and not self._waiting and not self._too_few
+        return self._go_on(now) if ready else self._consider_growth(now)
 
     def _is_behind(self, status: Status) -> bool:
         """Whether an agent has not done, or heard of, all that it should."""
@@ -234,17 +187,13 @@ class Run:
         }
         rank, failure = next(iter(status.failed.items()))  # the first to fail is to blame
         start = None if self.start is None else self.start.step
-        soon = now - self._went_on_at < self.policy.repeat_s
-        again = failure.repeatable and soon and (failure.cause, start) == self._last_failure
-        self._repeats = self._repeats + 1 if again else 0
-        self._last_failure, self.culprit = (failure.cause, start), (rank, failure)
-        self._anew |= any(failure.rollback for failure in status.failed.values())
+        self.culprit = (rank, failure)
+        self._anew |= _rolls_back(status)
         what = f"rank {rank} {failure.cause}"
         if failure.fatal:
             return self._end(what)
-        if self._repeats >= self.policy.repeats > 0:
-            return self._end(f"{what}, {self._repeats + 1} times {self.policy.getting_nowhere}")
-        return self._lose(what, now)
+        repeated = self._failures.repeated(rank, failure, start, now)
+        return self._end(repeated) if repeated else self._lose(what, now)
 
     def _welcome_back(self, now: float, *hosts: str) -> list[RunAction]:
         """After a restart: once no more is to be heard, go on if all have gone on meanwhile."""
@@ -252,10 +201,12 @@ class Run:
             self._waiting.pop(host, None)
         if self._waiting:
             return []
+        known = [self._hosts[host] for host in self._member_hosts if host in self._hosts]
+        if any((each.generation, each.stage) == (self.generation, Stage.RUN) for each in known):
+            self._anew = self.policy.anew
+        self._anew |= any(map(_rolls_back, known))
         if all(self._is_running(host) for host in self._member_hosts):
             self.stage, self._give_up_at = Stage.RUN, None
-            self._anew = self.policy.anew
-            known = [self._hosts[host] for host in self._member_hosts]
             return [action for status in known for action in self._hear_member(status, now)]
         return self._open(now)
 
@@ -302,11 +253,8 @@ class Run:
     def _lose(self, what: str, now: float) -> list[RunAction]:
         """Go on without what was lost, unless that was once too often."""
         self._rest_until = now + self.policy.rest_s
-        if self._budget.spend(now):
-            return self._open(now)
-        limit, window = self.policy.failures, self.policy.window_s
-        often = f", the last of more than {limit} failures in {window:.0f} s" if limit else ""
-        return self._end(what + often)
+        too_many = self._failures.too_many(what, now)
+        return self._end(too_many) if too_many else self._open(now)
 
     def _consider_growth(self, now: float) -> list[RunAction]:
         """Use new room: at once if that makes the world full, else when more had time to come."""
@@ -345,7 +293,7 @@ class Run:
 
     def _go_on(self, now: float) -> list[RunAction]:
         """All stand still: have them settle the step in hand and go on."""
-        self._went_on_at = now
+        self._failures.went_on(now)
         reports = [self._hosts[host] for host in self._member_hosts]
         self.start = settle(self.members, reports, self._checkpoint)
         self.stage, self._anew = Stage.RUN, self.policy.anew
@@ -386,6 +334,11 @@ class Run:
             )
             for host in hosts
         ]
+
+
+def _rolls_back(status: Status) -> bool:
+    """Whether a worker has failed in a way that leaves no worker's state to be trusted."""
+    return any(failure.rollback for failure in status.failed.values())
 
 
 def _by_host(members: Mapping[int, str]) -> dict[str, tuple[int, ...]]:

@@ -6,7 +6,7 @@ import gc
 from dataclasses import dataclass
 from typing import Final
 
-from holdfast.core.run import Policy
+from holdfast.core.policy import Policy
 from holdfast.testing.cluster import Cluster
 from holdfast.testing.simulation import Simulation
 from holdfast.testing.storm import burst

@@ -13,7 +13,7 @@ from typing import Literal
 import yaml
 from pydantic import BaseModel, ConfigDict
 
-from holdfast.core.run import Policy
+from holdfast.core.policy import Policy
 from holdfast.testing.cluster import Cluster
 from holdfast.testing.simulation import Simulation
 

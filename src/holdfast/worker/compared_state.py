@@ -57,6 +57,7 @@ class ComparedState:
 
     def arrived(self, progress: Progress) -> None:
         """Note the state that another worker or a checkpoint has given, or the initial one."""
+        self.comparison.begin(progress.step)
         self._noted = self._whole(progress)
 
     def check_arrived(self, progress: Progress) -> None:

@@ -35,6 +35,10 @@ class Comparison:
         replica: This worker's.
         group: The workers.
         step: Steps committed, when all replicas are known to be equal.
+
+    Attributes:
+        in_doubt: Whether replicas have been found to differ, so that this one, too, may hold what a
+            wrong one has contributed.
     """
 
     def __init__(self, replica: Replica, group: SharedMemoryGroup, step: int) -> None:
@@ -42,7 +46,12 @@ class Comparison:
         size = replica.flat.numel()
         cuts = [size * at // NUM_SLICES // ALIGNMENT * ALIGNMENT for at in range(NUM_SLICES)]
         self._slices = list(zip(cuts, [*cuts[1:], size], strict=True))
+        self.begin(step)
+
+    def begin(self, step: int) -> None:
+        """Note that all replicas are equal, because all have come from one, after `step` steps."""
         self._equal_at, self._buffers_equal_at = [step] * NUM_SLICES, step
+        self.in_doubt = False
 
     def digest(self, step: int) -> int:
         """What this worker brings to the comparison in `step`."""
@@ -71,7 +80,7 @@ class Comparison:
         digests = self._group.barrier(Meeting.COMPARE, step, self._replica.digest())
         if len(set(digests)) > 1:
             self._blame(step, digests, [whole], f"after step {step}")
-        self._equal_at, self._buffers_equal_at = [step] * NUM_SLICES, step
+        self.begin(step)
 
     def _compared_in(self, step: int) -> list[Compared]:
         at = step % NUM_SLICES
@@ -84,6 +93,7 @@ class Comparison:
         self, step: int, digests: Sequence[int], ranges: Sequence[Compared], seen: str
     ) -> NoReturn:
         """Find out what differs and on whom, and have one worker tell; `seen` says when."""
+        self.in_doubt = True
         group = self._group
         name, since = self._first_difference(step, ranges)
         since = min(group.barrier(Meeting.COMPARE, step, since))  # who has joined knows less

@@ -168,6 +168,8 @@ class Member:
             JobError: The members train different things.
         """
         while True:
+            if self._compared is not None and self._compared.comparison.in_doubt:
+                self._committed = None
             release = self._seat.await_release(self._committed)
             with contextlib.suppress(Aborted):
                 self._enter(release)
@@ -298,7 +300,7 @@ class Member:
             self.evaluator = Evaluator(
                 self.group, sections.evaluation, batch_size=self.job.batch, device=self.device
             )
-        elif self.order is None:  # the loop has not begun
+        elif release.donors.get(self.group.rank) != self.group.rank:
             self._state.arrived(self.progress)
         if isinstance(self._stepper, Stepper):
             self._stepper.share_out(

@@ -1,0 +1,102 @@
+"""Failures that make all states untrustworthy, and when there was one too many."""
+
+import dataclasses
+
+import pytest
+
+from holdfast.core.actions import Ended, Opened, Record
+from holdfast.core.events import Reported
+from holdfast.core.failures import Failures
+from holdfast.core.policy import Policy
+from holdfast.core.protocol import Failure, Stage, Status
+from holdfast.core.run import Run
+
+POLICY = Policy(world_size=3, min_workers=3)
+WRONG = Failure(cause="has another weight", repeatable=True, rollback=True)
+KILLED = Failure(cause="was killed")
+HOSTS = {0: "a", 1: "b", 2: "c"}
+
+
+class Cluster:
+    """Three hosts with a worker each, in what they tell a coordinator."""
+
+    def __init__(self, run):
+        self.run = run
+        self.statuses = {h: Status(host=h, number=0, room=1, stage=Stage.IDLE) for h in "abc"}
+
+    def tell(self, host, **fields):
+        old = self.statuses[host]
+        new = dataclasses.replace(old, number=old.number + 1, **fields)
+        self.statuses[host] = new
+        return self.run.handle(Reported(new), now=float(new.number))
+
+    def tell_all(self, **fields):
+        return [action for host in "abc" for action in self.tell(host, **fields)]
+
+
+def opened(actions):
+    return [each.fact for each in actions if isinstance(each, Record)]
+
+
+def running(run):
+    """A cluster whose workers train in generation 5, after a restart of the coordinator."""
+    cluster = Cluster(run)
+    cluster.tell_all(generation=5, stage=Stage.RUN)
+    assert run.stage == Stage.RUN
+    return cluster
+
+
+def test_a_wrong_replica_restarts_all_though_the_coordinator_was_away_meanwhile():
+    cluster = Cluster(Run(POLICY, [Opened(5, HOSTS)], 0.0))
+    cluster.tell("a", generation=5, stage=Stage.RUN)
+    cluster.tell("b", generation=5, stage=Stage.RUN)
+    (fact,) = opened(cluster.tell("c", generation=5, stage=Stage.RUN, failed={2: WRONG}))
+    assert fact == Opened(6, HOSTS, anew=True)
+
+
+def test_a_wrong_replica_restarts_all_though_another_failure_was_told_before():
+    cluster = running(Run(POLICY, [Opened(5, HOSTS)], 0.0))
+    (first,) = opened(cluster.tell("a", failed={0: KILLED}))
+    assert first == Opened(6, HOSTS, anew=False)
+    (second,) = opened(cluster.tell("c", failed={2: WRONG}))
+    assert second == Opened(7, HOSTS, anew=True)
+    assert opened(cluster.tell("c", failed={2: WRONG})) == []  # the same report again
+
+
+def test_all_are_restarted_once_and_not_again_after_a_restart_of_the_coordinator():
+    cluster = running(Run(POLICY, [Opened(5, HOSTS, anew=True)], 0.0))
+    (fact,) = opened(cluster.tell("a", failed={0: KILLED}))
+    assert fact == Opened(6, HOSTS, anew=False)
+    cluster = Cluster(Run(POLICY, [Opened(5, HOSTS, anew=True)], 0.0))
+    cluster.tell("a", generation=5, stage=Stage.RUN)
+    cluster.tell("b", generation=5, stage=Stage.RUN)
+    (fact,) = opened(cluster.tell("c", generation=5, stage=Stage.RUN, failed={2: KILLED}))
+    assert fact == Opened(6, HOSTS, anew=False)
+    cluster = Cluster(Run(POLICY, [Opened(5, HOSTS, anew=True)], 0.0))
+    (fact,) = opened(cluster.tell_all(generation=4, stage=Stage.HALT))
+    assert fact == Opened(6, HOSTS, anew=True)  # it was not carried out
+
+
+def test_a_rank_that_goes_wrong_from_one_checkpoint_on_ends_the_run_whatever_the_step():
+    failures = Failures(POLICY, 0.0)
+    assert not failures.repeated(2, WRONG, 40, 1.0)
+    assert not failures.repeated(2, dataclasses.replace(WRONG, cause="step 50"), 40, 70.0)
+    last = dataclasses.replace(WRONG, cause="step 60")
+    reason = failures.repeated(2, last, 40, 140.0)
+    assert reason == "rank 2 step 60, 3 times without a checkpoint in between"
+
+
+@pytest.mark.parametrize(("rank", "start"), [(1, 40), (2, 50)])
+def test_another_rank_or_a_newer_checkpoint_is_not_the_same_failure(rank, start):
+    failures = Failures(POLICY, 0.0)
+    for _ in range(2):
+        assert not failures.repeated(2, WRONG, 40, 1.0)
+    assert not failures.repeated(rank, WRONG, start, 2.0)
+
+
+def test_a_fatal_failure_ends_the_run_at_once():
+    cluster = running(Run(POLICY, [Opened(5, HOSTS)], 0.0))
+    failed = {1: dataclasses.replace(KILLED, fatal=True)}
+    (fact,) = opened(cluster.tell("b", failed=failed))
+    assert isinstance(fact, Ended)
+    assert fact.reason == "rank 1 was killed"
