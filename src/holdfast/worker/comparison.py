@@ -102,7 +102,8 @@ class Comparison:
         usual = next(rank for rank in group.members if rank not in odd)
         known = 2 * count > len(digests)
         if group.rank == odd[0]:
-            others = "most other ranks" if known else f"rank {usual}, one of which is wrong"
+            most = "every other rank" if len(odd) == 1 else "most other ranks"
+            others = most if known else f"rank {usual}, one of which is wrong"
             raise ReplicaError(
                 f"has another {name} than {others}: it was equal after step {since} and differs "
                 f"{seen}. Either the memory of its host is bad, or the code changes the "

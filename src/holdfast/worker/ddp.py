@@ -27,7 +27,7 @@ from holdfast.collectives.slot import LOSS, WEIGHT
 from holdfast.core import tree
 from holdfast.data.dataset import seed_everything
 from holdfast.errors import JobError
-from holdfast.job.spec import NonFinite
+from holdfast.job.spec import Job
 from holdfast.transport.shared_memory import Meeting, SharedMemoryGroup
 from holdfast.worker.buffers import Buffers
 from holdfast.worker.committed import Brought, Committed, check_user_states, commit_step
@@ -69,9 +69,7 @@ class DdpStepper:
         sections: The shared memory; its slots hold no gradient.
         comparison: Of the replica with those of others.
         group: The workers.
-        port: Where they meet; 0 takes a free port.
-        clip_norm: The longest gradient, or None.
-        non_finite: What to do with a gradient that is not finite; none is computed again.
+        job: Says where they meet, and what is to be done with a gradient.
 
     Raises:
         JobError: The port is taken.
@@ -84,18 +82,15 @@ class DdpStepper:
         sections: Sections,
         comparison: Comparison,
         group: SharedMemoryGroup,
-        *,
-        port: int,
-        clip_norm: float | None,
-        non_finite: NonFinite,
+        job: Job,
     ) -> None:
         self._replica, self._comparison, self._group = replica, comparison, group
-        self._clip_norm, self._non_finite = clip_norm, non_finite
+        self._clip_norm, self._non_finite = job.clip_norm, job.non_finite
         device = replica.flat.device
         own_gpus = device.type == "cuda" and torch.cuda.device_count() >= len(group.members)
         dist.init_process_group(
             "nccl" if own_gpus else "gloo",
-            store=meet(group, port),
+            store=meet(group, job.port),
             rank=group.rank,
             world_size=len(group.members),
         )

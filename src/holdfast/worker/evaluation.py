@@ -6,7 +6,7 @@ the job's size. Weighted sums are written down a row a stretch and added in row 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -53,6 +53,7 @@ class Evaluator:
     Args:
         group: The workers.
         table: Where the sums are written down, shared.
+        modules: Put into evaluation mode meanwhile; `measure` may use them next to the model.
         batch_size: Samples measured at a time.
         device: Where the model is.
     """
@@ -62,10 +63,11 @@ class Evaluator:
         group: SharedMemoryGroup,
         table: EvaluationTable,
         *,
+        modules: Sequence[nn.Module],
         batch_size: int,
         device: torch.device,
     ) -> None:
-        self._group, self._table = group, table
+        self._group, self._table, self._modules = group, table, modules
         self._batch_size, self._device = batch_size, device
 
     def evaluate(
@@ -75,7 +77,7 @@ class Evaluator:
 
         Args:
             shards: The stretches that this worker measures.
-            model: Put into evaluation mode meanwhile.
+            model: What `measure` is called with.
             dataset: What to measure on.
             measure: Means over one batch, by name; the same names for every batch.
             step: Steps committed so far.
@@ -86,8 +88,9 @@ class Evaluator:
         """
         group, rows = self._group, self._table.rows
         group.arena.enter(group.rank, Phase.EVALUATE)
-        modes = [(module, module.training) for module in model.modules()]
-        model.eval()
+        modes = [(part, part.training) for module in self._modules for part in module.modules()]
+        for module in self._modules:
+            module.eval()
         try:
             # Who measures what is not to show in the shard that this may be in the middle of.
             with torch.no_grad(), generators_kept():

@@ -297,8 +297,13 @@ class Member:
         if self._stepper is None:
             self._compared = ComparedState(self._assembly, self.group, self.progress)
             self._stepper = self._new_stepper(replica, sections, self._compared.comparison)
+            trained = self._assembly.trained
             self.evaluator = Evaluator(
-                self.group, sections.evaluation, batch_size=self.job.batch, device=self.device
+                self.group,
+                sections.evaluation,
+                modules=(trained.model, *trained.kept.values()),
+                batch_size=self.job.batch,
+                device=self.device,
             )
         elif release.donors.get(self.group.rank) != self.group.rank:
             self._state.arrived(self.progress)
@@ -351,7 +356,6 @@ class Member:
     def _new_stepper(
         self, replica: Replica, sections: Sections, comparison: Comparison
     ) -> Stepper | DdpStepper:
-        job = self.job
         assert self._assembly is not None
         if isinstance(self._assembly.callable, DdpModel):
             return DdpStepper(
@@ -360,19 +364,9 @@ class Member:
                 sections,
                 comparison,
                 self.group,
-                port=job.port,
-                clip_norm=job.clip_norm,
-                non_finite=job.non_finite,
+                self.job,
             )
-        return Stepper(
-            replica,
-            sections,
-            comparison,
-            self.group,
-            clip_norm=job.clip_norm,
-            non_finite=job.non_finite,
-            verify=job.verify,
-        )
+        return Stepper(replica, sections, comparison, self.group, self.job)
 
     def _note(self, committed: Committed) -> None:
         """Write down a committed step."""

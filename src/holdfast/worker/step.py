@@ -25,7 +25,7 @@ from holdfast.core import tree
 from holdfast.core.plan import Plan
 from holdfast.data.dataset import seed_everything
 from holdfast.errors import JobError
-from holdfast.job.spec import NonFinite, Verify
+from holdfast.job.spec import Job
 from holdfast.transport.shared_memory import Meeting, SharedMemoryGroup
 from holdfast.worker import injection
 from holdfast.worker.buffers import Buffers
@@ -47,9 +47,7 @@ class Stepper:
         sections: The shared memory.
         comparison: Of the replica with those of others.
         group: The workers.
-        clip_norm: The longest gradient, or None.
-        non_finite: What to do with a gradient that is not finite.
-        verify: What else to check.
+        job: Says what is to be done with a gradient.
     """
 
     def __init__(
@@ -58,14 +56,11 @@ class Stepper:
         sections: Sections,
         comparison: Comparison,
         group: SharedMemoryGroup,
-        *,
-        clip_norm: float | None,
-        non_finite: NonFinite,
-        verify: Verify,
+        job: Job,
     ) -> None:
         self._replica, self._sections, self._group = replica, sections, group
         self._comparison = comparison
-        self._clip_norm, self._non_finite = clip_norm, non_finite
+        self._clip_norm, self._non_finite = job.clip_norm, job.non_finite
         layout = sections.slot_layout
         self._names = layout.parameter_names
         self._parameters = [replica.parameters[name] for name in self._names]
@@ -81,7 +76,7 @@ class Stepper:
             layout=layout,
             num_leaves=sections.num_leaves,
         )
-        self._verification = Verification(group, sections.verification, verify.recompute)
+        self._verification = Verification(group, sections.verification, job.verify.recompute)
         self._shard: CurrentShard | None = None
         self._recheck: Recheck | None = None
         self._members, self._one_unit, self._lone = group.members, False, False

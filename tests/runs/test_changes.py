@@ -1,0 +1,70 @@
+"""What user code changes between two steps stays, on every worker and in the checkpoint."""
+
+import pytest
+from test_resume_checks import back_to
+from test_user_state import own
+
+from conftest import TASKS, events_of
+from holdfast.checkpoint import manifest
+from holdfast.errors import JobError
+
+pytestmark = pytest.mark.slow
+
+CHANGES = TASKS.parent / "change_tasks.py"
+
+
+def changing(name, **keys):
+    return own(name, task=f"{CHANGES}:{name}", **keys)
+
+
+def test_an_optimizer_may_keep_a_gradient_that_it_has_written_to(train):
+    one = train(**changing("keeping_gradients", workers=1))
+    assert train(**changing("keeping_gradients"))["weights_sha256"] == one["weights_sha256"]
+
+
+@pytest.mark.parametrize("every_steps", [0, 4])
+def test_buffers_may_be_changed_after_a_step_and_after_the_loop(train, tmp_path, every_steps):
+    keys = {"checkpoint": {"every_steps": every_steps}}
+    alone = train(**changing("annealing", workers=1, **keys))
+    run, deaths = tmp_path / "run", [(5, 1, str(tmp_path / "mark"))]
+    killed = train(run, **changing("annealing", params={"deaths": deaths}, **keys))
+    assert killed["weights_sha256"] == alone["weights_sha256"]
+    assert len([e for e in events_of(run) if e["event"] == "worker-exited" and e["loss"]]) == 1
+    again = train(run, resume=True, **changing("annealing", params={"deaths": deaths}, **keys))
+    assert again["weights_sha256"] == alone["weights_sha256"]
+    (newest, *_) = manifest.committed(run / "checkpoints")
+    assert manifest.step_of(newest) == 8
+
+
+def test_buffers_may_be_changed_with_ddp_too(train):
+    assert train(**changing("annealing", sync="ddp"))["steps"] == 8
+
+
+def test_a_run_that_continues_must_not_begin_with_other_weights(train, tmp_path):
+    keys = changing("replacing_weights", checkpoint={"every_steps": 4, "keep": 9})
+    train(tmp_path / "run", **keys)
+    back_to(tmp_path / "run", 4)
+    with pytest.raises(JobError, match="the model was changed after the state of step 4"):
+        train(tmp_path / "run", resume=True, **keys)
+
+
+def test_state_survives_a_death_before_the_loop_of_a_resumed_run(train, tmp_path):
+    keys = {"params": {"mark": str(tmp_path / "mark")}, "checkpoint": {"every_steps": 4, "keep": 9}}
+    whole = train(tmp_path / "run", **changing("counting", **keys))
+    back_to(tmp_path / "run", 4)
+    again = train(tmp_path / "run", resume=True, **changing("counting", **keys))
+    assert again["weights_sha256"] == whole["weights_sha256"]
+    lost = [e for e in events_of(tmp_path / "run") if e["event"] == "worker-exited" and e["loss"]]
+    assert [each["rank"] for each in lost] == [1]
+
+
+@pytest.mark.parametrize(
+    ("task", "message"),
+    [
+        ("scheduler_after_joining", "a scheduler .* give it to session.keep"),
+        ("keeping_too_much", "the user state takes .* bytes, most of it in kept"),
+    ],
+)
+def test_what_would_be_lost_is_refused(train, task, message):
+    with pytest.raises(JobError, match=message):
+        train(**changing(task))
