@@ -66,6 +66,7 @@ def sampled(cases, *kept):
     """The parameters of an exhaustive test: `make test` runs the cases at the positions `kept`,
     `make soak` the others.
     """
+    assert all(position < len(cases) for position in kept), "a position without a case"
     return [case if position in kept else _soaked(case) for position, case in enumerate(cases)]
 
 

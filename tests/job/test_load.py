@@ -37,6 +37,7 @@ def test_overrides_reach_into_the_job():
             "numerics=exactly",
             "numerics: input should be 'exact', 'portable' or 'fast', not 'exactly'",
         ),
+        ("verify.recompute=1e-9", "verify.recompute: must be 0, or at least 0.000001"),
         ("model.name=vit", "model.name: input should be 'mlp', 'cnn', 'resnet18', 'resnet50', "),
         ("data={}", "data.name: input should be 'digits', 'synthetic-images', "),
         ("data=digits", "data: input should be a mapping of keys to values, not 'digits'"),

@@ -210,11 +210,19 @@ def test_two_outcomes_are_compared_in_words(reference, other, words):
 def test_an_outcome_is_read_from_an_answer_and_metrics():
     line = STEP | {"step": 1, "seconds": 0.1, "phases": {}}
     answer = {"status": "finished", "weights_sha256": "abc"}
-    exited = {"event": "worker-exited", "rank": 0, "cause": "raised KeyError"}
+    exited = {"event": "worker-exited", "rank": 0, "loss": True}
+    killed = exited | {"cause": "was killed by SIGKILL", "status": -9}
     read = Outcome.of(
         answer,
         [line, {"step": 1, "evaluation": {"right": 1.0}}],
-        [{"event": "run-started"}, exited | {"status": -9}, exited | {"status": 1, "rank": 2}],
+        [
+            {"event": "run-started"},
+            killed,
+            killed | {"rank": 1, "loss": False},
+            killed | {"rank": 3},
+            exited | {"cause": "raised KeyError", "status": 1, "rank": 2},
+            exited | {"cause": "hung: it did nothing", "status": -9, "rank": 4},
+        ],
         kills=1,
     )
     assert read == Outcome(
@@ -222,7 +230,11 @@ def test_an_outcome_is_read_from_an_answer_and_metrics():
         steps={1: STEP | {"skipped": None}},
         evaluations={1: {"right": 1.0}},
         kills=1,
-        casualties=("rank 2 raised KeyError",),
+        casualties=(
+            "rank 3 was killed by SIGKILL",
+            "rank 2 raised KeyError",
+            "rank 4 hung: it did nothing",
+        ),
     )
     stopped = Outcome.of({"status": "stopped"}, [], [], kills=0)
     assert (stopped.error, stopped.weights) == ("stopped", "")

@@ -18,8 +18,8 @@ from holdfast.wire.channel import Channel
 from holdfast.wire.messages import AnyMessage, Attach, Fork, Forked, Prepare, Ready, Vacated
 
 START_TIMEOUT_S: Final = 120.0
-READY_TIMEOUT_S: Final = 300.0
-"""Longer than all that its owner lets it do before."""
+READY_TIMEOUT_S: Final = 3 * START_TIMEOUT_S + 30
+"""Longer than it may take to start, to start again with other variables, and to import."""
 FORK_TIMEOUT_S: Final = 30.0
 VACATE_TIMEOUT_S: Final = 30.0
 END_TIMEOUT_S: Final = 5.0

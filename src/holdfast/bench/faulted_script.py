@@ -69,8 +69,12 @@ class Launch:
         self._mark = f"HOLDFAST_BENCH_{uuid.uuid4().hex}"
 
     def __enter__(self) -> Self:
-        for command in self._commands:
-            self._processes.append(self._start(command))
+        try:
+            for command in self._commands:
+                self._processes.append(self._start(command))
+        except OSError:
+            self.__exit__()
+            raise
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -11,6 +11,7 @@ system itself. Accelerate is not among them: it has no restarts of its own.
 from __future__ import annotations
 
 import random
+import shutil
 import signal
 import socket
 import subprocess
@@ -25,7 +26,7 @@ import holdfast
 from holdfast.bench import launched
 from holdfast.bench.faulted_script import Command, Recovery, time_recovery
 from holdfast.bench.struck_run import WORKERS
-from holdfast.errors import JobError
+from holdfast.errors import HoldfastError, JobError
 
 RECOVERY_TIMEOUT_S: Final = 90.0
 """Longer than the default timeouts of torchft (60 s); others that exceed it take minutes."""
@@ -102,7 +103,10 @@ def _torchrun(python: str, options: Sequence[str]) -> list[Command]:
 def _torchft(python: str, options: Sequence[str], *timeouts: str) -> list[Command]:
     with socket.create_server(("127.0.0.1", 0)) as probe:
         address = f"127.0.0.1:{probe.getsockname()[1]}"
-    lighthouse = [str(Path(python).parent / "torchft_lighthouse"), "--bind", address]
+    program = shutil.which("torchft_lighthouse", path=Path(shutil.which(python) or python).parent)
+    if program is None:
+        raise HoldfastError(f"torchft_lighthouse is not installed beside {python}")
+    lighthouse = [program, "--bind", address]
     environment = {**IMPORTABLE, **ONE_THREAD, "TORCHFT_LIGHTHOUSE": f"http://{address}"}
     replica = [python, "-m", "holdfast.bench.peer_torchft", *options, "--replica"]
     return [

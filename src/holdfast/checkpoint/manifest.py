@@ -27,7 +27,7 @@ from typing import Any, Final, Self
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from holdfast.arena.layout import Entry, Layout
+from holdfast.arena.layout import ITEM_BYTES, Entry, Layout
 from holdfast.checkpoint import parts
 from holdfast.errors import CheckpointError
 
@@ -147,6 +147,12 @@ class Manifest(Header):
             raise CheckpointError(f"{directory / MANIFEST} does not match its own digest")
         if directory.name != directory_name(self.step):
             raise CheckpointError(f"{directory} holds the checkpoint of step {self.step}")
+        unknown = [each.dtype for each in self.tensors if each.dtype not in ITEM_BYTES]
+        if unknown:
+            raise CheckpointError(
+                f"{directory / MANIFEST} has a tensor of dtype {unknown[0]!r:.40}, which this "
+                "version of holdfast does not know"
+            )
         self._check_parts(directory)
         for part in self.parts:
             path = directory / part.file

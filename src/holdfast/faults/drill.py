@@ -288,14 +288,12 @@ def other_worlds(job: Job, seed: int) -> list[World]:
     sizes = [size for size in (job.workers - 1, job.workers + 1) if 1 <= size <= job.shards]
     if job.shards == 1:
         raise JobError("--worlds needs two shards or more, to have two workers share them")
-    first = random.Random(f"{seed} worlds").choice(
-        [count for count in range(1, job.shards) if abs(2 * count - job.shards) > 1]
-        or [job.shards - 1]
-    )
-    return [
-        *(World(workers=size) for size in sizes),
-        World(workers=2, shares=(first, job.shards - first)),
-    ]
+    uneven = [count for count in range(1, job.shards) if abs(2 * count - job.shards) > 1]
+    plans = []
+    if uneven:  # of two or three shards, every plan for two workers is as even as it can be
+        first = random.Random(f"{seed} worlds").choice(uneven)
+        plans = [World(workers=2, shares=(first, job.shards - first))]
+    return [*(World(workers=size) for size in sizes), *plans]
 
 
 def fitting(job: Job) -> tuple[list[Kind], list[Policy]]:
@@ -325,6 +323,8 @@ def check(job: Job, kinds: Sequence[Kind], policies: Sequence[Policy]) -> None:
 
 def _check_all(asked: Sequence[str], possible: Sequence[str], job: Job) -> None:
     odd = [word for word in asked if word not in possible]
+    if "corrupt" in odd and job.workers == 1:
+        raise JobError("corrupt needs two workers or more: there is no replica to compare with")
     if odd:
         raise JobError(
             f"{odd[0]} would change the weights with sync={job.sync}, numerics={job.numerics} and "

@@ -12,6 +12,7 @@ from pydantic import BeforeValidator, Field, ValidationInfo, field_validator, mo
 from pydantic_core import PydanticCustomError
 
 from holdfast.core.plan import Plan
+from holdfast.core.verification import LEAST_SHARE
 from holdfast.errors import JobError
 from holdfast.job.data import Data
 from holdfast.job.models import Model
@@ -70,8 +71,15 @@ class Verify(Spec):
 
     recompute: Annotated[float, Field(ge=0, le=1)] = 0.0
     """The share of shards that another worker computes too, and compares, before a step commits;
-    one in N, where N is the largest prime that is not above 1 / recompute. A lone worker checks
-    nothing."""
+    one in N, where N is the largest prime that is not above 1 / recompute. 0, or at least 0.000001.
+    A lone worker checks nothing."""
+
+    @field_validator("recompute")
+    @classmethod
+    def _is_within_reach(cls, share: float) -> float:
+        if 0 < share < LEAST_SHARE:
+            raise ValueError(f"must be 0, or at least {LEAST_SHARE:f}")
+        return share
 
 
 class Restarts(Spec):

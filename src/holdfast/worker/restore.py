@@ -189,5 +189,5 @@ def _load(found: _Verified, replica: Replica, changed: list[str]) -> Progress:
 def _set_aside(passed_over: Sequence[Path]) -> None:
     """Make way for new checkpoints of these steps; every member of a host tries to."""
     for directory in passed_over:
-        with contextlib.suppress(FileNotFoundError):
+        with contextlib.suppress(OSError):  # gone, or the disk is: then the next write tells
             manifest.set_aside(directory)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import signal
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -16,6 +16,7 @@ REFUSALS: Final = ("JobError", "NonFiniteError")
 """Errors by which a job may be refused, if every configuration refuses it."""
 EXPECTED_STATUSES: Final = (0, LEFT_STATUS, -signal.SIGKILL)
 """How workers end that have finished, that were told to leave, and that were killed."""
+KILLED: Final = "was killed by SIGKILL"
 COMPARED: Final = ("loss", "norm", "lr", "epoch", "samples", "logged", "skipped")
 
 
@@ -65,12 +66,20 @@ class Outcome:
                 line["step"]: line["evaluation"] for line in lines if "evaluation" in line
             },
             kills=kills,
-            casualties=tuple(
-                f"rank {event['rank']} {event['cause']}"
-                for event in events
-                if event["event"] == "worker-exited" and event["status"] not in EXPECTED_STATUSES
-            ),
+            casualties=tuple(_casualties(events, kills)),
         )
+
+
+def _casualties(events: Iterable[Mapping[str, Any]], kills: int) -> Iterator[str]:
+    """Workers that have ended otherwise than by finishing, by leaving, and by planned kills."""
+    left = kills
+    for event in events:
+        if event["event"] != "worker-exited":
+            continue
+        as_planned = event["loss"] and event["cause"] == KILLED and left > 0
+        left -= as_planned
+        if event["status"] not in EXPECTED_STATUSES or (event["loss"] and not as_planned):
+            yield f"rank {event['rank']} {event['cause']}"
 
 
 def problem(reference: Outcome, other: Outcome) -> str:

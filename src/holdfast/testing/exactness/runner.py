@@ -5,6 +5,7 @@ Each lane is a `holdfast.engines.batch`, which keeps its fork server from run to
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import select
@@ -87,8 +88,9 @@ class _Lane:
         request = {"job": job, "run_dir": str(run_dir), "resume": resume}
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        self._process.stdin.write(json.dumps(request).encode() + b"\n")
-        self._process.stdin.flush()
+        with contextlib.suppress(BrokenPipeError):  # it has ended: there is no answer
+            self._process.stdin.write(json.dumps(request).encode() + b"\n")
+            self._process.stdin.flush()
         ready = select.poll()
         ready.register(self._process.stdout, select.POLLIN)
         if not ready.poll(1000 * timeout_s):
@@ -104,7 +106,8 @@ class _Lane:
     def close(self) -> None:
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        self._process.stdin.close()
+        with contextlib.suppress(BrokenPipeError):
+            self._process.stdin.close()
         self._process.stdout.close()
         self._process.wait()
 
