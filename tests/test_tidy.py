@@ -63,7 +63,7 @@ def test_nothing_that_crosses_a_file_or_a_wire_is_run():
         if path.name != "cifar.py"  # it reads pickles with an unpickler that runs nothing
         for line in path.read_text().splitlines()
         if forbidden.search(line)
-        and "model.eval()" not in line
+        and ".eval()" not in line
         and (path.name, line.split("#")[0].strip()) != ("program.py", "exec(code, vars(main))")
     ]
     assert found == []
