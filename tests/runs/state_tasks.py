@@ -216,8 +216,9 @@ def altered(session):
     for shard in session.shards(DATA, epochs=6):
         rank = session._member.group.rank
         if shard.step == 5 and rank == 1 and is_first(session.job.params["mark"]):
-            with torch.no_grad():
-                getattr(model, "module", model)[3].weight[0, 0] += 1.0
+            getattr(model, "module", model)[3].weight.data[0, 0] += 1.0
+        if shard.step > 5:
+            die_once(session, shard)
         session.backward(F.cross_entropy(model(shard.x), shard.y))
 
 

@@ -1,5 +1,7 @@
 """Replicas that differ are found, named and undone; wrong gradients are found by verification."""
 
+import os
+
 import pytest
 from test_user_state import own
 
@@ -35,6 +37,22 @@ def test_an_altered_weight_is_found_before_a_checkpoint_and_undone(train, tmp_pa
         assert "one of which is wrong" in first["cause"]
     generations = [e for e in events_of(tmp_path / "run") if e["event"] == "generation"]
     assert (generations[1]["restored"], generations[1]["step"]) == (True, 4)
+
+
+@pytest.mark.parametrize(("workers", "rank"), [(2, 0), (2, 1), (3, 1)])
+@pytest.mark.parametrize("policy", sampled(["replace", "shrink"], 0))
+def test_what_differs_is_found_though_a_worker_is_lost_before(
+    train, tmp_path, workers, rank, policy
+):
+    """One of two that differ is lost, and the other one gives its state to the replacement."""
+    whole = train(**own("altered", workers=1, params={"mark": os.devnull}))
+    deaths = [(6, rank, str(tmp_path / "death"))]
+    params = {"mark": str(tmp_path / "mark"), "deaths": deaths}
+    keys = {"workers": workers, "params": params, "on_failure": policy}
+    broken = train(tmp_path / "run", **own("altered", **keys))
+    assert broken["weights_sha256"] == whole["weights_sha256"]
+    assert "killed by SIGKILL" in lost(tmp_path / "run")[0]["cause"]
+    assert any("model.3.weight" in each["cause"] for each in lost(tmp_path / "run")[1:])
 
 
 def test_a_run_refused_for_its_replicas_resumes_to_the_right_weights(train, tmp_path):

@@ -119,16 +119,25 @@ class Replica:
             if id(buffer) in own
         ]
         with torch.no_grad():
-            for name, parameter in self._moved.items():
-                if not empty:
-                    self._views[name].copy_(parameter)
-                parameter.data = self._views[name]
-            for name, buffer in self.model.named_buffers():
-                self.buffers[name].copy_(buffer)
-            for name, buffer in kept_buffers.items():
-                self._views[name].copy_(buffer)
-        self.capture_modules()
-        self.capture_optimizer()
+            self._move_in(empty=empty)
+
+    def _move_in(self, *, empty: bool) -> None:
+        def home(name: str, tensor: torch.Tensor) -> torch.Tensor:
+            return self._views[name] if empty else self._views[name].copy_(tensor)
+
+        for name, moved in self._moved.items():
+            moved.data = home(name, moved.data)
+        for name, own in self.model.named_buffers():
+            home(MODEL + name, own)
+        for module, key, name in self._kept_places:
+            buffer = module._buffers[key]
+            assert buffer is not None
+            module._buffers[key] = home(name, buffer)
+        for parameter, state in self.optimizer.state.items():
+            for key, value in state.items():
+                if value is not None:
+                    name = optimizer_state.name_of(self._names[parameter], key)
+                    state[key] = home(name, value)
 
     def capture_modules(self) -> None:
         """Take in parameters and kept buffers that user code has bound to memory of its own.

@@ -55,6 +55,14 @@ class ComparedState:
                 "be given to another worker; keep large tensors in a module given to session.keep"
             )
 
+    def settle(self, progress: Progress) -> None:
+        """Note that nothing changes the replica until the next commit; see `worker.handover`."""
+        self._sections.settled[self._group.rank] = progress.step + 1
+
+    def unsettle(self) -> None:
+        """Note that user code may change the replica from now on."""
+        self._sections.settled[self._group.rank] = 0
+
     def arrived(self, progress: Progress) -> None:
         """Note the state that another worker or a checkpoint has given, or the initial one."""
         self.comparison.begin(progress.step)

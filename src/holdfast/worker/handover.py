@@ -4,6 +4,9 @@
     ───────────────────────────────────── STAGED ── COPIED
     who has none                           └─▶ replica ─┘
 
+What a worker has left in its place when it was lost is compared with the state that takes its
+place: a bit may have flipped in either, and the next comparison would come too late.
+
 All members write a letter with what they know. Whoever was left behind by something that workers do
 together between two steps, an evaluation say, takes that from the one who is furthest.
 """
@@ -18,7 +21,7 @@ import torch
 from holdfast.arena.pages import give_back
 from holdfast.arena.replica import Replica
 from holdfast.arena.tensors import copy_past_cache
-from holdfast.errors import JobError
+from holdfast.errors import JobError, ReplicaError
 from holdfast.transport.shared_memory import Meeting, SharedMemoryGroup
 from holdfast.wire.messages import Release
 from holdfast.worker.progress import Progress
@@ -55,6 +58,8 @@ class Handover:
         group, rank = self._group, self._group.rank
         donor = release.donors[rank]
         if donor == rank:
+            if rank == min(release.donors.values()):
+                self._check_lost(release)
             self._write_letter(progress)
             if any(giver == rank != taker for taker, giver in release.donors.items()):
                 self._stage()
@@ -62,7 +67,7 @@ class Handover:
         positions = group.barrier(Meeting.STAGED, release.step, position)
         furthest = group.members[positions.index(max(positions))]
         if donor != rank:
-            self._take(donor)
+            self._take(donor, release.step)
             found = Progress.taken_over(self._letter_of(furthest)["progress"])
             progress = progress.replaced_by(found)
         elif position < max(positions):
@@ -87,9 +92,47 @@ class Handover:
         if not self._in_arena:
             copy_past_cache(self._staged(self._group.rank), self._replica.flat)
 
-    def _take(self, donor: int) -> None:
-        self._replica.flat.copy_(self._staged(donor))
+    def _take(self, donor: int, step: int) -> None:
+        """Take the state of `donor` after `step` steps.
+
+        Raises:
+            ReplicaError: It differs from what the worker that was lost here has left.
+        """
+        rank = self._group.rank
+        if self._has_left(rank, step):
+            self._check_equal(rank, donor, step)
+        else:
+            self._replica.flat.copy_(self._staged(donor))
+        self._sections.settled[rank] = 0
         self._replica.restored(frozenset(self._letter_of(donor)["absent"]))
+
+    def _check_lost(self, release: Release) -> None:
+        """Compare this worker's state with what workers have left that nobody replaces.
+
+        Raises:
+            ReplicaError: One of them differs.
+        """
+        for rank in range(self._group.arena.world_size):
+            if rank not in release.members and self._has_left(rank, release.step):
+                self._check_equal(rank, self._group.rank, release.step)
+
+    def _has_left(self, rank: int, step: int) -> bool:
+        """Whether a lost worker has left its replica after `step` steps, whole."""
+        return self._in_arena and int(self._sections.settled[rank]) == step + 1
+
+    def _check_equal(self, lost: int, rank: int, step: int) -> None:
+        left, mine = self._staged(lost), self._staged(rank)
+        if torch.equal(left.view(torch.int64), mine.view(torch.int64)):
+            return
+        pieces = (
+            (each.name, slice(each.offset, each.end)) for each in self._replica.layout.entries
+        )
+        name = next(name for name, part in pieces if not torch.equal(left[part], mine[part]))
+        raise ReplicaError(
+            f"found that the lost rank {lost} had another {name} than rank {rank} after step "
+            f"{step}; one of the two is wrong. Either the memory of its host is bad, or the code "
+            "changes the model outside the optimizer and session.on_commit"
+        )
 
     def _staged(self, rank: int) -> torch.Tensor:
         return self._sections.replica(rank, self._replica.flat.numel())

@@ -127,6 +127,12 @@ class Member:
         self._after_commit = after_commit
         self.take_changes()
         self._state.check_arrived(self.progress)
+        self._state.settle(self.progress)
+
+    def end_loop(self) -> None:
+        """Note that user code may change the model from now on."""
+        self._state.unsettle()
+        self.group.arena.enter(self.group.rank, Phase.LEFT)
 
     def take_changes(self) -> None:
         """Make what user code has changed between two steps part of the run's state.
@@ -292,6 +298,7 @@ class Member:
         if release.donors:
             self._settle(release, replica, sections)
         else:
+            sections.settled[self.group.rank] = 0
             self._restore(release, replica)
         self._journal.take_up(self.progress, writes=self.group.place == 0)
         if self._stepper is None:
@@ -357,16 +364,10 @@ class Member:
         self, replica: Replica, sections: Sections, comparison: Comparison
     ) -> Stepper | DdpStepper:
         assert self._assembly is not None
+        parts = (sections, comparison, self.group, self.job)
         if isinstance(self._assembly.callable, DdpModel):
-            return DdpStepper(
-                replica,
-                self._assembly.callable,
-                sections,
-                comparison,
-                self.group,
-                self.job,
-            )
-        return Stepper(replica, sections, comparison, self.group, self.job)
+            return DdpStepper(replica, self._assembly.callable, *parts)
+        return Stepper(replica, *parts)
 
     def _note(self, committed: Committed) -> None:
         """Write down a committed step."""
@@ -391,6 +392,7 @@ class Member:
         )
         self._after_commit()
         self.take_changes()
+        self._state.settle(self.progress)
         self._committed = self.progress.step
         self.group.arena[self.group.rank, Word.SAMPLES] += samples
         self._journal.step(record, self._times.since_last())

@@ -34,6 +34,8 @@ class Sections:
 
     Attributes:
         letters: uint8[world_size, LETTER_BYTES]; see `worker.handover`.
+        settled: int64[world_size], the steps behind a worker's replica, plus one, while nothing may
+            change it; else 0. It outlasts the worker, as the replica does.
         tables: int64[world_size, nodes]; see `collectives.exact`.
         norms: float64[blocks].
         verification: int64[num_shards, columns]; see `worker.verification`.
@@ -65,6 +67,7 @@ class Sections:
                 Field("slots", "U8", (world_size, num_slots, slot_bytes)),
                 Field("replicas", "U8", (world_size, _paged(replica_bytes))),
                 Field("letters", "U8", (world_size, LETTER_BYTES)),
+                Field("settled", "I64", (world_size,)),
                 Field("tables", "I64", (world_size, tree.num_nodes(num_leaves))),
                 Field("norms", "F64", (num_blocks,)),
                 Field("verification", "I64", (num_shards, verification.COLUMNS)),
@@ -78,7 +81,7 @@ class Sections:
         self._private_root = torch.frombuffer(private, dtype=torch.uint8)
         self.private_gradients = Slot(self._private_root, self.slot_layout).gradients
         at = views(memory, layout)
-        self.verification = at["verification"]
+        self.verification, self.settled = at["verification"], at["settled"]
         self.tables, self.norms, self.letters = at["tables"], at["norms"], at["letters"]
         self.evaluation = EvaluationTable(at["evaluation"], at["evaluation names"])
         self._root, self._slots, self._replicas = at["root"], at["slots"], at["replicas"]

@@ -202,7 +202,7 @@ class Session:
             self._current = None
             stepper.abandon()
             loader.close()
-            member.group.arena.enter(member.group.rank, Phase.LEFT)
+            member.end_loop()
 
     def backward(self, loss: torch.Tensor, *, weight: float | None = None) -> None:
         """Record the gradient of the current shard.

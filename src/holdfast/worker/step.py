@@ -288,6 +288,7 @@ class Stepper:
 
     def _take_over(self, step: int, reduced: Reduced) -> Committed:
         self._group.arena.enter(self._group.rank, Phase.UPDATE)
+        self._sections.settled[self._group.rank] = 0
         if is_finite(reduced.norm):
             self._update(reduced)
         self._reducer.take_back()
