@@ -110,6 +110,98 @@ def scheduler_after_joining(session):
         session.backward(F.cross_entropy(model(shard.x), shard.y))
 
 
+def _replace_layer(model):
+    model[3] = nn.Linear(5, 3)
+
+
+def _replace_parameter(model):
+    model[3].weight = nn.Parameter(torch.ones_like(model[3].weight))
+
+
+def _add_hook(model):
+    model[2].register_forward_hook(lambda _module, _inputs, output: output * 2)
+
+
+HOOKED = {
+    "attributes": lambda model: (setattr(model[4], "p", 0.0), setattr(model[1], "momentum", 0.5)),
+    "noise": lambda model: model[3].reset_parameters(),
+    "replaced layer": _replace_layer,
+    "replaced parameter": _replace_parameter,
+    "added layer": lambda model: model.append(nn.Tanh()),
+    "weight norm": lambda model: nn.utils.parametrizations.weight_norm(model[3]),
+    "forward hook": _add_hook,
+}
+
+
+def in_callback(session):
+    """Changes the model once, after the third step."""
+
+    def with_dropout():
+        return net().append(nn.Dropout(0.5))
+
+    model, _ = session.attach(with_dropout, lambda p: torch.optim.SGD(p, lr=0.1))
+
+    def change():
+        if session.step == 3:
+            HOOKED[session.job.params["what"]](model)
+
+    session.on_commit(change)
+    for shard in session.shards(DATA, epochs=2):
+        die_once(session, shard)
+        session.backward(F.cross_entropy(model(shard.x), shard.y))
+
+
+def scheduler_among_others(session):
+    model, optimizer = session.attach(net, lambda p: torch.optim.SGD(p, lr=0.1))
+    first = session.keep("first", lr_scheduler.ExponentialLR(optimizer, 0.9))
+    others = {"plateau": lr_scheduler.ReduceLROnPlateau, "steps": lr_scheduler.StepLR}
+    second = others[session.job.params["what"]](optimizer, *session.job.params["arguments"])
+    session.on_commit(lambda: (first.step(), second.step(session.loss)))
+    for shard in session.shards(DATA, epochs=1):
+        session.backward(F.cross_entropy(model(shard.x), shard.y))
+
+
+class Schedules:
+    """Schedulers within an object of the user's."""
+
+    def __init__(self, optimizer):
+        self.parts = [lr_scheduler.ExponentialLR(optimizer, 0.9), lr_scheduler.StepLR(optimizer, 2)]
+
+    def state_dict(self):
+        return {"parts": [each.state_dict() for each in self.parts]}
+
+    def load_state_dict(self, state_dict):
+        for each, state in zip(self.parts, state_dict["parts"], strict=True):
+            each.load_state_dict(state)
+
+
+def schedulers_in_an_object(session):
+    model, optimizer = session.attach(net, lambda p: torch.optim.SGD(p, lr=0.1))
+    schedules = session.keep("schedules", Schedules(optimizer))
+    session.on_commit(lambda: [each.step() for each in schedules.parts])
+    for shard in session.shards(DATA, epochs=2):
+        die_once(session, shard)
+        session.backward(F.cross_entropy(model(shard.x), shard.y))
+
+
+def in_loop(session):
+    """Writes to a tensor of the state once for each shard."""
+    model, optimizer = session.attach(net, lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9))
+    average = session.keep("average", torch.optim.swa_utils.AveragedModel(model))
+    for shard in session.shards(DATA, epochs=1):
+        session.backward(F.cross_entropy(model(shard.x), shard.y))
+        with torch.no_grad():
+            match session.job.params["what"]:
+                case "parameter":
+                    model[0].weight.mul_(0.999)
+                case "rebound parameter":
+                    model[0].weight.data = model[0].weight * 0.999
+                case "momentum" if session.step:
+                    optimizer.state[model[3].bias]["momentum_buffer"].mul_(0.5)
+                case "average":
+                    average.update_parameters(model)
+
+
 class Large:
     def state_dict(self):
         return {"average": torch.zeros(1 << 18)}

@@ -117,7 +117,7 @@ def _trained(session, optimizer=lambda p: torch.optim.SGD(p, lr=0.1), model=net)
 
 def scheduler_not_kept(session):
     model, optimizer = _trained(session)
-    lr_scheduler.ExponentialLR(optimizer, 0.9)
+    session.on_commit(lr_scheduler.ExponentialLR(optimizer, 0.9).step)
     for shard in session.shards(DATA, epochs=1):
         session.backward(F.cross_entropy(model(shard.x), shard.y))
 

@@ -4,7 +4,7 @@ import pytest
 from test_resume_checks import back_to
 from test_user_state import own
 
-from conftest import TASKS, events_of
+from conftest import TASKS, events_of, sampled
 from holdfast.checkpoint import manifest
 from holdfast.errors import JobError
 
@@ -58,10 +58,66 @@ def test_state_survives_a_death_before_the_loop_of_a_resumed_run(train, tmp_path
     assert [each["rank"] for each in lost] == [1]
 
 
+@pytest.mark.parametrize("what", ["attributes", "noise"])
+def test_modules_may_be_changed_after_a_step(train, tmp_path, what):
+    alone = train(**changing("in_callback", workers=1, params={"what": what}))
+    params = {"what": what, "deaths": [(5, 1, str(tmp_path / "mark"))]}
+    run = tmp_path / "run"
+    killed = train(run, **changing("in_callback", params=params))
+    assert killed["weights_sha256"] == alone["weights_sha256"]
+    assert len([e for e in events_of(run) if e["event"] == "worker-exited" and e["loss"]]) == 1
+
+
+@pytest.mark.parametrize(
+    ("what", "name"),
+    [
+        ("replaced layer", r"module 3"),
+        ("replaced parameter", r"parameter 3\.weight"),
+        ("added layer", r"module 5"),
+        ("weight norm", r"parameter 3\.weight"),
+        ("forward hook", r"forward_hooks of module 2"),
+    ],
+)
+def test_what_a_replacement_would_not_have_is_refused(train, what, name):
+    with pytest.raises(JobError, match=rf"^{name} was added, removed or replaced in session"):
+        train(**changing("in_callback", workers=1, params={"what": what}))
+
+
+@pytest.mark.parametrize(
+    ("what", "arguments", "name"), [("plateau", [], "ReduceLROnPlateau"), ("steps", [2], "StepLR")]
+)
+def test_every_scheduler_must_be_kept(train, what, arguments, name):
+    keys = {"params": {"what": what, "arguments": arguments}, "workers": 1}
+    with pytest.raises(JobError, match=f"the scheduler {name} changes the optimizer"):
+        train(**changing("scheduler_among_others", **keys))
+
+
+def test_schedulers_may_be_kept_within_an_object(train, tmp_path):
+    alone = train(**changing("schedulers_in_an_object", workers=1))
+    deaths = [(5, 1, str(tmp_path / "mark"))]
+    killed = train(**changing("schedulers_in_an_object", params={"deaths": deaths}))
+    assert killed["weights_sha256"] == alone["weights_sha256"]
+
+
+@pytest.mark.parametrize("workers", sampled([1, 2], 0))
+@pytest.mark.parametrize(
+    ("what", "name"),
+    [
+        ("parameter", r"model\.0\.weight"),
+        ("rebound parameter", r"model\.0\.weight"),
+        ("momentum", r"optimizer\.3\.bias:momentum_buffer"),
+        ("average", r"kept\.average\.module\.0\.weight"),
+    ],
+)
+def test_a_change_of_tensors_in_the_loop_is_refused(train, what, name, workers):
+    with pytest.raises(JobError, match=rf"{name} changed in the loop over shards in step [12]:"):
+        train(**changing("in_loop", params={"what": what}, workers=workers))
+
+
 @pytest.mark.parametrize(
     ("task", "message"),
     [
-        ("scheduler_after_joining", "a scheduler .* give it to session.keep"),
+        ("scheduler_after_joining", "the scheduler StepLR .* give it to session.keep"),
         ("keeping_too_much", "the user state takes .* bytes, most of it in kept"),
     ],
 )

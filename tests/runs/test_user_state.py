@@ -65,7 +65,7 @@ def test_a_resumed_run_continues_with_its_scheduler_and_average(train, tmp_path)
 @pytest.mark.parametrize(
     ("task", "message"),
     [
-        ("scheduler_not_kept", "a scheduler .* give it to session.keep, and step it in"),
+        ("scheduler_not_kept", "the scheduler ExponentialLR .* give it to session.keep"),
         ("state_in_loop", r"session.state.seen .* changed in the loop over shards in step 1"),
         ("rate_in_loop", r"groups\[0\].lr \(0.1 and 0.05\) changed in the loop .* in step 2"),
         ("unfreezing", "parameter 0.weight began to require a gradient"),

@@ -174,6 +174,24 @@ class Replica:
                 home.copy_(value)
                 state[key] = home
 
+    def writes(self) -> dict[str, tuple[int, int]]:
+        """How often each tensor was written to, and where it lies, by name; buffers are left out.
+
+        Writes are counted by autograd, which does not see those through `.data`.
+        """
+        tensors: dict[str, torch.Tensor | None] = {**self._moved}
+        tensors |= {name: module._buffers[key] for module, key, name in self._kept_places}
+        tensors |= {
+            optimizer_state.name_of(self._names[parameter], key): value
+            for parameter, state in self.optimizer.state.items()
+            for key, value in state.items()
+        }
+        return {
+            name: (each._version, each.data_ptr())
+            for name, each in tensors.items()
+            if isinstance(each, torch.Tensor)
+        }
+
     @property
     def absent(self) -> frozenset[str]:
         """Optimizer state that does not exist yet, its parameter never having had a gradient."""

@@ -25,8 +25,10 @@ def field_of(name: str, tensor: torch.Tensor) -> Field:
     """The field that holds `tensor`.
 
     Raises:
-        JobError: Its dtype cannot be laid out.
+        JobError: Its dtype cannot be laid out, or it is sparse.
     """
+    if tensor.layout is not torch.strided:
+        raise JobError(f"{name} is a sparse tensor; holdfast can hold dense ones only")
     if tensor.dtype not in _NAMES:
         known = ", ".join(sorted(str(dtype) for dtype in _NAMES))
         raise JobError(f"{name} is of dtype {tensor.dtype}; holdfast can hold {known}")

@@ -31,8 +31,9 @@ class Buffers:
         self._committed = replica.buffers
         self._averaged, self._kept = layout.buffer_names, layout.kept_names
         self._modules = list(replica.model.named_modules())
-        self._working = dict(replica.model.named_buffers())
-        names = {buffer: name for name, buffer in self._working.items()}
+        given = dict(replica.model.named_buffers())
+        self._working = {name: _writable(buffer) for name, buffer in given.items()}
+        names = {buffer: name for name, buffer in given.items()}
         self._places = [  # a buffer that several modules share has several places and one name
             (module, key, names[buffer])
             for _, module in self._modules
@@ -127,3 +128,11 @@ class Buffers:
                     "checkpoints do not have it; register it with a tensor of its final shape in "
                     "the model's constructor"
                 )
+
+
+def _writable(buffer: torch.Tensor) -> torch.Tensor:
+    """`buffer`, or a copy if elements of it share memory, as those of an expanded tensor do."""
+    shared = any(
+        size > 1 and not stride for size, stride in zip(buffer.shape, buffer.stride(), strict=True)
+    )
+    return buffer.clone(memory_format=torch.contiguous_format) if shared else buffer

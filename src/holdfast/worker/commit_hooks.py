@@ -37,19 +37,24 @@ class CommitHooks:
     def begin(self, total_steps: int, step: int) -> None:
         """Get ready for a run of `total_steps`, of which `step` are committed."""
         self._factor = self._schedule(total_steps) if self._schedule else None
-        self._set_rates(step)
+        self.set_rates(step)
 
-    def run(self, step: int) -> None:
-        """Do what is due after a commit, the `step`-th."""
+    @property
+    def has_callbacks(self) -> bool:
+        """Whether there is anything to call."""
+        return bool(self._callbacks)
+
+    def call(self) -> None:
+        """Call what is due after a commit."""
         self.running = True
         try:
             for callback in self._callbacks:
                 callback()
         finally:
             self.running = False
-        self._set_rates(step)
 
-    def _set_rates(self, step: int) -> None:
+    def set_rates(self, step: int) -> None:
+        """Set the learning rates for the next step, when `step` are committed."""
         if self._factor is not None:
             assert self._optimizer is not None
             groups = self._optimizer.param_groups

@@ -47,6 +47,7 @@ class ComparedState:
         """
         self._replica.capture_modules()
         progress.remember(self._user_state.capture())
+        self._writes = self._replica.writes()
         size, most = len(json.dumps(_kept(progress))), self._sections.letters.shape[1] // 2
         if size > most:
             largest = max(_kept(progress).items(), key=lambda item: len(json.dumps(item)))[0]
@@ -66,10 +67,18 @@ class ComparedState:
     def arrived(self, progress: Progress) -> None:
         """Note the state that another worker or a checkpoint has given, or the initial one."""
         self.comparison.begin(progress.step)
+        self._writes = self._replica.writes()
         self._noted = self._whole(progress)
 
-    def check_arrived(self, progress: Progress) -> None:
-        """Raises: JobError: User code has changed the model of a run that is to continue."""
+    def begin_loop(self, progress: Progress) -> None:
+        """Note that the loop over shards begins.
+
+        Raises:
+            JobError: User code has changed the model of a run that is to continue, or uses a
+                scheduler that is not kept.
+        """
+        self._user_state.check_schedulers()
+        self.settle(progress)
         if progress.step and self._replica.digest() != self._noted[0]:
             raise JobError(
                 f"the model was changed after the state of step {progress.step} had arrived, so it "
@@ -85,9 +94,12 @@ class ComparedState:
         """
         before = _kept(progress)
         now = {"session.state": progress.state, **self._user_state.capture()}
-        if now != before:
+        writes = self._replica.writes()
+        if now != before or writes != self._writes:
+            odd = (name for name in writes if writes[name] != self._writes.get(name))
+            what = difference(before, now) or next(odd, "the optimizer's state")
             raise JobError(
-                f"{difference(before, now)} changed in the loop over shards in step "
+                f"{what} changed in the loop over shards in step "
                 f"{progress.step + 1}: a worker that owes no shard of a step does not run the "
                 "loop, so the weights would depend on the workers. Change it in a function that "
                 "is given to session.on_commit"

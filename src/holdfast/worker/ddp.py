@@ -25,7 +25,9 @@ from holdfast.arena.replica import Replica
 from holdfast.collectives.exact import TreeReducer
 from holdfast.collectives.slot import LOSS, WEIGHT
 from holdfast.core import tree
-from holdfast.data.dataset import seed_everything
+from holdfast.data.dataset import Dataset, generator_for, seed_everything
+from holdfast.data.loader import Loaded
+from holdfast.data.order import Order
 from holdfast.errors import JobError
 from holdfast.job.spec import Job
 from holdfast.transport.shared_memory import Meeting, SharedMemoryGroup
@@ -233,3 +235,11 @@ class DdpStepper:
                 self._replica.parameters.values(), self._clip_norm, length
             )
         return float(length)
+
+
+def borrowed(samples: Dataset, order: Order, step: int) -> Loaded:
+    """What a worker without samples computes, because all must take part: samples of others, which
+    count nothing. Two, because batch normalisation can make nothing of one.
+    """
+    indices = order.indices(step, range(order.num_shards))[:2]
+    return Loaded(samples.batch(indices, generator_for("borrowed", step)), 0)

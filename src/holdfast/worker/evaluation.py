@@ -53,7 +53,7 @@ class Evaluator:
     Args:
         group: The workers.
         table: Where the sums are written down, shared.
-        modules: Put into evaluation mode meanwhile; `measure` may use them next to the model.
+        modules: The model, and what `measure` may use next to it: put into evaluation mode.
         batch_size: Samples measured at a time.
         device: Where the model is.
     """
@@ -71,13 +71,12 @@ class Evaluator:
         self._batch_size, self._device = batch_size, device
 
     def evaluate(
-        self, shards: range, model: nn.Module, dataset: Dataset, measure: Measure, step: int
+        self, shards: range, dataset: Dataset, measure: Measure, step: int
     ) -> dict[str, float]:
         """The means over `dataset` of what `measure` gives for batches, on all workers.
 
         Args:
             shards: The stretches that this worker measures.
-            model: What `measure` is called with.
             dataset: What to measure on.
             measure: Means over one batch, by name; the same names for every batch.
             step: Steps committed so far.
@@ -94,7 +93,7 @@ class Evaluator:
         try:
             # Who measures what is not to show in the shard that this may be in the middle of.
             with torch.no_grad(), generators_kept():
-                names = self._measure(shards, model, dataset, measure)
+                names = self._measure(shards, dataset, measure)
         finally:
             for module, was_training in modes:  # each its own: some may be frozen
                 module.training = was_training
@@ -108,9 +107,7 @@ class Evaluator:
         group.barrier(Meeting.EVALUATED, step)
         return result
 
-    def _measure(
-        self, shards: range, model: nn.Module, dataset: Dataset, measure: Measure
-    ) -> list[str]:
+    def _measure(self, shards: range, dataset: Dataset, measure: Measure) -> list[str]:
         """Write the weighted sums over this worker's stretches; returns their names."""
         rows, names = self._table.rows, list[str]()
         for shard in shards:
@@ -122,7 +119,7 @@ class Evaluator:
                 seed_everything(seed_for("evaluation", first))
                 self._group.arena.check_abort()
                 batch = dataset.batch(indices, generator_for("evaluation", first))
-                values = measure(model, moved(batch, self._device))
+                values = measure(self._modules[0], moved(batch, self._device))
                 names = _same_names(names, sorted(values))
                 rows[shard, 0] += len(indices)
                 for column, name in enumerate(names, start=1):

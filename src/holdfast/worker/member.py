@@ -126,8 +126,7 @@ class Member:
         """
         self._after_commit = after_commit
         self.take_changes()
-        self._state.check_arrived(self.progress)
-        self._state.settle(self.progress)
+        self._state.begin_loop(self.progress)
 
     def end_loop(self) -> None:
         """Note that user code may change the model from now on."""

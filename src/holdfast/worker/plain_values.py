@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import base64
 import math
-from collections import Counter
+from collections import Counter, defaultdict
 from typing import Any, Final
 
+import numpy as np
 import torch
 
 from holdfast.arena.tensors import DTYPES, field_of
@@ -38,25 +39,31 @@ def encode(value: object, name: str) -> Any:  # noqa: PLR0911  # one for each ki
             return float(value) if math.isfinite(value) else {"$float": str(float(value))}
         case list():
             return [encode(each, f"{name}[{at}]") for at, each in enumerate(value)]
-        case tuple():
+        case tuple() if not hasattr(value, "_fields"):
             return {"$tuple": encode(list(value), name)}
         case Counter():
             return {"$counter": encode(list(map(list, value.items())), name)}
-        case dict() if all(isinstance(key, str) and not key.startswith("$") for key in value):
+        case dict() if _is_plain(value):
             return {key: encode(each, f"{name}.{key}") for key, each in value.items()}
-        case dict():
+        case dict() if not isinstance(value, defaultdict):
             return {"$dict": encode(list(map(list, value.items())), name)}
-        case torch.Tensor():
+        case torch.Tensor() if value.layout is torch.strided:
             data = value.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes()
             field = field_of(name, value)
             text = base64.b64encode(data).decode()
             return {"$tensor": [field.dtype, list(field.shape), text]}
-    if type(value).__module__ == "numpy" and hasattr(value, "item"):
+    if isinstance(value, np.generic):
         return encode(value.item(), name)
     raise JobError(
         f"{name} is a {type(value).__name__}, which can be neither saved nor given to another "
         "worker; keep numbers, strings, tensors, and lists and dictionaries of these"
     )
+
+
+def _is_plain(value: dict[Any, Any]) -> bool:
+    """Whether a dictionary is an object in JSON."""
+    strings = all(isinstance(key, str) and not key.startswith("$") for key in value)
+    return strings and not isinstance(value, defaultdict)
 
 
 def decode(plain: Any) -> Any:  # noqa: PLR0911  # one for each kind of value

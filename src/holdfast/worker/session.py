@@ -22,15 +22,17 @@ from torch import nn
 from torch.optim import Optimizer
 
 from holdfast.arena.memory import Phase, Word
-from holdfast.data.dataset import Dataset, as_dataset, generator_for
+from holdfast.core.seeds import seed_for
+from holdfast.data.dataset import Dataset, as_dataset, seed_everything
 from holdfast.data.loader import Loaded, Loader, Unit, model_seed
 from holdfast.data.order import Order
 from holdfast.errors import Aborted, JobError
 from holdfast.job.spec import Job
 from holdfast.worker import device, injection
-from holdfast.worker.attach import ModelFactory, OptimizerFactory
+from holdfast.worker.attach import Assembly, ModelFactory, OptimizerFactory
 from holdfast.worker.best import best_after, hope_is_lost
 from holdfast.worker.commit_hooks import CommitHooks, ScheduleFactory
+from holdfast.worker.ddp import borrowed
 from holdfast.worker.evaluation import Measure
 from holdfast.worker.member import Member
 from holdfast.worker.progress import Progress
@@ -55,8 +57,7 @@ class Session:
         self._job, self._member = job, member
         self._hooks = CommitHooks()
         self._evaluation: Callable[[], dict[str, float]] | None = None
-        self._model: nn.Module | None = None
-        self._optimizer: Optimizer | None = None
+        self._assembly: Assembly | None = None
         self._current: Shard | None = None
         self._samples = 0
         self._calls_before = 0
@@ -122,10 +123,9 @@ class Session:
         Raises:
             JobError: Called twice, or there is nothing to train.
         """
-        assembly = self._member.assemble(model, optimizer)
-        self._model, self._optimizer = assembly.module, assembly.optimizer
-        self._hooks.follow(self._optimizer, schedule)
-        return assembly.callable, self._optimizer
+        self._assembly = self._member.assemble(model, optimizer)
+        self._hooks.follow(self._assembly.optimizer, schedule)
+        return self._assembly.callable, self._assembly.optimizer
 
     def keep(self, name: str, kept: K) -> K:
         """Make something the user keeps next to the model part of the run's state.
@@ -253,6 +253,8 @@ class Session:
         if self._hooks.running:
             raise JobError("session.evaluate belongs in the loop over shards, not in on_commit")
         self._member.join_once()
+        if self._loop_begun and self._current is None:  # after the loop
+            self._member.take_changes()
         while True:
             try:
                 return self._evaluate_once(dataset, measure)
@@ -293,7 +295,9 @@ class Session:
             arena.check_abort()
             loader.owe(member.units)
             arena.enter(rank, Phase.DATA)
-            loaded = loader.take(step, missing[0]) or self._borrowed(samples, order)
+            loaded = loader.take(step, missing[0])
+            if loaded is None and self.job.sync == "ddp":
+                loaded = borrowed(samples, order, step)
             yield from self._computed(missing[0], loaded, order, again=False)
 
     def _verified_shards(self, loader: Loader, order: Order) -> Iterator[Shard]:
@@ -358,12 +362,9 @@ class Session:
             known, call = progress.before, self._calls_before
         if call == len(known):
             assert member.evaluator is not None
-            assert self._model is not None
+            data, step = as_dataset(dataset), progress.step
             with self._autocast(), member.stepper.committed_buffers():
-                found = member.evaluator.evaluate(
-                    member.shards, self._model, as_dataset(dataset), measure, progress.step
-                )
-            known.append(found)
+                known.append(member.evaluator.evaluate(member.shards, data, measure, step))
         if self._loop_begun:
             progress.calls += 1
         else:
@@ -374,7 +375,12 @@ class Session:
     def _after_commit(self) -> None:
         arena, rank = self._member.group.arena, self._member.group.rank
         before = arena.enter(rank, Phase.COMPUTE)
-        self._hooks.run(self.step)
+        if self._hooks.has_callbacks:
+            assert self._assembly is not None
+            seed_everything(seed_for("commit", self.job.seed, self.step))
+            with self._assembly.user_state.module_changes.noted():
+                self._hooks.call()
+        self._hooks.set_rates(self.step)
         arena.enter(rank, before)
 
     def _one_shard(self, loaded: Loaded, epoch: int) -> Iterator[Shard]:
@@ -385,15 +391,6 @@ class Session:
         with self._autocast():
             yield self._current
         self._current = None
-
-    def _borrowed(self, samples: Dataset, order: Order) -> Loaded | None:
-        """What a worker without samples computes where all must take part: samples of others, for
-        which nothing counts. Two, because batch normalisation can make nothing of one.
-        """
-        if self.job.sync == "tree":
-            return None
-        indices = order.indices(self.step, range(order.num_shards))[:2]
-        return Loaded(samples.batch(indices, generator_for("borrowed", self.step)), 0)
 
     def _autocast(self, *, enabled: bool = True) -> torch.autocast:
         mixed = enabled and self.job.precision == "bf16"

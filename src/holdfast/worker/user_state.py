@@ -10,6 +10,7 @@ takes over.
 
 from __future__ import annotations
 
+import gc
 import hashlib
 import json
 from collections.abc import Mapping
@@ -22,6 +23,7 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from holdfast.arena.replica import Trained
 from holdfast.errors import JobError
+from holdfast.worker.module_changes import ModuleChanges
 from holdfast.worker.plain_values import decode, encode
 
 _DIGEST_BYTES: Final = 7
@@ -48,11 +50,16 @@ class UserState:
     Args:
         trained: Whose parameter groups and modules they are.
         kept: What `session.keep` was given, by name; of modules, the tensors are in the replica.
+
+    Attributes:
+        module_changes: What user code changes in modules apart from their tensors.
     """
 
     def __init__(self, trained: Trained, kept: Mapping[str, object]) -> None:
         self._optimizer: Optimizer = trained.optimizer
         self._kept = {name: each for name, each in kept.items() if not isinstance(each, nn.Module)}
+        modules = {name: each for name, each in kept.items() if isinstance(each, nn.Module)}
+        self.module_changes = ModuleChanges({"": trained.model, **modules})
         self._groups = [list(map(id, g["params"])) for g in self._optimizer.param_groups]
         self._modules = dict(trained.model.named_modules())
         self._trained = {n: p for n, p in trained.model.named_parameters() if p.requires_grad}
@@ -65,7 +72,6 @@ class UserState:
             JobError: Some of it cannot be saved, or other parameters are trained than at the start.
         """
         self._check_parameters()
-        self._check_schedulers()
         groups = self._optimizer.param_groups
         return {
             "groups": [
@@ -81,6 +87,7 @@ class UserState:
                 n: encode(_stateful(n, each).state_dict(), n) for n, each in self._kept.items()
             },
             "frozen": [name for name, p in self._trained.items() if not p.requires_grad],
+            "attributes": dict(self.module_changes.attributes),
             "evaluating": [name for name, module in self._modules.items() if not module.training],
         }
 
@@ -108,6 +115,7 @@ class UserState:
             _replace(group, decode(options))
         for name, parameter in self._trained.items():
             parameter.requires_grad_(name not in saved["frozen"])
+        self.module_changes.restore(saved.get("attributes", {}))
         for name, module in self._modules.items():
             module.training = name not in saved["evaluating"]
 
@@ -127,23 +135,38 @@ class UserState:
             "it from the start, with a learning rate of 0 for as long as it is to stay as it is"
         )
 
-    def _check_schedulers(self) -> None:
-        """Raises: JobError: a scheduler changes the optimizer that is not kept."""
-        scheduled = hasattr(self._optimizer.step, "_wrapped_by_lr_sched")
-        kept = (part for each in self._kept.values() for part in (each, *_attributes(each)))
-        if scheduled and not any(isinstance(each, LRScheduler) for each in kept):
-            raise JobError(
-                "a scheduler of torch.optim.lr_scheduler changes this optimizer, and its state "
-                "would be lost with the worker: give it to session.keep, and step it in "
-                "session.on_commit"
-            )
+    def check_schedulers(self) -> None:
+        """Raises: JobError: there is a scheduler for the optimizer that is not kept."""
+        kept = set(map(id, _schedulers_in(list(self._kept.values()))))
+        for each in gc.get_objects():  # few: what was there before this process was forked is not
+            if not issubclass(type(each), LRScheduler) or id(each) in kept:
+                continue
+            if getattr(each, "optimizer", None) is self._optimizer:
+                raise JobError(
+                    f"the scheduler {type(each).__name__} changes the optimizer, and its state "
+                    "would be lost with the worker: give it to session.keep, and step it in "
+                    "session.on_commit"
+                )
 
 
 _OWN: Final = frozenset({"params"})
 
 
-def _attributes(kept: object) -> list[object]:
-    return list(getattr(kept, "__dict__", {}).values())
+def _schedulers_in(found: list[object]) -> list[LRScheduler]:
+    """The schedulers among objects, and within what those consist of."""
+    schedulers, seen = list[LRScheduler](), set[int]()
+    while found:
+        each = found.pop()
+        if id(each) in seen or isinstance(each, nn.Module | Optimizer | torch.Tensor):
+            continue
+        seen.add(id(each))
+        if isinstance(each, LRScheduler):
+            schedulers.append(each)
+        if isinstance(each, list | tuple):
+            found += each
+        else:
+            found += (each if isinstance(each, dict) else getattr(each, "__dict__", {})).values()
+    return schedulers
 
 
 def digest(*parts: object) -> int:

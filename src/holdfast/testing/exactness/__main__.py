@@ -17,8 +17,8 @@ from holdfast.testing.exactness.runner import Runner
 def main() -> int:
     """Examine what is asked for, print a line for each seed; returns 1 if anything is wrong."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seeds", type=int, default=20, help="Number of seeds (default 20).")
-    parser.add_argument("--first", type=int, default=0, help="The first seed.")
+    parser.add_argument("--seeds", type=_count, default=20, help="Number of seeds (default 20).")
+    parser.add_argument("--first", type=_count, default=0, help="The first seed.")
     parser.add_argument("--job", type=Path, help="Run the case in this file instead.")
     options = parser.parse_args()
     try:
@@ -39,6 +39,12 @@ def main() -> int:
     return 1 if findings else 0
 
 
+def _count(text: str) -> int:
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number from 0 on")
+    return int(text)
+
+
 def _cases(job: Path | None, seeds: range) -> Iterator[tuple[str, Case]]:
     if job is not None:
         return iter([(job.name, load(job))])
@@ -46,4 +52,7 @@ def _cases(job: Path | None, seeds: range) -> Iterator[tuple[str, Case]]:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        sys.exit(main())
+    except KeyboardInterrupt:
+        sys.exit(130)

@@ -228,8 +228,8 @@ def load(path: Path) -> Case:
         return _CASE.validate_python(yaml.safe_load(path.read_text(encoding="utf-8")))
     except OSError as error:
         raise JobError(f"{path}: {error.strerror}") from None
-    except (yaml.YAMLError, ValidationError) as error:
-        raise JobError(f"{path} describes no case: {error}") from None
+    except (yaml.YAMLError, ValidationError, UnicodeDecodeError) as error:
+        raise JobError(f"{path} describes no case: {' '.join(str(error).split())}") from None
 
 
 def recipe_of(plain: dict[str, Any]) -> Recipe:
