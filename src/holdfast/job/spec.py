@@ -269,12 +269,13 @@ class Job(Spec):
 
     def lineage(self) -> dict[str, Any]:
         """The keys that decide the weights, as plain data."""
-        free = set(self.FREE_ON_RESUME)
-        if self.merges_shards:
-            free -= {"workers", "shares"}
         shown_nowhere = {
             "model": {"gradient_checkpointing"},
             "data": {"cache"},
             "script": {"arguments"},
         }
-        return self.model_dump(mode="json", exclude={**dict.fromkeys(free, True), **shown_nowhere})
+        whole = self.model_dump(mode="json", exclude=shown_nowhere)
+        keys = {key: value for key, value in whole.items() if key not in self.FREE_ON_RESUME}
+        if self.merges_shards:  # last, because these follow from other keys
+            keys |= {key: whole[key] for key in ("workers", "shares")}
+        return keys
