@@ -21,7 +21,7 @@ def fences(page):
 
 
 WITH_COMMANDS = [page for page in PAGES if any(kind == "bash" for kind, _ in fences(page))]
-TAKE_LONG = {"chaos.md", "drill.md"}
+TAKE_LONG = {"chaos.md", "drill.md", "guide.md", "scripts.md"}
 
 
 @pytest.mark.slow

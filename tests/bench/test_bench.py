@@ -20,6 +20,7 @@ from holdfast.bench import recovery
 pytestmark = pytest.mark.slow
 
 
+@pytest.mark.soak
 def test_recovery_is_told_by_what_happened_when_beside_commands_of_others():
     theirs = json.dumps(
         {"summary": {"any_s": {"median": 8.0}, "full_s": {"median": 9.0}, "lost": {"median": 5}}}
@@ -115,6 +116,7 @@ def test_throughput_is_told_beside_what_ran_in_the_same_round():
     assert ours["compute_share"] > 0
 
 
+@pytest.mark.soak
 def test_a_start_takes_about_as_long_as_that_of_a_plain_process():
     rows = {
         row["way"]: row for row in json.loads(bench("startup", "--rounds", "1", "--json"))["rows"]

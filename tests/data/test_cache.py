@@ -186,6 +186,7 @@ def start(tmp_path, how):
     )
 
 
+@pytest.mark.soak
 @pytest.mark.slow
 def test_of_processes_that_race_one_builds_and_all_map_the_same(tmp_path):
     racers = [start(tmp_path, "live") for _ in range(4)]

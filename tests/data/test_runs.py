@@ -24,6 +24,7 @@ def patterns(count, seed):
     return (shapes[labels] + draw.integers(0, 56, (count, 8, 8))).astype(np.uint8), labels
 
 
+@pytest.mark.soak
 def test_mnist_is_learnt_alike_by_any_number_of_workers(train, tmp_path):
     for part, count in (("train", 120), ("t10k", 30)):
         x, y = patterns(count, count)

@@ -110,7 +110,7 @@ def test_an_override_is_blamed_for_what_it_has_set_and_the_file_for_the_rest(tmp
     )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(st.one_of(st.text(), st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(

@@ -181,6 +181,7 @@ def test_a_second_signal_ends_a_run_at_once(mark, tmp_path):
     assert (status, result_of(out)["error"]) == (130, "Interrupted")
 
 
+@pytest.mark.soak
 def test_a_run_goes_on_when_nobody_reads_what_it_says(mark, job, tmp_path, undisturbed):
     process = start(mark, "train", job, "--json", "--run", tmp_path / "run")
     process.stderr.close()
@@ -191,6 +192,7 @@ def test_a_run_goes_on_when_nobody_reads_what_it_says(mark, job, tmp_path, undis
     assert (status, result_of(out)["status"]) == (130, "stopped")
 
 
+@pytest.mark.soak
 def test_resume_without_a_directory_takes_the_newest_run(mark, job, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     status, out, _ = run(mark, "train", job, "epochs=1", "--json")
@@ -201,6 +203,7 @@ def test_resume_without_a_directory_takes_the_newest_run(mark, job, tmp_path, mo
     assert result_of(again[1])["weights_sha256"] == result_of(out)["weights_sha256"]
 
 
+@pytest.mark.soak
 def test_a_pipe_gets_plain_lines_and_a_closing_table(mark, job, tmp_path):
     status, out, err = run(mark, "train", job, "epochs=1", "--run", tmp_path / "run")
     assert status == 0
@@ -219,6 +222,7 @@ def test_dry_run_prints_the_whole_job_and_does_nothing(mark, tmp_path, monkeypat
     assert list(tmp_path.iterdir()) == [tmp_path / "again.yaml"]
 
 
+@pytest.mark.soak
 def test_a_run_directory_is_neither_shared_nor_overwritten(mark, job, tmp_path):
     run_dir = tmp_path / "run"
     process = start(mark, "train", job, "epochs=1000", "--run", run_dir)

@@ -39,6 +39,7 @@ def test_a_job_of_ours_passes_every_fault(tmp_path, policy):
     check_job_of_ours(tmp_path, policy, FAULTS)
 
 
+@pytest.mark.soak
 def test_a_job_of_ours_passes_some_faults(tmp_path):
     few = ["kill", "slow", "damage"]
     check_job_of_ours(tmp_path, "shrink", few, "--faults", ",".join(few))
@@ -74,6 +75,7 @@ def test_a_job_of_ours_passes_in_other_worlds(tmp_path):
     assert f"2 workers, shares {shares}: the same weights" in done.stderr
 
 
+@pytest.mark.soak
 def test_a_job_whose_weights_depend_on_the_workers_fails(tmp_path):
     job = {"task": f"{TASKS}:counting_workers", "workers": 2, "shards": 4, "batch": 20}
     (tmp_path / "odd.yaml").write_text(json.dumps(job))
@@ -95,6 +97,7 @@ def test_jobs_with_ddp_are_tried_with_what_fits_them(tmp_path):
     assert report["message"].startswith("nan would change the weights with sync=ddp")
 
 
+@pytest.mark.soak
 def test_a_job_that_is_not_deterministic_fails_and_is_told_so(tmp_path):
     job = {"task": f"{TASKS}:drawing_from_the_clock", "workers": 2, "shards": 2, "batch": 20}
     (tmp_path / "odd.yaml").write_text(json.dumps(job))
@@ -117,6 +120,7 @@ def test_a_job_that_skips_steps_of_its_own_passes(tmp_path):
     assert [trial["passed"] for trial in report["trials"]] == [True, True]
 
 
+@pytest.mark.soak
 def test_a_job_of_a_few_steps_is_refused(tmp_path):
     done, report = drill("digits", "epochs=1", "batch=1000", cwd=tmp_path)
     assert done.returncode == 2
@@ -137,6 +141,7 @@ def test_a_trial_with_other_weights_fails_and_its_run_is_kept(tmp_path):
     assert trial["run_dir"] in done.stderr
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("signals", sampled([1, 2], 1))
 def test_a_signal_ends_a_drill_and_what_was_tried_is_told(tmp_path, signals):
     command = [sys.executable, "-m", "holdfast", "drill", "digits", "epochs=2", "--json"]
@@ -155,6 +160,7 @@ def test_a_signal_ends_a_drill_and_what_was_tried_is_told(tmp_path, signals):
     assert verdicts(report) == [("kill", "replace", True)]
 
 
+@pytest.mark.soak
 def test_people_are_told_in_words(tmp_path):
     command = [sys.executable, "-m", "holdfast", "drill", *SHORT]
     command += ["--faults", "kill", "--policies", "replace"]

@@ -56,6 +56,7 @@ def test_weights_are_the_same_for_any_workers_across_resume_and_recomputed(train
     assert resumed["weights_sha256"] == whole
 
 
+@pytest.mark.soak
 def test_workers_find_the_library_imported(train):
     pytest.importorskip("transformers")
     assert train(task=f"{TASKS}:imported", workers=2)["status"] == "finished"

@@ -147,7 +147,7 @@ def test_a_sum_that_is_too_long_though_no_part_of_it_is_comes_of_the_model(train
         train(**keys, params={"factor": just_too_much})
 
 
-@pytest.mark.parametrize("value", sampled(["nan", "inf", "1e30"], 0, 2))
+@pytest.mark.parametrize("value", sampled(["nan", "inf", "1e30"], 2))
 @pytest.mark.parametrize("which", sampled([0, 1], 1))
 @pytest.mark.parametrize("workers", sampled([2, 3], 1))
 def test_a_worker_that_computes_wrongly_is_named_and_replaced(

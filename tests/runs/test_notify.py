@@ -128,6 +128,7 @@ def test_a_run_tells_of_a_recovery_and_of_its_end(start, received, tmp_path):
     assert "weights_sha256" in finished["message"]
 
 
+@pytest.mark.soak
 def test_a_run_tells_of_its_end_by_mail(start, mailed):
     messages, address = mailed
     assert finish(start(address))[0] == 0
@@ -141,6 +142,7 @@ def test_a_run_tells_why_it_has_failed(start, received):
     assert "rank 1 raised ValueError: as planned" in messages[0]["message"]
 
 
+@pytest.mark.soak
 def test_a_run_tells_that_it_was_stopped(start, received, tmp_path):
     messages, address = received
     process = start(address, task="endless")

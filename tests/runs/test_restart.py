@@ -106,6 +106,7 @@ def test_jobs_with_ddp_restart(strike, on_failure):
     assert begun_from(events) == [0, 20, 50]
 
 
+@pytest.mark.soak
 def test_a_port_of_ones_own_is_free_again_at_every_restart(strike, free_port):
     faults = [{**IN_DDP, "rank": 0, "step": step, "how": "kill"} for step in (15, 25, 35, 45)]
     assert begun_from(strike(*faults, sync="ddp", port=free_port)) == [0, 10, 20, 30, 40]

@@ -77,6 +77,7 @@ def test_a_resume_on_unlike_software_is_stamped_for_good(train, tmp_path):
     assert len(named(run, "numerics-changed")) == 1
 
 
+@pytest.mark.soak
 def test_the_workers_own_environment_counts(train, tmp_path, monkeypatch):
     run = tmp_path / "run"
     train(run_dir=run, **SAVING)

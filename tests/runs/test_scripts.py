@@ -62,7 +62,7 @@ open(sys.argv[1] + os.environ["RANK"], "w").write(json.dumps(told))
 
 
 @pytest.mark.parametrize(
-    "how", sampled([["tells.py"], ["-m", "inner.tells"]], 1), ids=["file", "module"]
+    "how", sampled([["tells.py"], ["-m", "inner.tells"]], 0), ids=["file", "module"]
 )
 def test_a_script_finds_what_torchrun_would_give_it(tmp_path, how):
     (tmp_path / "inner").mkdir()
@@ -110,9 +110,7 @@ def weights(forks, tmp_path_factory):
     return (path / "weights").read_text()
 
 
-@pytest.mark.parametrize(
-    "fault", sampled(["kill@1", "raise@0", "exit@1", "stop@0", "sleep@1"], 0, 1, 4)
-)
+@pytest.mark.parametrize("fault", sampled(["kill@1", "raise@0", "exit@1", "stop@0", "sleep@1"], 0))
 def test_a_script_with_checkpoints_ends_as_if_nothing_had_happened(run, tmp_path, weights, fault):
     result = run(TRAIN, tmp_path, "--fault", fault, hang_s=3)
     assert (result.status, result.restarts) == ("finished", 1)

@@ -25,6 +25,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.soak
 def test_a_function_of_a_script_is_trained_alike_by_any_number_of_workers(tmp_path):
     digests = set()
     for workers in (1, 2):
@@ -92,6 +93,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.soak
 def test_metrics_may_be_called_like_what_the_run_itself_tells(tmp_path):
     path = tmp_path / "mine.py"
     path.write_text(CLASH)
