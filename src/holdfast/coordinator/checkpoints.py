@@ -95,9 +95,9 @@ def _is_there(directory: Path, wished: Manifest | None) -> bool:
     if wished is None or not directory.is_dir():
         return directory.is_dir()
     with contextlib.suppress(CheckpointError):
-        there = manifest.read(directory)
-        same = (there.root, there.state, there.user_state)
-        return same == (wished.root, wished.state, wished.user_state)
+        content = {"root", "state", "user_state"}
+        there = manifest.read(directory).model_dump_json(include=content)
+        return there == wished.model_dump_json(include=content)
     return False
 
 
