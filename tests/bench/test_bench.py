@@ -127,5 +127,6 @@ def test_a_start_takes_about_as_long_as_that_of_a_plain_process():
         assert 0.2 < rows[f"holdfast, {workers}"]["of_plain"] < 5
 
 
+@pytest.mark.soak
 def test_a_table_is_printed_for_people():
     assert "barrier" in bench("wake", "--rounds", "1")

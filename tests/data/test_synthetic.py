@@ -55,6 +55,7 @@ def test_made_up_data_are_asked_for_by_a_name_that_says_so():
         assert all(name.startswith("synthetic-") == made_up for name in names)
 
 
+@pytest.mark.soak
 @pytest.mark.slow
 def test_every_result_is_stamped_with_the_name_of_its_data(tmp_path):
     import holdfast

@@ -111,6 +111,7 @@ def events(tmp_path):
     return run
 
 
+@pytest.mark.soak
 @pytest.mark.slow
 def test_the_newest_run_is_told_of_where_none_is_named(events):
     assert events() == events("runs/new")

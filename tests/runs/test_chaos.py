@@ -102,6 +102,7 @@ def test_what_strikes_others_does_not_show_in_the_weights(
     assert blamed(tmp_path / "run") == [(ended, flag)]
 
 
+@pytest.mark.soak
 def test_a_full_disk_costs_a_checkpoint_and_no_step(weather, undisturbed, tmp_path):
     result, storm = weather("disk-full:step=6,rank=1")
     assert result["weights_sha256"] == undisturbed(KEYS["epochs"])
@@ -135,6 +136,7 @@ def test_a_nan_strikes_the_very_step(weather, tmp_path):
     assert metrics_of(tmp_path / "run")[-1]["step"] == 7
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("flag", sampled(["nan", "flip"], 1))
 def test_wrong_bits_are_computed_again_elsewhere(weather, undisturbed, tmp_path, flag):
     result, storm = weather(f"{flag}:step=7,rank=1", non_finite="recompute")
@@ -158,6 +160,7 @@ def test_a_flipped_bit_counts_as_not_finite(weather, tmp_path):
     assert (fault["kind"], fault["step"]) == ("flip", 7)
 
 
+@pytest.mark.soak
 def test_many_faults_strike_each_once_though_one_takes_the_agent(weather, undisturbed):
     flags = ["agent:step=3", "exit:step=6,rank=1", "kill:step=6,rank=0", "raise:step=20,rank=0",
              "kill:after_s=0", "exit:step=29,rank=0"]  # fmt: skip
@@ -182,6 +185,7 @@ def test_a_run_that_goes_on_is_struck_in_the_steps_that_are_left(weather, undist
     assert [struck.fault for struck in storm.struck] == drawn
 
 
+@pytest.mark.soak
 def test_what_is_due_does_not_wait_for_what_is_not(weather):
     later, soon = "exit:step=70,rank=1", "exit:after_s=0.05,rank=1"
     _, storm = weather(later, soon, epochs=12)
@@ -200,6 +204,7 @@ def test_the_same_seed_is_the_same_storm(weather, undisturbed):
     assert found[0] == found[1]
 
 
+@pytest.mark.soak
 def test_sync_ddp_is_struck_too(weather, train):
     result, storm = weather("raise:step=5,rank=1", "kill:step=12,rank=0", sync="ddp")
     assert storm.missed == []
@@ -228,6 +233,7 @@ def test_what_cannot_strike_is_told_with_the_reason(weather, tmp_path, flag, rea
     assert named(tmp_path / "run", "fault") == []
 
 
+@pytest.mark.soak
 def test_one_that_waits_for_another_says_so(weather):
     _, storm = weather("exit:step=30,rank=1", "exit:step=30,rank=1")
     assert [missed.reason for missed in storm.missed] == [
@@ -236,6 +242,7 @@ def test_one_that_waits_for_another_says_so(weather):
     ]
 
 
+@pytest.mark.soak
 def test_a_full_disk_at_the_end_is_the_error_of_the_run(weather, tmp_path):
     with pytest.raises(CheckpointError, match="the checkpoint of step 30 could not be written"):
         weather("disk-full:step=29,rank=0")
@@ -423,6 +430,7 @@ def test_a_storm_that_is_ended_leaves_no_order_behind(start, job, tmp_path):
     assert status == 130, err
 
 
+@pytest.mark.soak
 def test_a_directory_that_no_run_holds_is_not_struck_whoever_has_its_pids(start, job, tmp_path):
     run_dir = tmp_path / "run"
     under_way(start, job, run_dir, epochs=500)

@@ -109,6 +109,7 @@ def tree_of(pid):
     return found
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize(
     "whole_tree", sampled([True, False], 0), ids=["whole tree", "parent alone"]
 )

@@ -127,6 +127,7 @@ def test_a_job_of_a_few_steps_is_refused(tmp_path):
     assert report["message"].startswith("the job commits 2 steps, and needs 8 to be struck")
 
 
+@pytest.mark.soak
 def test_a_trial_with_other_weights_fails_and_its_run_is_kept(tmp_path):
     job = {"task": f"{TASKS}:changed_by_a_replacement", "workers": 2, "shards": 2, "batch": 20}
     (tmp_path / "odd.yaml").write_text(json.dumps(job))

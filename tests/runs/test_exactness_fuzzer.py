@@ -1,5 +1,6 @@
 """The exactness fuzzer: it finds nothing in the product, and it finds bugs that are planted."""
 
+import dataclasses
 import json
 import subprocess
 import sys
@@ -20,9 +21,12 @@ SEEDS = 50
 
 
 def test_twenty_drawn_jobs_give_the_same_weights_in_every_configuration():
+    """Two configurations of each; `make soak` has all of them, of more seeds."""
     with Runner() as runner:
         for seed in range(20):
-            report = examine(draw(seed), runner)
+            case = draw(seed)
+            case = dataclasses.replace(case, configurations=case.configurations[:2])
+            report = examine(case, runner)
             assert not report.found, f"seed {seed}\n{details(report)}"
 
 

@@ -39,6 +39,7 @@ def own(pids, loaders, **params):
     }
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("threads", sampled([1, 2], 1))
 def test_the_weights_are_the_same_for_any_number_of_loader_processes(train, pids, threads):
     whole = train(threads_per_worker=threads, **own(pids, 0))["weights_sha256"]

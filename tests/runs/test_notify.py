@@ -135,6 +135,7 @@ def test_a_run_tells_of_its_end_by_mail(start, mailed):
     assert ["holdfast: points finished" in message for message in messages] == [True]
 
 
+@pytest.mark.soak
 def test_a_run_tells_why_it_has_failed(start, received):
     messages, address = received
     assert finish(start(address, faults=[{**FAULT, "how": "raise"}]))[0] == 1

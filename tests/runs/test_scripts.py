@@ -213,6 +213,7 @@ print("the end")
     assert printed(tmp_path).split("\n")[:3] == ["the end", "a thread", "at exit"]
 
 
+@pytest.mark.soak
 def test_the_main_module_serves_processes_and_pickles(run, tmp_path):
     run(
         """
@@ -260,6 +261,7 @@ while os.environ["TORCHELASTIC_RESTART_COUNT"] == "0": ctypes.PyDLL(None).pause(
     assert result.restarts == 1
 
 
+@pytest.mark.soak
 def test_processes_that_work_for_a_worker_keep_it_from_hanging(run):
     result = run(
         """
@@ -322,6 +324,7 @@ if restarts == "0":
 """
 
 
+@pytest.mark.soak
 def test_the_loss_of_an_agent_is_one_restart_to_the_script_and_in_the_result(run, tmp_path):
     assert run(KILLS_ITS_AGENT).restarts == 1
     assert printed(tmp_path) == "0\n1\n"
@@ -393,6 +396,7 @@ def test_who_has_felt_a_death_is_not_blamed_though_it_is_gone_sooner(run, tmp_pa
     assert receipt["ended"] == [0, 2]
 
 
+@pytest.mark.soak
 def test_a_run_directory_can_be_gone_on_with(run, tmp_path):
     script = """
 import os
@@ -438,6 +442,7 @@ open(sys.argv[1] + os.environ["RANK"], "w").write("the parent has come to its en
 """
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("how", sampled(["ends", "raises"], 0))
 def test_a_child_that_comes_to_the_end_of_the_script_is_not_taken_for_its_parent(
     run, tmp_path, how

@@ -72,6 +72,7 @@ def test_a_fault_ends_the_run_with_its_name(train, task, error, message):
     assert type(caught.value) is error
 
 
+@pytest.mark.soak
 def test_a_long_gradient_is_clipped_unless_float32_cannot_hold_its_square(train):
     keys = own("huge", clip_norm=1.0)
     assert train(**keys, params={"factor": 1e15})["status"] == "finished"
@@ -137,6 +138,7 @@ def test_a_stop_that_a_step_outlasts_says_so(train):
         train(controls=controls, timeout_s=1, **own("stuck", workers=1))
 
 
+@pytest.mark.soak
 def test_an_import_that_hangs_can_be_aborted(tmp_path):
     task, reached = tmp_path / "hanging.py", tmp_path / "reached"
     os.mkfifo(reached)
@@ -222,6 +224,7 @@ def test_a_run_is_not_resumed_on_other_data(train, tmp_path):
         train(run_dir=tmp_path / "run", resume=True, **keys)
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("workers", sampled([1, 3], 1))
 def test_a_run_resumed_with_other_workers_ends_the_same(train, tmp_path, workers):
     keys = {"checkpoint": {"every_steps": 5, "keep": 9}}
@@ -271,6 +274,7 @@ def test_a_full_disk_costs_checkpoints_but_neither_the_run_nor_the_last_good_one
     assert resumed["weights_sha256"] == whole
 
 
+@pytest.mark.soak
 def test_an_optimizer_that_writes_to_its_gradients_does_not_write_to_those_of_others(train):
     digests = {train(**own("nesterov", workers=n))["weights_sha256"] for n in (1, 2, 3)}
     assert len(digests) == 1

@@ -10,6 +10,7 @@ from holdfast.errors import JobError
 pytestmark = pytest.mark.slow
 
 
+@pytest.mark.soak
 def test_mixed_precision_is_exact_too_and_rounds_otherwise(train):
     full = train()
     mixed = [train(precision="bf16", workers=workers) for workers in (1, 2, 3)]

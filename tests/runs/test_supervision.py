@@ -79,6 +79,7 @@ def test_a_coordinator_may_be_killed_again_and_again_and_no_worker_notices(struc
     assert sum(event["event"] == "coordinator-started" for event in events) == 3
 
 
+@pytest.mark.soak
 def test_an_agent_that_is_killed_takes_its_workers_and_the_next_goes_on_from_the_checkpoint(struck):
     events = struck((35, "agent"), (65, "agent"))
     first, *others = generations(events)

@@ -47,6 +47,7 @@ def test_a_function_that_others_cannot_find_is_refused():
         holdfast.train(lambda session: None)
 
 
+@pytest.mark.soak
 def test_a_built_in_job_can_be_called_by_name(tmp_path):
     import holdfast
 
