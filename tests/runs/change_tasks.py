@@ -184,6 +184,18 @@ def schedulers_in_an_object(session):
         session.backward(F.cross_entropy(model(shard.x), shard.y))
 
 
+def scheduled(session):
+    """A schedule of the learning rate, which is a tensor."""
+    model, _ = session.attach(
+        net,
+        lambda p: torch.optim.Adam(p, lr=torch.tensor(0.05)),
+        schedule=lambda steps: lambda step: (1 + step) / steps,
+    )
+    for shard in session.shards(DATA, epochs=2):
+        die_once(session, shard)
+        session.backward(F.cross_entropy(model(shard.x), shard.y))
+
+
 def in_loop(session):
     """Writes to a tensor of the state once for each shard."""
     model, optimizer = session.attach(net, lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9))

@@ -92,6 +92,14 @@ def test_every_scheduler_must_be_kept(train, what, arguments, name):
         train(**changing("scheduler_among_others", **keys))
 
 
+@pytest.mark.parametrize("step", [0, 5])
+def test_a_schedule_may_scale_a_rate_that_is_a_tensor(train, tmp_path, step):
+    alone = train(**changing("scheduled", workers=1))
+    deaths = [(step, 1, str(tmp_path / "mark"))]
+    killed = train(**changing("scheduled", params={"deaths": deaths}))
+    assert killed["weights_sha256"] == alone["weights_sha256"]
+
+
 def test_schedulers_may_be_kept_within_an_object(train, tmp_path):
     alone = train(**changing("schedulers_in_an_object", workers=1))
     deaths = [(5, 1, str(tmp_path / "mark"))]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 
 from torch.optim import Optimizer
@@ -32,7 +33,8 @@ class CommitHooks:
     def follow(self, optimizer: Optimizer, schedule: ScheduleFactory | None) -> None:
         """Set the learning rates of `optimizer` by `schedule`, if there is one."""
         self._optimizer, self._schedule = optimizer, schedule
-        self._base_rates = [group["lr"] for group in optimizer.param_groups]
+        # Copies: a rate that is a tensor is written to when a state is restored.
+        self._base_rates = [copy.deepcopy(group["lr"]) for group in optimizer.param_groups]
 
     def begin(self, total_steps: int, step: int) -> None:
         """Get ready for a run of `total_steps`, of which `step` are committed."""
