@@ -37,7 +37,6 @@ class ComparedState:
         self._replica, self._sections = assembly.replica, assembly.sections
         self._user_state, self._group = assembly.user_state, group
         self.comparison = Comparison(assembly.replica, group, progress.step)
-        self.arrived(progress)
 
     def remember(self, progress: Progress) -> None:
         """Note what user code keeps, now that all that it does between two steps is done.
@@ -68,7 +67,9 @@ class ComparedState:
         """Note the state that another worker or a checkpoint has given, or the initial one."""
         self.comparison.begin(progress.step)
         self._writes = self._replica.writes()
-        self._noted = self._whole(progress)
+        self._buffers = self._replica.digest(self._replica.buffer_range)
+        if progress.saved == progress.step:
+            self._saved = self._replica.digest(), _kept(progress)
 
     def begin_loop(self, progress: Progress) -> None:
         """Note that the loop over shards begins.
@@ -78,13 +79,16 @@ class ComparedState:
                 scheduler that is not kept.
         """
         self._user_state.check_schedulers()
-        self.settle(progress)
-        if progress.step and self._replica.digest() != self._noted[0]:
+        buffers = self._replica.digest(self._replica.buffer_range)
+        changed = (self._replica.writes(), buffers) != (self._writes, self._buffers)
+        if progress.step and changed:
             raise JobError(
                 f"the model was changed after the state of step {progress.step} had arrived, so it "
                 "would depend on when a worker was started; change it before the session is first "
                 "asked for something, or in session.on_commit"
             )
+        self.remember(progress)
+        self.settle(progress)
 
     def user_digest(self, progress: Progress) -> int:
         """What this worker brings to a commit: a digest of what user code keeps; 56 bits.
@@ -138,15 +142,12 @@ class ComparedState:
         for rank, each in zip(group.members, found, strict=True):
             if each != found[0]:
                 self.refuse(progress, group.members[0], rank)
-        self.comparison.check_all(progress.step)
-        self._noted = self._whole(progress)
+        self._saved = self.comparison.check_all(progress.step), _kept(progress)
 
     def has_changed(self, progress: Progress) -> bool:
-        """Whether the state is not the one that arrived, or that was last compared as a whole."""
-        return self._whole(progress) != self._noted
-
-    def _whole(self, progress: Progress) -> tuple[int, dict[str, Any]]:
-        return self._replica.digest(), _kept(progress)
+        """Whether the state is another one than was last saved, though after the same step."""
+        found = self._replica.digest(), _kept(progress)
+        return progress.saved == progress.step and found != self._saved
 
 
 def _kept(progress: Progress) -> dict[str, Any]:

@@ -125,7 +125,7 @@ class Member:
             JobError: Some of it cannot be saved, or is not what a run that continues has left.
         """
         self._after_commit = after_commit
-        self.take_changes()
+        self.stepper.commit_buffers()
         self._state.begin_loop(self.progress)
 
     def end_loop(self) -> None:
@@ -300,8 +300,10 @@ class Member:
             sections.settled[self.group.rank] = 0
             self._restore(release, replica)
         self._journal.take_up(self.progress, writes=self.group.place == 0)
-        if self._stepper is None:
+        is_first = self._stepper is None
+        if is_first:
             self._compared = ComparedState(self._assembly, self.group, self.progress)
+            # It may write to the parameters, for DDP.
             self._stepper = self._new_stepper(replica, sections, self._compared.comparison)
             trained = self._assembly.trained
             self.evaluator = Evaluator(
@@ -311,7 +313,7 @@ class Member:
                 batch_size=self.job.batch,
                 device=self.device,
             )
-        elif release.donors.get(self.group.rank) != self.group.rank:
+        if is_first or release.donors.get(self.group.rank) != self.group.rank:
             self._state.arrived(self.progress)
         if isinstance(self._stepper, Stepper):
             self._stepper.share_out(
