@@ -58,3 +58,11 @@ def test_whose_seat_is_not_wanted_any_more_is_waited_for_too():
     assert told(machine, orders(2, 0)) == [Abort(2), Kill(1, 2)]
     assert told(machine, orders(3, 0, 1)) == [Abort(3)]
     assert told(machine, Exited(1, 2, GONE)) == [Fork(1, 3, 3)]
+
+
+def test_news_of_a_generation_before_does_not_undo_that_a_worker_stands_still():
+    machine = halted(anew=False)
+    told(machine, Exited(1, 2, GONE), Parked(0, 2, None, 0), Parked(0, 1, None, 0))
+    assert told(machine, orders(2, 0, 1)) == [Abort(2), Fork(1, 2, 3)]
+    told(machine, Parked(1, 2, None, 0))
+    assert machine.stage == Stage.HALT

@@ -140,7 +140,7 @@ class Supervisor:
     def _park(self, parked: Parked, now: float) -> list[AgentAction]:
         """A worker may know of the next generation, by a death on this host, before we do."""
         worker = self._workers.get(parked.rank)
-        if worker is None or parked.generation < self.generation:
+        if worker is None or parked.generation < max(self.generation, worker.parked):
             return []
         worker.parked, worker.committed = parked.generation, parked.committed
         worker.rooted = parked.rooted
