@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import torch
 
 from holdfast.agent.forks import ForkServer
 from holdfast.agent.spawn import WORKER, spawn
@@ -19,6 +20,11 @@ from holdfast.job import load
 from holdfast.observe.run_dir import RunDirectory
 
 TASKS = Path(__file__).parent / "runs" / "sample_tasks.py"
+
+needs_avx2 = pytest.mark.skipif(
+    torch.backends.cpu.get_cpu_capability() not in ("AVX2", "AVX512"),
+    reason="needs a processor with AVX2",
+)
 
 SMALL = {
     "data": {"name": "digits", "augment": True},

@@ -193,7 +193,6 @@ def test_what_is_due_does_not_wait_for_what_is_not(weather):
     assert storm.struck[0].step < storm.struck[1].step == 70
 
 
-@pytest.mark.soak
 def test_the_same_seed_is_the_same_storm(weather, undisturbed):
     found = []
     for name in ("first", "second"):

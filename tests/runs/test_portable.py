@@ -4,12 +4,14 @@ import pytest
 import torch
 
 import holdfast
+from conftest import needs_avx2
 
 ON_AMD_AND_INTEL = "c23c866daa303d58"
 """First digits of the weights on an AMD EPYC and on an Intel Xeon: decision 21."""
 
 
 @pytest.mark.slow
+@needs_avx2
 @pytest.mark.skipif(not torch.__version__.startswith("2.13.0"), reason="weights of torch 2.13.0")
 def test_weights_are_those_of_the_amd_and_intel_processors_of_decision_21(tmp_path):
     result = holdfast.train(

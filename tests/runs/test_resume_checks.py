@@ -55,8 +55,8 @@ def test_a_run_on_one_machine_is_bit_exact(train, tmp_path):
     back_to(run, 4)
     assert train(run_dir=run, resume=True, workers=2, **SAVING)["exactness"] == "bit-exact"
     assert named(run, "numerics-changed") == []
-    assert all("exp" not in each["by_alignment"] for each in named(run, "kernels-tested"))
-    assert len(named(run, "kernels-tested")) == 2  # one a life
+    first, second = named(run, "kernels-tested")  # one a life
+    assert first["by_alignment"] == second["by_alignment"]
     assert manifest.read(newest(run)).numerics["torch"]
 
 

@@ -9,6 +9,7 @@ import sys
 import pytest
 import torch
 
+from conftest import needs_avx2
 from holdfast.job.portable import PINNED
 
 PROGRAM = """
@@ -36,12 +37,14 @@ def test_digests_are_the_same_in_every_process():
 
 
 @pytest.mark.slow
+@needs_avx2
 @pytest.mark.skipif(not torch.__version__.startswith("2.13.0"), reason="digest of torch 2.13.0")
 def test_pinned_kernels_are_those_of_the_amd_and_intel_processors_of_decision_21():
     assert digests(**PINNED)["kernels"] == "face5b1bdcdf1e83"
 
 
 @pytest.mark.soak
+@needs_avx2
 @pytest.mark.timeout(900)  # emulation is slow
 @pytest.mark.skipif(not shutil.which("qemu-x86_64"), reason="needs Debian's package qemu-user")
 @pytest.mark.parametrize("processor", ["Skylake-Client", "Haswell", "EPYC-Rome"])
