@@ -117,6 +117,20 @@ def test_throughput_is_told_beside_what_ran_in_the_same_round():
 
 
 @pytest.mark.soak
+def test_settings_are_told_beside_the_same_job_without_them():
+    few = ["--workloads", "small", "--steps", "10", "--rounds", "1"]
+    rows = json.loads(bench("settings", *few, "--json"))["rows"]
+    assert [row["setting"] for row in rows] == [
+        "default", "verify.recompute=0.02", "numerics=portable",
+    ]  # fmt: skip
+    default, *_ = rows
+    for row in rows:
+        assert row["step_of_default"] == pytest.approx(
+            default["samples_per_s"]["median"] / row["samples_per_s"]["median"], abs=0.002
+        )
+
+
+@pytest.mark.soak
 def test_a_start_takes_about_as_long_as_that_of_a_plain_process():
     rows = {
         row["way"]: row for row in json.loads(bench("startup", "--rounds", "1", "--json"))["rows"]

@@ -83,8 +83,8 @@ def run_plain(
     return Measured(rate * WORKLOADS[workload].batch_size, {})
 
 
-def run_holdfast(workload: str, workers: int, steps: int, *, shards: int) -> Measured:
-    """One run of holdfast; counted from its metrics."""
+def run_holdfast(workload: str, workers: int, steps: int, *, shards: int, **keys: Any) -> Measured:
+    """One run of holdfast, with more keys of the job; counted from its metrics."""
     job = load.check(
         {
             "name": workload,
@@ -94,8 +94,9 @@ def run_holdfast(workload: str, workers: int, steps: int, *, shards: int) -> Mea
             "workers": workers,
             "shards": shards,
             "checkpoint": {"every_steps": 0},
+            **keys,
         },
-        where="scaling",
+        where="bench",
     )
     with tempfile.TemporaryDirectory() as folder:
         with RunDirectory(Path(folder) / "run", job, resume=False) as directory:

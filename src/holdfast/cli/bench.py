@@ -48,6 +48,19 @@ def scaling(
 
 
 @app.command()
+def settings(
+    workloads: Annotated[str, typer.Option(help="Some of small, large, lm.")] = "small,large,lm",
+    workers: Annotated[int, typer.Option(min=2, max=64)] = 2,
+    steps: Annotated[int, typer.Option(min=10, help="Steps that are counted.")] = 96,
+    rounds: Rounds = 5,
+    as_json: Json = False,
+) -> None:
+    """What verify.recompute and portable numerics cost."""
+    options = ["--workloads", workloads, "--workers", str(workers)]
+    _run("settings", [*options, "--steps", str(steps), "--rounds", str(rounds)], as_json=as_json)
+
+
+@app.command()
 def recovery(
     workloads: Annotated[str, typer.Option(help="Some of small, large, lm.")] = "small,large",
     fault: Annotated[str, typer.Option(help="kill or stop.")] = "kill",
