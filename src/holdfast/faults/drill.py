@@ -303,13 +303,13 @@ def fitting(job: Job) -> tuple[list[Kind], list[Policy]]:
     world must not shrink, and no shard can be computed again by another. Where steps are skipped
     whose gradient is not finite, so would be those that are struck.
     """
-    sound: list[Kind] = [kind for kind in KINDS if kind not in IN_GRADIENTS]
-    if job.workers == 1:
-        sound.remove("corrupt")  # there is no replica to compare with
+    unfit: set[Kind] = set() if job.workers > 1 else {"corrupt"}  # no replica to compare with
+    if job.merges_shards or job.non_finite == "skip":
+        unfit.update(IN_GRADIENTS)
+    kinds = [kind for kind in KINDS if kind not in unfit]
     if not job.merges_shards:
-        gradients = [] if job.non_finite == "skip" else [k for k in KINDS if k in IN_GRADIENTS]
-        return [*sound, *gradients], list(POLICIES)
-    return sound, ["restart"] if job.sync == "ddp" else ["replace", "restart"]
+        return kinds, list(POLICIES)
+    return kinds, ["restart"] if job.sync == "ddp" else ["replace", "restart"]
 
 
 def check(job: Job, kinds: Sequence[Kind], policies: Sequence[Policy]) -> None:

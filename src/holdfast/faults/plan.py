@@ -35,7 +35,7 @@ HARMLESS: Final[tuple[Kind, ...]] = (
 """What a run gets over with the same weights and all of its checkpoints."""
 SIGNALS: Final = frozenset({"kill", "stop", "coordinator", "agent"})
 """What strikes any run; the rest is for those whose workers commit steps."""
-IN_GRADIENTS: Final = frozenset({"nan", "flip"})
+IN_GRADIENTS: Final[frozenset[Kind]] = frozenset({"nan", "flip"})
 """What strikes the gradient of a shard, where each has one of its own."""
 WITHOUT_RANK: Final = frozenset({"coordinator", "agent", "damage"})
 
