@@ -222,6 +222,21 @@ def altered(session):
         session.backward(F.cross_entropy(model(shard.x), shard.y))
 
 
+def flipping_at_checkpoint(session):
+    """A bit of what rank 1 writes flips just before the second checkpoint is written, or after."""
+    params = session.job.params
+
+    def flip(arguments):
+        _, flat, _, rank, _ = arguments
+        if rank == 1 and session.step > 4 and is_first(params["mark"]):
+            flat[-1] ^= 1
+
+    wrap("holdfast.worker.journal:write_part", params["when"], flip)
+    model, _ = _trained(session, lambda p: torch.optim.AdamW(p, lr=1e-3))
+    for shard in session.shards(DATA, epochs=6):
+        session.backward(F.cross_entropy(model(shard.x), shard.y))
+
+
 def wrong_bits(session):
     """In the first generation, a bit of every tenth gradient of one rank is wrong."""
     params, member = session.job.params, session._member

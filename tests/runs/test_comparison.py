@@ -39,6 +39,19 @@ def test_an_altered_weight_is_found_before_a_checkpoint_and_undone(train, tmp_pa
     assert (generations[1]["restored"], generations[1]["step"]) == (True, 4)
 
 
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_a_bit_that_flips_at_a_checkpoint_is_not_committed(train, tmp_path, when):
+    params = {"mark": str(tmp_path / "mark"), "when": when}
+    keys = {"checkpoint": {"every_steps": 4}, "params": params}
+    whole = train(**own("flipping_at_checkpoint", workers=1, **keys))
+    broken = train(tmp_path / "run", **own("flipping_at_checkpoint", workers=2, **keys))
+    assert broken["weights_sha256"] == whole["weights_sha256"]
+    (first, *_) = lost(tmp_path / "run")
+    assert "differs after step 8" in first["cause"]
+    generations = [e for e in events_of(tmp_path / "run") if e["event"] == "generation"]
+    assert (generations[1]["restored"], generations[1]["step"]) == (True, 4)
+
+
 @pytest.mark.parametrize(("workers", "rank"), [(2, 0), (2, 1), (3, 1)])
 @pytest.mark.parametrize("policy", sampled(["replace", "shrink"], 0))
 def test_what_differs_is_found_though_a_worker_is_lost_before(

@@ -95,18 +95,8 @@ class Journal:
         """How many checkpoints this worker has begun in a generation."""
         return self._begun[1] if self._begun[0] == generation else 0
 
-    def checkpoint(
-        self, replica: Replica, group: SharedMemoryGroup, progress: Progress, *, final: bool
-    ) -> None:
-        """Write this worker's part of a checkpoint and wait until all of it is committed.
-
-        Where it cannot be, training goes on with the checkpoints there are, unless it is `final`.
-
-        Raises:
-            CheckpointError: It is final and could not be committed.
-        """
-        if progress.step == progress.saved:
-            return
+    def write_part(self, replica: Replica, group: SharedMemoryGroup, progress: Progress) -> Part:
+        """Write this worker's part of a checkpoint; what could not be written says so itself."""
         check_plain(progress.state)
         rank, step, generation = self._launch.rank, progress.step, group.arena.generation
         number = self.begun_in(generation) + 1
@@ -118,19 +108,29 @@ class Journal:
             injection.at_part(group)
             file = write_part(temporary, flat, replica.layout, group.place, of)
         except OSError as error:
-            part = Part(number=number, step=step, error=f"rank {rank}: {error}")
-        else:
-            content = {"file": file.model_dump(mode="json")}
-            if group.place == 0:
-                content["header"] = self._header(replica, progress, generation)
-            part = Part(number=number, step=step, content=content)
-        self._channel.send(Wrote(generation=generation, part=part))
-        problem = await_commit(self._channel, group, number)
+            return Part(number=number, step=step, error=f"rank {rank}: {error}")
+        content = {"file": file.model_dump(mode="json")}
+        if group.place == 0:
+            content["header"] = self._header(replica, progress, generation)
+        return Part(number=number, step=step, content=content)
+
+    def commit_part(
+        self, part: Part, group: SharedMemoryGroup, progress: Progress, *, final: bool
+    ) -> None:
+        """Hand in this worker's part of a checkpoint, and wait until all of it is committed.
+
+        Where it cannot be, training goes on with the checkpoints there are, unless it is `final`.
+
+        Raises:
+            CheckpointError: It is final and could not be committed.
+        """
+        self._channel.send(Wrote(generation=group.arena.generation, part=part))
+        problem = await_commit(self._channel, group, part.number)
         if not problem:
-            progress.saved = step
+            progress.saved = part.step
         elif final:
             raise CheckpointError(
-                f"the checkpoint of step {step} could not be written: {problem}; "
+                f"the checkpoint of step {part.step} could not be written: {problem}; "
                 "free the disk and resume from the one before"
             )
 

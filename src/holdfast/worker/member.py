@@ -239,11 +239,12 @@ class Member:
         if self.progress.step == self.progress.saved:
             return
         self.group.arena.enter(self.group.rank, Phase.CHECKPOINT)
-        try:
+        part = self._journal.write_part(self.replica, self.group, self.progress)
+        try:  # after the writing, so that a bit that has flipped meanwhile is not committed
             self._state.compare_all(self.progress)
         except HardwareError as error:
             raise Condemned(error) from None
-        self._journal.checkpoint(self.replica, self.group, self.progress, final=final)
+        self._journal.commit_part(part, self.group, self.progress, final=final)
 
     def finish(self) -> None:
         """Make the last step durable, with the others.
