@@ -8,6 +8,7 @@
     ├── ProtocolError       another process said something that it must not say
     ├── HardwareError       a worker computed something wrongly; another takes its place
     │   └── ReplicaError    a worker's replica is wrong; all go back to a checkpoint
+    ├── NoStateError        a worker has no state to begin with; a new process has
     ├── OutOfMemory         the host or a GPU had too little memory for the run
     ├── Interrupted         whoever asked for the run has ended it before it was done
     ├── WorkerFailed        a worker died or raised; it names the rank that is to blame
@@ -51,6 +52,10 @@ class HardwareError(HoldfastError):
 
 class ReplicaError(HardwareError):
     """A worker's replica differs from others': no state since the last checkpoint counts."""
+
+
+class NoStateError(HoldfastError):
+    """A worker can begin with no state: whoever was to give it one was lost before."""
 
 
 class OutOfMemory(HoldfastError):

@@ -100,3 +100,18 @@ def test_a_fatal_failure_ends_the_run_at_once():
     (fact,) = opened(cluster.tell("b", failed=failed))
     assert isinstance(fact, Ended)
     assert fact.reason == "rank 1 was killed"
+
+
+def test_what_follows_from_another_failure_is_not_counted():
+    policy = dataclasses.replace(POLICY, failures=1)
+    cluster = running(Run(policy, [Opened(5, HOSTS)], 0.0))
+    (first,) = opened(cluster.tell("a", failed={0: KILLED}))
+    cluster.tell_all(generation=6, stage=Stage.RUN, failed={})
+    follows = Failure(cause="has no state to begin with", follows=True)
+    (second,) = opened(cluster.tell("b", failed={1: follows}))
+    assert (first.generation, second.generation) == (6, 7)
+    assert second.members == HOSTS
+    cluster.tell_all(generation=7, stage=Stage.RUN, failed={})
+    (third,) = opened(cluster.tell("b", failed={1: follows, 2: KILLED}))
+    assert isinstance(third, Ended)
+    assert "rank 2 was killed, the last of more than 1 failures" in third.reason

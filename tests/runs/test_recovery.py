@@ -13,7 +13,6 @@ from conftest import TASKS, events_of, metrics_of, sampled
 from holdfast.arena.memory import Word
 from holdfast.engines.controls import Controls
 from holdfast.errors import WorkerFailed
-from holdfast.wire.launch import LEFT_STATUS
 
 pytestmark = pytest.mark.slow
 
@@ -124,8 +123,7 @@ def assert_only_struck_workers_ended(run_dir, faults):
     lost = [e for e in events_of(run_dir) if e["event"] == "worker-exited" and e["loss"]]
     fatal = [fault for fault in faults if fault["how"] != "nap"]
     struck = [fault["rank"] for fault in fatal if Path(fault["mark"]).exists()]
-    left = [event["rank"] for event in lost if event["status"] != LEFT_STATUS]
-    assert sorted(left) == sorted(struck)
+    assert sorted(event["rank"] for event in lost) == sorted(struck)
     generations = [e for e in events_of(run_dir) if e["event"] == "generation"]
     assert len(generations) <= 1 + 2 * len(lost)  # a shrunk world grows once more
 
@@ -162,6 +160,12 @@ def test_a_second_death_of_the_replacement_changes_nothing(strike, at, when):
 def test_a_death_of_the_last_who_has_the_state_goes_back_to_the_checkpoint(strike, at, when):
     second = {"at": at, "when": when, "rank": 1, "until": 3, "generation": 2, "how": "kill"}
     assert strike(FIRST, second) == [True, True]
+
+
+def test_who_is_left_without_the_initial_values_makes_way_and_is_not_counted(strike):
+    at = "holdfast.worker.handover:Handover._write_letter"
+    second = {"at": at, "when": "after", "rank": 1, "until": 3, "generation": 2, "how": "kill"}
+    assert strike(FIRST, second, restarts={"limit": 2}) == [True, True]
 
 
 @pytest.mark.parametrize(("at", "when"), sampled([*RECOVERY, *GIVING], 5, 10))

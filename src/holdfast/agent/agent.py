@@ -350,7 +350,7 @@ class Agent:
             status=status,
             cause=failure.cause,
             error=failure.error,
-            loss=self._is_loss(worker, status),
+            loss=self._is_loss(worker, status) and not failure.follows,
         )
 
     def _is_loss(self, worker: Worker, status: int) -> bool:

@@ -185,7 +185,12 @@ class Run:
         self.members = {
             rank: host for rank, host in self.members.items() if rank not in status.failed
         }
-        rank, failure = next(iter(status.failed.items()))  # the first to fail is to blame
+        counted = [
+            (rank, failure) for rank, failure in status.failed.items() if not failure.follows
+        ]
+        if not counted:
+            return self._open(now)
+        rank, failure = counted[0]  # the first to fail is to blame
         start = None if self.start is None else self.start.step
         self.culprit = (rank, failure)
         self._anew |= _rolls_back(status)

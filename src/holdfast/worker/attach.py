@@ -15,14 +15,14 @@ from holdfast.core import tree
 from holdfast.core.seeds import seed_for
 from holdfast.data.dataset import seed_everything
 from holdfast.data.loader import Unit
-from holdfast.errors import JobError
+from holdfast.errors import JobError, NoStateError
 from holdfast.job.spec import Job
 from holdfast.transport.shared_memory import Meeting, SharedMemoryGroup
 from holdfast.wire.messages import Release
 from holdfast.worker.compiled import compile_every_shape
 from holdfast.worker.ddp import DdpModel
 from holdfast.worker.room import check_room
-from holdfast.worker.seat import Left
+from holdfast.worker.seat import Condemned
 from holdfast.worker.sections import Sections
 from holdfast.worker.user_state import UserState
 
@@ -79,12 +79,13 @@ class Assembly:
 
         Raises:
             Aborted: The generation is over.
-            Left: All are to begin with the initial values, which this worker no longer has.
+            Condemned: All are to begin with the initial values, which this worker no longer has.
             JobError: They do not, or the host has too little memory.
         """
         group, size_bytes = self._group, self._layout.size_bytes
         if not (release.donors or release.restore or self._is_initial):
-            raise Left  # nobody is left with a state, and the initial one is lost here
+            lost = "who was to give it one was lost, and it no longer has the initial values"
+            raise Condemned(NoStateError(f"has no state to begin with: {lost}"))
         taken = release.donors.get(group.rank, group.rank) != group.rank
         self._is_initial &= not (taken or release.restore)
         # Before they share memory, for none must cut off what another writes to.

@@ -13,6 +13,7 @@ from holdfast.errors import (
     BY_NAME,
     HardwareError,
     HoldfastError,
+    NoStateError,
     OutOfMemory,
     ReplicaError,
 )
@@ -49,7 +50,7 @@ def failure(rank: int, error: BaseException) -> Failed:
 
 def _name_of(kind: type[BaseException]) -> str:
     """A class's name, with its module's where it is the user's own and called like one of ours."""
-    known = {*BY_NAME, HardwareError.__name__, ReplicaError.__name__}
+    known = {*BY_NAME, *(error.__name__ for error in (HardwareError, NoStateError, ReplicaError))}
     if issubclass(kind, HoldfastError) or kind.__name__ not in known:
         return kind.__name__
     return f"{kind.__module__}.{kind.__name__}"

@@ -13,7 +13,7 @@ from typing import Any, cast
 import torch
 
 from holdfast.arena.memory import Arena
-from holdfast.errors import Aborted
+from holdfast.errors import Aborted, NoStateError
 from holdfast.observe.stacks import stacks_file, write_on_signal
 from holdfast.tasks import reference
 from holdfast.wire.channel import Channel
@@ -53,7 +53,7 @@ def main(config: str, arena_fd: int, socket_fd: int) -> int:
     except Condemned as end:
         channel.send(failure(launch.rank, end.error))
         print(f"{type(end.error).__name__}: {end.error}", file=sys.stderr)
-        return 1
+        return LEFT_STATUS if isinstance(end.error, NoStateError) else 1
     except BaseException as error:  # noqa: BLE001  # the boundary of the user's code
         channel.send(failure(launch.rank, error))
         sys.stdout.flush()  # what was printed before comes before
