@@ -8,7 +8,7 @@
     ├── ProtocolError       another process said something that it must not say
     ├── HardwareError       a worker computed something wrongly; another takes its place
     │   └── ReplicaError    a worker's replica is wrong; all go back to a checkpoint
-    ├── NoStateError        a worker has no state to begin with; a new process has
+    ├── NoStateError        a worker has no state to start from; it is replaced
     ├── OutOfMemory         the host or a GPU had too little memory for the run
     ├── Interrupted         whoever asked for the run has ended it before it was done
     ├── WorkerFailed        a worker died or raised; it names the rank that is to blame
@@ -55,7 +55,7 @@ class ReplicaError(HardwareError):
 
 
 class NoStateError(HoldfastError):
-    """A worker can begin with no state: whoever was to give it one was lost before."""
+    """A worker has no state to start from: its donor was lost, and its initial values are gone."""
 
 
 class OutOfMemory(HoldfastError):

@@ -162,7 +162,7 @@ def test_a_death_of_the_last_who_has_the_state_goes_back_to_the_checkpoint(strik
     assert strike(FIRST, second) == [True, True]
 
 
-def test_who_is_left_without_the_initial_values_makes_way_and_is_not_counted(strike):
+def test_a_worker_that_lost_its_initial_values_is_replaced_and_not_counted_as_a_failure(strike):
     at = "holdfast.worker.handover:Handover._write_letter"
     second = {"at": at, "when": "after", "rank": 1, "until": 3, "generation": 2, "how": "kill"}
     assert strike(FIRST, second, restarts={"limit": 2}) == [True, True]

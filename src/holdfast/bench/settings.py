@@ -1,4 +1,4 @@
-"""What job settings that guard the result cost: each beside the same job without it.
+"""What verify.recompute and portable numerics cost, relative to the same job without them.
 
 Each round runs every way once, one after the other; ratios are taken within a round.
 """

@@ -41,7 +41,7 @@ class Failure:
         fatal: Whether it would come again, whoever computes: there is no use in another worker.
         repeatable: Whether it may come again, being of the worker's own making.
         rollback: Whether no worker's state can be trusted: all begin again from a checkpoint.
-        follows: Whether it comes of another failure that is known, and is not counted itself.
+        follows: Whether another failure, which is counted, has caused it.
     """
 
     cause: str

@@ -84,8 +84,8 @@ class Assembly:
         """
         group, size_bytes = self._group, self._layout.size_bytes
         if not (release.donors or release.restore or self._is_initial):
-            lost = "who was to give it one was lost, and it no longer has the initial values"
-            raise Condemned(NoStateError(f"has no state to begin with: {lost}"))
+            lost = "its donor was lost, and it no longer has the initial values"
+            raise Condemned(NoStateError(f"has no state to start from: {lost}"))
         taken = release.donors.get(group.rank, group.rank) != group.rank
         self._is_initial &= not (taken or release.restore)
         # Before they share memory, for none must cut off what another writes to.

@@ -96,7 +96,7 @@ class Journal:
         return self._begun[1] if self._begun[0] == generation else 0
 
     def write_part(self, replica: Replica, group: SharedMemoryGroup, progress: Progress) -> Part:
-        """Write this worker's part of a checkpoint; what could not be written says so itself."""
+        """Write this worker's part of a checkpoint; where that fails, the part holds the error."""
         check_plain(progress.state)
         rank, step, generation = self._launch.rank, progress.step, group.arena.generation
         number = self.begun_in(generation) + 1
@@ -117,9 +117,9 @@ class Journal:
     def commit_part(
         self, part: Part, group: SharedMemoryGroup, progress: Progress, *, final: bool
     ) -> None:
-        """Hand in this worker's part of a checkpoint, and wait until all of it is committed.
+        """Report this worker's part of a checkpoint and wait until all of it is committed.
 
-        Where it cannot be, training goes on with the checkpoints there are, unless it is `final`.
+        If that fails, training continues with the older checkpoints, unless this one is `final`.
 
         Raises:
             CheckpointError: It is final and could not be committed.
