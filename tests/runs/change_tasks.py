@@ -3,6 +3,7 @@
 import os
 import signal
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from state_tasks import DATA, die_once, measured, net
@@ -47,7 +48,7 @@ class Scaled(nn.Module):
 
 
 def annealing(session):
-    """A buffer is halved after each step, and the statistics are measured again at the end."""
+    """A buffer is halved after each step, and statistics are measured again after the loop."""
     made = []
 
     def scaled():
@@ -226,4 +227,149 @@ def keeping_too_much(session):
     model, _ = session.attach(net, lambda p: torch.optim.SGD(p, lr=0.1))
     session.keep("statistics", Large())
     for shard in session.shards(DATA, epochs=1):
+        session.backward(F.cross_entropy(model(shard.x), shard.y))
+
+
+def after_the_loop(session):
+    """Changes what it can after the loop over shards, where one worker dies."""
+    model, _ = session.attach(net, lambda p: torch.optim.SGD(p, lr=0.1))
+    kept = session.keep("average", torch.optim.swa_utils.AveragedModel(model, use_buffers=True))
+    session.on_commit(lambda: kept.update_parameters(model))
+    for shard in session.shards(DATA, epochs=1):
+        session.backward(F.cross_entropy(model(shard.x), shard.y))
+    trained = [each.clone() for each in (*model.state_dict().values(), *kept.state_dict().values())]
+    with torch.no_grad():
+        for tensor in (*model.state_dict().values(), *kept.state_dict().values()):
+            tensor.mul_(2)
+    session.state["ended"] = session.state.get("ended", 0) + 1
+    assert session.state["ended"] == 1, "a worker has ended before"
+    found = session.evaluate(DATA, measured)
+    mark = session.job.params.get("mark")
+    if mark and session._member.group.rank == 1 and is_first(mark):
+        os.kill(os.getpid(), signal.SIGKILL)
+    assert found == session.evaluate(DATA, measured)
+    now = (*model.state_dict().values(), *kept.state_dict().values())
+    assert all(torch.equal(each, old * 2) for each, old in zip(now, trained, strict=True))
+
+
+def before_the_loop(session):
+    """Sets at its start, once the run's state has come, what it changes in `on_commit`."""
+    model, optimizer = session.attach(net, lambda p: torch.optim.SGD(p, lr=1.0))
+    assert session.step >= 0
+    optimizer.param_groups[0]["lr"] = 0.1
+    session.state["scale"] = 1.0
+
+    def change():
+        optimizer.param_groups[0]["lr"] *= 0.9
+        session.state["scale"] *= 1.1
+
+    session.on_commit(change)
+    for shard in session.shards(DATA, epochs=2):
+        die_once(session, shard)
+        session.backward(F.cross_entropy(model(shard.x), shard.y) * session.state["scale"])
+
+
+def mode_of_a_kept_module(session):
+    def with_dropout():
+        layers = [each for each in net() if not isinstance(each, nn.BatchNorm1d)]
+        return nn.Sequential(*layers, nn.Dropout(0.5))
+
+    model, _ = session.attach(with_dropout, lambda p: torch.optim.SGD(p, lr=0.1))
+    teacher = session.keep("teacher", torch.optim.swa_utils.AveragedModel(model))
+
+    def change():
+        teacher.update_parameters(model)
+        if session.step == 3:
+            teacher.eval()
+
+    session.on_commit(change)
+    for shard in session.shards(DATA, epochs=2):
+        die_once(session, shard)
+        with torch.no_grad():
+            target = teacher(shard.x)
+        session.backward(F.mse_loss(model(shard.x), target) + F.cross_entropy(target, shard.y))
+
+
+class Damped(torch.optim.SGD):
+    """Divides its rate by a mean of norms that it keeps in an attribute."""
+
+    def __init__(self, parameters, what):
+        super().__init__(parameters, lr=0.1)
+        self.what = what
+        self.norms, self.nested = [1.0], {"mean": (1.0, 2)}
+        self.mean, self.scalar = torch.ones(()), np.float32(1)
+        self.by_parameter = {}
+        self.base = torch.optim.SGD(self.param_groups[0]["params"], lr=0.1, momentum=0.9)
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        parameters = self.param_groups[0]["params"]
+        norm = sum(float(p.grad.square().sum()) for p in parameters if p.grad is not None)
+        match self.what:
+            case "list":
+                self.norms.append(norm)
+                factor = sum(self.norms)
+            case "dictionary":
+                self.nested["mean"] = (self.nested["mean"][0] + norm, 2)
+                factor = self.nested["mean"][0]
+            case "tensor":
+                self.mean.add_(norm)
+                factor = float(self.mean)
+            case "scalar":
+                self.scalar += np.float32(norm)
+                factor = float(self.scalar)
+            case "by_parameter":
+                for p in parameters:
+                    self.by_parameter[p] = self.by_parameter.get(p, 0) + norm
+                factor = self.by_parameter[parameters[0]]
+            case "base":
+                self.base.step()
+                factor = 1.0
+        self.param_groups[0]["lr"] = 0.1 / (1 + factor)
+        super().step()
+
+
+def optimizer_attributes(session):
+    what = session.job.params["what"]
+    model, _ = session.attach(net, lambda p: Damped(p, what))
+    for shard in session.shards(DATA, epochs=2):
+        die_once(session, shard)
+        session.backward(F.cross_entropy(model(shard.x), shard.y))
+
+
+class Attributes(nn.Module):
+    """A model that computes with attributes of many kinds."""
+
+    def __init__(self):
+        super().__init__()
+        self.body, self.activation = net(), torch.tanh
+        self.scales, self.by_name = [1.0], {"scale": 1.0}
+        self.tensor, self.replaced = torch.ones(()), torch.ones(())
+        self._private = 1.0
+
+    def forward(self, x):
+        scale = self.scales[-1] * self.by_name["scale"] * self.tensor * self.replaced
+        return self.activation(self.body(x)) * scale * self._private
+
+
+ATTRIBUTES = {
+    "list": lambda model: model.scales.append(model.scales[-1] + 0.1),
+    "dictionary": lambda model: model.by_name.update(scale=model.by_name["scale"] + 0.1),
+    "tensor": lambda model: model.tensor.add_(0.1),
+    "replaced tensor": lambda model: setattr(model, "replaced", model.replaced + 0.1),
+    "private": lambda model: setattr(model, "_private", model._private + 0.1),
+    "function": lambda model: setattr(model, "activation", torch.sigmoid),
+}
+
+
+def module_attributes(session):
+    model, _ = session.attach(Attributes, lambda p: torch.optim.SGD(p, lr=0.1))
+
+    def change():
+        if session.step <= 3:
+            ATTRIBUTES[session.job.params["what"]](model)
+
+    session.on_commit(change)
+    for shard in session.shards(DATA, epochs=2):
+        die_once(session, shard)
         session.backward(F.cross_entropy(model(shard.x), shard.y))

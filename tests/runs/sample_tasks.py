@@ -81,11 +81,15 @@ def adamw(parameters):
 
 def own_loop(session):
     model, _ = session.attach(net, adamw)
+
+    def count():
+        session.state["seen"] = session.state.get("seen", 0) + 1
+
+    session.on_commit(count)
     for shard in session.shards(Points(), epochs=3):
         logits = model(shard.x)
         session.log(accuracy=(logits.argmax(1) == shard.y).float().mean())
         session.backward(F.cross_entropy(logits, shard.y))
-    session.state["seen"] = session.state.get("seen", 0) + 1
     session.evaluate(Points(), lambda model, batch: {
         "points_right": float((model(batch[0]).argmax(1) == batch[1]).double().mean())
     })  # fmt: skip

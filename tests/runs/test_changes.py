@@ -23,7 +23,7 @@ def test_an_optimizer_may_keep_a_gradient_that_it_has_written_to(train):
 
 
 @pytest.mark.parametrize("every_steps", [0, 4])
-def test_buffers_may_be_changed_after_a_step_and_after_the_loop(train, tmp_path, every_steps):
+def test_buffers_may_be_changed_after_a_step(train, tmp_path, every_steps):
     keys = {"checkpoint": {"every_steps": every_steps}}
     alone = train(**changing("annealing", workers=1, **keys))
     run, deaths = tmp_path / "run", [(5, 1, str(tmp_path / "mark"))]
@@ -66,6 +66,60 @@ def test_modules_may_be_changed_after_a_step(train, tmp_path, what):
     killed = train(run, **changing("in_callback", params=params))
     assert killed["weights_sha256"] == alone["weights_sha256"]
     assert len([e for e in events_of(run) if e["event"] == "worker-exited" and e["loss"]]) == 1
+
+
+@pytest.mark.parametrize("every_steps", [0, 3, 4])
+@pytest.mark.parametrize("on_failure", sampled(["replace", "shrink", "restart"], 0))
+def test_what_follows_the_loop_is_done_on_the_trained_model_in_every_life(
+    train, tmp_path, every_steps, on_failure
+):
+    keys = {"checkpoint": {"every_steps": every_steps}, "on_failure": on_failure}
+    run, params = tmp_path / "run", {"mark": str(tmp_path / "mark")}
+    alone = train(**changing("after_the_loop", workers=1))
+    killed = train(run, **changing("after_the_loop", params=params, **keys))
+    assert killed["weights_sha256"] == alone["weights_sha256"]
+    assert (tmp_path / "mark").exists()
+    again = train(run, resume=True, **changing("after_the_loop", params=params, **keys))
+    assert again["weights_sha256"] == alone["weights_sha256"]
+
+
+@pytest.mark.parametrize("task", ["before_the_loop", "mode_of_a_kept_module"])
+@pytest.mark.parametrize("on_failure", ["replace", "restart"])
+def test_a_replacement_has_what_code_changes_after_a_step(train, tmp_path, task, on_failure):
+    alone = train(**changing(task, workers=1))
+    params = {"deaths": [(5, 1, str(tmp_path / "mark"))]}
+    keys = {"on_failure": on_failure, "checkpoint": {"every_steps": 4}}
+    killed = train(**changing(task, params=params, **keys))
+    assert killed["weights_sha256"] == alone["weights_sha256"]
+    assert (tmp_path / "mark").exists()
+
+
+@pytest.mark.parametrize(
+    ("task", "what"),
+    [
+        *[("optimizer_attributes", what) for what in ("list", "dictionary", "tensor", "scalar")],
+        *[("module_attributes", what) for what in ("list", "dictionary", "tensor", "private")],
+        ("module_attributes", "replaced tensor"),
+    ],
+)
+def test_attributes_may_be_changed_after_a_step(train, tmp_path, task, what):
+    alone = train(**changing(task, workers=1, params={"what": what}))
+    params = {"what": what, "deaths": [(5, 1, str(tmp_path / "mark"))]}
+    killed = train(**changing(task, params=params))
+    assert killed["weights_sha256"] == alone["weights_sha256"]
+
+
+@pytest.mark.parametrize(
+    ("task", "what", "message"),
+    [
+        ("module_attributes", "function", "attribute activation is a builtin_function_or_method"),
+        ("optimizer_attributes", "by_parameter", "by_parameter of the optimizer.* is a Parameter"),
+        ("optimizer_attributes", "base", "base of the optimizer is an optimizer with a state"),
+    ],
+)
+def test_attributes_that_cannot_be_saved_may_not_be_changed(train, task, what, message):
+    with pytest.raises(JobError, match=message):
+        train(**changing(task, workers=1, params={"what": what}))
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ import subprocess
 import threading
 
 import pytest
+from test_resume_checks import back_to
 
 from conftest import TASKS, events_of, metrics_of, sampled
 from holdfast.arena.memory import Word
@@ -163,11 +164,12 @@ def test_a_process_that_a_task_forks_ends_when_it_is_told_to(train):
 
 
 def test_what_user_code_keeps_comes_back_on_resume(train, tmp_path):
+    keys = own("own_loop", checkpoint={"every_steps": 4, "keep": 9})
     for life in (1, 2):
-        train(run_dir=tmp_path / "run", resume=life > 1, **own("own_loop"))
-    newest = max((tmp_path / "run" / "checkpoints").glob("step-*"))
-    # The count is raised after the loop, in each life.
-    assert json.loads((newest / "manifest.json").read_text())["state"] == {"seen": 2}
+        train(run_dir=tmp_path / "run", resume=life > 1, **keys)
+        newest = max((tmp_path / "run" / "checkpoints").glob("step-*"))
+        assert json.loads((newest / "manifest.json").read_text())["state"] == {"seen": 15}
+        back_to(tmp_path / "run", 4)
 
 
 def test_a_run_with_no_good_checkpoint_says_so_and_loses_nothing(train, tmp_path):

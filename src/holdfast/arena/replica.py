@@ -174,6 +174,16 @@ class Replica:
                 home.copy_(value)
                 state[key] = home
 
+    def release(self) -> None:
+        """Give the model and kept modules memory of their own, which is no part of the state.
+
+        The model's buffers have theirs already; see `worker.buffers`.
+        """
+        for name, parameter in self._moved.items():
+            parameter.data = self._views[name].clone()
+        for module, key, name in self._kept_places:
+            module._buffers[key] = self._views[name].clone()
+
     def writes(self) -> dict[str, tuple[int, int]]:
         """How often each tensor was written to, and where it lies, by name; buffers are left out.
 

@@ -31,7 +31,7 @@ from holdfast.arena.layout import ITEM_BYTES, Entry, Layout
 from holdfast.checkpoint import parts
 from holdfast.errors import CheckpointError
 
-FORMAT: Final = 1
+FORMAT: Final = 2
 MANIFEST: Final = "manifest.json"
 _PART: Final = re.compile(r"part-\d{1,9}-of-\d{1,9}\.safetensors", re.ASCII)
 _SHA256: Final = re.compile(r"[0-9a-f]{64}")
@@ -142,7 +142,10 @@ class Manifest(Header):
             CheckpointError: It has been altered, is for another place, or a file is not whole.
         """
         if self.format != FORMAT:
-            raise CheckpointError(f"{directory} has format {self.format}; this is format {FORMAT}")
+            raise CheckpointError(
+                f"{directory} has format {self.format}, and this version of holdfast reads format "
+                f"{FORMAT}; resume the run with holdfast {self.versions.get('holdfast')}"
+            )
         if self.sha256 != self._digest():
             raise CheckpointError(f"{directory / MANIFEST} does not match its own digest")
         if directory.name != directory_name(self.step):

@@ -98,6 +98,10 @@ class Buffers:
         for name, buffer in self._found().items():
             self._committed[name].copy_(buffer)
 
+    def release(self) -> None:
+        """Leave the model's buffers alone from now on."""
+        self._working, self._places = {}, []
+
     def left(self) -> list[torch.Tensor]:
         """What a shard has left in the model's buffers."""
         return list(self._found().values())

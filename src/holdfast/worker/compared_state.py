@@ -15,7 +15,7 @@ from holdfast.transport.shared_memory import Meeting, SharedMemoryGroup
 from holdfast.worker.attach import Assembly
 from holdfast.worker.comparison import Comparison
 from holdfast.worker.handover import Handover
-from holdfast.worker.progress import Progress, check_plain
+from holdfast.worker.progress import Progress
 from holdfast.worker.user_state import difference, digest
 
 
@@ -59,17 +59,11 @@ class ComparedState:
         """Note that nothing changes the replica until the next commit; see `worker.handover`."""
         self._sections.settled[self._group.rank] = progress.step + 1
 
-    def unsettle(self) -> None:
-        """Note that user code may change the replica from now on."""
-        self._sections.settled[self._group.rank] = 0
-
     def arrived(self, progress: Progress) -> None:
         """Note the state that another worker or a checkpoint has given, or the initial one."""
         self.comparison.begin(progress.step)
         self._writes = self._replica.writes()
         self._buffers = self._replica.digest(self._replica.buffer_range)
-        if progress.saved == progress.step:
-            self._saved = self._replica.digest(), _kept(progress)
 
     def begin_loop(self, progress: Progress) -> None:
         """Note that the loop over shards begins.
@@ -87,6 +81,9 @@ class ComparedState:
                 "would depend on when a worker was started; change it before the session is first "
                 "asked for something, or in session.on_commit"
             )
+        if progress.user_state:  # of a run that continues, before what code sets at its start
+            progress.take_back_state()
+            self._user_state.restore(progress.user_state)
         self.remember(progress)
         self.settle(progress)
 
@@ -135,19 +132,13 @@ class ComparedState:
             ReplicaError: The replicas differ, and this worker is to leave.
             JobError: What user code keeps differs.
         """
-        check_plain(progress.state)
         group = self._group
-        own = digest(progress.state, progress.user_state)
+        own = digest(_kept(progress))
         found = group.barrier(Meeting.COMPARE, progress.step, own)
         for rank, each in zip(group.members, found, strict=True):
             if each != found[0]:
                 self.refuse(progress, group.members[0], rank)
-        self._saved = self.comparison.check_all(progress.step), _kept(progress)
-
-    def has_changed(self, progress: Progress) -> bool:
-        """Whether the state is another one than was last saved, though after the same step."""
-        found = self._replica.digest(), _kept(progress)
-        return progress.saved == progress.step and found != self._saved
+        self.comparison.check_all(progress.step)
 
 
 def _kept(progress: Progress) -> dict[str, Any]:

@@ -169,6 +169,10 @@ class DdpStepper:
         """As `Stepper.committed_buffers`."""
         return self._buffers.committed()
 
+    def release_buffers(self) -> None:
+        """As `Stepper.release_buffers`."""
+        self._buffers.release()
+
     def log(self, values: dict[str, float]) -> None:
         """Add values to what the batch logs.
 

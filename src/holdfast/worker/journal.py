@@ -25,7 +25,7 @@ from holdfast.wire.launch import Launch
 from holdfast.wire.messages import CheckpointDone, Wrote
 from holdfast.worker import injection
 from holdfast.worker.numerics import numerics_of
-from holdfast.worker.progress import Progress, check_plain
+from holdfast.worker.progress import Progress
 from holdfast.worker.restore import Restorer
 from holdfast.worker.self_test import sensitive_kernels
 
@@ -97,7 +97,6 @@ class Journal:
 
     def write_part(self, replica: Replica, group: SharedMemoryGroup, progress: Progress) -> Part:
         """Write this worker's part of a checkpoint; where that fails, the part holds the error."""
-        check_plain(progress.state)
         rank, step, generation = self._launch.rank, progress.step, group.arena.generation
         number = self.begun_in(generation) + 1
         self._begun = (generation, number)
@@ -161,7 +160,7 @@ class Journal:
             ),
             size_bytes=layout.size_bytes,
             absent=tuple(sorted(replica.absent)),
-            state=progress.state,
+            state=progress.state_then,
             user_state=progress.user_state,
             loss=progress.loss,
             metrics=progress.metrics,

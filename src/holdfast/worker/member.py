@@ -79,7 +79,7 @@ class Member:
         self._committed: int | None = None
         self._compared: ComparedState | None = None
         self._after_commit: Callable[[], None] = lambda: None
-        self._rechecks = False
+        self._rechecks = self._loop_over = False
         self._times = Times(arena, rank)
 
     def assemble(self, model: ModelFactory, optimizer: OptimizerFactory) -> Assembly:
@@ -129,8 +129,10 @@ class Member:
         self._state.begin_loop(self.progress)
 
     def end_loop(self) -> None:
-        """Note that user code may change the model from now on."""
-        self._state.unsettle()
+        """Note that the loop is over: what user code does to the model from now on is its own."""
+        self.stepper.release_buffers()
+        self.replica.release()
+        self._loop_over = True
         self.group.arena.enter(self.group.rank, Phase.LEFT)
 
     def take_changes(self) -> None:
@@ -253,12 +255,9 @@ class Member:
             Aborted: The generation is over.
         """
         self.join_once()
-        changed = False
-        if self._assembly is not None:
+        if self._assembly is not None and not self._loop_over:
             self.take_changes()
-            changed = self._state.has_changed(self.progress)
-        if any(self.group.barrier(Meeting.END, self.progress.step, changed)):
-            self.progress.saved = -1  # by what code did after the loop over shards
+        self.group.barrier(Meeting.END, self.progress.step)
         if self._assembly is not None:
             self.save(final=True)
 

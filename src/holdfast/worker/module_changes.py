@@ -1,23 +1,26 @@
-"""Module changes: what user code changes in modules, apart from tensors, in `session.on_commit`.
+"""Module changes: what user code changes in modules, apart from tensors of the replica, in
+`session.on_commit`.
 
-Attributes that are numbers, strings or tuples of these, such as a dropout's `p`, are followed:
-whoever takes over gets their values. What cannot be given to another worker, such as a new layer or
-a hook, is refused. What modules change in themselves while they compute is left alone: many keep a
-cache.
+Attributes that are numbers, strings or tensors, or lists, tuples and dictionaries of these, such as
+a dropout's `p`, are followed: whoever takes over gets their values. What cannot be given to another
+worker, such as a new layer or a hook, is refused. What modules change in themselves while they
+compute is left alone: many keep a cache.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Final
 
+import torch
 from torch import nn
 
 from holdfast.errors import JobError
-from holdfast.worker.plain_values import decode, encode
+from holdfast.worker.plain_values import Snapshot, decode, encode
 
-_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+_HOOKS: Final = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+_OF_EVERY_MODULE: Final = frozenset(vars(nn.Module()))
 
 Place = tuple[str, str]
 """The name of a module, and of an attribute of it."""
@@ -44,21 +47,24 @@ class ModuleChanges:
         Raises:
             JobError: It cannot be given to another worker.
         """
-        parts, before = self._parts(), self._plain_attributes()
+        parts, before = self._parts(), self._snapshots()
         yield
         self._check_same(parts, self._parts())
-        for place, value in self._plain_attributes().items():
-            if place not in before or before[place] != value:
+        for place, snapshot in self._snapshots().items():
+            if place not in before or before[place] != snapshot:
                 name = ".".join(filter(None, place))
-                self.attributes[name] = encode(value, name)
+                self.attributes[name] = encode(snapshot.value, f"attribute {name}")
 
     def restore(self, attributes: Mapping[str, Any]) -> None:
         """Give modules the `attributes` of another worker."""
         self.attributes = dict(attributes)
         modules = dict(self._modules())
-        for name, value in attributes.items():
+        for name, plain in attributes.items():
             module, _, key = name.rpartition(".")
-            setattr(modules[module], key, decode(value))
+            value, old = decode(plain), getattr(modules[module], key, None)
+            if isinstance(value, torch.Tensor) and isinstance(old, torch.Tensor):
+                value = value.to(old.device)
+            setattr(modules[module], key, value)
 
     def _modules(self) -> Iterator[tuple[str, nn.Module]]:
         for name, root in self._roots.items():
@@ -84,16 +90,14 @@ class ModuleChanges:
                     "and change its values in place"
                 )
 
-    def _plain_attributes(self) -> dict[Place, Any]:
+    def _snapshots(self) -> dict[Place, Snapshot]:
         return {
-            (name, key): value
+            (name, key): Snapshot(value)
             for name, module in self._modules()
             for key, value in vars(module).items()
-            if not key.startswith("_") and key != "training" and _is_plain(value)
+            if key not in _OF_EVERY_MODULE and not (key.startswith("_") and _is_torchs_own(module))
         }
 
 
-def _is_plain(value: object) -> bool:
-    if isinstance(value, tuple):
-        return all(map(_is_plain, value))
-    return value is None or type(value) in (bool, int, float, str)
+def _is_torchs_own(module: nn.Module) -> bool:
+    return type(module).__module__.startswith("torch.")

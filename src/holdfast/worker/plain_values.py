@@ -13,10 +13,13 @@ from typing import Any, Final
 
 import numpy as np
 import torch
+from torch.nn import Parameter
 
 from holdfast.arena.tensors import DTYPES, field_of
 from holdfast.errors import JobError
 
+_FOLLOWED: Final = 1000
+"""Items of a list or dictionary at most whose changes in place are seen."""
 _FLOATS: Final = {"inf": math.inf, "-inf": -math.inf, "nan": math.nan}
 
 
@@ -47,7 +50,7 @@ def encode(value: object, name: str) -> Any:  # noqa: PLR0911  # one for each ki
             return {key: encode(each, f"{name}.{key}") for key, each in value.items()}
         case dict() if not isinstance(value, defaultdict):
             return {"$dict": encode(list(map(list, value.items())), name)}
-        case torch.Tensor() if value.layout is torch.strided:
+        case torch.Tensor() if value.layout is torch.strided and not isinstance(value, Parameter):
             data = value.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes()
             field = field_of(name, value)
             text = base64.b64encode(data).decode()
@@ -58,6 +61,59 @@ def encode(value: object, name: str) -> Any:  # noqa: PLR0911  # one for each ki
         f"{name} is a {type(value).__name__}, which can be neither saved nor given to another "
         "worker; keep numbers, strings, tensors, and lists and dictionaries of these"
     )
+
+
+class Snapshot:
+    """What tells whether a value was changed in place or replaced, without a copy of tensors.
+
+    Args:
+        value: Anything; changes in place are seen of tensors, and of lists and dictionaries that
+            are not very long.
+    """
+
+    def __init__(self, value: object) -> None:
+        self.value = value
+        self._seen = _seen(value)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Snapshot) and self._seen == other._seen
+
+    def __hash__(self) -> int:
+        return hash(type(self))
+
+
+class _Object:
+    """An object, which equals itself alone; held, so that no other one gets its address."""
+
+    def __init__(self, held: object, version: int = 0) -> None:
+        self._held, self._version = held, version
+
+    def __eq__(self, other: object) -> bool:
+        return (
+            isinstance(other, _Object)
+            and self._held is other._held
+            and self._version == other._version
+        )
+
+    def __hash__(self) -> int:
+        return id(self._held)
+
+
+def _seen(value: object) -> object:  # noqa: PLR0911  # one for each kind of value
+    match value:
+        case None | bool() | int() | str():
+            return (type(value), value)
+        case float():
+            return value.hex()
+        case list() | tuple() if len(value) <= _FOLLOWED:
+            return (type(value), [_seen(each) for each in value])
+        case dict() if len(value) <= _FOLLOWED:
+            return [(_seen(key), _seen(each)) for key, each in value.items()]
+        case Parameter():
+            return _Object(value)
+        case torch.Tensor() if not value.is_inference():
+            return _Object(value, value._version)
+    return _Object(value)
 
 
 def _is_plain(value: dict[Any, Any]) -> bool:

@@ -83,6 +83,11 @@ class Progress:
         self.state_then, self.user_state = copy.deepcopy(self.state), user_state
         self.user_digest = digest(self.state_then, self.user_state)
 
+    def take_back_state(self) -> None:
+        """Undo what user code has changed in `state` since the newest step was committed."""
+        self.state.clear()
+        self.state.update(copy.deepcopy(self.state_then))
+
     @property
     def position(self) -> int:
         """Rises with all that workers do together between two steps."""
@@ -113,7 +118,8 @@ class Progress:
             JobError: `state` holds what JSON cannot.
         """
         check_plain(self.state_then)
-        return asdict(self) | {"best": dict(self.best), "best_then": dict(self.best_then)}
+        bests = {"best": dict(self.best), "best_then": dict(self.best_then)}
+        return asdict(self) | bests | {"state": self.state_then}
 
     @classmethod
     def taken_over(cls, plain: dict[str, Any]) -> Self:

@@ -113,6 +113,7 @@ class Session:
 
         The state of a resumed run comes when the session is next asked for something, at the latest
         in `shards`. Until then the model is as its factory has built it, on every worker alike.
+        After the loop over shards the model is no longer part of the run's state.
 
         Args:
             model: Gives the model. Called with torch's generators seeded from the job.
@@ -187,8 +188,11 @@ class Session:
             samples, order, member.units, settings=self.job.loader, check_abort=check_abort
         )
         try:
-            while member.progress.owed or not self._is_over(order):
+            while True:
                 try:
+                    if self._is_over(order) and not member.progress.owed:
+                        member.save(final=True)
+                        break
                     check_samples(loader, samples, member.progress)
                     if member.progress.owed:
                         self._follow_up(order)
@@ -253,8 +257,6 @@ class Session:
         if self._hooks.running:
             raise JobError("session.evaluate belongs in the loop over shards, not in on_commit")
         self._member.join_once()
-        if self._loop_begun and self._current is None:  # after the loop
-            self._member.take_changes()
         while True:
             try:
                 return self._evaluate_once(dataset, measure)

@@ -102,6 +102,10 @@ class Stepper:
         """Have the model compute with the buffers of the newest commit meanwhile."""
         return self._buffers.committed()
 
+    def release_buffers(self) -> None:
+        """Leave the model's buffers alone from now on."""
+        self._buffers.release()
+
     def share_out(self, step: int, plan: Plan, *, one_unit: bool, keep: bool) -> None:
         """Agree with the members that there are now on what is left of the step in hand.
 

@@ -16,15 +16,16 @@ import json
 from collections.abc import Mapping
 from typing import Any, Final, Protocol, runtime_checkable
 
+import numpy as np
 import torch
 from torch import nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
-from holdfast.arena.replica import Trained
+from holdfast.arena.replica import KEPT, Trained
 from holdfast.errors import JobError
 from holdfast.worker.module_changes import ModuleChanges
-from holdfast.worker.plain_values import decode, encode
+from holdfast.worker.plain_values import Snapshot, decode, encode
 
 _DIGEST_BYTES: Final = 7
 _NAMED: Final = 200
@@ -58,10 +59,14 @@ class UserState:
     def __init__(self, trained: Trained, kept: Mapping[str, object]) -> None:
         self._optimizer: Optimizer = trained.optimizer
         self._kept = {name: each for name, each in kept.items() if not isinstance(each, nn.Module)}
-        modules = {name: each for name, each in kept.items() if isinstance(each, nn.Module)}
-        self.module_changes = ModuleChanges({"": trained.model, **modules})
+        kept_modules = {KEPT + name: module for name, module in trained.kept.items()}
+        roots = {"": trained.model, **kept_modules}
+        self.module_changes = ModuleChanges(roots)
+        self._not_saved: dict[str, Snapshot] = {}
         self._groups = [list(map(id, g["params"])) for g in self._optimizer.param_groups]
-        self._modules = dict(trained.model.named_modules())
+        self._modules = {
+            n: m for at, root in roots.items() for n, m in root.named_modules(prefix=at)
+        }
         self._trained = {n: p for n, p in trained.model.named_parameters() if p.requires_grad}
         self._frozen = {n: p for n, p in trained.model.named_parameters() if not p.requires_grad}
 
@@ -78,11 +83,7 @@ class UserState:
                 {key: encode(g[key], f"{key} of parameter group {at}") for key in g.keys() - _OWN}
                 for at, g in enumerate(groups)
             ],
-            "counters": {
-                key: encode(value, key)
-                for key, value in vars(self._optimizer).items()
-                if isinstance(value, int | float)
-            },
+            "optimizer": self._optimizer_attributes(),
             "kept": {
                 n: encode(_stateful(n, each).state_dict(), n) for n, each in self._kept.items()
             },
@@ -108,7 +109,7 @@ class UserState:
             _stateful(name, each).load_state_dict(decode(saved["kept"][name]))
         vars(self._optimizer).update(
             (key, value)
-            for key, value in decode(saved["counters"]).items()
+            for key, value in decode(saved["optimizer"]).items()
             if not hasattr(type(self._optimizer), key)
         )
         for group, options in zip(groups, saved["groups"], strict=True):
@@ -118,6 +119,34 @@ class UserState:
         self.module_changes.restore(saved.get("attributes", {}))
         for name, module in self._modules.items():
             module.training = name not in saved["evaluating"]
+
+    def _optimizer_attributes(self) -> dict[str, Any]:
+        """What an optimizer keeps in attributes of its own, as JSON data.
+
+        Raises:
+            JobError: Some of it has changed and cannot be saved.
+        """
+        found = {}
+        is_torchs_own = type(self._optimizer).__module__.startswith("torch.")
+        for key, value in vars(self._optimizer).items():
+            own = not (is_torchs_own or key in _OF_EVERY_OPTIMIZER)
+            if isinstance(value, int | float) or (own and isinstance(value, _FOLLOWED)):
+                try:
+                    found[key] = encode(value, f"{key} of the optimizer")
+                except JobError:
+                    now = Snapshot(value)
+                    if self._not_saved.setdefault(key, now) != now:
+                        raise
+            if (
+                isinstance(value, Optimizer)
+                and value.state
+                and value.state is not self._optimizer.state
+            ):
+                raise JobError(
+                    f"{key} of the optimizer is an optimizer with a state of its own, which can be "
+                    "neither saved nor given to another worker; let both use one `state`"
+                )
+        return found
 
     def _check_parameters(self) -> None:
         """Raises: JobError: other parameters are trained than at the start."""
@@ -150,6 +179,8 @@ class UserState:
 
 
 _OWN: Final = frozenset({"params"})
+_OF_EVERY_OPTIMIZER: Final = frozenset(vars(Optimizer([torch.zeros(1)], {})))
+_FOLLOWED: Final = (str, list, tuple, dict, torch.Tensor, np.generic)
 
 
 def _schedulers_in(found: list[object]) -> list[LRScheduler]:
