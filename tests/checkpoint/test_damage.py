@@ -1,5 +1,6 @@
 """Whatever happens to a checkpoint's files, a damaged one is refused with a reason."""
 
+import os
 import shutil
 
 import pytest
@@ -152,6 +153,37 @@ def test_a_newer_one_of_the_same_step_takes_its_place(saved, tmp_path):
     save(tmp_path, 10, newer, layout)
     assert torch.equal(restore(directory, layout), newer)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["latest", directory.name]
+
+
+@pytest.mark.parametrize("taken", [False, True])
+def test_a_checkpoint_that_was_about_to_be_replaced_is_brought_back(saved, tmp_path, taken):
+    directory, flat, layout = saved
+    doomed = directory.with_name(f"{directory.name}.0.tmp")
+    if taken:
+        shutil.copytree(directory, doomed)
+    else:
+        directory.rename(doomed)
+    manifest.sweep(tmp_path)
+    assert not doomed.exists()
+    assert torch.equal(restore(directory, layout), flat)
+
+
+def test_a_checkpoint_that_was_being_deleted_is_swept(saved, tmp_path):
+    directory, _, _ = saved
+    doomed = directory.with_name(f"{directory.name}.0.tmp")
+    directory.rename(doomed)
+    (doomed / "part-0-of-2.safetensors").unlink()
+    manifest.sweep(tmp_path)
+    assert not doomed.exists()
+    assert not directory.exists()
+
+
+def test_a_pipe_in_place_of_the_manifest_is_refused(saved):
+    directory, _, _ = saved
+    (directory / manifest.MANIFEST).unlink()
+    os.mkfifo(directory / manifest.MANIFEST)
+    with pytest.raises(CheckpointError, match="is missing, or is not a file"):
+        manifest.read(directory)
 
 
 def test_sweep_removes_what_was_left_half_written_and_nothing_else(saved, tmp_path):

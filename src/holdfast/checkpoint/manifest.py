@@ -221,6 +221,8 @@ def read(directory: Path) -> Manifest:
     Raises:
         CheckpointError: It is missing, unreadable or does not hold together.
     """
+    if not (directory / MANIFEST).is_file():  # opening a named pipe would wait for a writer
+        raise CheckpointError(f"{directory / MANIFEST} is missing, or is not a file")
     try:
         manifest = Manifest.model_validate_json((directory / MANIFEST).read_bytes())
     except OSError as error:
@@ -270,10 +272,24 @@ def commit(root: Path, manifest: Manifest, attempt: str) -> Path:
 
 
 def sweep(root: Path) -> None:
-    """Remove what an interrupted run left half written."""
-    if root.is_dir():
-        for path in list(_temporary(root)):
+    """Remove what an interrupted run left half written, and bring back what it was to replace."""
+    for path in list(_temporary(root)) if root.is_dir() else []:
+        if not _brought_back(path):
             shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+
+def _brought_back(doomed: Path) -> bool:
+    """Give a whole checkpoint its name again, if it was doomed and nothing has taken its place."""
+    final = doomed.with_name(doomed.name.partition(".")[0])
+    if doomed != _doomed(final) or final.exists():
+        return False
+    doomed.rename(final)
+    try:
+        read(final)
+    except CheckpointError:
+        final.rename(doomed)
+        return False
+    return True
 
 
 def remove(directory: Path) -> None:
