@@ -25,9 +25,16 @@ def test_overrides_reach_into_the_job():
     assert job.name == "digits"
 
 
+@pytest.mark.parametrize("value", [float("inf"), float("nan"), {1, 2}, b"x", print, "\udcff"])
+def test_params_that_a_worker_would_not_get_are_refused(value):
+    with pytest.raises(JobError, match=r"params: .*may hold finite numbers, strings"):
+        check({"name": "own", "task": "own.py:main", "params": {"x": [value]}}, where="test")
+
+
 @pytest.mark.parametrize(
     ("override", "message"),
     [
+        ("epochs=10000000000", "epochs: input should be less than or equal to 1000000000, not"),
         ("worker=2", "unknown key worker; did you mean workers? (from worker=2)"),
         ("optimizer.learning_rat=2", "unknown key optimizer.learning_rat; remove it"),
         ("optimizer.weight_decy=2", "did you mean weight_decay?"),

@@ -6,6 +6,7 @@ hold is written so that the message of a refused value says what would have been
 
 from __future__ import annotations
 
+import json
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import BeforeValidator, Field, ValidationInfo, field_validator, model_validator
@@ -130,7 +131,7 @@ class Job(Spec):
 
     batch: Count = 64
     """Samples of a step, over all workers."""
-    epochs: Count = 1
+    epochs: Annotated[Count, Field(le=10**9)] = 1
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
     clip_norm: Annotated[float, Field(gt=0)] | None = None
     """Scale the gradient down to this 2-norm where it is longer."""
@@ -204,6 +205,18 @@ class Job(Spec):
             "notify",
         }
     )
+
+    @field_validator("params")
+    @classmethod
+    def _params_are_plain(cls, params: dict[str, Any]) -> dict[str, Any]:
+        try:
+            text = json.dumps(params, allow_nan=False, ensure_ascii=False).encode()
+        except (TypeError, ValueError, RecursionError) as error:
+            raise ValueError(
+                f"{error}; params may hold finite numbers, strings, lists and mappings"
+            ) from None
+        plain: dict[str, Any] = json.loads(text)
+        return plain
 
     @field_validator("sync")
     @classmethod
