@@ -127,9 +127,9 @@ class UserState:
             JobError: Some of it has changed and cannot be saved.
         """
         found = {}
-        is_torchs_own = type(self._optimizer).__module__.startswith("torch.")
+        of_torch = type(self._optimizer).__module__.startswith("torch.")
         for key, value in vars(self._optimizer).items():
-            own = not (is_torchs_own or key in _OF_EVERY_OPTIMIZER)
+            own = key not in _OF_EVERY_OPTIMIZER and not (of_torch and key.startswith("_"))
             if isinstance(value, int | float) or (own and isinstance(value, _FOLLOWED)):
                 try:
                     found[key] = encode(value, f"{key} of the optimizer")

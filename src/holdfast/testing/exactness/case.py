@@ -88,6 +88,9 @@ class Recipe:
         scheduler: One of torch's, kept in the session and stepped at every commit.
         average: Whether an average of the weights is kept, and is the network's teacher.
         counts: Whether `session.state` changes at every commit, and the loss with it.
+        attributes: Whether attributes of the network and the optimizer change at every commit, and
+            the loss with them.
+        surrounds: Whether code sets state before the loop over shards, and changes all of it after.
         clip_norm: The job's key.
         data: How samples are made; see `datasets`.
         samples, batch, shards, epochs: Sizes of the run.
@@ -118,6 +121,8 @@ class Recipe:
     scheduler: Scheduler = "none"
     average: bool = False
     counts: bool = False
+    attributes: bool = False
+    surrounds: bool = False
     clip_norm: float | None = None
     data: Data = "plain"
     samples: int = 32

@@ -151,6 +151,8 @@ def _recipe(chance: random.Random, seed: int) -> Recipe:
         scheduler=_pick(chance, _SCHEDULERS),
         average=chance.random() < 0.15,
         counts=chance.random() < 0.2,
+        attributes=chance.random() < 0.15,
+        surrounds=chance.random() < 0.25,
         clip_norm=_pick(chance, _CLIP_NORMS),
         data=_pick(chance, _DATA),
         samples=samples,
@@ -235,7 +237,8 @@ def _kill(chance: random.Random, recipe: Recipe, workers: int) -> Kill:
 
 def _keeps(recipe: Recipe) -> bool:
     """Whether there is state next to the model, which is that of the start in the first step."""
-    return recipe.scheduler != "none" or recipe.average or recipe.counts
+    around = recipe.attributes or recipe.surrounds
+    return recipe.scheduler != "none" or recipe.average or recipe.counts or around
 
 
 def _second(chance: random.Random, recipe: Recipe, first: Kill, workers: int) -> Kill:

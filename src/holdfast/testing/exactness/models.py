@@ -39,6 +39,7 @@ class Network(nn.Module):
         self.middle = nn.Sequential(nn.Dropout(recipe.dropout), *layers)
         self.parts = nn.ModuleList(_PARTS[part](hidden) for part in recipe.parts)
         self.head = nn.Linear(hidden, CLASSES)
+        self.scales, self.shift = [1.0], torch.zeros(())  # changed if the recipe has `attributes`
 
     def forward(self, x_BLF: torch.Tensor, lengths_B: torch.Tensor) -> torch.Tensor:  # noqa: N803
         """Logits BC."""

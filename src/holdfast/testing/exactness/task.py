@@ -41,12 +41,19 @@ def main(session: Session) -> None:
     rank = session._member.group.rank
     kills = Kills([Kill(**kill) for kill in params["kills"]], rank, run_dir)
     dtype = getattr(torch, recipe.dtype)
+    network: list[Network] = []
+
+    def build() -> nn.Module:
+        network.append(Network(recipe))
+        return network[0].to(dtype)
+
     model, optimizer = session.attach(
-        lambda: Network(recipe).to(dtype),
+        build,
         lambda parameters: optimizers.optimizer(recipe, parameters),
         schedule=optimizers.schedule(recipe.schedule),
     )
     teacher = _keep(session, recipe, model, optimizer)
+    _set_before(session, recipe, network[0], optimizer)
     samples, measured = dataset(recipe), False
 
     def measure(model: nn.Module, batch: Batch) -> dict[str, float]:
@@ -68,10 +75,13 @@ def main(session: Session) -> None:
         if recipe.logs:
             session.log(right=_share_right(logits, classes), rows=float(lengths.sum()))
         weight = float(lengths.sum()) if recipe.weight == "tokens" else None
-        loss = _loss_scale(recipe, shard.step, session.state) * loss_of(logits, classes)
+        scale = _loss_scale(recipe, shard.step, session.state) * _scale(network[0], optimizer)
+        loss = scale * loss_of(logits, classes)
         if teacher is not None:
             loss = loss + DISTILLED * _distance(teacher, logits, x.to(dtype), lengths)
         session.backward(loss, weight=weight)
+    if recipe.surrounds:
+        _change_after(session, model, optimizer)
 
 
 def _share_right(logits: torch.Tensor, classes: torch.Tensor) -> float:
@@ -81,8 +91,46 @@ def _share_right(logits: torch.Tensor, classes: torch.Tensor) -> float:
 def _loss_scale(recipe: Recipe, step: int, state: dict[str, Any]) -> float:
     """With the optimizer that clips, gradients are short in the first steps and long later."""
     scale = min(10.0, 0.01 * 10.0**step) if recipe.optimizer == "clipping" else 1.0
-    steps: int = state.get("steps", 0)
+    steps: int = state.get("steps", 0) + state.get("set_before", 0)
     return scale * (1 + 0.1 * (steps % 3))
+
+
+def _scale(network: Network, optimizer: torch.optim.Optimizer) -> float:
+    """What attributes contribute to the loss."""
+    history: list[float] = getattr(optimizer, "history", [])
+    return network.scales[-1] * (1 + float(network.shift)) * (1 + 0.1 * (len(history) % 2))
+
+
+def _change_attributes(network: Network, optimizer: torch.optim.Optimizer) -> None:
+    network.scales.append(1 + 0.1 * (len(network.scales) % 3))
+    network.shift.add_(0.01)
+    vars(optimizer)["history"] = [*vars(optimizer).get("history", []), 1.0]
+
+
+def _set_before(
+    session: Session, recipe: Recipe, network: Network, optimizer: torch.optim.Optimizer
+) -> None:
+    if recipe.attributes:
+        session.on_commit(lambda: _change_attributes(network, optimizer))
+    if not recipe.surrounds:
+        return
+    session.state["set_before"] = 1
+    for group in optimizer.param_groups:
+        group["lr"] *= 0.5
+
+    def change() -> None:
+        session.state["set_before"] += 1
+
+    session.on_commit(change)
+
+
+def _change_after(session: Session, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    session.state["set_before"] += 1
+    with torch.no_grad():
+        for tensor in model.state_dict().values():
+            tensor.copy_(tensor * 2)
+    for group in optimizer.param_groups:
+        group["lr"] *= 0.5
 
 
 def _keep(
