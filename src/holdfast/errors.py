@@ -9,6 +9,7 @@
     ├── HardwareError       a worker computed something wrongly; another takes its place
     │   └── ReplicaError    a worker's replica is wrong; all go back to a checkpoint
     ├── NoStateError        a worker has no state to start from; it is replaced
+    │   └── UntrustedStateError   nor has any other; all go back to a checkpoint
     ├── OutOfMemory         the host or a GPU had too little memory for the run
     ├── Interrupted         whoever asked for the run has ended it before it was done
     ├── WorkerFailed        a worker died or raised; it names the rank that is to blame
@@ -56,6 +57,10 @@ class ReplicaError(HardwareError):
 
 class NoStateError(HoldfastError):
     """A worker has no state to start from: its donor was lost, and its initial values are gone."""
+
+
+class UntrustedStateError(NoStateError):
+    """A worker's state may hold what a wrong replica has contributed to it."""
 
 
 class OutOfMemory(HoldfastError):

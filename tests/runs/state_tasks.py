@@ -223,7 +223,9 @@ def altered(session):
 
 
 def flipping_at_checkpoint(session):
-    """A bit of what rank 1 writes flips just before the second checkpoint is written, or after."""
+    """A bit of what rank 1 writes flips just before the second checkpoint is written, or after;
+    while the workers find out which one, a worker dies.
+    """
     params = session.job.params
 
     def flip(arguments):
@@ -231,7 +233,14 @@ def flipping_at_checkpoint(session):
         if rank == 1 and session.step > 4 and is_first(params["mark"]):
             flat[-1] ^= 1
 
+    def die(arguments):
+        (comparison, *_) = arguments
+        if comparison._group.rank == params["dies"] and is_first(params["mark"] + ".death"):
+            os.kill(os.getpid(), signal.SIGKILL)
+
     wrap("holdfast.worker.journal:write_part", params["when"], flip)
+    if "dies" in params:
+        wrap("holdfast.worker.comparison:Comparison._first_difference", "before", die)
     model, _ = _trained(session, lambda p: torch.optim.AdamW(p, lr=1e-3))
     for shard in session.shards(DATA, epochs=6):
         session.backward(F.cross_entropy(model(shard.x), shard.y))

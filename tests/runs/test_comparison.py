@@ -52,6 +52,20 @@ def test_a_bit_that_flips_at_a_checkpoint_is_not_committed(train, tmp_path, when
     assert (generations[1]["restored"], generations[1]["step"]) == (True, 4)
 
 
+@pytest.mark.parametrize("dies", [0, 1])
+@pytest.mark.parametrize("every_steps", [4, 5])
+def test_a_death_while_replicas_are_compared_at_a_checkpoint_changes_nothing(
+    train, tmp_path, dies, every_steps
+):
+    params = {"mark": str(tmp_path / "mark"), "when": "before", "dies": dies}
+    keys = {"checkpoint": {"every_steps": every_steps}, "params": params}
+    whole = train(**own("flipping_at_checkpoint", workers=1, **keys))
+    (tmp_path / "mark").unlink(missing_ok=True)
+    broken = train(tmp_path / "run", **own("flipping_at_checkpoint", workers=2, **keys))
+    assert broken["weights_sha256"] == whole["weights_sha256"]
+    assert "killed by SIGKILL" in lost(tmp_path / "run")[0]["cause"]
+
+
 @pytest.mark.parametrize(("workers", "rank"), [(2, 0), (2, 1), (3, 1)])
 @pytest.mark.parametrize("policy", sampled(["replace", "shrink"], 0))
 def test_what_differs_is_found_though_a_worker_is_lost_before(
@@ -90,6 +104,27 @@ def test_flipped_bits_of_any_kind_do_not_stay(train, forks, tmp_path, workers):
         assert not storm.missed
         assert result.weights_sha256 == whole["weights_sha256"]
         assert lost(run_dir)[0]["cause"].startswith("has another ")
+
+
+@pytest.mark.parametrize("workers", [2, 3])
+def test_a_wrong_replica_is_told_from_wrong_arithmetic(train, tmp_path, workers):
+    params = {"mark": str(tmp_path / "mark")}
+    keys = {"workers": workers, "verify": {"recompute": 1.0}, "checkpoint": {"every_steps": 4}}
+    whole = train(**own("altered", workers=1, params={"mark": os.devnull}))
+    broken = train(tmp_path / "run", **own("altered", params=params, **keys))
+    assert broken["weights_sha256"] == whole["weights_sha256"]
+    assert "model.3.weight" in lost(tmp_path / "run")[0]["cause"]
+
+
+def test_the_last_good_replica_may_be_lost_by_an_exception(train, forks, tmp_path):
+    whole = train(epochs=6)
+    job = load.check({**SMALL, "epochs": 6, "workers": 2}, where="test")
+    faults = (Fault(kind="corrupt", step=22, rank=1), Fault(kind="raise", step=25, rank=0))
+    storm = Storm(FaultPlan(seed=0, faults=faults), job)
+    setting = Setting(forks=forks, beside=storm.beside)
+    result = run_job(job, setting, run_dir=tmp_path / "run", resume=False)
+    assert result.weights_sha256 == whole["weights_sha256"]
+    assert any(each["cause"].startswith("found that the lost") for each in lost(tmp_path / "run"))
 
 
 @pytest.mark.parametrize("workers", [2, 3])

@@ -57,6 +57,8 @@ def _as_told(words: Failed) -> Failure:
         return Failure(cause=words.message, repeatable=True)
     if words.error == errors.NoStateError.__name__:
         return Failure(cause=words.message, follows=True)
+    if words.error == errors.UntrustedStateError.__name__:
+        return Failure(cause=words.message, follows=True, rollback=True)
     if words.error == errors.ReplicaError.__name__:
         return Failure(cause=words.message, repeatable=True, rollback=True)
     return Failure(

@@ -188,12 +188,12 @@ class Run:
         counted = [
             (rank, failure) for rank, failure in status.failed.items() if not failure.follows
         ]
+        self._anew |= _rolls_back(status)
         if not counted:
             return self._open(now)
         rank, failure = counted[0]  # the first to fail is to blame
         start = None if self.start is None else self.start.step
         self.culprit = (rank, failure)
-        self._anew |= _rolls_back(status)
         what = f"rank {rank} {failure.cause}"
         if failure.fatal:
             return self._end(what)

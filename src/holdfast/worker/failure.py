@@ -16,6 +16,7 @@ from holdfast.errors import (
     NoStateError,
     OutOfMemory,
     ReplicaError,
+    UntrustedStateError,
 )
 from holdfast.wire.messages import Failed
 from holdfast.worker.compiled import explained
@@ -50,7 +51,8 @@ def failure(rank: int, error: BaseException) -> Failed:
 
 def _name_of(kind: type[BaseException]) -> str:
     """A class's name, with its module's where it is the user's own and called like one of ours."""
-    known = {*BY_NAME, *(error.__name__ for error in (HardwareError, NoStateError, ReplicaError))}
+    of_workers = (HardwareError, NoStateError, ReplicaError, UntrustedStateError)
+    known = {*BY_NAME, *(error.__name__ for error in of_workers)}
     if issubclass(kind, HoldfastError) or kind.__name__ not in known:
         return kind.__name__
     return f"{kind.__module__}.{kind.__name__}"

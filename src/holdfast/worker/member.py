@@ -18,7 +18,7 @@ from holdfast.arena.memory import Arena, Phase, Word
 from holdfast.arena.replica import Replica
 from holdfast.data.loader import Unit
 from holdfast.data.order import Order
-from holdfast.errors import Aborted, HardwareError, JobError
+from holdfast.errors import Aborted, HardwareError, JobError, UntrustedStateError
 from holdfast.observe import lines
 from holdfast.transport.shared_memory import Meeting, SharedMemoryGroup
 from holdfast.wire.launch import Launch
@@ -172,11 +172,12 @@ class Member:
 
         Raises:
             Left: The run is over for this worker.
+            Condemned: Its replica and those of others differ.
             JobError: The members train different things.
         """
         while True:
             if self._compared is not None and self._compared.comparison.in_doubt:
-                self._committed = None
+                raise Condemned(UntrustedStateError("may have the state of a wrong replica"))
             release = self._seat.await_release(self._committed)
             with contextlib.suppress(Aborted):
                 self._enter(release)

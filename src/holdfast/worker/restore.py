@@ -15,7 +15,6 @@ with fewer checkpoints.
 from __future__ import annotations
 
 import contextlib
-import copy
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -171,11 +170,9 @@ def _load(found: _Verified, replica: Replica, changed: list[str]) -> Progress:
     left_out = {"samples"} if changed else set()
     replica.flat.copy_(found.state)
     replica.restored(frozenset(stored.absent))
-    return Progress(
+    progress = Progress(
         step=stored.step,
         state=stored.state,
-        state_then=copy.deepcopy(stored.state),
-        user_state=stored.user_state,
         loss=stored.loss,
         metrics=stored.metrics,
         best=stored.best,
@@ -184,6 +181,8 @@ def _load(found: _Verified, replica: Replica, changed: list[str]) -> Progress:
         numerics_changes=list(dict.fromkeys([*stored.numerics_changes, *changed])),
         saved=stored.step,
     )
+    progress.remember(stored.user_state)
+    return progress
 
 
 def _set_aside(passed_over: Sequence[Path]) -> None:

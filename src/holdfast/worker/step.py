@@ -267,6 +267,7 @@ class Stepper:
         check_user_states(self._group, reduced)
         self._comparison.check(step, reduced.digests)
         if self._verification.find_dispute():
+            self._comparison.check_all(step)  # a wrong weight is a cause of that, too
             return None
         if not is_finite(reduced.norm):
             self._comparison.check_all(step)  # a wrong weight is a cause of that, too
