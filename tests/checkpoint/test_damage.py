@@ -178,6 +178,20 @@ def test_a_checkpoint_that_was_being_deleted_is_swept(saved, tmp_path):
     assert not directory.exists()
 
 
+def test_a_link_of_a_temporary_name_is_swept_but_not_what_it_points_to(saved, tmp_path):
+    directory, flat, layout = saved
+    (tmp_path / "step-00000001.ab.tmp").symlink_to(directory)
+    manifest.sweep(tmp_path)
+    assert not (tmp_path / "step-00000001.ab.tmp").is_symlink()
+    assert torch.equal(restore(directory, layout), flat)
+
+
+def test_a_directory_with_too_long_a_number_is_no_checkpoint(saved, tmp_path):
+    directory, _, _ = saved
+    (tmp_path / "step-99999999999999999999").mkdir()
+    assert manifest.committed(tmp_path) == [directory]
+
+
 def test_a_pipe_in_place_of_the_manifest_is_refused(saved):
     directory, _, _ = saved
     (directory / manifest.MANIFEST).unlink()

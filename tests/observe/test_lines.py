@@ -3,6 +3,8 @@
 import subprocess
 import sys
 
+import pytest
+
 from holdfast.observe import lines
 
 
@@ -91,3 +93,14 @@ def test_a_tail_gives_each_line_that_is_appended_once_it_is_whole(tmp_path):
             file.flush()
             assert tail() == expected
     assert from_the_start() == lines.last(path) == [{"step": step} for step in (1, 2, 3, 4)]
+
+
+ODD_LINES = ["{}", '{"step": null}', '{"step": "x"}', '{"step": 1e999}', "[" * 99_999]
+
+
+@pytest.mark.parametrize("odd", ODD_LINES)
+def test_a_line_that_is_not_of_a_step_is_passed_over(tmp_path, odd):
+    path = tmp_path / "log"
+    path.write_text('{"step": 1}\n' + odd + '\n{"step": 2}\n{"step": 3}\n')
+    assert lines.forget_after(path, 2) == [{"step": 2}]
+    assert list(lines.read(path))[-1] == {"step": 2}

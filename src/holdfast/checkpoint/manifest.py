@@ -35,8 +35,8 @@ FORMAT: Final = 2
 MANIFEST: Final = "manifest.json"
 _PART: Final = re.compile(r"part-\d{1,9}-of-\d{1,9}\.safetensors", re.ASCII)
 _SHA256: Final = re.compile(r"[0-9a-f]{64}")
-_COMMITTED: Final = re.compile(r"step-(\d{8,})")
-_TEMPORARY: Final = re.compile(r"step-\d{8,}\.[0-9a-f]+\.tmp")
+_COMMITTED: Final = re.compile(r"step-(\d{8,18})")
+_TEMPORARY: Final = re.compile(r"step-\d{8,18}\.[0-9a-f]+\.tmp")
 
 
 class _Record(BaseModel):
@@ -275,7 +275,8 @@ def sweep(root: Path) -> None:
     """Remove what an interrupted run left half written, and bring back what it was to replace."""
     for path in list(_temporary(root)) if root.is_dir() else []:
         if not _brought_back(path):
-            shutil.rmtree(path) if path.is_dir() else path.unlink()
+            is_folder = path.is_dir() and not path.is_symlink()
+            shutil.rmtree(path) if is_folder else path.unlink()
 
 
 def _brought_back(doomed: Path) -> bool:

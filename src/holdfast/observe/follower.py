@@ -40,8 +40,8 @@ class Follower:
         self._metrics = path / METRICS if job.script is None else None
         self._events, self._news = Tail(path / EVENTS), list[dict[str, Any]]()
         kept = lines.last(self._receipts)
-        number = kept[-1]["number"] if kept else 0
-        self._reckoning = Reckoning(number, tells_steps=job.script is None)
+        numbers = [each["number"] for each in kept if isinstance(each.get("number"), int)]
+        self._reckoning = Reckoning(max(numbers, default=0), tells_steps=job.script is None)
 
     def watch(self) -> None:
         """See to what has happened since the last call."""

@@ -120,12 +120,12 @@ def forget_after(path: Path, step: int) -> list[dict[str, Any]]:
         start = max(0, path.stat().st_size - reach)
         end, first, kept = start, step, list[dict[str, Any]]()
         for line_end, value in _lines(path, start):
-            if value is None:
-                continue
-            if int(value["step"]) > step:
+            if value is None or not isinstance(value.get("step"), int):
+                continue  # torn, or not ours
+            if value["step"] > step:
                 break
             if not kept:
-                first = int(value["step"])
+                first = value["step"]
             elif value["step"] != kept[-1]["step"]:
                 kept.clear()
             end = line_end
@@ -149,6 +149,6 @@ def _lines(path: Path, start: int = 0) -> Iterator[tuple[int, dict[str, Any] | N
 def _object(line: bytes) -> dict[str, Any] | None:
     try:
         value = json.loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     return value if isinstance(value, dict) else None

@@ -5,11 +5,16 @@ from __future__ import annotations
 import copy
 import json
 from dataclasses import asdict, dataclass, field
-from typing import Any, Self
+from typing import Any, Final, Self
+
+from pydantic_core import from_json
 
 from holdfast.checkpoint.manifest import Best
 from holdfast.errors import JobError
 from holdfast.worker.user_state import digest
+
+_AROUND: Final = 10
+"""Levels of JSON around the state, in a checkpoint and in a message."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -134,11 +139,13 @@ class Progress:
 def check_plain(state: dict[str, Any]) -> None:
     """Raises: JobError: `state` would not come back from JSON as it is."""
     try:
-        same = repr(json.loads(json.dumps(state))) == repr(state)
-    except (TypeError, ValueError):
-        same = False
+        text, shown = json.dumps(state, ensure_ascii=False).encode(), repr(state)
+        same = repr(json.loads(text)) == shown
+        from_json(_AROUND * b"[" + text + _AROUND * b"]")  # as whoever gets it reads it
+    except (TypeError, ValueError, RecursionError) as error:
+        same, shown = False, f"what cannot be written: {error}"
     if not same:
         raise JobError(
             "session.state must hold plain JSON values: numbers, strings, lists (no tuples), and "
-            f"dictionaries with strings as keys; it holds {state!r:.200}"
+            f"dictionaries with strings as keys; it holds {shown:.200}"
         )
