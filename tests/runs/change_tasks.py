@@ -290,6 +290,33 @@ def mode_of_a_kept_module(session):
         session.backward(F.mse_loss(model(shard.x), target) + F.cross_entropy(target, shard.y))
 
 
+def overwriting(session):
+    """Copies the model to a target every few steps, or masks weights after each; a bit flips."""
+    params = session.job.params
+    model, _ = session.attach(net, lambda p: torch.optim.SGD(p, lr=0.1))
+    target = session.keep("target", net()).eval()
+    target.load_state_dict(model.state_dict())
+    mask = (torch.arange(model[0].weight.numel()) % 2).view_as(model[0].weight)
+
+    def change():
+        if params["what"] == "target" and session.step % 3 == 0:
+            target.load_state_dict(model.state_dict())
+        if params["what"] == "mask":
+            with torch.no_grad():
+                model[0].weight.mul_(mask)
+
+    session.on_commit(change)
+    name = {"target": "kept.target.3.weight", "mask": "model.0.weight"}[params["what"]]
+    for shard in session.shards(DATA, epochs=3):
+        die_once(session, shard)
+        if shard.step == 7 and session._member.group.rank == 1 and is_first(params["mark"]):
+            replica = session._member.replica
+            (entry,) = [each for each in replica.layout.entries if each.name == name]
+            replica.flat[entry.offset + 3] ^= 0x40
+        loss = F.cross_entropy(model(shard.x), shard.y)
+        session.backward(loss + F.mse_loss(model(shard.x), target(shard.x).detach()))
+
+
 class Damped(torch.optim.SGD):
     """Divides its rate by a mean of norms that it keeps in an attribute."""
 

@@ -5,7 +5,7 @@ import os
 import pytest
 from test_user_state import own
 
-from conftest import SMALL, events_of, sampled
+from conftest import SMALL, TASKS, events_of, sampled
 from holdfast.engines.setting import Setting
 from holdfast.engines.train import run_job
 from holdfast.errors import JobError, WorkerFailed
@@ -104,6 +104,19 @@ def test_flipped_bits_of_any_kind_do_not_stay(train, forks, tmp_path, workers):
         assert not storm.missed
         assert result.weights_sha256 == whole["weights_sha256"]
         assert lost(run_dir)[0]["cause"].startswith("has another ")
+
+
+@pytest.mark.parametrize("deaths", [[], [4]])
+@pytest.mark.parametrize("what", ["target", "mask"])
+def test_a_wrong_tensor_is_found_though_it_is_overwritten_soon(train, tmp_path, what, deaths):
+    task = f"{TASKS.parent / 'change_tasks.py'}:overwriting"
+    whole = train(**own("", task=task, workers=1, params={"what": what, "mark": os.devnull}))
+    params = {"what": what, "mark": str(tmp_path / "mark")}
+    params["deaths"] = [(step, 0, str(tmp_path / "death")) for step in deaths]
+    broken = train(tmp_path / "run", **own("", task=task, params=params))
+    assert broken["weights_sha256"] == whole["weights_sha256"]
+    cause = {"target": "kept.target.3.weight", "mask": "model.0.weight"}[what]
+    assert any(cause in each["cause"] for each in lost(tmp_path / "run"))
 
 
 @pytest.mark.parametrize("workers", [2, 3])

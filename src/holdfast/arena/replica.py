@@ -12,7 +12,7 @@ of two workers are each one pass over bytes, and none of them knows what a model
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Final, TypeVar
@@ -236,6 +236,15 @@ class Replica:
     def entries_between(self, start: int, end: int) -> list[Entry]:
         """The tensors that have bytes between `start` and `end`."""
         return [e for e in self.layout.entries if e.offset < end and e.end > start]
+
+    def ranges_of(self, names: Collection[str]) -> list[tuple[int, int]]:
+        """Where these tensors lie in `flat`, bytes; neighbours are one range."""
+        ranges: list[tuple[int, int]] = []
+        for entry in (each for each in self.layout.entries if each.name in names):
+            adjoins = ranges and entry.offset == ranges[-1][1]
+            start = ranges.pop()[0] if adjoins else entry.offset
+            ranges.append((start, aligned(entry.end)))
+        return ranges
 
     @cached_property
     def buffer_range(self) -> tuple[int, int]:

@@ -8,6 +8,7 @@ every worker, whether another one differs by then or not.
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from typing import Any, NoReturn
 
 from holdfast.errors import JobError
@@ -55,6 +56,18 @@ class ComparedState:
                 "be given to another worker; keep large tensors in a module given to session.keep"
             )
 
+    def call(self, callback: Callable[[], None], progress: Progress) -> None:
+        """Call what user code does between two steps, and note which tensors it overwrites there:
+        an overwritten one could be wrong, and equal again before its slice is compared.
+        """
+        before = self._replica.writes()
+        callback()
+        now = self._replica.writes()
+        found = {name for name in now if now[name] != before.get(name)}
+        if not found <= set(progress.overwritten):
+            progress.overwritten = sorted(found.union(progress.overwritten))
+            self.comparison.compare_always(progress.overwritten)
+
     def settle(self, progress: Progress) -> None:
         """Note that nothing changes the replica until the next commit; see `worker.handover`."""
         self._sections.settled[self._group.rank] = progress.step + 1
@@ -62,6 +75,7 @@ class ComparedState:
     def arrived(self, progress: Progress) -> None:
         """Note the state that another worker or a checkpoint has given, or the initial one."""
         self.comparison.begin(progress.step)
+        self.comparison.compare_always(progress.overwritten)
         self._writes = self._replica.writes()
         self._buffers = self._replica.digest(self._replica.buffer_range)
 

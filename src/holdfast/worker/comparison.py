@@ -13,7 +13,7 @@ back to the newest checkpoint, which was compared as a whole before it was commi
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Final, NoReturn
 
 from holdfast.arena.layout import ALIGNMENT
@@ -46,12 +46,17 @@ class Comparison:
         size = replica.flat.numel()
         cuts = [size * at // NUM_SLICES // ALIGNMENT * ALIGNMENT for at in range(NUM_SLICES)]
         self._slices = list(zip(cuts, [*cuts[1:], size], strict=True))
+        self._overwritten: list[tuple[int, int]] = []
         self.begin(step)
 
     def begin(self, step: int) -> None:
         """Note that all replicas are equal, because all have come from one, after `step` steps."""
-        self._equal_at, self._buffers_equal_at = [step] * NUM_SLICES, step
+        self._equal_at, self._always_equal_at = [step] * NUM_SLICES, step
         self.in_doubt = False
+
+    def compare_always(self, names: Collection[str]) -> None:
+        """Compare these tensors in every step from now on, the same ones on every member."""
+        self._overwritten = self._replica.ranges_of(names)
 
     def digest(self, step: int) -> int:
         """What this worker brings to the comparison in `step`."""
@@ -72,7 +77,7 @@ class Comparison:
         """
         if len(set(digests)) > 1:
             self._blame(step, digests, self._compared_in(step), f"in step {step + 1}")
-        self._equal_at[step % NUM_SLICES] = self._buffers_equal_at = step
+        self._equal_at[step % NUM_SLICES] = self._always_equal_at = step
 
     def check_all(self, step: int) -> None:
         """Compare whole replicas after `step` steps; as `check`."""
@@ -85,7 +90,8 @@ class Comparison:
     def _compared_in(self, step: int) -> list[Compared]:
         at = step % NUM_SLICES
         return [
-            (*self._replica.buffer_range, self._buffers_equal_at),
+            (*self._replica.buffer_range, self._always_equal_at),
+            *((start, end, self._always_equal_at) for start, end in self._overwritten),
             (*self._slices[at], self._equal_at[at]),
         ]
 

@@ -392,7 +392,7 @@ class Member:
             save=Asked.SAVE in committed.asked,
             stop=Asked.STOP in committed.asked,
         )
-        self._after_commit()
+        self._state.call(self._after_commit, self.progress)
         self.take_changes()
         self._state.settle(self.progress)
         self._committed = self.progress.step

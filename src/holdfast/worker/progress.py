@@ -28,6 +28,7 @@ class Progress:
             the code of the step after it again.
         user_state: What it keeps in PyTorch's own places since then; see `worker.user_state`.
         user_digest: What tells whether two workers keep the same since then; 56 bits.
+        overwritten: The tensors that user code has written to between steps so far.
         loss: That of the newest step; None if there was none, or it was not finite.
         metrics: The newest results of the evaluation.
         best: The best evaluation so far, where one is looked for.
@@ -52,6 +53,7 @@ class Progress:
     state_then: dict[str, Any] = field(default_factory=dict)
     user_state: dict[str, Any] = field(default_factory=dict)
     user_digest: int = 0
+    overwritten: list[str] = field(default_factory=list)
     loss: float | None = None
     metrics: dict[str, float] = field(default_factory=dict)
     best: Best = field(default_factory=Best)
