@@ -35,6 +35,7 @@ def test_params_that_a_worker_would_not_get_are_refused(value):
     ("override", "message"),
     [
         ("epochs=10000000000", "epochs: input should be less than or equal to 1000000000, not"),
+        ("threads_per_worker=100000", "threads_per_worker: input should be less than or equal to"),
         ("worker=2", "unknown key worker; did you mean workers? (from worker=2)"),
         ("optimizer.learning_rat=2", "unknown key optimizer.learning_rat; remove it"),
         ("optimizer.weight_decy=2", "did you mean weight_decay?"),

@@ -158,7 +158,7 @@ class Job(Spec):
     """`bf16`: forward passes under PyTorch's autocast; weights and gradients stay in fp32."""
     compile: bool = False
     """Compile the model with torch.compile, once for every shape of a batch."""
-    threads_per_worker: Count = 1
+    threads_per_worker: Annotated[Count, Field(le=1024)] = 1
     """Threads of a worker's kernels; part of what makes the bits."""
     timeout_s: Annotated[float, Field(gt=0)] = 1800.0
     """How long workers wait for each other before they give up, seconds."""
