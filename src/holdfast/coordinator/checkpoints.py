@@ -89,8 +89,8 @@ class Checkpoints:
 
 
 def _is_there(directory: Path, wished: Manifest | None) -> bool:
-    """Whether a coordinator, or a generation, that did not live to tell has committed it. It may
-    also be of the same step, before code that follows the training loop changed the state.
+    """Whether a coordinator, or a generation, that did not live to tell has committed it. One of
+    the same step may also hold another state.
     """
     if wished is None or not directory.is_dir():
         return directory.is_dir()

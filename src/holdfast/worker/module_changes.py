@@ -2,7 +2,7 @@
 `session.on_commit`.
 
 Attributes that are numbers, strings or tensors, or lists, tuples and dictionaries of these, such as
-a dropout's `p`, are followed: whoever takes over gets their values. What cannot be given to another
+a dropout's `p`, are followed: a replacement gets their values. What cannot be given to another
 worker, such as a new layer or a hook, is refused. What modules change in themselves while they
 compute is left alone: many keep a cache.
 """

@@ -143,7 +143,7 @@ def check_plain(state: dict[str, Any]) -> None:
     try:
         text, shown = json.dumps(state, ensure_ascii=False).encode(), repr(state)
         same = repr(json.loads(text)) == shown
-        from_json(_AROUND * b"[" + text + _AROUND * b"]")  # as whoever gets it reads it
+        from_json(_AROUND * b"[" + text + _AROUND * b"]")  # as its reader parses it
     except (TypeError, ValueError, RecursionError) as error:
         same, shown = False, f"what cannot be written: {error}"
     if not same:
