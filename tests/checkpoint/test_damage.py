@@ -158,24 +158,27 @@ def test_a_newer_one_of_the_same_step_takes_its_place(saved, tmp_path):
 @pytest.mark.parametrize("taken", [False, True])
 def test_a_checkpoint_that_was_about_to_be_replaced_is_brought_back(saved, tmp_path, taken):
     directory, flat, layout = saved
-    doomed = directory.with_name(f"{directory.name}.0.tmp")
+    replaced = directory.with_name(f"{directory.name}.1.tmp")
     if taken:
-        shutil.copytree(directory, doomed)
+        shutil.copytree(directory, replaced)
     else:
-        directory.rename(doomed)
+        directory.rename(replaced)
     manifest.sweep(tmp_path)
-    assert not doomed.exists()
+    assert not replaced.exists()
     assert torch.equal(restore(directory, layout), flat)
 
 
-def test_a_checkpoint_that_was_being_deleted_is_swept(saved, tmp_path):
+@pytest.mark.parametrize("is_whole", [False, True])
+def test_a_checkpoint_that_was_being_deleted_is_swept(saved, tmp_path, is_whole, monkeypatch):
     directory, _, _ = saved
-    doomed = directory.with_name(f"{directory.name}.0.tmp")
-    directory.rename(doomed)
-    (doomed / "part-0-of-2.safetensors").unlink()
+    with monkeypatch.context() as killed:
+        killed.setattr(shutil, "rmtree", lambda removed: None)
+        manifest.remove(directory)
+    (removed,) = tmp_path.glob("*.tmp")
+    if not is_whole:
+        (removed / "part-0-of-2.safetensors").unlink()
     manifest.sweep(tmp_path)
-    assert not doomed.exists()
-    assert not directory.exists()
+    assert [path.name for path in tmp_path.iterdir()] == ["latest"]
 
 
 def test_a_link_of_a_temporary_name_is_swept_but_not_what_it_points_to(saved, tmp_path):

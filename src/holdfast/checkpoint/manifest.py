@@ -37,6 +37,9 @@ _PART: Final = re.compile(r"part-\d{1,9}-of-\d{1,9}\.safetensors", re.ASCII)
 _SHA256: Final = re.compile(r"[0-9a-f]{64}")
 _COMMITTED: Final = re.compile(r"step-(\d{8,18})")
 _TEMPORARY: Final = re.compile(r"step-\d{8,18}\.[0-9a-f]+\.tmp")
+_REMOVED: Final = "0"
+_REPLACED: Final = "1"
+"""In place of an attempt, in the name of a checkpoint that is deleted, or replaced by another."""
 
 
 class _Record(BaseModel):
@@ -259,7 +262,7 @@ def commit(root: Path, manifest: Manifest, attempt: str) -> Path:
     (temporary / MANIFEST).unlink(missing_ok=True)  # of one who was killed while he wrote it
     _write_synced(temporary / MANIFEST, manifest.sealed().model_dump_json(indent=1))
     sync_directory(temporary)
-    replaced = _doomed(final)
+    replaced = _named_for_removal(final, _REPLACED)
     if final.exists():
         final.rename(replaced)
     temporary.rename(final)
@@ -279,16 +282,18 @@ def sweep(root: Path) -> None:
             shutil.rmtree(path) if is_folder else path.unlink()
 
 
-def _brought_back(doomed: Path) -> bool:
-    """Give a whole checkpoint its name again, if it was doomed and nothing has taken its place."""
-    final = doomed.with_name(doomed.name.partition(".")[0])
-    if doomed != _doomed(final) or final.exists():
+def _brought_back(replaced: Path) -> bool:
+    """Give a whole checkpoint its name again, if it was about to be replaced and nothing has taken
+    its place.
+    """
+    final = replaced.with_name(replaced.name.partition(".")[0])
+    if replaced != _named_for_removal(final, _REPLACED) or final.exists():
         return False
-    doomed.rename(final)
+    replaced.rename(final)
     try:
         read(final)
     except CheckpointError:
-        final.rename(doomed)
+        final.rename(replaced)
         return False
     return True
 
@@ -298,9 +303,9 @@ def remove(directory: Path) -> None:
 
     The directory loses its name before its files, so a crash never leaves half a checkpoint.
     """
-    doomed = _doomed(directory)
-    directory.rename(doomed)
-    shutil.rmtree(doomed)
+    removed = _named_for_removal(directory, _REMOVED)
+    directory.rename(removed)
+    shutil.rmtree(removed)
 
 
 def set_aside(directory: Path) -> Path:
@@ -322,9 +327,9 @@ def sync_directory(path: Path) -> None:
         os.close(fd)
 
 
-def _doomed(directory: Path) -> Path:
+def _named_for_removal(directory: Path, attempt: str) -> Path:
     """The name, that of a temporary directory, under which a checkpoint is deleted."""
-    return directory.with_name(directory.name + ".0.tmp")
+    return directory.with_name(f"{directory.name}.{attempt}.tmp")
 
 
 def _final(root: Path, step: int) -> Path:
