@@ -48,6 +48,33 @@ OPTIMIZERS = {
 }
 
 
+@pytest.fixture
+def three_threads():
+    threads = torch.get_num_threads()
+    torch.set_num_threads(3)
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_a_fused_optimizer_gives_the_same_bits_each_time(three_threads, dtype):
+    def trained():
+        torch.manual_seed(0)
+        model = nn.Linear(53, 37, dtype=dtype)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, fused=True)
+        replica = replica_of(model, optimizer)
+        for _ in range(4):
+            for parameter in model.parameters():
+                parameter.grad = torch.randn_like(parameter)
+            replica.step_optimizer()
+            replica.capture_optimizer()
+        assert torch.get_num_threads() == 3
+        return replica.flat.clone()
+
+    first = trained()
+    assert all(torch.equal(trained(), first) for _ in range(30))
+
+
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_training_in_a_replica_gives_the_bits_of_training_without(name):
     plain, held = net(), net()

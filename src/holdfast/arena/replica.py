@@ -15,7 +15,7 @@ import hashlib
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 import torch
 from torch import nn
@@ -138,6 +138,23 @@ class Replica:
                 if value is not None:
                     name = optimizer_state.name_of(self._names[parameter], key)
                     state[key] = home(name, value)
+
+    def step_optimizer(self) -> None:
+        """Step the optimizer, with a result that depends on its input alone.
+
+        On several threads, PyTorch's fused CPU kernels for SGD with momentum and Adagrad give
+        different bits from call to call where parameters are bfloat16 or float16 (seen in 2.13). On
+        one thread they do not.
+        """
+        threads = torch.get_num_threads()
+        if threads == 1 or not any(map(_is_fused_in_half, self.optimizer.param_groups)):
+            self.optimizer.step()
+            return
+        torch.set_num_threads(1)
+        try:
+            self.optimizer.step()
+        finally:
+            torch.set_num_threads(threads)
 
     def capture_modules(self) -> None:
         """Take in parameters and kept buffers that user code has bound to memory of its own.
@@ -273,3 +290,9 @@ def _of_shape(name: str, tensor: torch.Tensor | None, home: torch.Tensor) -> tor
             "it must keep its shape"
         )
     return tensor
+
+
+def _is_fused_in_half(group: Mapping[str, Any]) -> bool:
+    """Whether a parameter group is updated by a fused kernel in 16 bits."""
+    halves = (torch.bfloat16, torch.float16)
+    return bool(group.get("fused")) and any(each.dtype in halves for each in group["params"])

@@ -215,7 +215,7 @@ class DdpStepper:
         norm = self._checked_norm(step)
         arena.enter(rank, Phase.UPDATE)
         if is_finite(norm):
-            self._replica.optimizer.step()
+            self._replica.step_optimizer()
             self._replica.capture_optimizer()
             self._buffers.take(self._root, reduced.used.tolist(), reduced.kept)
         self._buffers.begin()

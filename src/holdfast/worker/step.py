@@ -329,7 +329,7 @@ class Stepper:
         versions = [gradient._version for gradient in gradients]
         for parameter, gradient, was_used in zip(self._parameters, gradients, used, strict=False):
             parameter.grad = gradient.to(parameter.device) if was_used else None
-        self._replica.optimizer.step()
+        self._replica.step_optimizer()
         if versions != [gradient._version for gradient in gradients]:
             self._optimizer_reads_only = False
         self._forget_gradients()
