@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from holdfast.agent.forks import ForkServer
-from holdfast.agent.spawn import WORKER, spawn
 from holdfast.engines import local
 from holdfast.engines.controls import Controls
 from holdfast.job import load
+from holdfast.launch.fork_client import ForkServer
+from holdfast.launch.spawn import WORKER, spawn
 from holdfast.observe.run_dir import RunDirectory
 
 TASKS = Path(__file__).parent / "runs" / "sample_tasks.py"

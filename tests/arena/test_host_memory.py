@@ -2,7 +2,7 @@
 
 import pytest
 
-from holdfast.arena.host_memory import Available, available, groups, oom_kills
+from holdfast.linux.host_memory import Available, available, groups, oom_kills
 
 V1 = "31 23 0:28 {root} /sys/fs/cgroup/memory rw,relatime - cgroup cgroup rw,memory"
 V2 = "41 31 0:38 {root} /sys/fs/cgroup rw,relatime shared:4 - cgroup2 cgroup2 rw,nsdelegate"

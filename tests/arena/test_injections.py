@@ -2,7 +2,7 @@
 
 import pytest
 
-from holdfast.arena.injections import Injection, Injections
+from holdfast.arena.fault_requests import Injection, Injections
 from holdfast.arena.memory import Arena, Phase, Word
 
 

@@ -5,11 +5,11 @@ import dataclasses
 import pytest
 
 from holdfast.core.actions import Ended, Opened, Record
+from holdfast.core.coordinator import Run
 from holdfast.core.events import Reported
-from holdfast.core.failures import Failures
 from holdfast.core.policy import Policy
 from holdfast.core.protocol import Failure, Stage, Status
-from holdfast.core.run import Run
+from holdfast.core.restart_budget import Failures
 
 POLICY = Policy(world_size=3, min_workers=3)
 WRONG = Failure(cause="has another weight", repeatable=True, rollback=True)

@@ -7,8 +7,8 @@ import itertools
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.core.budget import Budget
 from holdfast.core.heartbeats import Heartbeats
+from holdfast.core.sliding_window import Budget
 
 
 def watched(gaps: list[float]) -> tuple[Heartbeats, float]:

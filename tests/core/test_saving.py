@@ -1,7 +1,7 @@
 """A checkpoint is asked for once all parts of one try are there, and settled once."""
 
+from holdfast.core.checkpoint_tracker import Saving
 from holdfast.core.protocol import Part, Stage, Status, Verdict
-from holdfast.core.saving import Saving
 
 NOW = 5.0
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from holdfast.core.protocol import Stage, Status
-from holdfast.core.settlement import settle
+from holdfast.core.resume_point import settle
 
 
 def halted(host: str, committed: dict[int, int], rooted: int = 0) -> Status:

@@ -1,9 +1,9 @@
 """The agent's machine: who is forked when."""
 
 from holdfast.core.actions import Abort, Fork, Kill, Report
+from holdfast.core.agent import Supervisor
 from holdfast.core.events import Exited, Ordered, Parked
 from holdfast.core.protocol import Failure, Orders, Stage
-from holdfast.core.supervisor import Supervisor
 
 GONE = Failure(cause="was killed by SIGKILL")
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from holdfast.data.dataset import as_dataset
-from holdfast.data.digest import digest_of_samples
+from holdfast.data.loading.digest import digest_of_samples
 
 
 class Given:

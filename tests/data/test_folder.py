@@ -9,7 +9,7 @@ import torch
 from PIL import Image
 
 from holdfast.data.catalog import build
-from holdfast.data.pictures import decoded
+from holdfast.data.formats.pictures import decoded
 from holdfast.errors import JobError
 from holdfast.job.data import ImageFolder
 

@@ -9,8 +9,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.data import idx
 from holdfast.data.catalog import build
+from holdfast.data.formats import idx
 from holdfast.errors import JobError
 from holdfast.job.data import Mnist
 

@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from holdfast.data.dataset import as_dataset
-from holdfast.data.digits import digits
-from holdfast.data.loader import Loader, Unit
-from holdfast.data.order import Order
+from holdfast.data.formats.digits import digits
+from holdfast.data.loading.loader import Loader, Unit
+from holdfast.data.loading.order import Order
 from holdfast.errors import Aborted, JobError
 from holdfast.job.spec import LoaderSettings
 

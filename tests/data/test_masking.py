@@ -5,8 +5,8 @@ import pytest
 import torch
 
 from holdfast.data.dataset import generator_for
+from holdfast.data.formats.text import Windows
 from holdfast.data.masking import MASK, UNASKED, Masked
-from holdfast.data.text import Windows
 
 
 def masked(length=100, count=200):

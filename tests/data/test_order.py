@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.core.plan import Plan
-from holdfast.data.loader import Loader, Unit
-from holdfast.data.order import Order, shard_bounds
+from holdfast.data.loading.loader import Loader, Unit
+from holdfast.data.loading.order import Order, shard_bounds
 from holdfast.job.spec import LoaderSettings
 
 

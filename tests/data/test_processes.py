@@ -9,7 +9,7 @@ pytestmark = pytest.mark.slow
 
 SCRIPT = """
 import torch
-from holdfast.data.processes import LoaderProcesses
+from holdfast.data.loading.processes import LoaderProcesses
 
 line = torch.arange(240.0)
 TENSORS = [

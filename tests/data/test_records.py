@@ -11,8 +11,8 @@ import pytest
 import torch
 from PIL import Image
 
-from holdfast.data import tfrecord
 from holdfast.data.catalog import build
+from holdfast.data.formats import tfrecord
 from holdfast.data.images import split
 from holdfast.errors import JobError
 from holdfast.job.data import Records

@@ -10,7 +10,7 @@ import torch
 
 from conftest import SMALL
 from holdfast.data.catalog import build, build_text
-from holdfast.data.synthetic import synthetic_text
+from holdfast.data.formats.synthetic import synthetic_text
 from holdfast.job import data
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from holdfast.data.text import windows
+from holdfast.data.formats.text import windows
 from holdfast.errors import JobError
 
 TEXT = bytes(range(256)) * 8

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.observe import receipts
-from holdfast.observe.reckoning import Reckoning
+from holdfast.observe import recovery_reports
+from holdfast.observe.recovery_tracker import Reckoning
 
 LOGS = Path("run/logs")
 
@@ -57,7 +57,7 @@ def test_a_worker_that_is_replaced():
         [killed(6.1, 1), started(6.2, 1, pid=200), generation(6.4, 2, [0, 1, 2, 3], at_step=5)],
         [step(6.7, 6)],
     )
-    assert receipts.text(receipt, LOGS).splitlines() == [
+    assert recovery_reports.text(receipt, LOGS).splitlines() == [
         "── receipt 1, after step 5 ── rank 1 was killed by SIGKILL",
         "   others  ranks 0, 2 and 3 stood still, and kept the state",
         "   time    0.60 s: forked 0.10, all ready 0.20, next step 0.30",
@@ -75,7 +75,7 @@ def test_a_script_that_begins_anew_has_steps_of_its_own():
     ]
     release = generation(6.4, 2, [0, 1], at_step=0, restored=True)
     [receipt] = Reckoning(tells_steps=False).see([*events, *went, release], [])
-    assert receipts.text(receipt, LOGS).splitlines() == [
+    assert recovery_reports.text(receipt, LOGS).splitlines() == [
         "── receipt 1 ── rank 1 was killed by SIGKILL",
         "   others  rank 0 had to end because of that",
         "   time    0.30 s: forked 0.20, all ready 0.10",
@@ -97,7 +97,7 @@ def test_a_blow_on_purpose_is_named_and_timed_from_there():
     assert [cause.on_purpose for cause in receipt.causes] == ["kill", ""]
     assert dict(receipt.seconds) == {"found": 0.1, "all ready": 0.3, "next step": 0.3}
     assert receipt.total_s == 0.7
-    told = receipts.text(receipt, LOGS).splitlines()
+    told = recovery_reports.text(receipt, LOGS).splitlines()
     assert told[0].endswith("rank 1 was killed by SIGKILL (on purpose: kill)")
     assert told[1] == "   and     rank 2 was killed by SIGKILL"
 
@@ -164,10 +164,10 @@ def test_a_lost_host_takes_its_workers_along_and_the_fork_server_its_agent():
         [step(8.7, 3)],
     )
     assert [cause.who for cause in receipt.causes] == ["fork-server"]
-    assert " the fork server was killed by SIGKILL" in receipts.text(receipt, LOGS)
+    assert " the fork server was killed by SIGKILL" in recovery_reports.text(receipt, LOGS)
     assert (receipt.ended, receipt.checkpoint) == ((0, 1, 2, 3), 2)
     assert (receipt.steps_again, receipt.samples_again) == (3, 60)
-    assert receipts.text(receipt, LOGS).splitlines()[3:] == [
+    assert recovery_reports.text(receipt, LOGS).splitlines()[3:] == [
         "   from    the checkpoint of step 2",
         "   again   3 steps, 60 samples",
     ]
@@ -177,7 +177,7 @@ def test_a_refused_checkpoint_shows_in_the_step_from_which_all_went_on():
     release = generation(6.5, 2, [0, 1, 2, 3], at_step=4, reached=5, restored=True)
     [receipt] = reckon([killed(6.1, 1), release], [step(6.7, 1)])
     assert (receipt.checkpoint, receipt.steps_again) == (0, 5)
-    assert "   from    the start" in receipts.text(receipt, LOGS)
+    assert "   from    the start" in recovery_reports.text(receipt, LOGS)
 
 
 def test_a_worker_that_exits_while_a_coordinator_is_away_is_no_victim_of_that():
@@ -202,7 +202,7 @@ def test_nobody_is_called_away_for_a_coordinator():
         ],
         [step(6.5, 6), step(7, 7)],
     )
-    assert receipts.text(receipt, LOGS).splitlines()[1:3] == [
+    assert recovery_reports.text(receipt, LOGS).splitlines()[1:3] == [
         "   others  nobody was called away",
         "   time    0.80 s: back 0.80",
     ]
@@ -219,7 +219,7 @@ def test_where_a_worker_hung_is_told_and_the_time_counts_from_when_it_was_found(
         ],
         [step(6.7, 6)],
     )
-    told = receipts.text(receipt, LOGS).splitlines()
+    told = recovery_reports.text(receipt, LOGS).splitlines()
     assert told[0].endswith("rank 1 hung: it did nothing for 1.5 s")
     assert told[1] == f"   stack   {frames[0]}"
     assert told[5:7] == [
@@ -233,7 +233,7 @@ def test_a_run_that_fails_or_ends_closes_its_receipt():
     failed = event(6.2, "run-failed", error="WorkerFailed", message="rank 1 …")
     [receipt] = reckon([killed(6.1, 1), failed])
     assert (receipt.outcome, receipt.ended) == ("failed", (0, 2, 3))
-    assert receipts.text(receipt, LOGS).splitlines()[-1] == "   then    the run failed"
+    assert recovery_reports.text(receipt, LOGS).splitlines()[-1] == "   then    the run failed"
     ended = event(6.4, "run-ended", status="finished", steps=5)
     [receipt] = reckon([killed(6.1, 1), generation(6.2, 2, [0, 2, 3], at_step=5), ended])
     assert (receipt.outcome, dict(receipt.seconds)) == ("ended", {"all ready": 0.1})
@@ -274,8 +274,8 @@ def test_it_does_not_matter_in_which_portions_things_are_seen():
 
 def test_a_receipt_is_read_back_from_plain_data():
     [receipt] = reckon([killed(6.1, 1), generation(6.4, 2, [0, 2, 3], at_step=5)], [step(7, 6)])
-    plain = receipts.ADAPTER.dump_python(receipt, mode="json")
-    assert receipts.ADAPTER.validate_python(plain) == receipt
+    plain = recovery_reports.ADAPTER.dump_python(receipt, mode="json")
+    assert recovery_reports.ADAPTER.validate_python(plain) == receipt
 
 
 def test_words_of_ours_are_not_said_twice_and_those_of_others_are_cut():
@@ -290,10 +290,10 @@ def test_words_of_ours_are_not_said_twice_and_those_of_others_are_cut():
                 event(6.2, "run-failed", error=error, message=cause),
             ]
         )
-        assert receipts.text(receipt, LOGS).splitlines()[0].endswith(f"── {told}")
+        assert recovery_reports.text(receipt, LOGS).splitlines()[0].endswith(f"── {told}")
     failed = event(6.2, "run-failed", error="WorkerFailed", message=long)
     [receipt] = reckon([exited(6.1, 1, long, 1), failed])
-    assert len(receipts.text(receipt, LOGS).splitlines()[0]) < 200
+    assert len(recovery_reports.text(receipt, LOGS).splitlines()[0]) < 200
 
 
 def test_a_blow_that_is_told_of_after_the_loss_is_known_as_that_and_serves_once():

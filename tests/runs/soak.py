@@ -22,12 +22,12 @@ from pathlib import Path
 
 import psutil
 
-from holdfast.agent.forks import ForkServer
-from holdfast.agent.spawn import WORKER, spawn
 from holdfast.arena.memory import Word
 from holdfast.engines import local
 from holdfast.engines.controls import Controls
 from holdfast.job import load
+from holdfast.launch.fork_client import ForkServer
+from holdfast.launch.spawn import WORKER, spawn
 from holdfast.observe import lines
 from holdfast.observe.run_dir import RunDirectory
 

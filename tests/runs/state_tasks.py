@@ -238,9 +238,9 @@ def flipping_at_checkpoint(session):
         if comparison._group.rank == params["dies"] and is_first(params["mark"] + ".death"):
             os.kill(os.getpid(), signal.SIGKILL)
 
-    wrap("holdfast.worker.journal:write_part", params["when"], flip)
+    wrap("holdfast.worker.recorder:write_part", params["when"], flip)
     if "dies" in params:
-        wrap("holdfast.worker.comparison:Comparison._first_difference", "before", die)
+        wrap("holdfast.worker.checks.replica_checker:Comparison._first_difference", "before", die)
     model, _ = _trained(session, lambda p: torch.optim.AdamW(p, lr=1e-3))
     for shard in session.shards(DATA, epochs=6):
         session.backward(F.cross_entropy(model(shard.x), shard.y))
@@ -259,7 +259,7 @@ def wrong_bits(session):
         if (count + params.get("phase", 0)) % 10 == 0:
             arguments[0]._parameters[0].grad.view(torch.int32)[0, 0] ^= 1
 
-    wrap("holdfast.worker.step:Stepper._collect", "before", flip)
+    wrap("holdfast.worker.step.tree:Stepper._collect", "before", flip)
     model, _ = _trained(session, lambda p: torch.optim.AdamW(p, lr=1e-3))
     for shard in session.shards(DATA, epochs=params.get("epochs", 40)):
         session.backward(F.cross_entropy(model(shard.x), shard.y))

@@ -11,15 +11,15 @@ import uuid
 import pytest
 
 from conftest import SMALL, events_of, holdfast_processes, metrics_of, sampled, wait_until
-from holdfast.engines.setting import Setting
+from holdfast.engines.launch_options import Setting
 from holdfast.engines.train import run_job
 from holdfast.errors import CheckpointError, HoldfastError, JobError, NonFiniteError
+from holdfast.faults.fault_injector import Storm
 from holdfast.faults.plan import planned
-from holdfast.faults.storm import Storm
 from holdfast.faults.target import Target
 from holdfast.job import load
+from holdfast.linux.lifeline import STOP_SIGNALS
 from holdfast.observe import lines
-from holdfast.wire.lifeline import STOP_SIGNALS
 
 pytestmark = pytest.mark.slow
 

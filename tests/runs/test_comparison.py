@@ -6,11 +6,11 @@ import pytest
 from test_user_state import own
 
 from conftest import SMALL, TASKS, events_of, sampled
-from holdfast.engines.setting import Setting
+from holdfast.engines.launch_options import Setting
 from holdfast.engines.train import run_job
 from holdfast.errors import JobError, WorkerFailed
+from holdfast.faults.fault_injector import Storm
 from holdfast.faults.plan import Fault, FaultPlan
-from holdfast.faults.storm import Storm
 from holdfast.job import load
 
 pytestmark = pytest.mark.slow

@@ -13,8 +13,8 @@ import uuid
 import pytest
 
 from conftest import SMALL, TASKS, holdfast_processes, sampled, wait_until
-from holdfast.arena import host_memory
 from holdfast.job import load
+from holdfast.linux import host_memory
 
 pytestmark = pytest.mark.slow
 

@@ -5,9 +5,9 @@ import shutil
 import pytest
 
 from conftest import TASKS, metrics_of, sampled
-from holdfast.agent.forks import ForkServer
-from holdfast.agent.spawn import WORKER, spawn
 from holdfast.job.load import check
+from holdfast.launch.fork_client import ForkServer
+from holdfast.launch.spawn import WORKER, spawn
 from holdfast.tasks import reference
 
 pytestmark = pytest.mark.slow

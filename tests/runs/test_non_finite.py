@@ -23,7 +23,7 @@ FAULTY = {
     "checkpoint": {"every_steps": 4},
     "non_finite": "recompute",
 }
-COLLECT = {"at": "holdfast.worker.step:Stepper._collect", "when": "before"}
+COLLECT = {"at": "holdfast.worker.step.tree:Stepper._collect", "when": "before"}
 WIDE = {"width": 20_000}
 """Parameters so long that a worker with one shard need not copy all of its gradient."""
 POISON = {**COLLECT, "how": "poison", "rank": 1, "step": 6}
@@ -120,7 +120,7 @@ def test_a_worker_that_dies_in_a_step_that_is_left_out_changes_nothing(train, tm
     poison = {**POISON, "mark": str(tmp_path / "first")}
     whole = train(**keys, params={"faults": [poison]})
     poison = {**POISON, "mark": str(tmp_path / "second")}
-    kill = {"at": "holdfast.worker.step:commit_step", "when": "before", "rank": 1, "step": 6}
+    kill = {"at": "holdfast.worker.step.tree:commit_step", "when": "before", "rank": 1, "step": 6}
     kill |= {"how": "kill", "mark": str(tmp_path / "kill")}
     broken = train(run_dir=tmp_path / "run", **keys, params={"faults": [poison, kill]})
     assert marks([poison, kill]) == [True, True]
@@ -198,10 +198,16 @@ def test_a_worker_that_computes_wrongly_ends_a_run_that_replaces_none(train, tmp
     ("at", "when", "rank"),
     sampled(
         [
-            *(("holdfast.worker.step:Stepper._begin_recheck", "before", rank) for rank in range(3)),
-            *(("holdfast.worker.step:Stepper._begin_recheck", "after", rank) for rank in range(3)),
-            *(("holdfast.worker.recheck:Recheck.settle", "before", rank) for rank in range(3)),
-            ("holdfast.worker.recheck:_have_same_bits", "after", 2),  # the one that compares
+            *(
+                ("holdfast.worker.step.tree:Stepper._begin_recheck", "before", rank)
+                for rank in range(3)
+            ),
+            *(
+                ("holdfast.worker.step.tree:Stepper._begin_recheck", "after", rank)
+                for rank in range(3)
+            ),
+            *(("holdfast.worker.step.recheck:Recheck.settle", "before", rank) for rank in range(3)),
+            ("holdfast.worker.step.recheck:_have_same_bits", "after", 2),  # the one that compares
         ],
         1,
         5,
@@ -230,7 +236,7 @@ def test_who_is_to_blame_leaves_whatever_the_task_holds_and_catches(train, tmp_p
 
 
 def test_a_death_in_the_middle_of_what_is_computed_again_changes_nothing(strike):
-    again = {"at": "holdfast.worker.recheck:Recheck.look_at", "when": "before"}
+    again = {"at": "holdfast.worker.step.recheck:Recheck.look_at", "when": "before"}
     strike(POISON, {**again, "rank": 2, "step": 6, "how": "kill"}, workers=3)
 
 

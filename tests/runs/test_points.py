@@ -8,7 +8,7 @@ import pytest
 from faulty_tasks import marks
 
 from conftest import TASKS, events_of, metrics_of, sampled
-from holdfast.engines import supervision
+from holdfast.engines import process_supervisor
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(60)]
 
@@ -31,8 +31,8 @@ START = [
     ("coordinator", "holdfast.coordinator.server:Server._tell", "before", "Reported("),
     ("coordinator", "holdfast.coordinator.journal:Journal.record", "after", "Opened("),
     ("coordinator", "holdfast.coordinator.server:Server._send", "after", "<Stage.RUN"),
-    ("agent", "holdfast.agent.forks:Forks.await_ready", "before", 1),
-    ("agent", "holdfast.agent.forks:Forks.fork", "after", 1),
+    ("agent", "holdfast.launch.fork_client:Forks.await_ready", "before", 1),
+    ("agent", "holdfast.launch.fork_client:Forks.fork", "after", 1),
     ("agent", "holdfast.agent.agent:Agent._release", "after", 1),
 ]
 RECOVERY = [
@@ -42,7 +42,7 @@ RECOVERY = [
     ("coordinator", "holdfast.coordinator.server:Server._send", "after", "2, stage=<Stage.RUN"),
     ("agent", "holdfast.agent.agent:Agent._bury", "before", 1),
     ("agent", "holdfast.arena.memory:Arena.announce", "after", 2),
-    ("agent", "holdfast.agent.forks:Forks.fork", "after", 3),
+    ("agent", "holdfast.launch.fork_client:Forks.fork", "after", 3),
     ("agent", "holdfast.agent.agent:Agent._release", "before", 2),
 ]
 COMMIT = [
@@ -88,7 +88,9 @@ def strike(train, tmp_path, undisturbed, monkeypatch):
         path, mark = tmp_path / "run", tmp_path / "mark"
         lost = [{**loss, "mark": f"{mark}-{n}"} for n, loss in enumerate(losses)]
         fault = {"who": who, "at": at, "when": when, "which": which, "mark": str(mark)}
-        monkeypatch.setattr(supervision, "LEAVE_TIMEOUT_S", 3600)  # who waits in vain is noticed
+        monkeypatch.setattr(
+            process_supervisor, "LEAVE_TIMEOUT_S", 3600
+        )  # who waits in vain is noticed
         monkeypatch.syspath_prepend(POINTS)
         monkeypatch.setenv("HOLDFAST_FAULT", json.dumps(fault))
         result = train(run_dir=path, **FAULTY, **keys, params={"faults": lost})
@@ -131,7 +133,7 @@ def test_a_death_at_the_start_changes_nothing(strike, who, at, when, which):
 
 @pytest.mark.parametrize(POINT, sampled(RECOVERY, 1, 6))
 def test_a_death_in_a_recovery_changes_nothing(strike, who, at, when, which):
-    loss = {"at": "holdfast.worker.journal:write_part", "when": "after", "rank": 0, "step": 8}
+    loss = {"at": "holdfast.worker.recorder:write_part", "when": "after", "rank": 0, "step": 8}
     events = strike(who, at, when, which, {**loss, "how": "kill"})
     assert replaced(events) == {who: [-signal.SIGKILL]}
     assert generations(events)[1] >= 4

@@ -26,7 +26,7 @@ FAULTY = {
     "hang_s": 1.0,
     "checkpoint": {"every_steps": 4},
 }
-A_SHARD = "holdfast.worker.step:Stepper.begin_shard"
+A_SHARD = "holdfast.worker.step.tree:Stepper.begin_shard"
 OTHERS = [0, 2, 3]
 
 
@@ -144,7 +144,7 @@ def test_two_workers_that_are_lost_at_once_are_both_named(struck):
 
 
 def test_a_death_in_a_recovery_belongs_to_its_receipt(struck):
-    seat = "holdfast.worker.seat:Seat.await_release"
+    seat = "holdfast.worker.membership.agent_link:Seat.await_release"
     second = {"at": seat, "when": "after", "step": 0, "generation": 2, "how": "raise"}
     receipt, _ = struck({"how": "kill"}, second)
     assert causes(receipt) == [
@@ -183,7 +183,7 @@ def test_in_a_crash_that_ends_everybody_only_the_culprit_is_named(struck, how, k
 
 @pytest.mark.parametrize("how", sampled(["raise", "kill", "stop"], 0))
 def test_in_a_crash_of_a_world_that_cannot_recover_only_the_culprit_is_named(struck, how):
-    fault = {"at": "holdfast.worker.ddp:DdpStepper.begin_shard", "how": how}
+    fault = {"at": "holdfast.worker.step.ddp:DdpStepper.begin_shard", "how": how}
     receipt, _ = struck(fault, sync="ddp", on_failure="stop")
     assert [who for who, _ in causes(receipt)] == ["rank 1"]
     assert (receipt["outcome"], receipt["ended"]) == ("failed", OTHERS)

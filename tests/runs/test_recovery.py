@@ -26,56 +26,56 @@ FAULTY = {
 }
 
 A_STEP = [
-    ("holdfast.worker.step:Stepper.begin_shard", "before"),
-    ("holdfast.worker.step:Stepper.end_shard", "before"),
-    ("holdfast.worker.step:Stepper.end_shard", "after"),
+    ("holdfast.worker.step.tree:Stepper.begin_shard", "before"),
+    ("holdfast.worker.step.tree:Stepper.end_shard", "before"),
+    ("holdfast.worker.step.tree:Stepper.end_shard", "after"),
     ("holdfast.collectives.exact:TreeReducer.publish", "after"),
     ("holdfast.collectives.exact:TreeReducer._small", "after"),
     ("holdfast.collectives.exact:TreeReducer.reduced", "before"),
     ("holdfast.collectives.exact:TreeReducer.scale_gradient", "before"),
     ("holdfast.collectives.exact:TreeReducer.scale_gradient", "after"),
-    ("holdfast.worker.step:Stepper._take_over", "before"),
-    ("holdfast.worker.step:Stepper._update", "after"),
-    ("holdfast.worker.step:commit_step", "before"),
-    ("holdfast.worker.step:commit_step", "after"),
+    ("holdfast.worker.step.tree:Stepper._take_over", "before"),
+    ("holdfast.worker.step.tree:Stepper._update", "after"),
+    ("holdfast.worker.step.tree:commit_step", "before"),
+    ("holdfast.worker.step.tree:commit_step", "after"),
 ]
 BETWEEN_STEPS = [
-    ("holdfast.worker.journal:Journal.step", "before"),
-    ("holdfast.worker.journal:Journal.step", "after"),
+    ("holdfast.worker.recorder:Journal.step", "before"),
+    ("holdfast.worker.recorder:Journal.step", "after"),
     ("holdfast.worker.evaluation:Evaluator.evaluate", "before"),
     ("holdfast.worker.evaluation:_sum", "before"),
     ("holdfast.worker.evaluation:Evaluator.evaluate", "after"),
-    ("holdfast.worker.journal:Journal.evaluation", "before"),
-    ("holdfast.worker.journal:Journal.evaluation", "after"),
-    ("holdfast.worker.member:Member.save", "before"),
-    ("holdfast.worker.journal:write_part", "after"),
-    ("holdfast.worker.journal:await_commit", "before"),
-    ("holdfast.worker.journal:await_commit", "after"),
-    ("holdfast.worker.member:Member.finish", "before"),
-    ("holdfast.worker.member:Member.finish", "after"),
-    ("holdfast.worker.member:Member.result", "after"),
+    ("holdfast.worker.recorder:Journal.evaluation", "before"),
+    ("holdfast.worker.recorder:Journal.evaluation", "after"),
+    ("holdfast.worker.membership.member:Member.save", "before"),
+    ("holdfast.worker.recorder:write_part", "after"),
+    ("holdfast.worker.recorder:await_commit", "before"),
+    ("holdfast.worker.recorder:await_commit", "after"),
+    ("holdfast.worker.membership.member:Member.finish", "before"),
+    ("holdfast.worker.membership.member:Member.finish", "after"),
+    ("holdfast.worker.membership.member:Member.result", "after"),
 ]
 RECOVERY = [
-    ("holdfast.worker.seat:Seat.await_release", "before"),
-    ("holdfast.worker.seat:Seat.await_release", "after"),
-    ("holdfast.worker.attach:Assembly.meet", "before"),
-    ("holdfast.worker.attach:Assembly.meet", "after"),
-    ("holdfast.worker.handover:Handover.bring_together", "before"),
-    ("holdfast.worker.handover:Handover.bring_together", "after"),
-    ("holdfast.worker.journal:Journal.take_up", "before"),
-    ("holdfast.worker.step:Stepper.share_out", "before"),
-    ("holdfast.worker.step:Stepper.share_out", "after"),
+    ("holdfast.worker.membership.agent_link:Seat.await_release", "before"),
+    ("holdfast.worker.membership.agent_link:Seat.await_release", "after"),
+    ("holdfast.worker.membership.attach:Assembly.meet", "before"),
+    ("holdfast.worker.membership.attach:Assembly.meet", "after"),
+    ("holdfast.worker.membership.state_transfer:Handover.bring_together", "before"),
+    ("holdfast.worker.membership.state_transfer:Handover.bring_together", "after"),
+    ("holdfast.worker.recorder:Journal.take_up", "before"),
+    ("holdfast.worker.step.tree:Stepper.share_out", "before"),
+    ("holdfast.worker.step.tree:Stepper.share_out", "after"),
 ]
 GIVING = [
-    ("holdfast.worker.handover:Handover._write_letter", "after"),
-    ("holdfast.worker.handover:Handover._stage", "after"),
+    ("holdfast.worker.membership.state_transfer:Handover._write_letter", "after"),
+    ("holdfast.worker.membership.state_transfer:Handover._stage", "after"),
 ]
 TAKING = [
-    ("holdfast.worker.handover:Handover._take", "before"),
-    ("holdfast.worker.handover:Handover._take", "after"),
+    ("holdfast.worker.membership.state_transfer:Handover._take", "before"),
+    ("holdfast.worker.membership.state_transfer:Handover._take", "after"),
 ]
 FIRST = {
-    "at": "holdfast.worker.step:Stepper._update",
+    "at": "holdfast.worker.step.tree:Stepper._update",
     "when": "before",
     "rank": 0,
     "step": 2,
@@ -163,7 +163,7 @@ def test_a_death_of_the_last_who_has_the_state_goes_back_to_the_checkpoint(strik
 
 
 def test_a_worker_that_lost_its_initial_values_is_replaced_and_not_counted_as_a_failure(strike):
-    at = "holdfast.worker.handover:Handover._write_letter"
+    at = "holdfast.worker.membership.state_transfer:Handover._write_letter"
     second = {"at": at, "when": "after", "rank": 1, "until": 3, "generation": 2, "how": "kill"}
     assert strike(FIRST, second, restarts={"limit": 2}) == [True, True]
 
@@ -216,7 +216,7 @@ def test_a_death_in_an_evaluation_of_ones_own_changes_nothing(
 
 
 def test_a_replacement_takes_over_what_was_measured_before_the_loop(train, tmp_path):
-    fault = {"at": "holdfast.worker.step:Stepper._update", "rank": 1, "step": 3, "how": "kill"}
+    fault = {"at": "holdfast.worker.step.tree:Stepper._update", "rank": 1, "step": 3, "how": "kill"}
     named = {**fault, "when": "after", "mark": str(tmp_path / "mark")}
     task = FAULTY["task"].replace(":main", ":measuring")
     keys = {**FAULTY, "task": task, "workers": 3}
@@ -235,7 +235,11 @@ def test_a_fast_run_survives_that_too(train, tmp_path):
 
 
 def test_a_run_that_was_over_already_survives_a_death_when_it_is_resumed(train, tmp_path):
-    fault = {"at": "holdfast.worker.member:Member.finish", "when": "before", "how": "kill"}
+    fault = {
+        "at": "holdfast.worker.membership.member:Member.finish",
+        "when": "before",
+        "how": "kill",
+    }
     named = {**fault, "rank": 1, "step": 15, "mark": str(tmp_path / "mark")}
     (tmp_path / "mark").touch()  # not yet
     keys = {**FAULTY, "params": {"faults": [named]}}
@@ -247,16 +251,20 @@ def test_a_run_that_was_over_already_survives_a_death_when_it_is_resumed(train, 
 
 
 def test_an_exception_that_does_not_come_again_is_survived(strike):
-    fault = {"at": "holdfast.worker.step:Stepper.begin_shard", "when": "before", "how": "raise"}
+    fault = {
+        "at": "holdfast.worker.step.tree:Stepper.begin_shard",
+        "when": "before",
+        "how": "raise",
+    }
     assert strike({**fault, "rank": 1, "step": 3}) == [True]
 
 
 STOPS = [
-    ("holdfast.worker.step:Stepper.begin_shard", 2),
-    ("holdfast.worker.step:Stepper._update", 2),
+    ("holdfast.worker.step.tree:Stepper.begin_shard", 2),
+    ("holdfast.worker.step.tree:Stepper._update", 2),
     ("holdfast.worker.evaluation:_sum", 5),
-    ("holdfast.worker.journal:await_commit", 8),
-    ("holdfast.worker.member:Member.finish", 15),
+    ("holdfast.worker.recorder:await_commit", 8),
+    ("holdfast.worker.membership.member:Member.finish", 15),
 ]
 
 
@@ -271,7 +279,7 @@ def test_a_stopped_worker_is_replaced_wherever_it_was(strike, tmp_path, at, step
 
 
 def test_code_that_does_nothing_for_too_long_is_held_to_hang(strike, tmp_path):
-    fault = {"at": "holdfast.worker.step:Stepper.backward", "when": "before", "how": "sleep"}
+    fault = {"at": "holdfast.worker.step.tree:Stepper.backward", "when": "before", "how": "sleep"}
     assert strike({**fault, "rank": 1, "step": 3}, hang_s=1.5) == [True]
     hung = [event for event in events_of(tmp_path / "run") if event["event"] == "worker-hung"]
     assert [event["rank"] for event in hung] == [1]
@@ -280,7 +288,7 @@ def test_code_that_does_nothing_for_too_long_is_held_to_hang(strike, tmp_path):
 def test_a_slow_evaluation_and_a_long_wait_for_data_are_no_hangs(strike, tmp_path):
     slow = {"when": "before", "how": "nap", "rank": 1}
     evaluation = {**slow, "at": "holdfast.worker.evaluation:Evaluator._measure", "step": 5}
-    data = {**slow, "at": "holdfast.data.loader:Loader.take", "step": 3}
+    data = {**slow, "at": "holdfast.data.loading.loader:Loader.take", "step": 3}
     assert strike(evaluation, data, hang_s=0.5) == [True, True]
     assert not [event for event in events_of(tmp_path / "run") if event["event"] == "worker-hung"]
 
@@ -293,7 +301,7 @@ def test_the_last_words_of_a_worker_are_heard_though_its_child_lives_on(train, t
 
 
 def test_a_world_that_has_shrunk_grows_again(train, tmp_path):
-    fault = {"at": "holdfast.worker.step:Stepper.begin_shard", "when": "before", "how": "kill"}
+    fault = {"at": "holdfast.worker.step.tree:Stepper.begin_shard", "when": "before", "how": "kill"}
     params = {"faults": [{**fault, "rank": 1, "step": 3, "mark": str(tmp_path / "mark")}]}
     task = FAULTY["task"].replace(":main", ":endless")
     keys = {**FAULTY, "task": task, "workers": 3, "on_failure": "shrink", "params": params}

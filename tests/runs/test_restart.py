@@ -19,8 +19,8 @@ KEYS = {
     "on_failure": "restart",
 }
 STEPS = 69
-IN_A_STEP = {"at": "holdfast.worker.step:Stepper.begin_shard", "when": "before"}
-IN_DDP = {"at": "holdfast.worker.ddp:DdpStepper.begin_shard", "when": "before"}
+IN_A_STEP = {"at": "holdfast.worker.step.tree:Stepper.begin_shard", "when": "before"}
+IN_DDP = {"at": "holdfast.worker.step.ddp:DdpStepper.begin_shard", "when": "before"}
 
 
 @pytest.fixture(scope="module")
@@ -73,7 +73,11 @@ def test_a_stopped_worker_is_a_lost_one(strike):
 
 
 def test_a_damaged_checkpoint_is_passed_over_by_all(strike, tmp_path):
-    damage = {"at": "holdfast.worker.step:Stepper.begin_shard", "when": "before", "how": "damage"}
+    damage = {
+        "at": "holdfast.worker.step.tree:Stepper.begin_shard",
+        "when": "before",
+        "how": "damage",
+    }
     path = str(tmp_path / "run" / "checkpoints" / "step-00000030")
     events = strike(
         {**damage, "rank": 1, "step": 34, "path": path},
@@ -90,7 +94,7 @@ def test_a_damaged_checkpoint_is_passed_over_by_all(strike, tmp_path):
 
 def test_who_is_lost_while_all_begin_anew_costs_one_more_restart(strike):
     first = {**IN_A_STEP, "rank": 0, "step": 35, "how": "kill"}
-    at = "holdfast.worker.attach:Assembly.meet"
+    at = "holdfast.worker.membership.attach:Assembly.meet"
     second = {"at": at, "when": "before", "rank": 1, "step": 0, "generation": 2, "how": "kill"}
     assert begun_from(strike(first, second)) == [0, 30, 30]
 

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from conftest import events_of, holdfast_processes, sampled, wait_until
+from holdfast.engines.launch_options import Setting
 from holdfast.engines.script import run_script
-from holdfast.engines.setting import Setting
 from holdfast.errors import WorkerFailed
 from holdfast.job import load
 from holdfast.observe import lines

@@ -6,11 +6,11 @@ import signal
 import pytest
 
 from conftest import TASKS, events_of, metrics_of, sampled
-from holdfast.agent.forks import ForkServer
-from holdfast.agent.spawn import WORKER, spawn
 from holdfast.arena.memory import Word
 from holdfast.engines.controls import Controls
 from holdfast.errors import HoldfastError
+from holdfast.launch.fork_client import ForkServer
+from holdfast.launch.spawn import WORKER, spawn
 
 pytestmark = pytest.mark.slow
 

@@ -5,9 +5,9 @@ import json
 import pytest
 
 from conftest import TASKS, events_of, metrics_of, sampled
-from holdfast.agent.forks import ForkServer
-from holdfast.agent.spawn import WORKER, spawn
 from holdfast.errors import JobError
+from holdfast.launch.fork_client import ForkServer
+from holdfast.launch.spawn import WORKER, spawn
 
 pytestmark = pytest.mark.slow
 

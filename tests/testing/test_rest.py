@@ -6,8 +6,8 @@ import pytest
 
 from holdfast.core.policy import Policy
 from holdfast.testing.cluster import Cluster
+from holdfast.testing.random_faults import storm
 from holdfast.testing.simulation import Simulation
-from holdfast.testing.storm import storm
 
 
 def history(seed: int, *, rests: bool) -> list[str]:

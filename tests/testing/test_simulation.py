@@ -15,8 +15,8 @@ from holdfast.core.actions import Ended, Opened
 from holdfast.core.policy import Policy
 from holdfast.core.protocol import Stage
 from holdfast.testing.cluster import Cluster
+from holdfast.testing.random_faults import storm
 from holdfast.testing.simulation import Simulation
-from holdfast.testing.storm import storm
 
 
 def replacing(world_size: int, **more: Any) -> Policy:

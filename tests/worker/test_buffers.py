@@ -7,7 +7,7 @@ from torch import nn
 from holdfast.arena.replica import Replica, Trained, replica_layout
 from holdfast.collectives.slot import Slot, SlotLayout
 from holdfast.errors import JobError
-from holdfast.worker.buffers import Buffers
+from holdfast.worker.step.buffers import Buffers
 
 
 class Model(nn.Module):

@@ -6,11 +6,11 @@ import math
 import pytest
 import torch
 
-from holdfast.arena.injections import Injection, Injections
+from holdfast.arena.fault_requests import Injection, Injections
 from holdfast.arena.memory import Arena, Word
 from holdfast.arena.replica import Replica, Trained, replica_layout
 from holdfast.transport.shared_memory import SharedMemoryGroup
-from holdfast.worker import injection
+from holdfast.worker import failpoints
 
 
 @pytest.fixture
@@ -42,28 +42,28 @@ def parameter(gradient):
 
 def test_an_order_is_obeyed_once_and_from_its_step_on(group, replica):
     injections = ordered(group, Injection.RAISE, step=3)
-    injection.at_step(group, replica)
+    failpoints.at_step(group, replica)
     group.arena[1, Word.COMMITTED] = 4
     with pytest.raises(RuntimeError, match="a fault that was asked for"):
-        injection.at_step(group, replica)
-    injection.at_step(group, replica)
+        failpoints.at_step(group, replica)
+    failpoints.at_step(group, replica)
     assert injections.obeyed(Injection.RAISE) == (1, 4)
     assert injections.order(Injection.RAISE, step=5, seconds=0) == 2
-    injection.at_step(group, replica)
+    failpoints.at_step(group, replica)
     assert injections.is_pending(Injection.RAISE)
 
 
 def test_an_order_is_for_one_worker_and_one_kind(group, replica):
     injections = ordered(group, Injection.RAISE)
-    injection.at_step(SharedMemoryGroup(group.arena, 0, timeout_s=1), replica)
-    injection.at_part(group)
+    failpoints.at_step(SharedMemoryGroup(group.arena, 0, timeout_s=1), replica)
+    failpoints.at_part(group)
     assert injections.is_pending(Injection.RAISE)
 
 
 def test_an_order_that_is_withdrawn_is_not_obeyed(group, replica):
     injections = ordered(group, Injection.EXIT)
     injections.withdraw(Injection.EXIT)
-    injection.at_step(group, replica)
+    failpoints.at_step(group, replica)
     assert injections.obeyed(Injection.EXIT) == (0, 0)
 
 
@@ -73,7 +73,7 @@ def test_corruption_flips_one_bit_of_any_kind_of_state_that_is_there(group, repl
         before = replica.flat.clone()
         ordered(group, Injection.CORRUPT, step=step)
         group.arena[1, Word.COMMITTED] = step
-        injection.at_step(group, replica)
+        failpoints.at_step(group, replica)
         changed = (replica.flat ^ before).nonzero().flatten().tolist()
         assert len(changed) == 1
         flipped = int((replica.flat ^ before)[changed[0]])
@@ -87,15 +87,15 @@ def test_corruption_flips_one_bit_of_any_kind_of_state_that_is_there(group, repl
 def test_a_full_disk_is_an_error_of_the_system(group):
     ordered(group, Injection.DISK_FULL)
     with pytest.raises(OSError, match="No space left") as caught:
-        injection.at_part(group)
+        failpoints.at_part(group)
     assert caught.value.errno == errno.ENOSPC
-    injection.at_part(group)
+    failpoints.at_part(group)
 
 
 def test_a_nan_is_put_into_one_value(group):
     ordered(group, Injection.NAN)
     scalar, matrix = torch.ones(()), torch.ones(2, 3)
-    injection.at_gradient(group, [parameter(g) for g in (None, torch.ones(0), scalar, matrix)])
+    failpoints.at_gradient(group, [parameter(g) for g in (None, torch.ones(0), scalar, matrix)])
     assert bool(scalar.isnan())
     assert bool(matrix.isfinite().all())
 
@@ -103,7 +103,7 @@ def test_a_nan_is_put_into_one_value(group):
 @pytest.mark.parametrize("value", [0.01, -1.5, 3.0, math.inf])
 def test_a_flip_makes_a_float16_infinite(value):
     gradient = torch.tensor([0.001, value], dtype=torch.float16)
-    assert injection.flip([gradient]) == math.isfinite(value)
+    assert failpoints.flip([gradient]) == math.isfinite(value)
     assert gradient.isfinite().tolist() == [True, False]
 
 
@@ -114,7 +114,7 @@ def test_a_flip_sets_the_highest_free_bit_of_the_largest_value(dtype, value):
     large = torch.zeros(2, 2, dtype=dtype).t()  # as the gradient of a transposed weight may be
     large[1, 0] = value
     before = large.clone()
-    assert injection.flip([small, large])
+    assert failpoints.flip([small, large])
     assert torch.equal(small, torch.full((3,), value / 8, dtype=dtype))
     assert before.ne(large).nonzero().tolist() == [[1, 0]]
     factor = float(large[1, 0].double() / before[1, 0].double())
@@ -124,11 +124,11 @@ def test_a_flip_sets_the_highest_free_bit_of_the_largest_value(dtype, value):
 def test_zeros_and_what_is_no_number_already_are_passed_over(group):
     injections = ordered(group, Injection.FLIP)
     gradient = torch.zeros(2)
-    injection.at_gradient(group, [parameter(gradient)])
-    injection.at_gradient(group, [])
+    failpoints.at_gradient(group, [parameter(gradient)])
+    failpoints.at_gradient(group, [])
     gradient[0] = torch.nan
-    injection.at_gradient(group, [parameter(gradient)])
+    failpoints.at_gradient(group, [parameter(gradient)])
     assert injections.is_pending(Injection.FLIP)
     gradient[0] = 0.5
-    injection.at_gradient(group, [parameter(gradient)])
+    failpoints.at_gradient(group, [parameter(gradient)])
     assert injections.obeyed(Injection.FLIP) == (1, 0)

@@ -15,7 +15,7 @@ from holdfast.job.portable import PINNED
 PROGRAM = """
 import json, torch
 torch.set_num_threads(1)
-from holdfast.worker.kernels import kernel_digests
+from holdfast.worker.checks.kernels import kernel_digests
 print(json.dumps(kernel_digests()))
 """
 

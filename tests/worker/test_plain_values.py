@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from holdfast.errors import JobError
-from holdfast.worker.plain_values import decode, encode
+from holdfast.worker.user_state.json_values import decode, encode
 
 Point = namedtuple("Point", "x y")
 

@@ -16,9 +16,9 @@ from holdfast.errors import CheckpointError
 from holdfast.job import load
 from holdfast.transport.shared_memory import SharedMemoryGroup
 from holdfast.wire.channel import pair
-from holdfast.wire.launch import Launch
 from holdfast.wire.messages import Refused
-from holdfast.worker.journal import Journal
+from holdfast.wire.worker_spec import Launch
+from holdfast.worker.recorder import Journal
 
 STEPS = (1, 2, 3)
 JOB = load.check({"name": "digits", "data": {"name": "digits"}}, where="test")

@@ -5,7 +5,7 @@ import torch
 
 from holdfast.arena.layout import ALIGNMENT
 from holdfast.errors import JobError
-from holdfast.worker import self_test
+from holdfast.worker.checks import self_test
 
 
 def sum_of_halves(row, cut):

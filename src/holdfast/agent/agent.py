@@ -19,23 +19,22 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from holdfast.agent.blame import failure_of
-from holdfast.agent.forks import Forks
-from holdfast.agent.watch import Watch
-from holdfast.agent.worker import Worker
-from holdfast.arena.host_memory import OomKills
+from holdfast.agent.exit_causes import failure_of
+from holdfast.agent.worker_handle import Worker
+from holdfast.agent.worker_monitor import Watch
 from holdfast.arena.memory import Arena, Word
 from holdfast.checkpoint import manifest
 from holdfast.core import actions, events
+from holdfast.core.agent import Supervisor
 from holdfast.core.protocol import Failure, may_follow
-from holdfast.core.supervisor import Supervisor
 from holdfast.errors import ProtocolError
 from holdfast.job.spec import Job
+from holdfast.launch.fork_client import Forks
+from holdfast.linux.host_memory import OomKills
 from holdfast.observe.lines import EventLog
 from holdfast.observe.run_dir import worker_log
 from holdfast.observe.stacks import stacks_file
 from holdfast.wire.channel import pair
-from holdfast.wire.launch import LEFT_STATUS, Launch
 from holdfast.wire.link import Link
 from holdfast.wire.messages import (
     AnyMessage,
@@ -50,6 +49,7 @@ from holdfast.wire.messages import (
     Wrote,
 )
 from holdfast.wire.rpc import Command, Report
+from holdfast.wire.worker_spec import LEFT_STATUS, Launch
 
 HEARTBEAT_S: Final = 1.0
 """How often the coordinator hears from an agent at least."""

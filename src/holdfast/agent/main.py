@@ -10,14 +10,14 @@ from contextlib import closing
 from pathlib import Path
 
 from holdfast.agent.agent import Agent, Run
-from holdfast.agent.forks import Forks
 from holdfast.arena.memory import Arena
 from holdfast.errors import HoldfastError
 from holdfast.job import load
+from holdfast.launch.fork_client import Forks
+from holdfast.linux.lifeline import die_with_parent, leave_signals_to_parent
 from holdfast.observe.lines import EventLog
 from holdfast.observe.run_dir import EVENTS
 from holdfast.wire.channel import Channel
-from holdfast.wire.lifeline import die_with_parent, leave_signals_to_parent
 from holdfast.wire.link import Link
 from holdfast.wire.rpc import Command, Report, Service
 

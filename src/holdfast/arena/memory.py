@@ -23,9 +23,9 @@ import struct
 import time
 from typing import Final, Self
 
-from holdfast.arena import futex
 from holdfast.arena.pages import HUGE_PAGE, map_file
 from holdfast.errors import Aborted, HoldfastError
+from holdfast.linux import futex
 
 WORD: Final = 8
 """Bytes in a word (int64)."""
@@ -130,7 +130,7 @@ class Arena:
         self._words[LINE * (rank + 1) + word] = value
 
     def injections(self, rank: int) -> memoryview:
-        """The line of injections into `rank`; see `arena.injections`."""
+        """The line of injections into `rank`; see `arena.fault_requests`."""
         first = LINE * (self.world_size + 1 + rank)
         return self._words[first : first + LINE]
 

@@ -5,8 +5,8 @@ Parameters, buffers, modules kept next to the model and optimizer state lie one 
     parameters | buffers | kept modules | optimizer state
 
 The optimizer works on views of it, and so does the model, but for its buffers: those in here change
-at a commit alone (see `worker.buffers`). So a checkpoint, a copy to a new worker and a comparison
-of two workers are each one pass over bytes, and none of them knows what a model is.
+at a commit alone (see `worker.step.buffers`). So a checkpoint, a copy to a new worker and a
+comparison of two workers are each one pass over bytes, and none of them knows what a model is.
 """
 
 from __future__ import annotations
@@ -194,7 +194,7 @@ class Replica:
     def release(self) -> None:
         """Give the model and kept modules memory of their own, which is no part of the state.
 
-        The model's buffers have theirs already; see `worker.buffers`.
+        The model's buffers have theirs already; see `worker.step.buffers`.
         """
         for name, parameter in self._moved.items():
             parameter.data = self._views[name].clone()

@@ -18,8 +18,8 @@ import time
 from typing import Any, Final
 
 from holdfast.arena.memory import Arena
+from holdfast.bench.faulted_run import FAULT_STEP, StruckRun, furthest, least
 from holdfast.bench.figures import spread
-from holdfast.bench.struck_run import FAULT_STEP, StruckRun, furthest, least
 from holdfast.bench.workloads import WORKLOADS
 from holdfast.errors import HoldfastError
 

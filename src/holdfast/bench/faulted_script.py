@@ -20,9 +20,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Self
 
-from holdfast.agent.child import KILL_TIMEOUT_S
-from holdfast.bench.struck_run import FAULT_STEP, WORKERS
+from holdfast.bench.faulted_run import FAULT_STEP, WORKERS
 from holdfast.errors import HoldfastError
+from holdfast.launch.child import KILL_TIMEOUT_S
 from holdfast.observe import lines
 
 START_TIMEOUT_S: Final = 240.0

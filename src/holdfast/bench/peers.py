@@ -24,8 +24,8 @@ from typing import Final
 
 import holdfast
 from holdfast.bench import launched
+from holdfast.bench.faulted_run import WORKERS
 from holdfast.bench.faulted_script import Command, Recovery, time_recovery
-from holdfast.bench.struck_run import WORKERS
 from holdfast.errors import HoldfastError, JobError
 
 RECOVERY_TIMEOUT_S: Final = 90.0

@@ -29,14 +29,14 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, Final
 
-from holdfast.agent.child import KILL_TIMEOUT_S
 from holdfast.arena.memory import Arena
+from holdfast.bench.faulted_run import RUN_TIMEOUT_S, WORKERS, StruckRun, furthest, least
 from holdfast.bench.faulted_script import Recovery
 from holdfast.bench.figures import ratio, spread
 from holdfast.bench.peers import Peer, installed
-from holdfast.bench.struck_run import RUN_TIMEOUT_S, WORKERS, StruckRun, furthest, least
 from holdfast.bench.workloads import WORKLOADS
 from holdfast.errors import HoldfastError, JobError
+from holdfast.launch.child import KILL_TIMEOUT_S
 
 SIGNALS: Final = {"kill": signal.SIGKILL, "stop": signal.SIGSTOP}
 

@@ -25,9 +25,9 @@ from typing import Any, Final
 
 from holdfast.arena.memory import Arena
 from holdfast.bench import launched
+from holdfast.bench.faulted_run import WORKERS, StruckRun, least
 from holdfast.bench.faulted_script import Command, time_recovery
 from holdfast.bench.figures import ratio, spread
-from holdfast.bench.struck_run import WORKERS, StruckRun, least
 from holdfast.bench.workloads import WORKLOADS
 from holdfast.errors import HoldfastError
 

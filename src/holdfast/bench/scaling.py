@@ -19,13 +19,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from holdfast.agent.spawn import worker_environment
 from holdfast.bench.figures import ratio, spread
 from holdfast.bench.workloads import WORKLOADS
 from holdfast.engines import local
 from holdfast.engines.controls import Controls
 from holdfast.errors import HoldfastError
 from holdfast.job import load
+from holdfast.launch.spawn import worker_environment
 from holdfast.observe import lines
 from holdfast.observe.run_dir import METRICS, RunDirectory
 

@@ -25,15 +25,15 @@ import torch
 
 from holdfast.arena.memory import Arena
 from holdfast.data.dataset import Batch
-from holdfast.data.loader import Loader, Unit
-from holdfast.data.order import Order
+from holdfast.data.loading.loader import Loader, Unit
+from holdfast.data.loading.order import Order
 from holdfast.data.permutation import Indices
 from holdfast.errors import Aborted
 from holdfast.job.spec import LoaderSettings
+from holdfast.linux.lifeline import die_with_parent
 from holdfast.transport.shared_memory import Meeting, SharedMemoryGroup
 from holdfast.wire.channel import pair
-from holdfast.wire.lifeline import die_with_parent
-from holdfast.worker.journal import await_commit
+from holdfast.worker.recorder import await_commit
 
 ROUND_TIMEOUT_S: Final = 60.0
 

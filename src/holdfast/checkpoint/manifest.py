@@ -88,13 +88,13 @@ class Header(_Record):
         tensors: The layout of the state, `size_bytes` long.
         absent: Tensors that had no value yet.
         state: What the user's code keeps, `session.state`.
-        user_state: What it keeps in PyTorch's own places; see `worker.user_state`.
+        user_state: What it keeps in PyTorch's own places; see `worker.user_state.user_state`.
         loss: That of the newest step.
         metrics: The newest evaluation.
         best: The best evaluation so far, where one is looked for.
-        order: The data set and how the run walks through it; see `data.order`.
+        order: The data set and how the run walks through it; see `data.loading.order`.
         versions: Of holdfast, torch and Python.
-        numerics: What the bits depend on besides the job; see `worker.numerics`.
+        numerics: What the bits depend on besides the job; see `worker.checks.numerics`.
         numerics_changes: How that has changed over the run's lives, oldest first.
     """
 

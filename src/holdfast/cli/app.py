@@ -7,11 +7,11 @@ import sys
 
 import typer
 
-from holdfast.agent.spawn import Spawned
 from holdfast.cli import bench, chaos, drill, events, jobs, train
 from holdfast.cli import run as script
 from holdfast.cli.ending import FAILED_STATUS, STOPPED_STATUS, USAGE_STATUS
 from holdfast.errors import HoldfastError, Interrupted, JobError, WorkerFailed
+from holdfast.launch.spawn import Spawned
 
 app = typer.Typer(
     help="Train PyTorch models on machines that fail and differ, and get the same weights.",

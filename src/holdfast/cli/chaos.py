@@ -13,20 +13,20 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from holdfast.agent.spawn import Spawned
 from holdfast.cli import complete
 from holdfast.cli.arguments import EndingJson, Overrides
 from holdfast.cli.ending import FAILED_STATUS, STOPPED_STATUS
 from holdfast.engines import train as engine
-from holdfast.engines.setting import Setting
+from holdfast.engines.launch_options import Setting
 from holdfast.errors import HoldfastError, JobError
+from holdfast.faults.fault_injector import Storm
 from holdfast.faults.plan import Fault, FaultPlan, planned
-from holdfast.faults.storm import Storm
 from holdfast.faults.target import Target
 from holdfast.job import load
 from holdfast.job.spec import Job
+from holdfast.launch.spawn import Spawned
+from holdfast.linux.lifeline import STOP_SIGNALS
 from holdfast.observe.terminal import closing_table
-from holdfast.wire.lifeline import STOP_SIGNALS
 
 
 def chaos(

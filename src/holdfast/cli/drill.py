@@ -13,8 +13,6 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from holdfast.agent.forks import ForkServer
-from holdfast.agent.spawn import WORKER, spawn
 from holdfast.cli.arguments import EndingJson, JobName, Overrides
 from holdfast.cli.ending import FAILED_STATUS, STOPPED_STATUS
 from holdfast.errors import JobError
@@ -30,6 +28,8 @@ from holdfast.faults.drill import (
 )
 from holdfast.job import load
 from holdfast.job.mistakes import nearest
+from holdfast.launch.fork_client import ForkServer
+from holdfast.launch.spawn import WORKER, spawn
 from holdfast.observe.run_dir import new_run
 from holdfast.observe.terminal import closing_table
 from holdfast.tasks import reference

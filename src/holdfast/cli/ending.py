@@ -9,7 +9,7 @@ from typing import Final
 import typer
 
 from holdfast.engines.followed import Outcome
-from holdfast.engines.setting import Setting
+from holdfast.engines.launch_options import Setting
 from holdfast.errors import WorkerFailed
 from holdfast.observe.terminal import closing_table
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from holdfast.agent.spawn import WORKER, spawn
+from holdfast.launch.spawn import WORKER, spawn
 
 
 def main() -> None:

@@ -8,10 +8,10 @@ from collections.abc import Callable
 from holdfast.coordinator.checkpoints import Checkpoints
 from holdfast.coordinator.journal import Journal
 from holdfast.core.actions import Commit, Record, Send, Sweep
+from holdfast.core.coordinator import Run
 from holdfast.core.events import RunEvent, Settled
 from holdfast.core.policy import Policy
 from holdfast.core.protocol import Orders, Stage
-from holdfast.core.run import Run
 from holdfast.observe.lines import EventLog
 
 

@@ -15,9 +15,9 @@ from holdfast.coordinator.server import Server
 from holdfast.core.policy import Policy
 from holdfast.errors import HoldfastError
 from holdfast.job import load
+from holdfast.linux.lifeline import die_with_parent, leave_signals_to_parent
 from holdfast.observe.lines import EventLog
 from holdfast.observe.run_dir import EVENTS
-from holdfast.wire.lifeline import die_with_parent, leave_signals_to_parent
 
 
 def main() -> int:

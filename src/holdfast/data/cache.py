@@ -34,9 +34,9 @@ from PIL import __version__ as pillow_version
 from pydantic import BaseModel, ConfigDict
 
 from holdfast.data.images import Samples, Scale, digest
-from holdfast.data.lock import locked
 from holdfast.data.source import Source, pour
 from holdfast.errors import JobError
+from holdfast.linux.lock import locked
 
 Measure = Callable[[dict[str, Samples]], Scale]
 

@@ -10,17 +10,17 @@ from typing import Final
 
 import numpy as np
 
-from holdfast.data import hdf5, parquet, tfrecord
 from holdfast.data.cache import cached
-from holdfast.data.cifar import cifar
-from holdfast.data.digits import digits
-from holdfast.data.folder import image_folder
-from holdfast.data.idx import mnist
+from holdfast.data.formats import hdf5, parquet, tfrecord
+from holdfast.data.formats.cifar import cifar
+from holdfast.data.formats.digits import digits
+from holdfast.data.formats.folder import image_folder
+from holdfast.data.formats.idx import mnist
+from holdfast.data.formats.synthetic import synthetic_images, synthetic_text
+from holdfast.data.formats.text import Windows, parted, windows
 from holdfast.data.images import Images, Samples, Scale, Splits, split
 from holdfast.data.permutation import Indices
 from holdfast.data.source import Blocks, Source, in_memory, matching
-from holdfast.data.synthetic import synthetic_images, synthetic_text
-from holdfast.data.text import Windows, parted, windows
 from holdfast.errors import JobError
 from holdfast.job.data import (
     Cifar,

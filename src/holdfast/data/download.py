@@ -17,9 +17,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final
 
-from holdfast.data.lock import locked
 from holdfast.data.published import File, Published
 from holdfast.errors import JobError
+from holdfast.linux.lock import locked
 
 Report = Callable[[File, int], None]
 """Told how many bytes of a file have come."""

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from types import FrameType
 
 from holdfast.arena.memory import Arena
-from holdfast.wire.lifeline import STOP_SIGNALS
+from holdfast.linux.lifeline import STOP_SIGNALS
 
 
 @dataclass(slots=True, kw_only=True)

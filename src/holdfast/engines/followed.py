@@ -11,7 +11,7 @@ from typing import Any, Protocol, TypeVar
 
 from holdfast.arena.memory import Arena
 from holdfast.engines import local
-from holdfast.engines.setting import Setting
+from holdfast.engines.launch_options import Setting
 from holdfast.errors import HoldfastError
 from holdfast.job.spec import Job
 from holdfast.observe import curve

@@ -5,9 +5,9 @@ from __future__ import annotations
 import socket
 from contextlib import ExitStack
 
-from holdfast.agent.child import Child
-from holdfast.agent.forks import ForkServer
 from holdfast.arena.memory import Arena
+from holdfast.launch.child import Child
+from holdfast.launch.fork_client import ForkServer
 from holdfast.observe.run_dir import RunDirectory
 
 

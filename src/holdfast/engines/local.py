@@ -5,13 +5,13 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import Any
 
-from holdfast.agent.forks import ForkServer
-from holdfast.agent.spawn import Spawned
 from holdfast.checkpoint import manifest
 from holdfast.engines.controls import Controls, stopped_by_signals
-from holdfast.engines.supervision import Supervision
+from holdfast.engines.process_supervisor import Supervision
 from holdfast.errors import HoldfastError, JobError
 from holdfast.job.spec import Job
+from holdfast.launch.fork_client import ForkServer
+from holdfast.launch.spawn import Spawned
 from holdfast.observe.lines import EventLog
 from holdfast.observe.run_dir import EVENTS, RunDirectory
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.engines import followed
-from holdfast.engines.setting import Setting
+from holdfast.engines.launch_options import Setting
 from holdfast.errors import JobError
 from holdfast.job.script import Script
 from holdfast.job.spec import Job

@@ -9,7 +9,7 @@ from typing import Any
 
 from holdfast.checkpoint import manifest
 from holdfast.engines import followed
-from holdfast.engines.setting import Setting
+from holdfast.engines.launch_options import Setting
 from holdfast.errors import JobError
 from holdfast.job import load
 from holdfast.job.spec import Job

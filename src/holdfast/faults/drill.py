@@ -20,15 +20,15 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final, Literal, get_args
 
-from holdfast.agent.forks import ForkServer
 from holdfast.engines.controls import Controls, stopped_by_signals
-from holdfast.engines.setting import Beside, Setting
+from holdfast.engines.launch_options import Beside, Setting
 from holdfast.engines.train import Result, run_job
 from holdfast.errors import HoldfastError, Interrupted, JobError
+from holdfast.faults.fault_injector import Storm
 from holdfast.faults.plan import IN_GRADIENTS, WITHOUT_RANK, Fault, FaultPlan, Kind
-from holdfast.faults.storm import Storm
 from holdfast.job import load
 from holdfast.job.spec import Job
+from holdfast.launch.fork_client import ForkServer
 from holdfast.observe import lines
 from holdfast.observe.run_dir import EVENTS, METRICS
 

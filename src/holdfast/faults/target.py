@@ -13,10 +13,10 @@ import signal
 from pathlib import Path
 from typing import Any, Final
 
-from holdfast.arena.injections import Injection, Injections
+from holdfast.arena.fault_requests import Injection, Injections
 from holdfast.arena.memory import Arena, Word
 from holdfast.errors import JobError
-from holdfast.faults.process import Process
+from holdfast.linux.process import Process
 from holdfast.observe.lines import Tail
 from holdfast.observe.run_dir import EVENTS, is_held
 

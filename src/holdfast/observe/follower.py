@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any, Final
 
 from holdfast.job.spec import Job
-from holdfast.observe import lines, receipts
+from holdfast.observe import lines, recovery_reports
 from holdfast.observe.lines import JsonLines, Tail
 from holdfast.observe.notify import Notifier
-from holdfast.observe.receipts import Receipt
-from holdfast.observe.reckoning import Reckoning
+from holdfast.observe.recovery_reports import Receipt
+from holdfast.observe.recovery_tracker import Reckoning
 from holdfast.observe.run_dir import EVENTS, METRICS, RECEIPTS
 
 NOTIFIED_LINES: Final = 3
@@ -56,8 +56,8 @@ class Follower:
 
     def _keep(self, receipt: Receipt) -> None:
         with suppress(OSError), JsonLines(self._receipts) as file:  # the disk is full
-            file.write(**receipts.ADAPTER.dump_python(receipt, mode="json"))
-        text = receipts.text(receipt, self._path / "logs")
+            file.write(**recovery_reports.ADAPTER.dump_python(receipt, mode="json"))
+        text = recovery_reports.text(receipt, self._path / "logs")
         self._tell(text)
         if receipt.outcome in ("recovered", "restarted"):
             self._notifier.send("recovered", "\n".join(text.splitlines()[:NOTIFIED_LINES]))

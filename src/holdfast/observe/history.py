@@ -9,7 +9,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any, Final
 
-from holdfast.observe import receipts
+from holdfast.observe import recovery_reports
 
 WORDS: Final = {
     "run-started": "the run begins, with {workers} workers, at {time}",
@@ -64,7 +64,7 @@ def told(
         if "event" in entry:
             yield f"{_since(now - began_at)}  {_words(entry)}"
         else:
-            yield receipts.text(receipts.ADAPTER.validate_python(entry), logs)
+            yield recovery_reports.text(recovery_reports.ADAPTER.validate_python(entry), logs)
 
 
 def _since(seconds: float) -> str:

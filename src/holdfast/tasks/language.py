@@ -17,8 +17,8 @@ from torch.optim import Optimizer
 from holdfast import models
 from holdfast.data import catalog
 from holdfast.data.dataset import Batch, Dataset
+from holdfast.data.formats.text import Windows
 from holdfast.data.masking import Masked
-from holdfast.data.text import Windows
 from holdfast.errors import JobError
 from holdfast.job.data import TextData
 from holdfast.job.models import Bert, Gpt, Gpt2

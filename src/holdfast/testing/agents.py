@@ -7,9 +7,9 @@ from collections.abc import Callable
 from typing import Final
 
 from holdfast.core import actions, events
+from holdfast.core.agent import Supervisor
 from holdfast.core.hangs import STOPPED_S
 from holdfast.core.protocol import Failure, Orders, Part, Stage, Start, Status
-from holdfast.core.supervisor import Supervisor
 from holdfast.testing.cluster import Cluster
 from holdfast.testing.data_plane import DataPlane, Group, Worker
 from holdfast.testing.network import LATE_S, Link

@@ -8,8 +8,8 @@ from typing import Final
 
 from holdfast.core.policy import Policy
 from holdfast.testing.cluster import Cluster
+from holdfast.testing.random_faults import burst
 from holdfast.testing.simulation import Simulation
-from holdfast.testing.storm import burst
 
 RACK: Final = 12
 """How many hosts are struck at a time."""

@@ -23,10 +23,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from holdfast.core.actions import Report
+from holdfast.core.agent import Supervisor
 from holdfast.core.events import Reported, RunEvent, Tick
 from holdfast.core.heartbeats import Heartbeats
 from holdfast.core.protocol import Status
-from holdfast.core.supervisor import Supervisor
 from holdfast.testing.cluster import Cluster
 from holdfast.testing.data_plane import Worker
 from holdfast.testing.network import Link

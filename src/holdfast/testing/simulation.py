@@ -13,9 +13,9 @@ from collections.abc import Callable
 from typing import Any
 
 from holdfast.core import actions, events
+from holdfast.core.coordinator import Run
 from holdfast.core.policy import Policy
 from holdfast.core.protocol import Stage, Verdict
-from holdfast.core.run import Run
 from holdfast.testing.agents import Agents
 from holdfast.testing.cluster import Cluster
 from holdfast.testing.data_plane import Worker

@@ -57,7 +57,7 @@ class Wishes(Message):
 
 
 class RunState(Message):
-    """How a run is; see `core.run.Run`."""
+    """How a run is; see `core.coordinator.Run`."""
 
     stage: Stage
     reason: str

@@ -17,14 +17,15 @@ from holdfast.errors import Aborted, NoStateError
 from holdfast.observe.stacks import stacks_file, write_on_signal
 from holdfast.tasks import reference
 from holdfast.wire.channel import Channel
-from holdfast.wire.launch import LEFT_STATUS, Launch
 from holdfast.wire.messages import Finished
-from holdfast.worker import fit, script
+from holdfast.wire.worker_spec import LEFT_STATUS, Launch
+from holdfast.worker import fit
+from holdfast.worker.checks.self_test import sensitive_kernels
 from holdfast.worker.failure import failure
-from holdfast.worker.journal import Journal
-from holdfast.worker.member import Member
-from holdfast.worker.seat import Condemned, Left, Seat
-from holdfast.worker.self_test import sensitive_kernels
+from holdfast.worker.membership.agent_link import Condemned, Left, Seat
+from holdfast.worker.membership.member import Member
+from holdfast.worker.recorder import Journal
+from holdfast.worker.script import runner
 from holdfast.worker.session import Session, StopRequested
 
 
@@ -42,7 +43,7 @@ def main(config: str, arena_fd: int, socket_fd: int) -> int:
     write_on_signal(stacks_file(Path(launch.run_dir) / "logs", launch.rank))
     seat = Seat(launch.rank, arena, channel)
     if launch.job.script is not None:
-        return script.run(launch, launch.job.script, arena, seat, channel)
+        return runner.run(launch, launch.job.script, arena, seat, channel)
     torch.set_num_threads(launch.job.threads_per_worker)
     try:
         member = Member(launch, arena, seat, Journal(launch, channel))

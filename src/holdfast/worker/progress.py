@@ -11,7 +11,7 @@ from pydantic_core import from_json
 
 from holdfast.checkpoint.manifest import Best
 from holdfast.errors import JobError
-from holdfast.worker.user_state import digest
+from holdfast.worker.user_state.user_state import digest
 
 _AROUND: Final = 10
 """Levels of JSON around the state, in a checkpoint and in a message."""
@@ -26,7 +26,7 @@ class Progress:
         state: What user code keeps.
         state_then: What it kept when the newest step was committed: who takes over from here runs
             the code of the step after it again.
-        user_state: What it keeps in PyTorch's own places since then; see `worker.user_state`.
+        user_state: What it keeps in PyTorch's own places since then.
         user_digest: What tells whether two workers keep the same since then; 56 bits.
         overwritten: The tensors that user code has written to between steps so far.
         loss: That of the newest step; None if there was none, or it was not finite.

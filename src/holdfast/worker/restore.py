@@ -31,9 +31,9 @@ from holdfast.observe.lines import EventLog
 from holdfast.observe.run_dir import EVENTS
 from holdfast.transport.shared_memory import Meeting, SharedMemoryGroup
 from holdfast.wire.channel import Channel
-from holdfast.wire.launch import Launch
 from holdfast.wire.messages import Refused
-from holdfast.worker.numerics import changes, numerics_of
+from holdfast.wire.worker_spec import Launch
+from holdfast.worker.checks.numerics import changes, numerics_of
 from holdfast.worker.progress import Progress
 
 _NONE: Final = -1

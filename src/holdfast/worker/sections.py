@@ -14,7 +14,7 @@ from holdfast.arena.pages import PAGE, drop_private_pages, populate
 from holdfast.arena.tensors import views
 from holdfast.collectives.slot import NAMES_BYTES, Slot, SlotLayout
 from holdfast.core import tree
-from holdfast.worker import verification
+from holdfast.worker.checks import shard_verifier
 from holdfast.worker.evaluation import COLUMNS, EvaluationTable
 
 LETTER_BYTES: Final = 1 << 20
@@ -33,12 +33,12 @@ class Sections:
         replica_bytes: Size of a replica; each worker has room for one.
 
     Attributes:
-        letters: uint8[world_size, LETTER_BYTES]; see `worker.handover`.
+        letters: uint8[world_size, LETTER_BYTES]; see `worker.membership.state_transfer`.
         settled: int64[world_size], the steps behind a worker's replica, plus one, while nothing may
             change it; else 0. It outlasts the worker, as the replica does.
         tables: int64[world_size, nodes]; see `collectives.exact`.
         norms: float64[blocks].
-        verification: int64[num_shards, columns]; see `worker.verification`.
+        verification: int64[num_shards, columns]; see `worker.checks.shard_verifier`.
         evaluation: For `worker.evaluation`.
         root: The slot of the reduced gradient.
         private_gradients: The reduced gradient too, by parameter; what this process writes to it is
@@ -70,7 +70,7 @@ class Sections:
                 Field("settled", "I64", (world_size,)),
                 Field("tables", "I64", (world_size, tree.num_nodes(num_leaves))),
                 Field("norms", "F64", (num_blocks,)),
-                Field("verification", "I64", (num_shards, verification.COLUMNS)),
+                Field("verification", "I64", (num_shards, shard_verifier.COLUMNS)),
                 Field("evaluation", "F64", (num_shards, COLUMNS)),
                 Field("evaluation names", "U8", (NAMES_BYTES,)),
             ]

@@ -24,21 +24,21 @@ from torch.optim import Optimizer
 from holdfast.arena.memory import Phase, Word
 from holdfast.core.seeds import seed_for
 from holdfast.data.dataset import Dataset, as_dataset, seed_everything
-from holdfast.data.loader import Loaded, Loader, Unit, model_seed
-from holdfast.data.order import Order
+from holdfast.data.loading.loader import Loaded, Loader, Unit, model_seed
+from holdfast.data.loading.order import Order
 from holdfast.errors import Aborted, JobError
 from holdfast.job.spec import Job
-from holdfast.worker import device, injection
-from holdfast.worker.attach import Assembly, ModelFactory, OptimizerFactory
+from holdfast.worker import device, failpoints
 from holdfast.worker.best import best_after, hope_is_lost
-from holdfast.worker.commit_hooks import CommitHooks, ScheduleFactory
-from holdfast.worker.ddp import borrowed
 from holdfast.worker.evaluation import Measure
-from holdfast.worker.member import Member
+from holdfast.worker.membership.attach import Assembly, ModelFactory, OptimizerFactory
+from holdfast.worker.membership.member import Member
 from holdfast.worker.progress import Progress
-from holdfast.worker.resumed_data import check_samples, order_of
+from holdfast.worker.resume_check import check_samples, order_of
 from holdfast.worker.shard import Shard
-from holdfast.worker.step import Stepper
+from holdfast.worker.step.ddp import borrowed
+from holdfast.worker.step.tree import Stepper
+from holdfast.worker.user_state.commit_hooks import CommitHooks, ScheduleFactory
 
 K = TypeVar("K")
 
@@ -283,7 +283,7 @@ class Session:
         member, step = self._member, self._member.progress.step
         member.group.arena[member.group.rank, Word.EPOCH] = order.epoch_of(step)
         self._samples = order.batch_size_of(step)
-        injection.at_step(member.group, member.replica)
+        failpoints.at_step(member.group, member.replica)
         yield from self._missing_shards(loader, samples, order)
         yield from self._verified_shards(loader, order)
         while not member.commit():

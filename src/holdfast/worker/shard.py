@@ -7,7 +7,7 @@ from typing import Any
 
 from holdfast.core.plan import Plan
 from holdfast.data.dataset import Batch
-from holdfast.data.loader import Unit
+from holdfast.data.loading.loader import Unit
 from holdfast.job.spec import Job
 
 

@@ -51,7 +51,7 @@ def arrival():
 
 def buffers():
     """Of the shards that a worker computes in a step, only the first updates the buffers."""
-    from holdfast.worker.buffers import Buffers
+    from holdfast.worker.step.buffers import Buffers
 
     written = set()
 
@@ -77,7 +77,7 @@ def buffers():
 
 def chance():
     """The random numbers of a shard depend on the worker that computes it."""
-    from holdfast.worker.step import Stepper
+    from holdfast.worker.step.tree import Stepper
 
     def plant(begin):
         def begin_unlike(self, leaf, seed, **options):
@@ -95,5 +95,5 @@ def scheduler():
     patch(Session, "keep", lambda _: lambda self, name, kept: kept)
 
 
-if "holdfast.agent.fork_server" in sys.orig_argv:
+if "holdfast.launch.fork_server" in sys.orig_argv:
     globals()[os.environ["HOLDFAST_PLANT"]]()

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from holdfast.wire.launch import LEFT_STATUS
+from holdfast.wire.worker_spec import LEFT_STATUS
 
 HANG: Final = "hang"
 """The error of a run that did not end in time."""
@@ -50,7 +50,7 @@ class Outcome:
         events: Iterable[Mapping[str, Any]],
         kills: int,
     ) -> Outcome:
-        """From what `engines.batch` answered, and the lines of the run's metrics and events."""
+        """From an answer of `engines.job_server`, and the run's metrics and events."""
         lines = list(metrics)
         unfinished = "" if answer.get("status") == "finished" else str(answer.get("status", ""))
         return cls(

@@ -27,7 +27,7 @@ POLL_S: Final = 0.002
 DISTILLED: Final = 0.1
 """By which the distance from the average's answers counts in the loss."""
 STOP: Final = "stop"
-"""A file in the run's directory that asks for a stop; see `engines.batch`."""
+"""A file in the run's directory that asks for a stop; see `engines.job_server`."""
 SKIPPED_BELOW: Final = -1.0
 """Where `skips`, shards whose first value is smaller skip their backward pass: one of six."""
 IN_LOOP: Final = 0

@@ -1,0 +1,77 @@
+"""Worker: one as its agent sees it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from holdfast.errors import HoldfastError
+from holdfast.launch.child import KILL_TIMEOUT_S
+from holdfast.observe.stacks import ask, innermost
+from holdfast.wire.channel import Channel
+from holdfast.wire.messages import Failed
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class Worker:
+    """One of an agent's.
+
+    Attributes:
+        number: What the machine calls it.
+        stacks: The file for its stacks.
+        failure: Its last words.
+        called_off: Whether it was ended for no fault of its own.
+        hung: Why it was held to hang, if it was.
+        stacks_from: Where in their file its stacks begin; None if it was not asked for them.
+        killed_at: When it was killed, if it was, monotonic seconds.
+    """
+
+    rank: int
+    number: int
+    pid: int
+    pidfd: int
+    channel: Channel
+    stacks: Path
+    failure: Failed | None = None
+    called_off: bool = False
+    hung: str = ""
+    stacks_from: int | None = None
+    killed_at: float | None = None
+
+    def kill(self) -> None:
+        """End it at once."""
+        self.killed_at = self.killed_at or time.monotonic()
+        self._send(signal.SIGKILL)
+
+    def ask_to_end(self) -> None:
+        """Have its script end as it likes to."""
+        self._send(signal.SIGTERM)
+
+    def ask_where(self) -> None:
+        """Have it write down where it stands."""
+        self.stacks_from = ask(self.pidfd, self.stacks)
+
+    def told_frames(self) -> list[str] | None:
+        """Where it has said that it stands; None if it was not asked."""
+        return None if self.stacks_from is None else innermost(self.stacks, self.stacks_from)
+
+    def check_end(self, now: float) -> None:
+        """Raises: HoldfastError: it has been killed long ago and does not end."""
+        if self.killed_at is not None and now - self.killed_at > KILL_TIMEOUT_S:
+            raise HoldfastError(
+                f"rank {self.rank} was killed and has not ended within {KILL_TIMEOUT_S:.0f} s, "
+                "as if a disk hung; resume the run from its last checkpoint, on another host"
+            )
+
+    def forget(self) -> None:
+        """Let go of it."""
+        self.channel.close()
+        os.close(self.pidfd)
+
+    def _send(self, number: signal.Signals) -> None:
+        with suppress(ProcessLookupError):
+            signal.pidfd_send_signal(self.pidfd, number)

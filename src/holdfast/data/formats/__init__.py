@@ -1,0 +1,1 @@
+"""Data sets by format: each reads published files into samples."""

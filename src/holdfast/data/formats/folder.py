@@ -1,0 +1,95 @@
+"""Folders of PNG and JPEG files, a folder a class."""
+
+from __future__ import annotations
+
+import os
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+
+from holdfast.data.formats.pictures import decoded
+from holdfast.data.source import BLOCK, Blocks, Source
+from holdfast.errors import JobError
+
+_SUFFIXES: Final = frozenset({".png", ".jpg", ".jpeg"})
+
+Labelled = tuple[Path, int]
+
+
+def image_folder(path: Path, height: int) -> tuple[Source, Source | None, list[str]]:
+    """The images below `path`, scaled and cut to `height`.
+
+    Returns:
+        Those to learn from; those to measure on, or None where `path` does not part them; and the
+        names of the classes, sorted.
+
+    Raises:
+        JobError: There is no such folder, or what is in it is not laid out as it must be.
+    """
+    parted = {name for name in ("train", "test") if (path / name).is_dir()}
+    if len(parted) == 1:
+        raise JobError(f"{path} holds {parted.pop()}/ alone; it needs train/ and test/, or neither")
+    training = path / "train" if parted else path
+    classes = [folder.name for folder in _visible(training) if folder.is_dir()]
+    if len(classes) < 2:
+        raise JobError(
+            f"{training} holds {len(classes)} folders of classes and needs at least 2; "
+            "set data.path to where they lie"
+        )
+    test = _source(path / "test", classes, height) if parted else None
+    return _source(training, classes, height), test, classes
+
+
+def _source(root: Path, classes: list[str], height: int) -> Source:
+    folders = _visible(root)
+    if not folders:
+        raise JobError(f"{root} holds no folders of classes; fill it, or remove it")
+    labelled = [
+        (file, _class_of(folder, classes)) for folder in folders for file in _pictures(folder)
+    ]
+    return Source(
+        files=tuple(file for file, _ in labelled), blocks=lambda: _blocks(labelled, height)
+    )
+
+
+def _blocks(labelled: list[Labelled], height: int) -> Blocks:
+    def read(entry: Labelled) -> np.ndarray[tuple[int, ...], np.dtype[np.uint8]]:
+        path = entry[0]
+        try:
+            data = path.read_bytes()
+        except OSError as error:
+            raise JobError(f"{path}: {error.strerror}; mend or remove it") from None
+        return decoded(data, height, str(path))
+
+    with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
+        for start in range(0, len(labelled), BLOCK):
+            block = labelled[start : start + BLOCK]
+            yield np.stack(list(pool.map(read, block))), np.array([label for _, label in block])
+
+
+def _class_of(folder: Path, classes: list[str]) -> int:
+    if folder.name not in classes:
+        raise JobError(f"{folder} is a class that train/ does not have; add it there or remove it")
+    return classes.index(folder.name)
+
+
+def _pictures(folder: Path) -> list[Path]:
+    if not folder.is_dir():
+        raise JobError(f"{folder} lies beside the folders of classes; remove it")
+    found = _visible(folder)
+    for file in found:
+        if file.suffix.lower() not in _SUFFIXES or not file.is_file():
+            raise JobError(f"{file} is no .png or .jpg file; convert or remove it")
+    if not found:
+        raise JobError(f"{folder} holds no images; add some, or remove it")
+    return found
+
+
+def _visible(folder: Path) -> list[Path]:
+    """What is in a folder, sorted, without what is hidden."""
+    try:
+        return sorted(path for path in folder.iterdir() if not path.name.startswith("."))
+    except OSError as error:
+        raise JobError(f"{folder}: {error.strerror}; set data.path to a folder of images") from None

@@ -1,0 +1,137 @@
+"""Child: a process of ours beside the command, which outlives neither its use nor the command."""
+
+from __future__ import annotations
+
+import math
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Collection, Mapping
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from typing import Final, Self
+
+from holdfast.core.hangs import STOPPED_S
+from holdfast.errors import HoldfastError
+from holdfast.linux.proc_stat import stat_of
+
+NICE: Final = 8
+"""Of who gives way: it gets a sixth of what another gets that wants the same processor."""
+KILL_TIMEOUT_S: Final = 30.0
+"""How long the kernel may take to end what has been killed."""
+WORDS_BYTES: Final = 1 << 16
+"""How much of the end of a log is looked at for last words."""
+
+
+class Child:
+    """A process that has been started.
+
+    Args:
+        process: It ends when this process does.
+        log: The file that holds what it prints.
+        begin: What others have printed there is before, bytes.
+    """
+
+    def __init__(self, process: subprocess.Popen[bytes], log: Path, begin: int = 0) -> None:
+        self._process, self._log, self._begin = process, log, begin
+        self._stopped_since = math.inf
+        self._pidfd = os.pidfd_open(process.pid)
+        self._open = ExitStack()
+        self._open.callback(os.close, self._pidfd)
+
+    @classmethod
+    def start(
+        cls, module: str, options: Mapping[str, object], log: Path, fds: Collection[int] = ()
+    ) -> Self:
+        """Have a process run the `main` of a module.
+
+        Args:
+            module: Its name.
+            options: For its command line, beside `--parent`.
+            log: The file for what it prints.
+            fds: Descriptors that it inherits.
+
+        Raises:
+            OSError: It cannot be started.
+        """
+        words = [word for name, value in options.items() for word in (f"--{name}", str(value))]
+        with log.open("ab") as output:
+            begin = output.tell()
+            process = subprocess.Popen(
+                [sys.executable, "-m", module, *words, "--parent", str(os.getpid())],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                pass_fds=fds,
+                env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+                start_new_session=True,  # Ctrl-C is for the command
+            )
+        return cls(process, log, begin)
+
+    def fileno(self) -> int:
+        """Readable, for `select`, once it has ended."""
+        return self._pidfd
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
+    def status(self) -> int | None:
+        """Its exit status once it has ended; the negative number of a signal that killed it."""
+        return self._process.poll()
+
+    def is_stopped(self) -> bool:
+        """Whether it has been seen to stand still for long because of a signal (SIGSTOP).
+
+        To the others it might as well be dead.
+        """
+        stat = stat_of(self.pid)
+        stopped = stat is not None and stat.is_stopped
+        self._stopped_since = min(self._stopped_since, time.monotonic()) if stopped else math.inf
+        return time.monotonic() - self._stopped_since > STOPPED_S
+
+    def give_way(self, *, gives: bool) -> None:
+        """Have others go first where processors are short, or no longer.
+
+        By its autogroup (see sched(7)), where the kernel has those: from a nice value of its own no
+        process could go back without privileges, nor could its threads.
+        """
+        with suppress(OSError):  # it is gone, or there are no such groups
+            nice = str(NICE if gives else 0)
+            Path(f"/proc/{self.pid}/autogroup").write_text(nice, encoding="ascii")
+
+    def kill(self) -> None:
+        """End it at once, and let others find out."""
+        self._process.kill()
+
+    def last_words(self) -> str:
+        """The last line that it has printed; empty if it has printed none."""
+        with suppress(OSError), self._log.open("rb") as file:
+            file.seek(max(self._begin, self._log.stat().st_size - WORDS_BYTES))
+            if lines := file.read().decode(errors="replace").splitlines():
+                return lines[-1]
+        return ""
+
+    def await_end(self, timeout_s: float) -> bool:
+        """Wait this long for it to end by itself; returns whether it has."""
+        with suppress(subprocess.TimeoutExpired):
+            self._process.wait(timeout_s)
+        return self._process.returncode is not None
+
+    def close(self, timeout_s: float = 0) -> None:
+        """End it, if it does not end by itself within that time.
+
+        Raises:
+            HoldfastError: It does not end though it was killed.
+        """
+        with self._open:
+            if self.await_end(timeout_s):
+                return
+            self._process.kill()
+            if not self.await_end(KILL_TIMEOUT_S):
+                raise HoldfastError(
+                    f"process {self.pid} was killed and has not ended within {KILL_TIMEOUT_S:.0f} "
+                    "s, as if a disk hung; resume the run from its last checkpoint, on another host"
+                )

@@ -1,0 +1,242 @@
+"""The fork server: a process that has imported torch and does nothing but fork workers.
+
+A fork of it takes milliseconds where a cold start takes seconds. It is single-threaded and stays
+so, for only such a process can be forked safely: it counts its own threads, and where importing
+what the workers need has started any, it starts over and leaves those imports to the workers.
+
+The command owns it, agents have it fork for them: it outlives an agent, and ends the workers of one
+that is gone. Every process here asks the kernel to kill it when its parent dies, so none outlives
+the command.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import gc
+import importlib
+import os
+import selectors
+import signal
+import socket
+import sys
+import threading
+import traceback
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Final, NoReturn
+
+from holdfast.errors import JobError, ProtocolError
+from holdfast.linux.lifeline import STOP_SIGNALS, die_with_parent
+from holdfast.tasks import reference
+from holdfast.wire.channel import Channel
+from holdfast.wire.messages import Attach, Exited, Fork, Forked, Prepare, Ready, Vacated
+
+_CRASHED: Final = 70
+
+
+def main() -> None:
+    """Serve until the command closes its end."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--socket", type=int, required=True)
+    parser.add_argument("--parent", type=int, required=True)
+    parser.add_argument("--entry", required=True)
+    options = parser.parse_args()
+    die_with_parent(options.parent)
+    sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]  # a line that a worker
+    # prints is to be in its log before it dies, and to be seen by those who follow the log
+    for number in STOP_SIGNALS:
+        signal.signal(number, _leave_to_agent)
+    with _without_collector():
+        entry = importlib.import_module(options.entry)
+        entry.warm_up()
+    assert _num_threads() == 1, "something started a thread; forking would not be safe"
+    _Server(Channel(socket.socket(fileno=options.socket)), entry.main).run()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Worker:
+    rank: int
+    pid: int
+    pidfd: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Agent:
+    channel: Channel
+    workers: list[_Worker] = field(default_factory=list)
+
+
+class _Server:
+    def __init__(self, owner: Channel, entry: Callable[[str, int, int], int]) -> None:
+        self._owner, self._entry = owner, entry
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(owner, selectors.EVENT_READ, self._hear_owner)
+        self._agents: list[_Agent] = []
+
+    def run(self) -> None:
+        self._owner.send(Ready())
+        while not self._owner.at_end:
+            for key, _ in self._selector.select():
+                key.data()
+        for agent in self._agents:
+            self._end_all(agent)
+
+    def _hear_owner(self) -> None:
+        for message in self._owner.poll(0):
+            match message:
+                case Prepare():
+                    self._prepare(message)
+                case Attach():
+                    channel = Channel(socket.socket(fileno=self._owner.take_fds(1)[0]))
+                    agent = _Agent(channel)
+                    self._agents.append(agent)
+                    self._selector.register(
+                        channel, selectors.EVENT_READ, partial(self._hear_agent, agent)
+                    )
+                    with contextlib.suppress(ConnectionError):  # its end is the next thing heard
+                        channel.send(Ready())
+                case _:
+                    raise ProtocolError(f"the fork server cannot handle {message.kind!r}")
+
+    def _hear_agent(self, agent: _Agent) -> None:
+        for message in agent.channel.poll(0):
+            if not isinstance(message, Fork):
+                raise ProtocolError(f"the fork server cannot handle {message.kind!r}")
+            self._fork(agent, message, *agent.channel.take_fds(3))
+        if agent.channel.at_end:
+            self._selector.unregister(agent.channel)
+            self._agents.remove(agent)
+            self._end_all(agent)
+            agent.channel.close()
+            self._owner.send(Vacated())
+
+    def _fork(self, agent: _Agent, wish: Fork, *fds: int) -> None:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        server = os.getpid()
+        pid = os.fork()
+        if pid == 0:
+            self._become_worker(wish, server, *fds)
+        for fd in fds:
+            os.close(fd)
+        worker = _Worker(wish.rank, pid, os.pidfd_open(pid))
+        agent.workers.append(worker)
+        self._selector.register(
+            worker.pidfd, selectors.EVENT_READ, partial(self._reap, agent, worker)
+        )
+        with contextlib.suppress(ConnectionError):  # the agent has left: its end comes next
+            agent.channel.send(Forked(rank=wish.rank, pid=pid), [worker.pidfd])
+
+    def _end_all(self, agent: _Agent) -> None:
+        for worker in agent.workers:
+            signal.pidfd_send_signal(worker.pidfd, signal.SIGKILL)
+        for worker in list(agent.workers):
+            self._reap(agent, worker)
+
+    def _prepare(self, wish: Prepare) -> None:
+        if any(os.environ.get(name) != value for name, value in wish.variables.items()):
+            assert not self._agents, "a fork server prepares before it forks"
+            os.environ.update(wish.variables)
+            _start_over()  # and say then that we are ready
+        with _without_collector():
+            for needed in wish.imports:
+                # What cannot be imported is reported by the workers, which try again.
+                with contextlib.suppress(JobError):
+                    reference.load(needed)
+        if _num_threads() > 1:
+            assert not self._agents, "a fork server prepares before it forks"
+            _start_over()  # and say then that we are ready
+        self._owner.send(Ready())
+
+    def _become_worker(
+        self, orders: Fork, server: int, arena_fd: int, socket_fd: int, log_fd: int
+    ) -> NoReturn:
+        status = _CRASHED
+        try:
+            die_with_parent(server)
+            os.setsid()  # what it starts is known by that, and ends with it
+            for fd in (arena_fd, socket_fd):  # received, and so inherited by whatever is executed
+                os.set_inheritable(fd, False)
+            for key in list(self._selector.get_map().values()):
+                os.close(key.fd)
+            self._selector.close()
+            _let_children_end()
+            os.dup2(log_fd, 1)
+            os.dup2(log_fd, 2)
+            os.close(log_fd)
+            status = self._entry(orders.config, arena_fd, socket_fd)
+        except BaseException:  # noqa: BLE001  # the end of this process: nobody above reports it
+            traceback.print_exc()
+        finally:
+            for stream in (sys.stdout, sys.stderr):
+                with contextlib.suppress(Exception):  # user code may have put anything there
+                    stream.flush()
+            os._exit(status)
+
+    def _reap(self, agent: _Agent, worker: _Worker) -> None:
+        if worker not in agent.workers:
+            return  # ended together with its agent, in the same round of news
+        agent.workers.remove(worker)
+        self._selector.unregister(worker.pidfd)
+        os.close(worker.pidfd)
+        with contextlib.suppress(ProcessLookupError):  # it was killed before it had a group
+            os.killpg(worker.pid, signal.SIGKILL)
+        _, wait_status = os.waitpid(worker.pid, 0)
+        status = os.waitstatus_to_exitcode(wait_status)
+        with contextlib.suppress(ConnectionError):
+            agent.channel.send(Exited(rank=worker.rank, pid=worker.pid, status=status))
+
+
+def _leave_to_agent(*_: object) -> None:
+    """What is sent to the whole tree: the agent has the workers save and end."""
+
+
+def _let_children_end() -> None:
+    """Have what a task forks end when the task tells it to, however early."""
+    masks: dict[int, set[signal.Signals | int]] = {}  # of the threads that fork just now
+
+    def before() -> None:
+        masks[threading.get_ident()] = signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
+
+    def after() -> None:
+        signal.pthread_sigmask(signal.SIG_SETMASK, masks.pop(threading.get_ident()))
+
+    def in_child() -> None:
+        for number in STOP_SIGNALS:
+            if signal.getsignal(number) is _leave_to_agent:
+                signal.signal(number, signal.SIG_DFL)
+        after()
+
+    os.register_at_fork(before=before, after_in_parent=after, after_in_child=in_child)
+
+
+@contextlib.contextmanager
+def _without_collector() -> Iterator[None]:
+    """Import without the garbage collector, and have it pass over what has been imported.
+
+    It would look through a growing heap of modules again and again, for a quarter of the time that
+    torch takes to import; and in workers it would touch, and so copy, pages that all share.
+    """
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.freeze()
+        gc.enable()
+
+
+def _num_threads() -> int:
+    return len(list(Path("/proc/self/task").iterdir()))
+
+
+def _start_over() -> NoReturn:
+    os.execv(  # noqa: S606  # ourselves, without a shell
+        sys.executable, [sys.executable, "-m", "holdfast.launch.fork_server", *sys.argv[1:]]
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,92 @@
+"""Starting the process of the fork server.
+
+It imports torch, which takes longer than all else that happens before the first step. So a command
+starts it before it has read its own arguments, and this module imports next to nothing.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+from dataclasses import dataclass
+from typing import Final
+
+from holdfast.launch import environment
+
+WORKER: Final = "holdfast.worker.main"
+"""The module whose `main` a training worker runs."""
+
+_GLIBC: Final = {
+    # Its defaults give freed gradients back to the kernel and fault them in again, each step.
+    "malloc.mmap_threshold": 4 << 30,
+    "malloc.trim_threshold": 8 << 30,
+    # In pages of 4 KiB, finding the page takes up to a tenth of a step.
+    "malloc.hugetlb": 1,
+    # From here on a copy goes past the cache: what one worker writes so, another reads.
+    "cpu.x86_non_temporal_threshold": 256 << 10,
+}
+
+
+_SAME_BITS: Final = {
+    # Code that iterates over a set of strings must do so in the same order in every worker, in its
+    # replacement, and after a resume.
+    "PYTHONHASHSEED": "0",
+    # MKL may otherwise choose its kernels by the alignment of a tensor or by the load of the host
+    # (oneMKL Developer Guide, "Obtaining Numerically Reproducible Results").
+    "MKL_CBWR": "AUTO",
+    "MKL_DYNAMIC": "FALSE",
+}
+_LOOPBACK: Final = {
+    # Else gloo and NCCL listen on the interface that the host's name resolves to.
+    "GLOO_SOCKET_IFNAME": "lo",
+    "NCCL_SOCKET_IFNAME": "lo",
+}
+
+
+def worker_environment() -> dict[str, str]:
+    """The environment that workers get; what the user has set for glibc wins."""
+    return {**os.environ, **_own_variables()}
+
+
+def _own_variables() -> dict[str, str]:
+    tunables = [f"glibc.{name}={value}" for name, value in _GLIBC.items()]
+    tunables += filter(None, [os.environ.get("GLIBC_TUNABLES")])
+    # One thread until a worker sets its own number: a process with threads must not be forked.
+    threads = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
+    return {**threads, **_SAME_BITS, **_LOOPBACK, "GLIBC_TUNABLES": ":".join(tunables)}
+
+
+@dataclass(frozen=True, slots=True)
+class Spawned:
+    """A fork server that is on its way.
+
+    Attributes:
+        process: It ends when this process does.
+        socket: To it.
+        output: A descriptor of the anonymous file that holds what it prints.
+    """
+
+    process: subprocess.Popen[bytes]
+    socket: socket.socket
+    output: int
+
+
+def spawn(entry: str) -> Spawned:
+    """Start a fork server whose forks call `main` of the module `entry`."""
+    near, far = socket.socketpair()
+    output = os.memfd_create("holdfast-fork-server", os.MFD_CLOEXEC)
+    arguments = ["--socket", str(far.fileno()), "--parent", str(os.getpid()), "--entry", entry]
+    own = {**_own_variables(), "PYTHONPATH": os.pathsep.join(entry for entry in sys.path if entry)}
+    process = subprocess.Popen(
+        [sys.executable, "-m", "holdfast.launch.fork_server", *arguments],
+        stdin=subprocess.DEVNULL,
+        stdout=output,
+        stderr=output,
+        pass_fds=[far.fileno()],
+        env={**os.environ, **own, **environment.remembered(own)},
+        start_new_session=True,
+    )
+    far.close()
+    return Spawned(process, near, output)

@@ -1,0 +1,1 @@
+"""Checks that the numbers are right: replicas, shards, kernels, hardware and software."""

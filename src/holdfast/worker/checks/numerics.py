@@ -1,0 +1,83 @@
+"""Numerics: the hardware and software that decide the bits of a worker's results.
+
+Two workers with equal numerics and one job compute the same bits. What the job itself says, such as
+the number of threads, is not in it.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+import torch
+
+from holdfast.errors import JobError
+from holdfast.job.spec import Job
+from holdfast.worker.checks.kernels import kernel_digests
+
+_VARIABLES: Final = ("MKL_CBWR", "ATEN_CPU_CAPABILITY", "ONEDNN_MAX_CPU_ISA")
+"""Environment variables that make libraries choose other kernels."""
+
+
+def numerics_of(job: Job, device: torch.device) -> dict[str, str]:
+    """What the bits of this host's workers depend on, by name.
+
+    It is the same for all workers of a host, so that all decide alike.
+
+    Args:
+        job: With portable numerics, what kernels compute counts, and not who made the processor.
+        device: Where this worker computes.
+    """
+    portable = job.numerics == "portable" and device.type == "cpu"
+    return {
+        "torch": torch.__version__,
+        "device": _devices() if device.type == "cuda" else device.type,
+        **(kernel_digests() if portable else {"processor": _processor()}),
+        "capability": torch.backends.cpu.get_cpu_capability(),
+        **{name: os.environ.get(name, "unset") for name in _VARIABLES},
+    }
+
+
+def check_portable(job: Job) -> None:
+    """Raises: JobError: This processor cannot give the numerics that the job asks for."""
+    capability = torch.backends.cpu.get_cpu_capability()
+    if job.numerics == "portable" and capability != "AVX2":
+        raise JobError(
+            f"numerics=portable needs a processor with AVX2; torch uses {capability} on this host. "
+            "Set numerics=exact, or run on another host"
+        )
+    if job.numerics == "portable":
+        kernel_digests()  # before the user's code changes torch's defaults
+
+
+def changes(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
+    """What differs, as `name old → new`; nothing where a checkpoint does not say."""
+    return [
+        f"{name} {before[name]} → {now[name]}"
+        for name in now
+        if before.get(name, now[name]) != now[name]
+    ]
+
+
+def exactness(job: Job, changed: list[str]) -> str:
+    """What can be said of the bits of a run's weights."""
+    if job.merges_shards:
+        return "not exact: sync=ddp" if job.sync == "ddp" else "not exact: numerics=fast"
+    return f"order-exact: {', '.join(changed)}" if changed else "bit-exact"
+
+
+def _devices() -> str:
+    names = {torch.cuda.get_device_name(n) for n in range(torch.cuda.device_count())}
+    return f"cuda {', '.join(sorted(names))}"
+
+
+def _processor() -> str:
+    with Path("/proc/cpuinfo").open(encoding="utf-8") as file:  # a block for each processor
+        for line in file:
+            name, _, value = line.partition(":")
+            if name.strip() == "model name":
+                return value.strip()
+    return platform.machine()

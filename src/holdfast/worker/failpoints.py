@@ -1,0 +1,121 @@
+"""Injection: the points at which a worker fails on purpose, because a storm has ordered it to.
+
+What it does then is what would happen anyway: it ends, raises, is slow, computes wrong bits, finds
+the disk full. Nobody else is told that it was asked for.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import random
+import time
+from collections.abc import Sequence
+from typing import Final
+
+import torch
+
+from holdfast.arena.fault_requests import Injection, Injections
+from holdfast.arena.layout import Entry
+from holdfast.arena.memory import Phase
+from holdfast.arena.replica import MODEL, Replica
+from holdfast.transport.shared_memory import SharedMemoryGroup
+
+EXIT_STATUS: Final = 5
+"""Of a worker that was asked to exit; none of those that mean something."""
+
+_EXPONENTS: Final = {
+    torch.float64: (torch.int64, range(52, 63)),
+    torch.float32: (torch.int32, range(23, 31)),
+    torch.bfloat16: (torch.int16, range(7, 15)),
+}
+"""An integer as wide as a float, and which of its bits are the exponent's (IEEE 754)."""
+
+
+def at_step(group: SharedMemoryGroup, replica: Replica) -> None:
+    """Exit, be slow, raise or corrupt its replica where this worker is to, before it computes
+    anything of a step.
+    """
+    ordered = Injections(group.arena, group.rank)
+    if ordered.is_due(Injection.SLOW):
+        group.arena.enter(group.rank, Phase.COMPUTE)  # as if the user's code were slow
+        time.sleep(ordered.obey(Injection.SLOW))
+    if ordered.is_due(Injection.CORRUPT):
+        ordered.obey(Injection.CORRUPT)
+        corrupt(replica, random.Random(str(ordered.obeyed(Injection.CORRUPT))))
+    if ordered.is_due(Injection.EXIT):
+        ordered.obey(Injection.EXIT)
+        os._exit(EXIT_STATUS)
+    if ordered.is_due(Injection.RAISE):
+        ordered.obey(Injection.RAISE)
+        raise RuntimeError("a fault that was asked for")
+
+
+def at_gradient(group: SharedMemoryGroup, parameters: Sequence[torch.nn.Parameter]) -> None:
+    """Spoil one value of a shard's gradient where this worker is to."""
+    ordered = Injections(group.arena, group.rank)
+    for injection, spoil in ((Injection.NAN, poison), (Injection.FLIP, flip)):
+        if ordered.is_due(injection) and spoil(_gradients(parameters)):
+            ordered.obey(injection)
+
+
+def at_part(group: SharedMemoryGroup) -> None:
+    """Find the disk full where this worker is to, before it writes its part of a checkpoint.
+
+    Raises:
+        OSError: It is to.
+    """
+    ordered = Injections(group.arena, group.rank)
+    if ordered.is_due(Injection.DISK_FULL):
+        ordered.obey(Injection.DISK_FULL)
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def corrupt(replica: Replica, chance: random.Random) -> str:
+    """Flip one bit of a replica: of a parameter, a buffer or the optimizer's state, whichever it
+    has; returns the name of the tensor.
+    """
+    kinds: dict[str, list[Entry]] = {}
+    for entry in replica.layout.entries:
+        if entry.size_bytes and entry.name not in replica.absent:
+            in_buffer = entry.name.removeprefix(MODEL) in replica.buffers
+            kinds.setdefault("buffer" if in_buffer else entry.name.split(".")[0], []).append(entry)
+    entry = chance.choice(kinds[chance.choice(sorted(kinds))])
+    replica.flat[entry.offset + chance.randrange(entry.size_bytes)] ^= 1 << chance.randrange(8)
+    return entry.name
+
+
+def poison(gradients: Sequence[torch.Tensor]) -> bool:
+    """Make one value of `gradients` a NaN; returns whether there was one."""
+    for gradient in gradients[:1]:
+        gradient[(0,) * gradient.dim()] = torch.nan
+    return bool(gradients)
+
+
+def flip(gradients: Sequence[torch.Tensor]) -> bool:
+    """Set the highest bit of the exponent that the largest value of `gradients` has not set.
+
+    A float16 has too few of them for one to stand out: there all are set, so it is infinite.
+
+    Returns:
+        Whether there was such a bit; zeros alone are passed over.
+    """
+    largest = max(gradients, key=lambda gradient: float(gradient.abs().max()), default=None)
+    if largest is None or not largest.any():
+        return False
+    place = torch.unravel_index(largest.abs().argmax(), largest.shape)
+    value = largest[tuple(map(int, place))]
+    if not value.isfinite():
+        return False
+    if value.dtype == torch.float16:
+        value.fill_(torch.inf)
+        return True
+    integer, exponent = _EXPONENTS[value.dtype]
+    bits = value.view(integer)
+    bits |= 1 << next(bit for bit in reversed(exponent) if not int(bits) >> bit & 1)
+    return True
+
+
+def _gradients(parameters: Sequence[torch.nn.Parameter]) -> list[torch.Tensor]:
+    found = (parameter.grad for parameter in parameters)
+    return [each for each in found if each is not None and each.numel() and not each.is_sparse]

@@ -1,0 +1,143 @@
+"""Building what a worker trains: the user's model and optimizer, moved into one replica."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from functools import cached_property
+
+import torch
+from torch import nn
+from torch.optim import Optimizer
+
+from holdfast.arena.layout import Layout
+from holdfast.arena.replica import Replica, Trained, replica_layout
+from holdfast.core import tree
+from holdfast.core.seeds import seed_for
+from holdfast.data.dataset import seed_everything
+from holdfast.data.loading.loader import Unit
+from holdfast.errors import JobError, NoStateError
+from holdfast.job.spec import Job
+from holdfast.transport.shared_memory import Meeting, SharedMemoryGroup
+from holdfast.wire.messages import Release
+from holdfast.worker.compiled import compile_every_shape
+from holdfast.worker.membership.agent_link import Condemned
+from holdfast.worker.membership.memory_check import check_room
+from holdfast.worker.sections import Sections
+from holdfast.worker.step.ddp import DdpModel
+from holdfast.worker.user_state.user_state import UserState
+
+ModelFactory = Callable[[], nn.Module]
+OptimizerFactory = Callable[[Iterable[nn.Parameter]], Optimizer]
+
+
+class Assembly:
+    """Model and optimizer, the same on every worker, and the memory that they move into.
+
+    Args:
+        job: What is to be run.
+        group: The workers.
+        device: Where to compute.
+        model: Gives the model.
+        optimizer: Gives its optimizer.
+
+    Attributes:
+        module, optimizer: What is trained.
+        callable: The model as user code calls it.
+        kept: What user code keeps next to it, by name.
+        replica, sections: Once the workers have met.
+
+    Raises:
+        JobError: They cannot be trained.
+    """
+
+    def __init__(
+        self,
+        job: Job,
+        group: SharedMemoryGroup,
+        device: torch.device,
+        model: ModelFactory,
+        optimizer: OptimizerFactory,
+    ) -> None:
+        self._job, self._group, self._device = job, group, device
+        self.sections: Sections | None = None
+        self.replica: Replica | None = None
+        self.kept: dict[str, object] = {}
+        self._is_initial = True  # until another state has been asked for
+        seed_everything(seed_for("attach", job.seed))
+        self.module = model()
+        self.optimizer = optimizer([p for p in self.module.parameters() if p.requires_grad])
+        if not any(parameter.requires_grad for parameter in self.module.parameters()):
+            raise JobError("the model has no parameter to train")
+        self.callable = DdpModel(self.module) if job.sync == "ddp" else self.module
+
+    def meet(self, units: list[Unit], release: Release) -> tuple[Replica, Sections]:
+        """Make sure that all members train the same model, and have memory for it.
+
+        Args:
+            units: What this worker computes in a step.
+            release: Says from where its values come.
+
+        Raises:
+            Aborted: The generation is over.
+            Condemned: All are to begin with the initial values, which this worker no longer has.
+            JobError: They do not, or the host has too little memory.
+        """
+        group, size_bytes = self._group, self._layout.size_bytes
+        if not (release.donors or release.restore or self._is_initial):
+            lost = "its donor was lost, and it no longer has the initial values"
+            raise Condemned(NoStateError(f"has no state to start from: {lost}"))
+        taken = release.donors.get(group.rank, group.rank) != group.rank
+        self._is_initial &= not (taken or release.restore)
+        # Before they share memory, for none must cut off what another writes to.
+        different = "different models: their shapes differ"
+        group.agree(Meeting.ATTACH, 0, self._layout.digest, different)
+        if self.sections is None:
+            named = self.module.named_parameters()
+            trained = {n: p for n, p in named if p.requires_grad}
+            self.sections = Sections(
+                group.arena,
+                trained if self._job.sync == "tree" else {},
+                dict(self.module.named_buffers()),
+                num_leaves=self._job.workers if self._job.merges_shards else self._job.shards,
+                num_shards=self._job.shards,
+                replica_bytes=size_bytes,
+            )
+        if release.generation == 1 and group.place == 0:  # nobody has any of that memory yet
+            check_room(self._job, self.sections, size_bytes if self._in_arena else 0)
+        group.barrier(Meeting.ATTACH, 0)  # nobody fills memory before there is known to be enough
+        if self.replica is None:
+            self.replica = self._moved_in(self.sections, units, empty=bool(release.donors))
+        return self.replica, self.sections
+
+    @cached_property
+    def trained(self) -> Trained:
+        """What makes up a replica: no more is kept from the first use on."""
+        kept = {name: each for name, each in self.kept.items() if isinstance(each, nn.Module)}
+        return Trained(model=self.module, optimizer=self.optimizer, kept=kept)
+
+    @cached_property
+    def user_state(self) -> UserState:
+        """What user code keeps apart from tensors."""
+        return UserState(self.trained, self.kept)
+
+    @cached_property
+    def _layout(self) -> Layout:
+        return replica_layout(self.trained)
+
+    @property
+    def _in_arena(self) -> bool:
+        """Whether replicas lie in the arena, where a worker can read those of others."""
+        return self._device.type == "cpu"
+
+    def _moved_in(self, sections: Sections, units: list[Unit], *, empty: bool) -> Replica:
+        rank, size_bytes = self._group.rank, self._layout.size_bytes
+        partials = tree.most_partials([unit.leaf for unit in units], sections.num_leaves)
+        sections.prepare(rank, partials, with_replica=self._in_arena)
+        if self._in_arena:
+            flat = sections.replica(rank, size_bytes)
+        else:
+            flat = torch.empty(size_bytes, dtype=torch.uint8, device=self._device)
+        replica = Replica(self.trained, self._layout, flat, empty=empty)
+        if self._job.compile:
+            compile_every_shape(self.module)
+        return replica

@@ -1,0 +1,1 @@
+"""Running a script of torchrun in place of a task."""

@@ -1,0 +1,1 @@
+"""One training step: shard gradients in, committed weights out."""

@@ -1,0 +1,147 @@
+"""Recheck: whether bad data or bad hardware is behind a gradient that is not finite.
+
+    all    find the partial sums that are not finite, in the slots that all can read
+    each   computes those of the member before it again, shard by shard, in memory of its own
+    all    say what they have found ─▶ the same bits: the data or the model is to blame
+                                    ─▶ other bits: whoever computed them first leaves
+
+Nothing that the step rests on is touched. So whoever is left when a worker has gone takes over its
+part of the step and finishes it, and a recheck that a new generation breaks off is just forgotten.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Final, NoReturn
+
+import torch
+
+from holdfast.collectives.slot import Slot, SlotLayout
+from holdfast.core import tree
+from holdfast.errors import HardwareError
+from holdfast.transport.shared_memory import Meeting, SharedMemoryGroup
+from holdfast.worker.step.finite import is_finite, not_finite
+from holdfast.worker.step.partials import PartialSums
+
+_OTHER_BITS: Final = -1
+_SAME_BITS: Final = 0
+"""What a worker may find. One more than a shard's number: the same bits, and it was that shard."""
+_NAMED: Final = 4
+"""Shards that a message names."""
+
+
+class Recheck:
+    """One worker's part in a recheck.
+
+    Args:
+        group: The workers.
+        slots: Every worker's slots, by rank and number, shared.
+        layout: Of the slots.
+        tables: Every member's slots by node.
+        num_leaves: Leaves of the tree; each is a shard.
+
+    Attributes:
+        shards: What this worker is to compute again.
+        sums: Where it is to put that.
+    """
+
+    def __init__(
+        self,
+        group: SharedMemoryGroup,
+        slots: Callable[[int, int], Slot],
+        layout: SlotLayout,
+        tables: Mapping[int, Sequence[int]],
+        num_leaves: int,
+    ) -> None:
+        held = {
+            rank: {node: slots(rank, number) for node, number in enumerate(table) if number >= 0}
+            for rank, table in tables.items()
+        }
+        odd = {
+            rank: {node: slot for node, slot in sums.items() if not is_finite(slot.norm())}
+            for rank, sums in held.items()
+        }
+        self._sums_are_odd = any(odd.values())
+        suspects = odd if self._sums_are_odd else held  # it may be their sum alone that is too long
+        self._group = group
+        self._shards_of = {
+            rank: [shard for node in sums for shard in tree.leaves(node, num_leaves)]
+            for rank, sums in suspects.items()
+        }
+        before = group.members[group.place - 1]
+        self._theirs, self.shards = suspects[before], self._shards_of[before]
+        self.sums = PartialSums(
+            functools.cache(lambda _: _private(layout)),
+            len(self._theirs) + tree.max_partials(num_leaves),
+            num_leaves,
+        )
+        self._finding = _SAME_BITS
+
+    def look_at(self, shard: int, slot: Slot) -> None:
+        """Note it if a shard that was computed again is not finite by itself."""
+        if self._finding == _SAME_BITS and not is_finite(slot.norm()):
+            self._finding = 1 + shard
+
+    def settle(self, step: int, gradients: Mapping[str, torch.Tensor]) -> NoReturn:
+        """Say with the others what is to blame, once all have computed everything again.
+
+        Args:
+            step: Steps committed before this one.
+            gradients: The mean gradients by parameter.
+
+        Raises:
+            Aborted: The generation is over, because another worker is to blame perhaps.
+            HardwareError: This worker is to blame.
+            NonFiniteError: All have found the same bits.
+        """
+        group = self._group
+        same = all(self._is_same(node, slot) for node, slot in self._theirs.items())
+        found = group.barrier(Meeting.RECHECK, step, self._finding if same else _OTHER_BITS)
+        checked = (group.members[place - 1] for place in range(len(group.members)))
+        to_blame = [rank for rank, what in zip(checked, found, strict=True) if what == _OTHER_BITS]
+        if group.rank in to_blame:
+            raise HardwareError(
+                f"computed a wrong gradient in step {step + 1}: it is not finite, and gave other "
+                "bits when another worker computed it from the same samples and weights; test the "
+                "processor and memory of its host"
+            )
+        if to_blame:
+            group.barrier(Meeting.RECHECK, step)  # they do not come, for they are leaving
+        odd = [what - 1 for what in found if what > _SAME_BITS]
+        shards = odd or [shard for shards in self._shards_of.values() for shard in shards]
+        blame = "so it is the data or the model and not the hardware: "
+        raise not_finite(
+            step,
+            gradients,
+            f"it came out the same when it was computed again, {blame * self._sums_are_odd}"
+            f"look at the samples of {_in_words(shards)}",
+        )
+
+    def _is_same(self, node: int, theirs: Slot) -> bool:
+        """Whether this worker has come to the same bits for a node."""
+        number = self.sums.table[node]
+        return number != tree.EMPTY and all(
+            map(_have_same_bits, self.sums.slots(number).sums, theirs.sums)
+        )
+
+
+def _private(layout: SlotLayout) -> Slot:
+    return Slot(torch.zeros(layout.layout.size_bytes, dtype=torch.uint8), layout)
+
+
+def _have_same_bits(left: torch.Tensor, right: torch.Tensor) -> bool:
+    """Whether two tensors are the same but for the payloads of NaNs, which arithmetic leaves open:
+    of two NaNs it may hand on either, and kernels may swap the operands of a sum.
+    """
+    both = left.isnan() & right.isnan()
+    left, right = (side.masked_fill(both, 0).view(torch.uint8) for side in (left, right))
+    return torch.equal(left, right)
+
+
+def _in_words(shards: Iterable[int]) -> str:
+    first, *rest = sorted(shards)
+    if not rest:
+        return f"shard {first}"
+    named = ", ".join(map(str, [first, *rest][:_NAMED]))
+    return f"shards {named}{' and more' if len(rest) >= _NAMED else ''}"

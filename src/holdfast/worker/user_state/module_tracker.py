@@ -1,0 +1,103 @@
+"""Module changes: what user code changes in modules, apart from tensors of the replica, in
+`session.on_commit`.
+
+Attributes that are numbers, strings or tensors, or lists, tuples and dictionaries of these, such as
+a dropout's `p`, are followed: a replacement gets their values. What cannot be given to another
+worker, such as a new layer or a hook, is refused. What modules change in themselves while they
+compute is left alone: many keep a cache.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, Final
+
+import torch
+from torch import nn
+
+from holdfast.errors import JobError
+from holdfast.worker.user_state.json_values import Snapshot, decode, encode
+
+_HOOKS: Final = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+_OF_EVERY_MODULE: Final = frozenset(vars(nn.Module()))
+
+Place = tuple[str, str]
+"""The name of a module, and of an attribute of it."""
+
+
+class ModuleChanges:
+    """Those of one worker.
+
+    Args:
+        modules: The model and kept modules, by name.
+
+    Attributes:
+        attributes: The values of changed attributes, as JSON data, by name.
+    """
+
+    def __init__(self, modules: Mapping[str, nn.Module]) -> None:
+        self._roots = modules
+        self.attributes: dict[str, Any] = {}
+
+    @contextmanager
+    def noted(self) -> Iterator[None]:
+        """Note what is changed meanwhile.
+
+        Raises:
+            JobError: It cannot be given to another worker.
+        """
+        parts, before = self._parts(), self._snapshots()
+        yield
+        self._check_same(parts, self._parts())
+        for place, snapshot in self._snapshots().items():
+            if place not in before or before[place] != snapshot:
+                name = ".".join(filter(None, place))
+                self.attributes[name] = encode(snapshot.value, f"attribute {name}")
+
+    def restore(self, attributes: Mapping[str, Any]) -> None:
+        """Give modules the `attributes` of another worker."""
+        self.attributes = dict(attributes)
+        modules = dict(self._modules())
+        for name, plain in attributes.items():
+            module, _, key = name.rpartition(".")
+            value, old = decode(plain), getattr(modules[module], key, None)
+            if isinstance(value, torch.Tensor) and isinstance(old, torch.Tensor):
+                value = value.to(old.device)
+            setattr(modules[module], key, value)
+
+    def _modules(self) -> Iterator[tuple[str, nn.Module]]:
+        for name, root in self._roots.items():
+            yield from root.named_modules(prefix=name)
+
+    def _parts(self) -> dict[str, int]:
+        """What makes up the modules: submodules and parameters as objects, buffers, hooks."""
+        parts: dict[str, int] = {}
+        for name, module in self._modules():
+            parts[f"module {name}"] = id(module)
+            parts |= {f"parameter {name}.{k}": id(p) for k, p in module._parameters.items()}
+            parts |= {f"buffer {name}.{k}": b is None for k, b in module._buffers.items()}
+            parts |= {f"{hooks[1:]} of module {name}": len(vars(module)[hooks]) for hooks in _HOOKS}
+        return parts
+
+    def _check_same(self, before: Mapping[str, int], now: Mapping[str, int]) -> None:
+        """Raises: JobError: the parts are others."""
+        for name in [*before, *now]:
+            if before.get(name) != now.get(name):
+                raise JobError(
+                    f"{name} was added, removed or replaced in session.on_commit, and a worker "
+                    "that takes over would not have the change; build it in the model's factory, "
+                    "and change its values in place"
+                )
+
+    def _snapshots(self) -> dict[Place, Snapshot]:
+        return {
+            (name, key): Snapshot(value)
+            for name, module in self._modules()
+            for key, value in vars(module).items()
+            if key not in _OF_EVERY_MODULE and not (key.startswith("_") and _is_torchs_own(module))
+        }
+
+
+def _is_torchs_own(module: nn.Module) -> bool:
+    return type(module).__module__.startswith("torch.")

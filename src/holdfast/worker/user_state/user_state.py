@@ -1,0 +1,240 @@
+"""User state: what user code keeps in PyTorch's own places, apart from the tensors of a replica.
+
+That is the options of parameter groups (the learning rate, say), what `session.keep` was given
+(schedulers, a GradScaler), which parameters are frozen and which modules are in evaluation mode.
+It changes between two steps alone, in the optimizer's step and in `session.on_commit`: a worker
+that owes no shard of a step does not run the loop, and one that takes over a shard runs it from the
+start. So it is captured after every commit, compared before the next one, and given to whoever
+takes over.
+"""
+
+from __future__ import annotations
+
+import gc
+import hashlib
+import json
+from collections.abc import Mapping
+from typing import Any, Final, Protocol, runtime_checkable
+
+import numpy as np
+import torch
+from torch import nn
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
+
+from holdfast.arena.replica import KEPT, Trained
+from holdfast.errors import JobError
+from holdfast.worker.user_state.json_values import Snapshot, decode, encode
+from holdfast.worker.user_state.module_tracker import ModuleChanges
+
+_DIGEST_BYTES: Final = 7
+_NAMED: Final = 200
+"""Characters of a value that a message shows."""
+
+
+@runtime_checkable
+class Stateful(Protocol):
+    """What PyTorch's schedulers and scalers have in common."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """All of its state."""
+        ...
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> Any:
+        """Take the state of another."""
+        ...
+
+
+class UserState:
+    """That of one worker.
+
+    Args:
+        trained: Whose parameter groups and modules they are.
+        kept: What `session.keep` was given, by name; of modules, the tensors are in the replica.
+
+    Attributes:
+        module_changes: What user code changes in modules apart from their tensors.
+    """
+
+    def __init__(self, trained: Trained, kept: Mapping[str, object]) -> None:
+        self._optimizer: Optimizer = trained.optimizer
+        self._kept = {name: each for name, each in kept.items() if not isinstance(each, nn.Module)}
+        kept_modules = {KEPT + name: module for name, module in trained.kept.items()}
+        roots = {"": trained.model, **kept_modules}
+        self.module_changes = ModuleChanges(roots)
+        self._not_saved: dict[str, Snapshot] = {}
+        self._groups = [list(map(id, g["params"])) for g in self._optimizer.param_groups]
+        self._modules = {
+            n: m for at, root in roots.items() for n, m in root.named_modules(prefix=at)
+        }
+        self._trained = {n: p for n, p in trained.model.named_parameters() if p.requires_grad}
+        self._frozen = {n: p for n, p in trained.model.named_parameters() if not p.requires_grad}
+
+    def capture(self) -> dict[str, Any]:
+        """The state as JSON data.
+
+        Raises:
+            JobError: Some of it cannot be saved, or other parameters are trained than at the start.
+        """
+        self._check_parameters()
+        groups = self._optimizer.param_groups
+        return {
+            "groups": [
+                {key: encode(g[key], f"{key} of parameter group {at}") for key in g.keys() - _OWN}
+                for at, g in enumerate(groups)
+            ],
+            "optimizer": self._optimizer_attributes(),
+            "kept": {
+                n: encode(_stateful(n, each).state_dict(), n) for n, each in self._kept.items()
+            },
+            "frozen": [name for name, p in self._trained.items() if not p.requires_grad],
+            "attributes": dict(self.module_changes.attributes),
+            "evaluating": [name for name, module in self._modules.items() if not module.training],
+        }
+
+    def restore(self, saved: Mapping[str, Any]) -> None:
+        """Take a state that `capture` gave.
+
+        Raises:
+            JobError: It is that of other groups, or of other kept objects.
+        """
+        groups = self._optimizer.param_groups
+        if len(saved["groups"]) != len(groups) or saved["kept"].keys() != self._kept.keys():
+            raise JobError(
+                f"the run has {len(saved['groups'])} parameter groups and keeps "
+                f"{sorted(saved['kept'])}; this worker has {len(groups)} and keeps "
+                f"{sorted(self._kept)}: build the same ones in every worker, before session.shards"
+            )
+        for name, each in self._kept.items():
+            _stateful(name, each).load_state_dict(decode(saved["kept"][name]))
+        vars(self._optimizer).update(
+            (key, value)
+            for key, value in decode(saved["optimizer"]).items()
+            if not hasattr(type(self._optimizer), key)
+        )
+        for group, options in zip(groups, saved["groups"], strict=True):
+            _replace(group, decode(options))
+        for name, parameter in self._trained.items():
+            parameter.requires_grad_(name not in saved["frozen"])
+        self.module_changes.restore(saved.get("attributes", {}))
+        for name, module in self._modules.items():
+            module.training = name not in saved["evaluating"]
+
+    def _optimizer_attributes(self) -> dict[str, Any]:
+        """What an optimizer keeps in attributes of its own, as JSON data.
+
+        Raises:
+            JobError: Some of it has changed and cannot be saved.
+        """
+        found = {}
+        of_torch = type(self._optimizer).__module__.startswith("torch.")
+        for key, value in vars(self._optimizer).items():
+            own = key not in _OF_EVERY_OPTIMIZER and not (of_torch and key.startswith("_"))
+            if isinstance(value, int | float) or (own and isinstance(value, _FOLLOWED)):
+                try:
+                    found[key] = encode(value, f"{key} of the optimizer")
+                except JobError:
+                    now = Snapshot(value)
+                    if self._not_saved.setdefault(key, now) != now:
+                        raise
+            if (
+                isinstance(value, Optimizer)
+                and value.state
+                and value.state is not self._optimizer.state
+            ):
+                raise JobError(
+                    f"{key} of the optimizer is an optimizer with a state of its own, which can be "
+                    "neither saved nor given to another worker; let both use one `state`"
+                )
+        return found
+
+    def _check_parameters(self) -> None:
+        """Raises: JobError: other parameters are trained than at the start."""
+        thawed = [name for name, parameter in self._frozen.items() if parameter.requires_grad]
+        groups = [list(map(id, group["params"])) for group in self._optimizer.param_groups]
+        if not thawed and groups == self._groups:
+            return
+        what = (
+            f"parameter {thawed[0]} began to require a gradient"
+            if thawed
+            else ("the optimizer's parameter groups hold other parameters")
+        )
+        raise JobError(
+            f"{what} after training had begun, so no other worker would have its gradient; train "
+            "it from the start, with a learning rate of 0 for as long as it is to stay as it is"
+        )
+
+    def check_schedulers(self) -> None:
+        """Raises: JobError: there is a scheduler for the optimizer that is not kept."""
+        kept = set(map(id, _schedulers_in(list(self._kept.values()))))
+        for each in gc.get_objects():  # few: what was there before this process was forked is not
+            if not issubclass(type(each), LRScheduler) or id(each) in kept:
+                continue
+            if getattr(each, "optimizer", None) is self._optimizer:
+                raise JobError(
+                    f"the scheduler {type(each).__name__} changes the optimizer, and its state "
+                    "would be lost with the worker: give it to session.keep, and step it in "
+                    "session.on_commit"
+                )
+
+
+_OWN: Final = frozenset({"params"})
+_OF_EVERY_OPTIMIZER: Final = frozenset(vars(Optimizer([torch.zeros(1)], {})))
+_FOLLOWED: Final = (str, list, tuple, dict, torch.Tensor, np.generic)
+
+
+def _schedulers_in(found: list[object]) -> list[LRScheduler]:
+    """The schedulers among objects, and within what those consist of."""
+    schedulers, seen = list[LRScheduler](), set[int]()
+    while found:
+        each = found.pop()
+        if id(each) in seen or isinstance(each, nn.Module | Optimizer | torch.Tensor):
+            continue
+        seen.add(id(each))
+        if isinstance(each, LRScheduler):
+            schedulers.append(each)
+        if isinstance(each, list | tuple):
+            found += each
+        else:
+            found += (each if isinstance(each, dict) else getattr(each, "__dict__", {})).values()
+    return schedulers
+
+
+def digest(*parts: object) -> int:
+    """56 bits that tell states apart, equal in all processes."""
+    text = json.dumps(parts, sort_keys=True)
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=_DIGEST_BYTES).digest())
+
+
+def difference(left: Any, right: Any, name: str = "") -> str:
+    """Where two states differ first, in words; empty if they are equal."""
+    if isinstance(left, dict) and isinstance(right, dict):
+        keys = sorted(left.keys() | right.keys())
+        parts = (
+            (f"{name}.{key}" if name else str(key), left.get(key), right.get(key)) for key in keys
+        )
+    elif isinstance(left, list) and isinstance(right, list) and len(left) == len(right):
+        parts = ((f"{name}[{at}]", *pair) for at, pair in enumerate(zip(left, right, strict=True)))
+    else:
+        return "" if left == right else f"{name} ({left!r:.{_NAMED}} and {right!r:.{_NAMED}})"
+    found = (difference(mine, theirs, part) for part, mine, theirs in parts)
+    return next(filter(None, found), "")
+
+
+def _replace(group: dict[str, Any], options: Mapping[str, Any]) -> None:
+    for key in group.keys() - options.keys() - _OWN:
+        del group[key]
+    for key, value in ((key, options[key]) for key in options.keys() - _OWN):
+        if isinstance(group.get(key), torch.Tensor) and isinstance(value, torch.Tensor):
+            group[key].copy_(value)  # schedulers and compiled steps hold the tensor itself
+        else:
+            group[key] = value
+
+
+def _stateful(name: str, kept: object) -> Stateful:
+    if not isinstance(kept, Stateful):
+        raise JobError(
+            f"session.keep({name!r}, …) was given a {type(kept).__name__}, which has no state_dict "
+            "and load_state_dict"
+        )
+    return kept
