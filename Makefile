@@ -34,7 +34,7 @@ bench: $(READY)  ## measure, and print medians and spreads
 	$(BIN)/holdfast bench recovery
 	$(BIN)/holdfast bench restart
 	$(BIN)/holdfast bench scaling
-	$(BIN)/holdfast bench settings
+	$(BIN)/holdfast bench overhead
 
 clean:
 	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -29,7 +29,7 @@ def header_of(layout, step, **fields):
         Tensor(name=e.name, dtype=e.dtype, shape=e.shape, offset=e.offset) for e in layout.entries
     )
     plain = {
-        "generation": 1, "lineage": {"seed": 0}, "absent": (), "state": {}, "loss": None,
+        "generation": 1, "weights_config": {"seed": 0}, "uninitialized": (), "state": {}, "loss": None,
         "metrics": {}, "order": {}, "versions": {},
     }  # fmt: skip
     known = {"step": step, "tensors": tensors, "size_bytes": layout.size_bytes}

@@ -8,7 +8,7 @@ import pytest
 
 from holdfast.arena.memory import Arena, Word
 from holdfast.errors import Aborted, HoldfastError, JobError
-from holdfast.transport.shared_memory import Meeting, SharedMemoryGroup
+from holdfast.transport.shared_memory import BarrierTag, SharedMemoryGroup
 
 
 @pytest.fixture
@@ -39,7 +39,7 @@ def in_threads(arena, act):
 def test_a_barrier_gives_everyone_what_everyone_brought(arena):
     def act(group):
         return [
-            group.barrier(Meeting.PARTIALS, step, 100 * step + group.rank) for step in range(200)
+            group.barrier(BarrierTag.PARTIALS, step, 100 * step + group.rank) for step in range(200)
         ]
 
     expected = [tuple(100 * step + rank for rank in range(3)) for step in range(200)]
@@ -48,7 +48,7 @@ def test_a_barrier_gives_everyone_what_everyone_brought(arena):
 
 def test_workers_that_come_for_different_things_are_told_so(arena):
     def act(group):
-        group.barrier(Meeting.END if group.rank == 1 else Meeting.PARTIALS, 7)
+        group.barrier(BarrierTag.END if group.rank == 1 else BarrierTag.PARTIALS, 7)
 
     for error in in_threads(arena, act):
         assert isinstance(error, JobError)
@@ -65,7 +65,7 @@ def test_the_abort_word_ends_a_barrier_that_nobody_would_complete(arena):
             arena.announce(1)
             return None
         waiting.set()
-        return group.barrier(Meeting.PARTIALS, 0)
+        return group.barrier(BarrierTag.PARTIALS, 0)
 
     first, second, _ = in_threads(arena, act)
     assert isinstance(first, Aborted)
@@ -74,7 +74,7 @@ def test_the_abort_word_ends_a_barrier_that_nobody_would_complete(arena):
 
 def test_a_wait_has_a_deadline_and_says_for_whom_it_waited(arena):
     with pytest.raises(HoldfastError, match=r"rank 0 waited 0 s for rank 1, .* 'starting'"):
-        SharedMemoryGroup(arena, 0, timeout_s=0.01).barrier(Meeting.PARTIALS, 0)
+        SharedMemoryGroup(arena, 0, timeout_s=0.01).barrier(BarrierTag.PARTIALS, 0)
 
 
 def test_other_processes_see_the_same_words_and_sections(arena):

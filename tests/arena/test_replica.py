@@ -93,7 +93,7 @@ def test_a_copy_of_the_bytes_goes_on_like_the_original(name):
     replica, copied = replica_of(original, optimizer), replica_of(copy, copied_optimizer)
     train(original, optimizer, replica)
     copied.flat.copy_(replica.flat)
-    copied.restored(replica.absent)
+    copied.restored(replica.uninitialized)
     for key, buffer in copy.named_buffers():
         buffer.copy_(copied.buffers[key])
     train(original, optimizer, replica)
@@ -107,12 +107,12 @@ def test_state_of_a_parameter_without_gradient_is_absent():
     model = net()
     optimizer = torch.optim.AdamW(model.parameters())
     replica = replica_of(model, optimizer)
-    assert len(replica.absent) == 3 * len(list(model.parameters()))
+    assert len(replica.uninitialized) == 3 * len(list(model.parameters()))
     model[0].weight.grad = torch.ones_like(model[0].weight)
     optimizer.step()
     replica.capture_optimizer()
-    assert "optimizer.0.weight:exp_avg" not in replica.absent
-    assert "optimizer.2.weight:exp_avg" in replica.absent
+    assert "optimizer.0.weight:exp_avg" not in replica.uninitialized
+    assert "optimizer.2.weight:exp_avg" in replica.uninitialized
 
 
 def test_names_that_begin_alike_keep_their_own_state():
@@ -154,7 +154,7 @@ def test_state_that_an_optimizer_has_before_its_first_step_is_in_the_replica():
     model = net()
     optimizer = torch.optim.Adagrad(model.parameters(), initial_accumulator_value=0.5)
     replica = replica_of(model, optimizer)
-    assert not replica.absent
+    assert not replica.uninitialized
     entry = next(e for e in replica.layout.entries if e.name == "optimizer.0.weight:sum")
     assert (replica.flat[entry.offset : entry.end].view(torch.float32) == 0.5).all()
 

@@ -26,9 +26,9 @@ def test_recovery_is_told_by_what_happened_when_beside_commands_of_others():
         {"summary": {"any_s": {"median": 8.0}, "full_s": {"median": 9.0}, "lost": {"median": 5}}}
     )
     beside = f"other=echo '{theirs}'"
-    options = ["--workloads", "small", "--rounds", "1", "--beside", beside, "--json"]
+    options = ["--workloads", "small", "--rounds", "1", "--compare", beside, "--json"]
     broken = {"failing": "false", "missing": "no-such-program", "odd": "echo '{\"summary\": {}}'"}
-    options += [word for name in broken for word in ("--beside", f"{name}={broken[name]}")]
+    options += [word for name in broken for word in ("--compare", f"{name}={broken[name]}")]
     ours, other, *failed = json.loads(bench("recovery", *options))["rows"]
     assert [(row["way"], row["failed"]) for row in failed] == [(name, 1) for name in broken]
     times = [

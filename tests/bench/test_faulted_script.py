@@ -9,7 +9,7 @@ import pytest
 
 from conftest import holdfast_processes
 from holdfast.bench import peers
-from holdfast.bench.faulted_script import Command, Launch, time_recovery
+from holdfast.bench.faulted_script import LaunchedProcesses, ProcessSpec, time_recovery
 from holdfast.errors import HoldfastError, JobError
 
 pytestmark = pytest.mark.slow
@@ -27,7 +27,7 @@ for step in range(10**6):
 
 def workers(*, relaunched):
     return [
-        Command(arguments=[sys.executable, "-c", WORKER, str(rank)], relaunched=relaunched)
+        ProcessSpec(arguments=[sys.executable, "-c", WORKER, str(rank)], relaunched=relaunched)
         for rank in range(2)
     ]
 
@@ -54,12 +54,12 @@ def test_a_launcher_that_exits_is_an_error(tmp_path):
 
 def test_nothing_that_a_launch_has_started_outlives_it(tmp_path):
     starter = "import subprocess, sys; subprocess.Popen(['sleep', '1000'], start_new_session=True)"
-    command = Command(
+    command = ProcessSpec(
         arguments=[sys.executable, "-c", starter],
         environment={"MARK": str(tmp_path)},
         relaunched=True,
     )
-    with Launch([command], tmp_path) as launch:
+    with LaunchedProcesses([command], tmp_path) as launch:
         assert launch.wait(lambda: bool(holdfast_processes(str(tmp_path))), 30)
     assert holdfast_processes(str(tmp_path)) == []
 

@@ -33,7 +33,7 @@ def saved(tmp_path_factory):
     return directory, flat, layout, json.loads((directory / manifest.MANIFEST).read_bytes())
 
 
-def write(directory, plain, *, rooted=True):
+def write(directory, plain, *, reduced_step=True):
     """Write a manifest, with digests that match it wherever it can be parsed at all."""
     text = json.dumps(plain)
     try:
@@ -82,13 +82,13 @@ def alter(data, plain):
     derandomize=True,
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
-@given(data=st.data(), changes=st.integers(1, 3), rooted=st.booleans())
+@given(data=st.data(), changes=st.integers(1, 3), reduced_step=st.booleans())
 def test_an_altered_manifest_gives_the_state_or_a_checkpoint_error(saved, data, changes, rooted):
     directory, flat, layout, sound = saved
     plain = json.loads(json.dumps(sound))
     for _ in range(changes):
         alter(data, plain)
-    write(directory, plain, rooted=rooted)
+    write(directory, plain, reduced_step=rooted)
     with contextlib.suppress(CheckpointError):
         read = manifest.read(directory)
         assert torch.equal(read_state(directory, read, layout), flat)

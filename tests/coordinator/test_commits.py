@@ -7,7 +7,7 @@ from test_retention import commit
 
 from checkpoints import ATTEMPT
 from holdfast.checkpoint import manifest
-from holdfast.coordinator.checkpoints import Checkpoints
+from holdfast.coordinator.checkpoints import CheckpointStore
 from holdfast.observe.lines import EventLog
 
 
@@ -15,7 +15,10 @@ from holdfast.observe.lines import EventLog
 def checkpoints(tmp_path):
     root = tmp_path / "checkpoints"
     root.mkdir()
-    with EventLog(tmp_path / "events.jsonl") as log, Checkpoints(root, ATTEMPT, 9, log) as found:
+    with (
+        EventLog(tmp_path / "events.jsonl") as log,
+        CheckpointStore(root, ATTEMPT, 9, log) as found,
+    ):
         yield found, root
 
 

@@ -12,15 +12,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast.coordinator.journal import FOLD_EVERY, Journal
-from holdfast.core.actions import Ended, Fact, Opened
+from holdfast.core.actions import GenerationOpened, JournalEntry, RunEnded
 
 RANKS = 100  # so that a fact takes about a page, and the table needs inner pages soon
 
 
-def fact(number: int) -> Fact:
+def fact(number: int) -> JournalEntry:
     if number % 5 == 4:
-        return Ended(str(number))
-    return Opened(number, {rank: f"host-{(rank + number) % 50:04}" for rank in range(RANKS)})
+        return RunEnded(str(number))
+    return GenerationOpened(
+        number, {rank: f"host-{(rank + number) % 50:04}" for rank in range(RANKS)}
+    )
 
 
 @dataclass(frozen=True)
@@ -32,7 +34,7 @@ class Written:
         ends: Bytes of the log after each fact that is not folded into the database.
     """
 
-    facts: tuple[Fact, ...]
+    facts: tuple[JournalEntry, ...]
     database: bytes
     log: bytes
     ends: tuple[int, ...]
@@ -46,12 +48,12 @@ class Written:
         log_of(path).write_bytes(self.log[:cut] + tail)
         there = len(self.facts) - len(self.ends) + sum(end <= cut for end in self.ends)
         with Journal(path) as journal:
-            kept = journal.facts()
+            kept = journal.entries()
             assert tuple(kept) == self.facts[: len(kept)], "no prefix of what was recorded"
             assert len(kept) >= there, "a fact is lost that lies whole in the log"
-            journal.record(Ended("over"))
+            journal.append(RunEnded("over"))
         with Journal(path) as journal:
-            assert journal.facts() == [*kept, Ended("over")]
+            assert journal.entries() == [*kept, RunEnded("over")]
 
 
 def log_of(path: Path) -> Path:
@@ -65,7 +67,7 @@ def written(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     with Journal(path) as journal:
         ends = []
         for each in facts:
-            journal.record(each)
+            journal.append(each)
             ends.append(log_of(path).stat().st_size)
             if not ends[-1]:
                 ends = []
@@ -73,12 +75,16 @@ def written(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
 
 
 def test_a_journal_gives_back_what_was_recorded(tmp_path: Path) -> None:
-    facts = [Opened(1, {0: "a", 1: "b"}), Opened(2, {0: "a"}), Ended("disk full")]
+    facts = [
+        GenerationOpened(1, {0: "a", 1: "b"}),
+        GenerationOpened(2, {0: "a"}),
+        RunEnded("disk full"),
+    ]
     with Journal(tmp_path / "journal.db") as journal:
         for each in facts:
-            journal.record(each)
+            journal.append(each)
     with Journal(tmp_path / "journal.db") as journal:
-        assert journal.facts() == facts
+        assert journal.entries() == facts
 
 
 @pytest.mark.slow
@@ -88,7 +94,7 @@ def test_the_database_changes_only_as_the_log_is_emptied(tmp_path: Path) -> None
     with Journal(path) as journal:
         before, folded = path.read_bytes(), 0
         for number in range(5 * FOLD_EVERY):
-            journal.record(fact(number))
+            journal.append(fact(number))
             if log_of(path).stat().st_size:
                 assert path.read_bytes() == before
             else:
@@ -146,6 +152,6 @@ def test_a_killed_process_leaves_all_that_it_had_recorded(last: int, tmp_path: P
         writer.kill()  # somewhere in the next ones
         said = [last, *map(int, writer.stdout)][-1]
     with Journal(path) as journal:
-        kept = journal.facts()
+        kept = journal.entries()
     assert kept == [fact(number) for number in range(len(kept))]
     assert len(kept) in (said + 1, said + 2)

@@ -4,15 +4,15 @@ import dataclasses
 
 import pytest
 
-from holdfast.core.actions import Ended, Opened, Record
-from holdfast.core.coordinator import Run
-from holdfast.core.events import Reported
-from holdfast.core.policy import Policy
+from holdfast.core.actions import AppendToJournal, GenerationOpened, RunEnded
+from holdfast.core.coordinator import CoordinatorStateMachine
+from holdfast.core.events import StatusReceived
+from holdfast.core.policy import RecoveryPolicy
 from holdfast.core.protocol import Failure, Stage, Status
-from holdfast.core.restart_budget import Failures
+from holdfast.core.restart_budget import RestartBudget
 
-POLICY = Policy(world_size=3, min_workers=3)
-WRONG = Failure(cause="has another weight", repeatable=True, rollback=True)
+POLICY = RecoveryPolicy(world_size=3, min_workers=3)
+WRONG = Failure(cause="has another weight", repeatable=True, state_untrusted=True)
 KILLED = Failure(cause="was killed")
 HOSTS = {0: "a", 1: "b", 2: "c"}
 
@@ -22,20 +22,20 @@ class Cluster:
 
     def __init__(self, run):
         self.run = run
-        self.statuses = {h: Status(host=h, number=0, room=1, stage=Stage.IDLE) for h in "abc"}
+        self.statuses = {h: Status(host=h, number=0, capacity=1, stage=Stage.IDLE) for h in "abc"}
 
     def tell(self, host, **fields):
         old = self.statuses[host]
         new = dataclasses.replace(old, number=old.number + 1, **fields)
         self.statuses[host] = new
-        return self.run.handle(Reported(new), now=float(new.number))
+        return self.run.handle(StatusReceived(new), now=float(new.number))
 
     def tell_all(self, **fields):
         return [action for host in "abc" for action in self.tell(host, **fields)]
 
 
 def opened(actions):
-    return [each.fact for each in actions if isinstance(each, Record)]
+    return [each.entry for each in actions if isinstance(each, AppendToJournal)]
 
 
 def running(run):
@@ -47,71 +47,77 @@ def running(run):
 
 
 def test_a_wrong_replica_restarts_all_though_the_coordinator_was_away_meanwhile():
-    cluster = Cluster(Run(POLICY, [Opened(5, HOSTS)], 0.0))
+    cluster = Cluster(CoordinatorStateMachine(POLICY, [GenerationOpened(5, HOSTS)], 0.0))
     cluster.tell("a", generation=5, stage=Stage.RUN)
     cluster.tell("b", generation=5, stage=Stage.RUN)
     (fact,) = opened(cluster.tell("c", generation=5, stage=Stage.RUN, failed={2: WRONG}))
-    assert fact == Opened(6, HOSTS, anew=True)
+    assert fact == GenerationOpened(6, HOSTS, restart_all=True)
 
 
 def test_a_wrong_replica_restarts_all_though_another_failure_was_told_before():
-    cluster = running(Run(POLICY, [Opened(5, HOSTS)], 0.0))
+    cluster = running(CoordinatorStateMachine(POLICY, [GenerationOpened(5, HOSTS)], 0.0))
     (first,) = opened(cluster.tell("a", failed={0: KILLED}))
-    assert first == Opened(6, HOSTS, anew=False)
+    assert first == GenerationOpened(6, HOSTS, restart_all=False)
     (second,) = opened(cluster.tell("c", failed={2: WRONG}))
-    assert second == Opened(7, HOSTS, anew=True)
+    assert second == GenerationOpened(7, HOSTS, restart_all=True)
     assert opened(cluster.tell("c", failed={2: WRONG})) == []  # the same report again
 
 
 def test_all_are_restarted_once_and_not_again_after_a_restart_of_the_coordinator():
-    cluster = running(Run(POLICY, [Opened(5, HOSTS, anew=True)], 0.0))
+    cluster = running(
+        CoordinatorStateMachine(POLICY, [GenerationOpened(5, HOSTS, restart_all=True)], 0.0)
+    )
     (fact,) = opened(cluster.tell("a", failed={0: KILLED}))
-    assert fact == Opened(6, HOSTS, anew=False)
-    cluster = Cluster(Run(POLICY, [Opened(5, HOSTS, anew=True)], 0.0))
+    assert fact == GenerationOpened(6, HOSTS, restart_all=False)
+    cluster = Cluster(
+        CoordinatorStateMachine(POLICY, [GenerationOpened(5, HOSTS, restart_all=True)], 0.0)
+    )
     cluster.tell("a", generation=5, stage=Stage.RUN)
     cluster.tell("b", generation=5, stage=Stage.RUN)
     (fact,) = opened(cluster.tell("c", generation=5, stage=Stage.RUN, failed={2: KILLED}))
-    assert fact == Opened(6, HOSTS, anew=False)
-    cluster = Cluster(Run(POLICY, [Opened(5, HOSTS, anew=True)], 0.0))
+    assert fact == GenerationOpened(6, HOSTS, restart_all=False)
+    cluster = Cluster(
+        CoordinatorStateMachine(POLICY, [GenerationOpened(5, HOSTS, restart_all=True)], 0.0)
+    )
     (fact,) = opened(cluster.tell_all(generation=4, stage=Stage.HALT))
-    assert fact == Opened(6, HOSTS, anew=True)  # it was not carried out
+    assert fact == GenerationOpened(6, HOSTS, restart_all=True)  # it was not carried out
 
 
 def test_a_rank_that_goes_wrong_from_one_checkpoint_on_ends_the_run_whatever_the_step():
-    failures = Failures(POLICY, 0.0)
-    assert not failures.repeated(2, WRONG, 40, 1.0)
-    assert not failures.repeated(2, dataclasses.replace(WRONG, cause="step 50"), 40, 70.0)
+    failures = RestartBudget(POLICY, 0.0)
+    assert not failures.on_failure(2, WRONG, 40, 1.0)
+    assert not failures.on_failure(2, dataclasses.replace(WRONG, cause="step 50"), 40, 70.0)
     last = dataclasses.replace(WRONG, cause="step 60")
-    reason = failures.repeated(2, last, 40, 140.0)
+    reason = failures.on_failure(2, last, 40, 140.0)
     assert reason == "rank 2 step 60, 3 times without a checkpoint in between"
 
 
 @pytest.mark.parametrize(("rank", "start"), [(1, 40), (2, 50)])
 def test_another_rank_or_a_newer_checkpoint_is_not_the_same_failure(rank, start):
-    failures = Failures(POLICY, 0.0)
+    failures = RestartBudget(POLICY, 0.0)
     for _ in range(2):
-        assert not failures.repeated(2, WRONG, 40, 1.0)
-    assert not failures.repeated(rank, WRONG, start, 2.0)
+        assert not failures.on_failure(2, WRONG, 40, 1.0)
+    assert not failures.on_failure(rank, WRONG, start, 2.0)
 
 
 def test_a_fatal_failure_ends_the_run_at_once():
-    cluster = running(Run(POLICY, [Opened(5, HOSTS)], 0.0))
+    cluster = running(CoordinatorStateMachine(POLICY, [GenerationOpened(5, HOSTS)], 0.0))
     failed = {1: dataclasses.replace(KILLED, fatal=True)}
     (fact,) = opened(cluster.tell("b", failed=failed))
-    assert isinstance(fact, Ended)
+    assert isinstance(fact, RunEnded)
     assert fact.reason == "rank 1 was killed"
 
 
 def test_what_follows_from_another_failure_is_not_counted():
     policy = dataclasses.replace(POLICY, failures=1)
-    cluster = running(Run(policy, [Opened(5, HOSTS)], 0.0))
+    cluster = running(CoordinatorStateMachine(policy, [GenerationOpened(5, HOSTS)], 0.0))
     (first,) = opened(cluster.tell("a", failed={0: KILLED}))
     cluster.tell_all(generation=6, stage=Stage.RUN, failed={})
-    follows = Failure(cause="has no state to begin with", follows=True)
+    follows = Failure(cause="has no state to begin with", is_cascading=True)
     (second,) = opened(cluster.tell("b", failed={1: follows}))
     assert (first.generation, second.generation) == (6, 7)
     assert second.members == HOSTS
     cluster.tell_all(generation=7, stage=Stage.RUN, failed={})
     (third,) = opened(cluster.tell("b", failed={1: follows, 2: KILLED}))
-    assert isinstance(third, Ended)
+    assert isinstance(third, RunEnded)
     assert "rank 2 was killed, the last of more than 1 failures" in third.reason

@@ -2,50 +2,50 @@
 
 import pytest
 
-from holdfast.core.hangs import Activity, HangWatch, Sighting
+from holdfast.core.hangs import HangDetector, Observation, PhaseKind
 
 LOOK_S = 0.1
 
 
 def verdict_after(seconds, **sighting):
     """What a watch says of a worker that looks the same for so long."""
-    watch, says = HangWatch(user_s=30.0), ""
+    watch, says = HangDetector(user_s=30.0), ""
     for look in range(int(seconds / LOOK_S) + 1):
         changes = {key: value(look) for key, value in sighting.items() if callable(value)}
         seen = {"since": 5.0, "cpu_s": 1.0, "stopped": False, **sighting, **changes}
-        says = says or watch.see({1: Sighting(**seen)}, 100 + look * LOOK_S).get(1, "")
+        says = says or watch.see({1: Observation(**seen)}, 100 + look * LOOK_S).get(1, "")
     return says
 
 
-@pytest.mark.parametrize("activity", list(Activity))
+@pytest.mark.parametrize("activity", list(PhaseKind))
 def test_a_stopped_worker_hangs_whatever_it_was_at(activity):
     assert verdict_after(0.7, activity=activity, stopped=True) == ""
     assert verdict_after(1.0, activity=activity, stopped=True) == "was stopped for 0.8 s"
 
 
 def test_a_worker_that_was_stopped_for_a_moment_does_not():
-    assert verdict_after(60, activity=Activity.WAITING, stopped=lambda look: look % 8 != 0) == ""
+    assert verdict_after(60, activity=PhaseKind.WAITING, stopped=lambda look: look % 8 != 0) == ""
 
 
 def test_waiting_is_never_a_hang():
-    assert verdict_after(10_000, activity=Activity.WAITING) == ""
+    assert verdict_after(10_000, activity=PhaseKind.WAITING) == ""
 
 
 def test_our_own_code_hangs_after_a_second_and_the_users_after_what_the_job_allows():
-    assert verdict_after(0.9, activity=Activity.OWN) == ""
-    assert verdict_after(1.2, activity=Activity.OWN).startswith("did nothing for 1.")
-    assert verdict_after(29, activity=Activity.USER) == ""
-    assert verdict_after(31, activity=Activity.USER).startswith("did nothing for 30.")
+    assert verdict_after(0.9, activity=PhaseKind.HOLDFAST) == ""
+    assert verdict_after(1.2, activity=PhaseKind.HOLDFAST).startswith("did nothing for 1.")
+    assert verdict_after(29, activity=PhaseKind.USER) == ""
+    assert verdict_after(31, activity=PhaseKind.USER).startswith("did nothing for 30.")
 
 
 def test_whoever_uses_the_processor_works():
-    assert verdict_after(500, activity=Activity.OWN, cpu_s=lambda look: look * 0.01) == ""
+    assert verdict_after(500, activity=PhaseKind.HOLDFAST, cpu_s=lambda look: look * 0.01) == ""
 
 
 def test_whoever_only_murmurs_does_not():
     cpu_s = {"cpu_s": lambda look: look * LOOK_S * 0.005}
-    assert verdict_after(20, activity=Activity.USER, **cpu_s) == ""
-    assert verdict_after(40, activity=Activity.USER, **cpu_s).startswith("did nothing for 3")
+    assert verdict_after(20, activity=PhaseKind.USER, **cpu_s) == ""
+    assert verdict_after(40, activity=PhaseKind.USER, **cpu_s).startswith("did nothing for 3")
 
 
 def test_whoever_has_murmured_for_long_and_then_works_is_seen_to_work():
@@ -53,16 +53,16 @@ def test_whoever_has_murmured_for_long_and_then_works_is_seen_to_work():
         seconds = look * LOOK_S
         return 0.005 * seconds if seconds < 25 else seconds - 24.875
 
-    assert verdict_after(50, activity=Activity.USER, cpu_s=cpu_s) == ""
+    assert verdict_after(50, activity=PhaseKind.USER, cpu_s=cpu_s) == ""
 
 
 def together(seconds, **cpu_s):
     """What a watch over workers that wait for each other says of them after so long."""
-    watch, says = HangWatch(user_s=3.0, together=True), {}
+    watch, says = HangDetector(user_s=3.0, together=True), {}
     for look in range(int(seconds / LOOK_S) + 1):
         seen = {
-            int(name[1:]): Sighting(
-                activity=Activity.USER if used is not None else Activity.WAITING,
+            int(name[1:]): Observation(
+                phase_kind=PhaseKind.USER if used is not None else PhaseKind.WAITING,
                 since=5.0,
                 cpu_s=look * LOOK_S * (used or 0),
                 stopped=False,
@@ -88,14 +88,14 @@ def test_who_has_finished_excuses_nobody():
 
 
 def test_whoever_goes_from_phase_to_phase_works():
-    assert verdict_after(500, activity=Activity.OWN, since=lambda look: look // 7) == ""
+    assert verdict_after(500, activity=PhaseKind.HOLDFAST, since=lambda look: look // 7) == ""
 
 
 def test_what_has_lately_taken_long_may_take_three_times_as_long():
-    watch = HangWatch(user_s=1.0)
+    watch = HangDetector(user_s=1.0)
 
     def at(now, since):
-        seen = Sighting(activity=Activity.USER, since=since, cpu_s=1.0, stopped=False)
+        seen = Observation(phase_kind=PhaseKind.USER, since=since, cpu_s=1.0, stopped=False)
         return watch.see({1: seen}, now)
 
     looks = [look * LOOK_S for look in range(200)]
@@ -104,15 +104,15 @@ def test_what_has_lately_taken_long_may_take_three_times_as_long():
 
 
 def test_a_watch_that_was_held_up_itself_begins_anew():
-    watch = HangWatch(user_s=1.0)
-    seen = Sighting(activity=Activity.OWN, since=0.0, cpu_s=1.0, stopped=True)
+    watch = HangDetector(user_s=1.0)
+    seen = Observation(phase_kind=PhaseKind.HOLDFAST, since=0.0, cpu_s=1.0, stopped=True)
     assert [watch.see({1: seen}, now) for now in (0.0, 5.0, 10.0, 15.0)] == [{}] * 4
 
 
 def test_a_stopped_worker_hangs_though_others_work():
-    watch = HangWatch(user_s=30.0, together=True)
+    watch = HangDetector(user_s=30.0, together=True)
     for look in range(12):
-        works = Sighting(activity=Activity.USER, since=5.0, cpu_s=look, stopped=False)
-        stopped = Sighting(activity=Activity.USER, since=5.0, cpu_s=1.0, stopped=True)
+        works = Observation(phase_kind=PhaseKind.USER, since=5.0, cpu_s=look, stopped=False)
+        stopped = Observation(phase_kind=PhaseKind.USER, since=5.0, cpu_s=1.0, stopped=True)
         says = watch.see({1: works, 2: stopped}, look * LOOK_S)
     assert says == {2: "was stopped for 1.0 s"}

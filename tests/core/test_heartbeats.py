@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.core.heartbeats import Heartbeats
-from holdfast.core.sliding_window import Budget
+from holdfast.core.sliding_window import SlidingWindow
 
 
 def watched(gaps: list[float]) -> tuple[Heartbeats, float]:
@@ -85,8 +85,8 @@ def test_nobody_is_suspected_within_the_floor(gaps: list[float]) -> None:
 
 
 def test_the_budget_forgets_old_failures() -> None:
-    budget = Budget(failures=2, window_s=10.0)
-    assert budget.spend(0.0)
-    assert budget.spend(1.0)
-    assert budget.spend(10.5), "the first is forgotten"
-    assert not budget.spend(10.6)
+    budget = SlidingWindow(failures=2, window_s=10.0)
+    assert budget.admit(0.0)
+    assert budget.admit(1.0)
+    assert budget.admit(10.5), "the first is forgotten"
+    assert not budget.admit(10.6)

@@ -21,9 +21,9 @@ def test_even_plan_gives_every_shard_to_one_rank_and_shares_differ_by_one(num_sh
 @pytest.mark.parametrize("shares", [[4, 3], [4, 4, 0], [9, -1], []])
 def test_shares_that_do_not_add_up_are_refused(shares):
     with pytest.raises(JobError, match="must give 2 workers 8 shards"):
-        Plan.of_shares(shares, 8, 2)
+        Plan.of_counts(shares, 8, 2)
 
 
 def test_a_rank_may_owe_nothing():
-    plan = Plan.of_shares([8, 0], 8, 2)
+    plan = Plan.of_counts([8, 0], 8, 2)
     assert plan.shards_of(1) == range(8, 8)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from holdfast.core.protocol import Stage, Status
-from holdfast.core.resume_point import settle
+from holdfast.core.resume_point import choose_resume_point
 
 
 def halted(host: str, committed: dict[int, int], rooted: int = 0) -> Status:
-    return Status(host=host, number=1, stage=Stage.HALT, committed=committed, rooted=rooted)
+    return Status(host=host, number=1, stage=Stage.HALT, committed=committed, reduced_step=rooted)
 
 
 ONE_HOST = {0: "a", 1: "a", 2: "a"}
@@ -15,26 +15,28 @@ TWO_HOSTS = {0: "a", 1: "a", 2: "b", 3: "b"}
 
 
 def test_an_undecided_step_is_computed_again() -> None:
-    start = settle(ONE_HOST, [halted("a", {0: 7, 2: 7}, rooted=7)], checkpoint=0)
+    start = choose_resume_point(ONE_HOST, [halted("a", {0: 7, 2: 7}, reduced_step=7)], checkpoint=0)
     assert start.step == 7
     assert {rank: start.donors[rank] for rank in (0, 2)} == {0: 0, 2: 2}
     assert start.donors[1] in (0, 2), "the new worker takes what a survivor has"
 
 
 def test_a_step_that_one_worker_has_committed_is_committed_by_all() -> None:
-    start = settle(ONE_HOST, [halted("a", {0: 8, 1: 7, 2: 7}, rooted=8)], checkpoint=0)
+    start = choose_resume_point(
+        ONE_HOST, [halted("a", {0: 8, 1: 7, 2: 7}, reduced_step=8)], checkpoint=0
+    )
     assert start.step == 8
     assert start.donors == {0: 0, 1: 1, 2: 2}, "each can do it from the root on its host"
 
 
 def test_a_step_whose_only_committer_died_is_committed_from_the_root() -> None:
-    start = settle(ONE_HOST, [halted("a", {1: 7, 2: 7}, rooted=8)], checkpoint=0)
+    start = choose_resume_point(ONE_HOST, [halted("a", {1: 7, 2: 7}, reduced_step=8)], checkpoint=0)
     assert start.step == 8
 
 
 def test_a_host_without_the_root_takes_the_state_of_another() -> None:
-    reports = [halted("a", {0: 7, 1: 7}), halted("b", {2: 8, 3: 7}, rooted=8)]
-    start = settle(TWO_HOSTS, reports, checkpoint=0)
+    reports = [halted("a", {0: 7, 1: 7}), halted("b", {2: 8, 3: 7}, reduced_step=8)]
+    start = choose_resume_point(TWO_HOSTS, reports, checkpoint=0)
     assert start.step == 8
     assert start.donors[2] == 2
     assert start.donors[3] == 3
@@ -44,15 +46,20 @@ def test_a_host_without_the_root_takes_the_state_of_another() -> None:
 
 def test_a_new_worker_finds_its_state_on_its_own_host() -> None:
     reports = [halted("a", {0: 7, 1: 7}), halted("b", {3: 7})]
-    assert settle(TWO_HOSTS, reports, checkpoint=0).donors[2] == 3
+    assert choose_resume_point(TWO_HOSTS, reports, checkpoint=0).donors[2] == 3
 
 
 def test_an_old_root_takes_nobody_back() -> None:
-    assert settle(ONE_HOST, [halted("a", {0: 7, 1: 7, 2: 7}, rooted=5)], checkpoint=0).step == 7
+    assert (
+        choose_resume_point(
+            ONE_HOST, [halted("a", {0: 7, 1: 7, 2: 7}, reduced_step=5)], checkpoint=0
+        ).step
+        == 7
+    )
 
 
 def test_where_no_replica_is_left_the_checkpoint_counts() -> None:
-    start = settle(ONE_HOST, [halted("a", {}, rooted=9)], checkpoint=5)
+    start = choose_resume_point(ONE_HOST, [halted("a", {}, reduced_step=9)], checkpoint=5)
     assert (start.step, start.donors) == (5, {})
 
 
@@ -60,4 +67,4 @@ def test_what_a_worker_elsewhere_has_does_not_count() -> None:
     """Rank 1 has moved to host b; the report of host a still has its former worker."""
     members = {0: "a", 1: "b"}
     reports = [halted("a", {0: 4, 1: 9}), halted("b", {})]
-    assert settle(members, reports, checkpoint=0).step == 4
+    assert choose_resume_point(members, reports, checkpoint=0).step == 4

@@ -15,7 +15,7 @@ from PIL import Image
 from holdfast.data.cache import cached
 from holdfast.data.catalog import build
 from holdfast.data.images import Samples, Scale
-from holdfast.data.source import Source
+from holdfast.data.source import SampleSource
 from holdfast.errors import JobError
 from holdfast.job.data import ImageFolder
 
@@ -131,7 +131,7 @@ def test_a_directory_that_cannot_be_written_is_named(pictures):
 
 
 def source_of(x, y):
-    return Source(files=(), blocks=lambda: iter([(x, y)]))
+    return SampleSource(files=(), blocks=lambda: iter([(x, y)]))
 
 
 def measure(samples):

@@ -11,7 +11,7 @@ import threading
 import pytest
 
 from holdfast.data.download import download
-from holdfast.data.published import PUBLISHED, File, Published
+from holdfast.data.published import PUBLISHED, Published, PublishedFile
 from holdfast.errors import JobError
 
 CONTENT = {"small": b"a few bytes", "large": os.urandom(300_000)}
@@ -31,7 +31,7 @@ class Server(http.server.ThreadingHTTPServer):
 
     def __init__(self):
         super().__init__(("127.0.0.1", 0), Handler)
-        self.asked, self.answer = [], lambda data: (data, len(data))
+        self.requested_checkpoint, self.answer = [], lambda data: (data, len(data))
         self.gate, self.knocked = threading.Event(), threading.Event()
         self.gate.set()
 
@@ -42,7 +42,7 @@ class Server(http.server.ThreadingHTTPServer):
 
 class Handler(http.server.BaseHTTPRequestHandler):
     def do_GET(self):
-        self.server.asked.append(self.path)
+        self.server.requested_checkpoint.append(self.path)
         self.server.knocked.set()
         self.server.gate.wait(60)
         name = self.path.rpartition("/")[2]
@@ -71,7 +71,9 @@ def server():
 
 
 def published(site, *names):
-    files = [File(n, len(CONTENT[n]), hashlib.sha256(CONTENT[n]).hexdigest()) for n in names]
+    files = [
+        PublishedFile(n, len(CONTENT[n]), hashlib.sha256(CONTENT[n]).hexdigest()) for n in names
+    ]
     return Published(site, tuple(files))
 
 
@@ -90,13 +92,13 @@ def test_files_are_fetched_whole_and_once(server, tmp_path):
     assert {name: (tmp_path / "a" / "b" / name).read_bytes() for name in CONTENT} == CONTENT
     assert came[-1] == (chosen.files[1], 300_000)
     fetch(server, tmp_path / "a" / "b", "small", "large")
-    assert server.asked == ["/small", "/large"]
+    assert server.requested_checkpoint == ["/small", "/large"]
 
 
 def test_a_mirror_is_asked_instead(server, tmp_path, monkeypatch):
     monkeypatch.setenv("HOLDFAST_MIRROR", server.address + "/")
     download("mine", published("http://nowhere.invalid", "small"), tmp_path, lambda *_: None)
-    assert server.asked == ["/mine/small"]
+    assert server.requested_checkpoint == ["/mine/small"]
     monkeypatch.setenv("HOLDFAST_MIRROR", "file:///etc")
     with pytest.raises(JobError, match="HOLDFAST_MIRROR=file:///etc is no http or https address"):
         download("mine", published("http://nowhere.invalid", "large"), tmp_path, lambda *_: None)
@@ -120,7 +122,7 @@ def test_what_is_not_the_published_file_is_not_kept(server, tmp_path, fault):
 
 
 def test_a_missing_file_and_a_missing_server_are_said_in_one_line(server, tmp_path):
-    elsewhere = Published(server.address, (File("other", 1, "0"),))
+    elsewhere = Published(server.address, (PublishedFile("other", 1, "0"),))
     with pytest.raises(JobError, match="/other: the server answers 404 Not Found; check the"):
         download("mine", elsewhere, tmp_path, lambda *_: None)
     closed = published("http://127.0.0.1:1", "small")
@@ -170,7 +172,7 @@ def test_of_two_processes_one_fetches_and_the_other_waits(server, tmp_path):
     server.gate.set()
     assert [process.communicate(timeout=60)[1] for process in (first, second)] == ["", ""]
     assert (first.returncode, second.returncode) == (0, 0)
-    assert server.asked == ["/large"]
+    assert server.requested_checkpoint == ["/large"]
     assert (tmp_path / "large").read_bytes() == CONTENT["large"]
 
 

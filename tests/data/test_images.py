@@ -18,7 +18,7 @@ def test_the_scale_of_bytes_is_their_mean_and_deviation(x):
     scale = Scale.of(x, np.arange(len(x)))
     np.testing.assert_allclose(scale.mean, x.mean((0, 2, 3)))
     deviation = x.std((0, 2, 3))
-    np.testing.assert_allclose(scale.deviation, np.where(deviation > 0, deviation, 1.0))
+    np.testing.assert_allclose(scale.std, np.where(deviation > 0, deviation, 1.0))
 
 
 def test_the_scale_of_large_numbers_that_differ_little_is_exact():

@@ -7,16 +7,16 @@ import torch
 
 from holdfast.data.dataset import as_dataset
 from holdfast.data.formats.digits import digits
-from holdfast.data.loading.loader import Loader, Unit
-from holdfast.data.loading.order import Order
+from holdfast.data.loading.loader import Loader, WorkItem
+from holdfast.data.loading.order import SampleOrder
 from holdfast.errors import Aborted, JobError
 from holdfast.job.spec import LoaderSettings
 
-UNITS = [Unit(shard, range(shard, shard + 1)) for shard in range(4)]
+UNITS = [WorkItem(shard, range(shard, shard + 1)) for shard in range(4)]
 
 
 def order_of(dataset):
-    return Order(
+    return SampleOrder(
         num_samples=len(dataset),
         batch_size=32,
         num_shards=4,

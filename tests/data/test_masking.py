@@ -6,7 +6,7 @@ import torch
 
 from holdfast.data.dataset import generator_for
 from holdfast.data.formats.text import Windows
-from holdfast.data.masking import MASK, UNASKED, Masked
+from holdfast.data.masking import IGNORE_INDEX, MASK, Masked
 
 
 def masked(length=100, count=200):
@@ -19,14 +19,14 @@ def masked(length=100, count=200):
 def test_every_sample_asks_for_as_many_bytes(length, asked):
     _, data, indices = masked(length)
     _, y = data.batch(indices, generator_for("shard"))
-    assert ((y != UNASKED).sum(1) == asked).all()
+    assert ((y != IGNORE_INDEX).sum(1) == asked).all()
 
 
 def test_bytes_asked_for_are_hidden_replaced_or_kept_and_others_left_alone():
     plain, data, indices = masked()
     text, _ = plain.batch(indices, generator_for("shard"))
     x, y = data.batch(indices, generator_for("shard"))
-    asked = y != UNASKED
+    asked = y != IGNORE_INDEX
     assert torch.equal(y[asked], text[asked])
     assert torch.equal(x[~asked], text[~asked])
     shares = [(x == MASK)[asked], (x == text)[asked]]

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.core.plan import Plan
-from holdfast.data.loading.loader import Loader, Unit
-from holdfast.data.loading.order import Order, shard_bounds
+from holdfast.data.loading.loader import Loader, WorkItem
+from holdfast.data.loading.order import SampleOrder, shard_bounds
 from holdfast.job.spec import LoaderSettings
 
 
@@ -35,7 +35,7 @@ def one_life(order, dataset, start, stop, world, depth):
     plan = Plan.even(order.num_shards, world)
     committed = {}
     for rank in range(world):
-        units = [Unit(shard, range(shard, shard + 1)) for shard in plan.shards_of(rank)]
+        units = [WorkItem(shard, range(shard, shard + 1)) for shard in plan.shards_of(rank)]
         loader = Loader(
             dataset, order, units, settings=LoaderSettings(prefetch=depth), check_abort=lambda: None
         )
@@ -51,7 +51,7 @@ def one_life(order, dataset, start, stop, world, depth):
 def test_every_sample_is_used_exactly_once_an_epoch_through_restarts(seed):
     draw = random.Random(seed)
     size, shards = draw.randint(1, 300), draw.randint(1, 12)
-    order = Order(
+    order = SampleOrder(
         num_samples=size,
         batch_size=draw.randint(1, 64),
         num_shards=shards,
@@ -74,7 +74,7 @@ def test_every_sample_is_used_exactly_once_an_epoch_through_restarts(seed):
 
 
 def test_epochs_are_in_different_orders():
-    order = Order(
+    order = SampleOrder(
         num_samples=100, batch_size=100, num_shards=1, epochs=2, seed=0, fingerprint="numbers"
     )
     first, second = (order.indices(step, range(1)).tolist() for step in range(2))

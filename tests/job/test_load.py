@@ -20,8 +20,8 @@ def test_a_built_in_job_is_read_back_from_what_a_run_writes_down(name, tmp_path)
 
 
 def test_overrides_reach_into_the_job():
-    job = load("digits", ["workers=3", "optimizer.lr=0.5", "shares=[4, 2, 2]"])
-    assert (job.workers, job.optimizer.lr, job.shares) == (3, 0.5, (4, 2, 2))
+    job = load("digits", ["workers=3", "optimizer.lr=0.5", "shards_per_worker=[4, 2, 2]"])
+    assert (job.workers, job.optimizer.lr, job.shards_per_worker) == (3, 0.5, (4, 2, 2))
     assert job.name == "digits"
 
 
@@ -49,7 +49,7 @@ def test_params_that_a_worker_would_not_get_are_refused(value):
         ("model.name=vit", "model.name: input should be 'mlp', 'cnn', 'resnet18', 'resnet50', "),
         ("data={}", "data.name: input should be 'digits', 'synthetic-images', "),
         ("data=digits", "data: input should be a mapping of keys to values, not 'digits'"),
-        ("shares=[1, x]", "shares.1: input should be a valid integer, not 'x'"),
+        ("shards_per_worker=[1, x]", "shares.1: input should be a valid integer, not 'x'"),
         ("model.name=mlp", "to replace the whole part write 'model={name: mlp}'"),
         ("workers", "'workers' is not key=value"),
         ("workers.x=1", "workers has no keys of its own"),
@@ -150,16 +150,22 @@ def test_a_file_that_is_no_job_is_refused(tmp_path, text):
 
 
 def test_only_what_does_not_show_in_the_weights_may_change_on_resume():
-    base = load("digits").lineage()
+    base = load("digits").weights_config()
     for free in ("workers=4", "loader.prefetch=0", "checkpoint.keep=9"):
-        assert load("digits", [free]).lineage() == base
+        assert load("digits", [free]).weights_config() == base
     for fixed in ("seed=1", "batch=32", "shards=4", "epochs=2", "threads_per_worker=2"):
-        assert load("digits", [fixed]).lineage() != base
+        assert load("digits", [fixed]).weights_config() != base
     folder = ["data={name: image-folder, path: a}"]
-    assert load("digits", [*folder, "data.cache=b"]).lineage() == load("digits", folder).lineage()
-    assert load("digits", [*folder, "data.height=9"]).lineage() != load("digits", folder).lineage()
+    assert (
+        load("digits", [*folder, "data.cache=b"]).weights_config()
+        == load("digits", folder).weights_config()
+    )
+    assert (
+        load("digits", [*folder, "data.height=9"]).weights_config()
+        != load("digits", folder).weights_config()
+    )
     fast = load("digits", ["numerics=fast"])
-    assert load("digits", ["numerics=fast", "workers=1"]).lineage() != fast.lineage()
+    assert load("digits", ["numerics=fast", "workers=1"]).weights_config() != fast.weights_config()
 
 
 def test_what_yaml_shares_is_not_shared_in_the_job(tmp_path):
@@ -181,5 +187,5 @@ def test_more_workers_than_shards_are_refused_with_the_way_out():
 
 
 def test_survivors_of_a_job_with_idle_workers_may_be_more_than_its_shards():
-    job = check({"workers": 3, "shards": 1, "shares": [0, 0, 1]}, where="test")
+    job = check({"workers": 3, "shards": 1, "shards_per_worker": [0, 0, 1]}, where="test")
     assert job.plan(2).counts == (1, 0)

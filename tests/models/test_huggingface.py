@@ -9,7 +9,7 @@ import torch
 from holdfast import models
 from holdfast.errors import JobError
 from holdfast.job.load import load
-from holdfast.job.models import Bert, Gpt2
+from holdfast.job.models import BertSpec, Gpt2Spec
 
 pytestmark = pytest.mark.slow
 
@@ -17,8 +17,8 @@ pytestmark = pytest.mark.slow
 @pytest.mark.parametrize(
     ("spec", "context", "published"),
     [
-        (Gpt2(name="gpt2", vocabulary=50257), 1024, 124_439_808),
-        (Bert(name="bert", vocabulary=30522), 512, 109_514_298),
+        (Gpt2Spec(name="gpt2", vocabulary=50257), 1024, 124_439_808),
+        (BertSpec(name="bert", vocabulary=30522), 512, 109_514_298),
     ],
     ids=["gpt2", "bert"],
 )
@@ -29,7 +29,7 @@ def test_the_published_network_has_as_many_parameters(spec, context, published):
     assert sum(p.numel() for p in model.parameters()) == published
 
 
-@pytest.mark.parametrize(("spec", "looks_ahead"), [(Gpt2, False), (Bert, True)])
+@pytest.mark.parametrize(("spec", "looks_ahead"), [(Gpt2Spec, False), (BertSpec, True)])
 def test_a_decoder_sees_what_was_and_an_encoder_what_comes_too(spec, looks_ahead):
     """By gradients: a masked position gets exactly zero, however a processor rounds the others."""
     pytest.importorskip("transformers")

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from holdfast import models
-from holdfast.job.models import Bert, Gpt, Gpt2, Resnet
+from holdfast.job.models import BertSpec, Gpt2Spec, GptSpec, ResnetSpec
 from holdfast.models.recompute import recompute
 
 TINY = {"width": 8, "heads": 2, "layers": 2, "dropout": 0.3}
@@ -14,12 +14,12 @@ TINY = {"width": 8, "heads": 2, "layers": 2, "dropout": 0.3}
 
 def resnet(name, **keys):
     torch.manual_seed(1)
-    spec = Resnet(name=name, width=2, **keys)
+    spec = ResnetSpec(name=name, width=2, **keys)
     return models.build(spec, shape=(3, 8, 8), classes=4), torch.randn(4, 3, 8, 8)
 
 
 def transformer(spec, **keys):
-    if spec is not Gpt:
+    if spec is not GptSpec:
         pytest.importorskip("transformers")
     torch.manual_seed(1)
     model = models.build_language_model(spec(name=spec.__name__.lower(), **TINY, **keys), context=6)
@@ -40,9 +40,9 @@ def trained_once(model, x):
     [
         (resnet, "resnet18"),
         (resnet, "resnet50"),
-        (transformer, Gpt),
-        pytest.param(transformer, Gpt2, marks=pytest.mark.slow),
-        pytest.param(transformer, Bert, marks=pytest.mark.slow),
+        (transformer, GptSpec),
+        pytest.param(transformer, Gpt2Spec, marks=pytest.mark.slow),
+        pytest.param(transformer, BertSpec, marks=pytest.mark.slow),
     ],
 )
 def test_gradients_and_buffers_are_the_same_with_and_without(build, kind):

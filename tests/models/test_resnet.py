@@ -5,7 +5,7 @@ import torch
 
 from holdfast import models
 from holdfast.job.load import load
-from holdfast.job.models import Resnet
+from holdfast.job.models import ResnetSpec
 
 
 @pytest.mark.parametrize(
@@ -13,7 +13,7 @@ from holdfast.job.models import Resnet
 )
 def test_the_published_network_has_as_many_parameters(name, published):
     with torch.device("meta"):
-        model = models.build(Resnet(name=name, stem="large"), shape=(3, 224, 224), classes=1000)
+        model = models.build(ResnetSpec(name=name, stem="large"), shape=(3, 224, 224), classes=1000)
         assert sum(p.numel() for p in model.parameters()) == published
         assert model(torch.zeros(2, 3, 224, 224)).shape == (2, 1000)
         assert model.stages(model.stem(torch.zeros(2, 3, 224, 224))).shape[2:] == (7, 7)
@@ -22,7 +22,7 @@ def test_the_published_network_has_as_many_parameters(name, published):
 @pytest.mark.parametrize("name", ["resnet18", "resnet50"])
 def test_the_small_stem_leaves_small_images_room(name):
     with torch.device("meta"):
-        model = models.build(Resnet(name=name, width=8), shape=(1, 32, 32), classes=10)
+        model = models.build(ResnetSpec(name=name, width=8), shape=(1, 32, 32), classes=10)
         assert model.stem(torch.zeros(2, 1, 32, 32)).shape == (2, 8, 32, 32)
         assert model(torch.zeros(2, 1, 32, 32)).shape == (2, 10)
 

@@ -12,7 +12,9 @@ import holdfast
 from holdfast.observe import history
 
 SOURCES = Path(holdfast.__file__).parent
-COMPOSED = {"engines/supervision.py": ["agent-exited", "coordinator-exited", "fork-server-exited"]}
+COMPOSED = {
+    "engines/process_supervisor.py": ["agent-exited", "coordinator-exited", "fork-server-exited"]
+}
 KILLED = "was killed by SIGKILL"
 EVENTS = [
     {"time_unix_s": 100.0, "event": "run-started", "workers": 2},
@@ -27,9 +29,9 @@ EVENTS = [
 ]  # fmt: skip
 RECEIPT = {
     "number": 1, "time_unix_s": 102.75, "outcome": "recovered",
-    "causes": [{"who": "rank 1", "rank": 1, "what": KILLED, "on_purpose": "", "stack": []}],
+    "causes": [{"who": "rank 1", "rank": 1, "what": KILLED, "injected_fault": "", "stack": []}],
     "step": 5, "ended": [], "halted": [0], "seconds": {"forked": 0.25}, "total_s": 0.25,
-    "checkpoint": None, "steps_again": 0, "samples_again": 0,
+    "checkpoint": None, "recomputed_steps": 0, "recomputed_samples": 0,
 }  # fmt: skip
 
 
@@ -61,9 +63,18 @@ def test_the_time_begins_anew_where_a_run_is_resumed():
     [
         ({"event": "run-ended", "status": "finished", "steps": 9}, "has finished, with 9 steps"),
         ({"event": "run-ended", "status": "stopped"}, "the run has stopped"),
-        ({"event": "fault", "kind": "kill", "rank": 1, "step": 12}, "kill, rank 1, after step 12"),
-        ({"event": "fault", "kind": "agent", "step": 0}, "struck on purpose: agent, after step 0"),
-        ({"event": "fault", "kind": "stop", "rank": 0, "after_s": 1.5}, "on purpose: stop, rank 0"),
+        (
+            {"event": "fault-injected", "kind": "kill", "rank": 1, "step": 12},
+            "kill, rank 1, after step 12",
+        ),
+        (
+            {"event": "fault-injected", "kind": "agent", "step": 0},
+            "struck on purpose: agent, after step 0",
+        ),
+        (
+            {"event": "fault-injected", "kind": "stop", "rank": 0, "after_s": 1.5},
+            "on purpose: stop, rank 0",
+        ),
     ],
 )
 def test_what_is_not_known_of_an_event_is_left_out(event, words):
@@ -101,7 +112,7 @@ def events(tmp_path):
     (tmp_path / "runs" / "old" / "events.jsonl").touch()
     path = tmp_path / "runs" / "new"
     (path / "events.jsonl").write_text("".join(f"{json.dumps(event)}\n" for event in EVENTS))
-    (path / "receipts.jsonl").write_text(f"{json.dumps(RECEIPT)}\n")
+    (path / "recoveries.jsonl").write_text(f"{json.dumps(RECEIPT)}\n")
 
     def run(*words):
         command = [sys.executable, "-m", "holdfast", "events", *words]

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.observe import recovery_reports
-from holdfast.observe.recovery_tracker import Reckoning
+from holdfast.observe.recovery_tracker import RecoveryTracker
 
 LOGS = Path("run/logs")
 
@@ -49,7 +49,7 @@ def run_of(workers, steps):
 def reckon(entries, steps=(), workers=4, done=5):
     """The receipts of a run of 5 steps, to which those things happened then."""
     events, before = run_of(workers, done)
-    return Reckoning().see([*events, *entries], [*before, *steps])
+    return RecoveryTracker().see([*events, *entries], [*before, *steps])
 
 
 def test_a_worker_that_is_replaced():
@@ -74,7 +74,7 @@ def test_a_script_that_begins_anew_has_steps_of_its_own():
         started(6.3, 0, pid=200),
     ]
     release = generation(6.4, 2, [0, 1], at_step=0, restored=True)
-    [receipt] = Reckoning(tells_steps=False).see([*events, *went, release], [])
+    [receipt] = RecoveryTracker(tells_steps=False).see([*events, *went, release], [])
     assert recovery_reports.text(receipt, LOGS).splitlines() == [
         "── receipt 1 ── rank 1 was killed by SIGKILL",
         "   others  rank 0 had to end because of that",
@@ -94,7 +94,7 @@ def test_a_blow_on_purpose_is_named_and_timed_from_there():
         ],
         [step(6.7, 6)],
     )
-    assert [cause.on_purpose for cause in receipt.causes] == ["kill", ""]
+    assert [cause.injected_fault for cause in receipt.causes] == ["kill", ""]
     assert dict(receipt.seconds) == {"found": 0.1, "all ready": 0.3, "next step": 0.3}
     assert receipt.total_s == 0.7
     told = recovery_reports.text(receipt, LOGS).splitlines()
@@ -119,7 +119,7 @@ def test_of_a_crash_with_three_victims_only_the_culprit_is_named(victims):
     [receipt] = reckon([killed(6.1, 1), *victims, *anew, release], [step(6.7, 5, samples=20)])
     assert [cause.who for cause in receipt.causes] == ["rank 1"]
     assert (receipt.ended, receipt.halted) == ((0, 2, 3), ())
-    assert (receipt.checkpoint, receipt.steps_again, receipt.samples_again) == (4, 1, 20)
+    assert (receipt.checkpoint, receipt.recomputed_steps, receipt.recomputed_samples) == (4, 1, 20)
 
 
 def test_what_is_killed_from_outside_in_a_recovery_is_a_cause_and_so_is_who_was_forked_in_it():
@@ -166,7 +166,7 @@ def test_a_lost_host_takes_its_workers_along_and_the_fork_server_its_agent():
     assert [cause.who for cause in receipt.causes] == ["fork-server"]
     assert " the fork server was killed by SIGKILL" in recovery_reports.text(receipt, LOGS)
     assert (receipt.ended, receipt.checkpoint) == ((0, 1, 2, 3), 2)
-    assert (receipt.steps_again, receipt.samples_again) == (3, 60)
+    assert (receipt.recomputed_steps, receipt.recomputed_samples) == (3, 60)
     assert recovery_reports.text(receipt, LOGS).splitlines()[3:] == [
         "   from    the checkpoint of step 2",
         "   again   3 steps, 60 samples",
@@ -176,7 +176,7 @@ def test_a_lost_host_takes_its_workers_along_and_the_fork_server_its_agent():
 def test_a_refused_checkpoint_shows_in_the_step_from_which_all_went_on():
     release = generation(6.5, 2, [0, 1, 2, 3], at_step=4, reached=5, restored=True)
     [receipt] = reckon([killed(6.1, 1), release], [step(6.7, 1)])
-    assert (receipt.checkpoint, receipt.steps_again) == (0, 5)
+    assert (receipt.checkpoint, receipt.recomputed_steps) == (0, 5)
     assert "   from    the start" in recovery_reports.text(receipt, LOGS)
 
 
@@ -198,7 +198,7 @@ def test_nobody_is_called_away_for_a_coordinator():
     [receipt] = reckon(
         [
             event(6.1, "coordinator-exited", pid=1, status=-9, cause="was killed by SIGKILL"),
-            event(6.9, "coordinator-back", generation=1),
+            event(6.9, "coordinator-recovered", generation=1),
         ],
         [step(6.5, 6), step(7, 7)],
     )
@@ -261,8 +261,8 @@ def test_it_does_not_matter_in_which_portions_things_are_seen():
     events, steps = run_of(4, 5)
     events += [killed(6.1, 1), started(6.2, 1, 200), generation(6.4, 2, [0, 1, 2, 3], at_step=5)]
     steps += [step(6.7, 6), step(6.8, 7)]
-    whole = Reckoning(number=3).see(events, steps)
-    bit_by_bit, found = Reckoning(number=3), []
+    whole = RecoveryTracker(number=3).see(events, steps)
+    bit_by_bit, found = RecoveryTracker(number=3), []
     for each in events:
         found += bit_by_bit.see([each], [line for line in steps if line["time_unix_s"] < 6.5])
         assert not found
@@ -300,9 +300,9 @@ def test_a_blow_that_is_told_of_after_the_loss_is_known_as_that_and_serves_once(
     entries = [
         event(6.1, "coordinator-exited", pid=1, status=-9, cause="was killed by SIGKILL"),
         event(6.2, "fault", kind="coordinator", step=5),
-        event(6.9, "coordinator-back", generation=1),
+        event(6.9, "coordinator-recovered", generation=1),
         event(7.1, "coordinator-exited", pid=2, status=-9, cause="was killed by SIGKILL"),
-        event(7.9, "coordinator-back", generation=1),
+        event(7.9, "coordinator-recovered", generation=1),
     ]
     first, second = reckon(entries, [step(6.5, 6), step(7, 7)])
-    assert [each.causes[0].on_purpose for each in (first, second)] == ["coordinator", ""]
+    assert [each.causes[0].injected_fault for each in (first, second)] == ["coordinator", ""]

@@ -154,7 +154,7 @@ def in_callback(session):
 
 def scheduler_among_others(session):
     model, optimizer = session.attach(net, lambda p: torch.optim.SGD(p, lr=0.1))
-    first = session.keep("first", lr_scheduler.ExponentialLR(optimizer, 0.9))
+    first = session.register("first", lr_scheduler.ExponentialLR(optimizer, 0.9))
     others = {"plateau": lr_scheduler.ReduceLROnPlateau, "steps": lr_scheduler.StepLR}
     second = others[session.job.params["what"]](optimizer, *session.job.params["arguments"])
     session.on_commit(lambda: (first.step(), second.step(session.loss)))
@@ -178,7 +178,7 @@ class Schedules:
 
 def schedulers_in_an_object(session):
     model, optimizer = session.attach(net, lambda p: torch.optim.SGD(p, lr=0.1))
-    schedules = session.keep("schedules", Schedules(optimizer))
+    schedules = session.register("schedules", Schedules(optimizer))
     session.on_commit(lambda: [each.step() for each in schedules.parts])
     for shard in session.shards(DATA, epochs=2):
         die_once(session, shard)
@@ -200,7 +200,7 @@ def scheduled(session):
 def in_loop(session):
     """Writes to a tensor of the state once for each shard."""
     model, optimizer = session.attach(net, lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9))
-    average = session.keep("average", torch.optim.swa_utils.AveragedModel(model))
+    average = session.register("average", torch.optim.swa_utils.AveragedModel(model))
     for shard in session.shards(DATA, epochs=1):
         session.backward(F.cross_entropy(model(shard.x), shard.y))
         with torch.no_grad():
@@ -225,7 +225,7 @@ class Large:
 
 def keeping_too_much(session):
     model, _ = session.attach(net, lambda p: torch.optim.SGD(p, lr=0.1))
-    session.keep("statistics", Large())
+    session.register("statistics", Large())
     for shard in session.shards(DATA, epochs=1):
         session.backward(F.cross_entropy(model(shard.x), shard.y))
 
@@ -233,7 +233,7 @@ def keeping_too_much(session):
 def after_the_loop(session):
     """Changes what it can after the loop over shards, where one worker dies."""
     model, _ = session.attach(net, lambda p: torch.optim.SGD(p, lr=0.1))
-    kept = session.keep("average", torch.optim.swa_utils.AveragedModel(model, use_buffers=True))
+    kept = session.register("average", torch.optim.swa_utils.AveragedModel(model, use_buffers=True))
     session.on_commit(lambda: kept.update_parameters(model))
     for shard in session.shards(DATA, epochs=1):
         session.backward(F.cross_entropy(model(shard.x), shard.y))
@@ -275,7 +275,7 @@ def mode_of_a_kept_module(session):
         return nn.Sequential(*layers, nn.Dropout(0.5))
 
     model, _ = session.attach(with_dropout, lambda p: torch.optim.SGD(p, lr=0.1))
-    teacher = session.keep("teacher", torch.optim.swa_utils.AveragedModel(model))
+    teacher = session.register("teacher", torch.optim.swa_utils.AveragedModel(model))
 
     def change():
         teacher.update_parameters(model)
@@ -294,7 +294,7 @@ def overwriting(session):
     """Copies the model to a target every few steps, or masks weights after each; a bit flips."""
     params = session.job.params
     model, _ = session.attach(net, lambda p: torch.optim.SGD(p, lr=0.1))
-    target = session.keep("target", net()).eval()
+    target = session.register("target", net()).eval()
     target.load_state_dict(model.state_dict())
     mask = (torch.arange(model[0].weight.numel()) % 2).view_as(model[0].weight)
 

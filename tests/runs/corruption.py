@@ -43,7 +43,7 @@ def try_one(folder, seed, whole):
     name, _, step = mark.read_text().partition(" ")
     events = [json.loads(line) for line in (folder / "run/events.jsonl").read_text().splitlines()]
     lost = [e for e in events if e["event"] == "worker-exited" and e["loss"]]
-    back = [e for e in events if e["event"] == "generation"][1:]
+    back = [e for e in events if e["event"] == "generation-started"][1:]
     told = f"{workers} workers, {name} after step {step}"
     if found.weights_sha256 != whole:
         return "other weights", told

@@ -13,7 +13,7 @@ from sample_tasks import Points, adamw
 from torch import nn
 
 from faults import is_first, wrap
-from holdfast.transport.shared_memory import Meeting
+from holdfast.transport.shared_memory import BarrierTag
 
 PAUSES_S = {"sleep": 600, "nap": 3}
 SIGNALS = {
@@ -124,7 +124,7 @@ def arm(session, fault):
 
     def strike(arguments):
         member = session._member
-        if fault["how"] == "wrong sum" and arguments[1] is not Meeting.ROOT:
+        if fault["how"] == "wrong sum" and arguments[1] is not BarrierTag.ROOT:
             return
         done = member.progress.step
         here = done == fault["step"] if "step" in fault else 0 < done <= fault["until"]
@@ -140,7 +140,7 @@ def arm(session, fault):
                 arguments[0]._parameters[0].grad[0, 0] = float(fault.get("value", "nan"))
             elif fault["how"] == "wrong sum":
                 member.stepper._reducer._norms[-1] = float("nan")
-            elif fault["how"] == "damage":
+            elif fault["how"] == "corrupt-checkpoint":
                 part = next(Path(fault["path"]).glob("part-0-*"))
                 part.write_bytes(part.read_bytes()[:-8] + b"damaged!")
             else:

@@ -222,7 +222,7 @@ def soak(forks, folder, *, seed, steps, faults):
         "struck": dict(storm.struck),
         "seconds": round(time.monotonic() - began, 1),
         "generations": sum(
-            event["event"] == "generation"
+            event["event"] == "generation-started"
             for event in lines.read(folder / "disturbed" / "events.jsonl")
         ),
         "held_early_and_last": [[asdict(each) for each in held] for held in (early, last)],

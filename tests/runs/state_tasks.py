@@ -80,9 +80,11 @@ def keeping(session):
     """Trains with an optimizer, a scheduler and an average, and counts its steps."""
     params = session.job.params
     model, optimizer = session.attach(net, OPTIMIZERS[params.get("optimizer", "sgd")])
-    average = session.keep("average", torch.optim.swa_utils.AveragedModel(model, use_buffers=True))
+    average = session.register(
+        "average", torch.optim.swa_utils.AveragedModel(model, use_buffers=True)
+    )
     scheduler = SCHEDULERS[params.get("scheduler", "exponential")](optimizer)
-    session.keep("scheduler", scheduler)
+    session.register("scheduler", scheduler)
     session.state.setdefault("steps", [])
 
     def after_commit():
@@ -184,13 +186,13 @@ def lazy_buffer(session):
 def kept_late(session):
     model, _ = _trained(session)
     for shard in session.shards(DATA, epochs=1):
-        session.keep("average", torch.optim.swa_utils.AveragedModel(model))
+        session.register("average", torch.optim.swa_utils.AveragedModel(model))
         session.backward(F.cross_entropy(model(shard.x), shard.y))
 
 
 def kept_function(session):
     _trained(session)
-    session.keep("function", print)
+    session.register("function", print)
     session.evaluate(DATA, measured)
     for shard in session.shards(DATA, epochs=1):
         session.backward(shard.x.sum())
@@ -240,7 +242,9 @@ def flipping_at_checkpoint(session):
 
     wrap("holdfast.worker.recorder:write_part", params["when"], flip)
     if "dies" in params:
-        wrap("holdfast.worker.checks.replica_checker:Comparison._first_difference", "before", die)
+        wrap(
+            "holdfast.worker.checks.replica_checker:ReplicaChecker._first_difference", "before", die
+        )
     model, _ = _trained(session, lambda p: torch.optim.AdamW(p, lr=1e-3))
     for shard in session.shards(DATA, epochs=6):
         session.backward(F.cross_entropy(model(shard.x), shard.y))

@@ -11,10 +11,10 @@ import uuid
 import pytest
 
 from conftest import SMALL, events_of, holdfast_processes, metrics_of, sampled, wait_until
-from holdfast.engines.launch_options import Setting
+from holdfast.engines.launch_options import LaunchOptions
 from holdfast.engines.train import run_job
 from holdfast.errors import CheckpointError, HoldfastError, JobError, NonFiniteError
-from holdfast.faults.fault_injector import Storm
+from holdfast.faults.fault_injector import FaultInjector
 from holdfast.faults.plan import planned
 from holdfast.faults.target import Target
 from holdfast.job import load
@@ -54,8 +54,8 @@ def weather(forks, tmp_path):
 
     def run(*flags, name="run", resume=False, seed=None, num_random=0, **keys):
         job = load.check({**SMALL, **KEYS, **keys}, where="test")
-        storm = Storm(planned_of(*flags, seed=seed, num_random=num_random), job)
-        setting = Setting(forks=forks, beside=storm.beside)
+        storm = FaultInjector(planned_of(*flags, seed=seed, num_random=num_random), job)
+        setting = LaunchOptions(forks=forks, sidecar=storm.running)
         result = run_job(job, setting, run_dir=tmp_path / name, resume=resume)
         return result.as_dict(), storm
 
@@ -68,8 +68,10 @@ def named(run_dir, name):
 
 def blamed(run_dir):
     """Whom the receipts of a run blame, and what they say was on purpose."""
-    receipts = lines.read(run_dir / "receipts.jsonl")
-    return [(cause["who"], cause["on_purpose"]) for each in receipts for cause in each["causes"]]
+    receipts = lines.read(run_dir / "recoveries.jsonl")
+    return [
+        (cause["who"], cause["injected_fault"]) for each in receipts for cause in each["causes"]
+    ]
 
 
 @pytest.mark.parametrize("flag", sampled(["kill", "stop", "exit", "raise", "slow"], 0))
@@ -116,15 +118,15 @@ def test_damage_shows_when_the_checkpoint_is_needed_and_is_passed_over(
     weather, undisturbed, tmp_path
 ):
     checkpoint = {"every_steps": 4, "keep": 9}
-    result, storm = weather("damage:step=9", "agent:step=9", checkpoint=checkpoint)
+    result, storm = weather("corrupt-checkpoint:step=9", "agent:step=9", checkpoint=checkpoint)
     assert result["weights_sha256"] == undisturbed(KEYS["epochs"])
-    assert [struck.fault.kind for struck in storm.struck] == ["damage", "agent"]
-    refused = named(tmp_path / "run", "checkpoint-refused")
+    assert [struck.fault.kind for struck in storm.struck] == ["corrupt-checkpoint", "agent"]
+    refused = named(tmp_path / "run", "checkpoint-rejected")
     if refused:
         assert {event["rank"] for event in refused} == {0, 1}
         assert {event["directory"].rpartition("/")[2] for event in refused} == {"step-00000008"}
     else:  # the coordinator had not yet verified it, and was first
-        (damaged,) = named(tmp_path / "run", "checkpoint-damaged")
+        (damaged,) = named(tmp_path / "run", "checkpoint-corrupt")
         assert damaged["step"] == 8
 
 
@@ -250,18 +252,20 @@ def test_a_full_disk_at_the_end_is_the_error_of_the_run(weather, tmp_path):
 
 @pytest.mark.soak
 def test_an_error_of_the_storm_is_raised_once_the_run_has_ended(train, tmp_path):
-    storm = Storm(planned_of("kill:step=5"), load.check({**SMALL, **KEYS}, where="test"))
+    storm = FaultInjector(planned_of("kill:step=5"), load.check({**SMALL, **KEYS}, where="test"))
     run_dir, elsewhere = tmp_path / "run", tmp_path / "elsewhere"
     failed = pytest.raises(HoldfastError, match=r"the storm has ended: .*elsewhere.*; the run went")
-    with failed, storm.beside(elsewhere):  # is not there
+    with failed, storm.running(elsewhere):  # is not there
         result = train(run_dir=run_dir, **KEYS)
     assert result["steps"] == STEPS
 
 
 def test_a_run_whose_storm_fails_keeps_its_result(forks, tmp_path):
     job = load.check({**SMALL, "epochs": 1}, where="test")
-    storm = Storm(planned_of("kill:step=5"), job)
-    setting = Setting(forks=forks, beside=lambda run_dir: storm.beside(run_dir / "elsewhere"))
+    storm = FaultInjector(planned_of("kill:step=5"), job)
+    setting = LaunchOptions(
+        forks=forks, sidecar=lambda run_dir: storm.running(run_dir / "elsewhere")
+    )
     with pytest.raises(HoldfastError, match="the storm has ended"):
         run_job(job, setting, run_dir=tmp_path / "run", resume=False)
     assert json.loads((tmp_path / "run" / "result.json").read_text())["status"] == "finished"

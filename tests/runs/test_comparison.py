@@ -6,10 +6,10 @@ import pytest
 from test_user_state import own
 
 from conftest import SMALL, TASKS, events_of, sampled
-from holdfast.engines.launch_options import Setting
+from holdfast.engines.launch_options import LaunchOptions
 from holdfast.engines.train import run_job
 from holdfast.errors import JobError, WorkerFailed
-from holdfast.faults.fault_injector import Storm
+from holdfast.faults.fault_injector import FaultInjector
 from holdfast.faults.plan import Fault, FaultPlan
 from holdfast.job import load
 
@@ -35,7 +35,7 @@ def test_an_altered_weight_is_found_before_a_checkpoint_and_undone(train, tmp_pa
         assert "than every other rank" in first["cause"]
     else:
         assert "one of which is wrong" in first["cause"]
-    generations = [e for e in events_of(tmp_path / "run") if e["event"] == "generation"]
+    generations = [e for e in events_of(tmp_path / "run") if e["event"] == "generation-started"]
     assert (generations[1]["restored"], generations[1]["step"]) == (True, 4)
 
 
@@ -48,7 +48,7 @@ def test_a_bit_that_flips_at_a_checkpoint_is_not_committed(train, tmp_path, when
     assert broken["weights_sha256"] == whole["weights_sha256"]
     (first, *_) = lost(tmp_path / "run")
     assert "differs after step 8" in first["cause"]
-    generations = [e for e in events_of(tmp_path / "run") if e["event"] == "generation"]
+    generations = [e for e in events_of(tmp_path / "run") if e["event"] == "generation-started"]
     assert (generations[1]["restored"], generations[1]["step"]) == (True, 4)
 
 
@@ -97,9 +97,9 @@ def test_flipped_bits_of_any_kind_do_not_stay(train, forks, tmp_path, workers):
     keys = {**SMALL, "epochs": 6, "workers": workers, "checkpoint": {"every_steps": 10}}
     job = load.check(keys, where="test")
     for seed in range(3):
-        plan = FaultPlan(seed=seed, faults=(Fault(kind="corrupt"),))
-        storm, run_dir = Storm(plan, job), tmp_path / str(seed)
-        setting = Setting(forks=forks, beside=storm.beside)
+        plan = FaultPlan(seed=seed, faults=(Fault(kind="corrupt-replica"),))
+        storm, run_dir = FaultInjector(plan, job), tmp_path / str(seed)
+        setting = LaunchOptions(forks=forks, sidecar=storm.running)
         result = run_job(job, setting, run_dir=run_dir, resume=False)
         assert not storm.missed
         assert result.weights_sha256 == whole["weights_sha256"]
@@ -132,9 +132,9 @@ def test_a_wrong_replica_is_told_from_wrong_arithmetic(train, tmp_path, workers)
 def test_the_last_good_replica_may_be_lost_by_an_exception(train, forks, tmp_path):
     whole = train(epochs=6)
     job = load.check({**SMALL, "epochs": 6, "workers": 2}, where="test")
-    faults = (Fault(kind="corrupt", step=22, rank=1), Fault(kind="raise", step=25, rank=0))
-    storm = Storm(FaultPlan(seed=0, faults=faults), job)
-    setting = Setting(forks=forks, beside=storm.beside)
+    faults = (Fault(kind="corrupt-replica", step=22, rank=1), Fault(kind="raise", step=25, rank=0))
+    storm = FaultInjector(FaultPlan(seed=0, faults=faults), job)
+    setting = LaunchOptions(forks=forks, sidecar=storm.running)
     result = run_job(job, setting, run_dir=tmp_path / "run", resume=False)
     assert result.weights_sha256 == whole["weights_sha256"]
     assert any(each["cause"].startswith("found that the lost") for each in lost(tmp_path / "run"))

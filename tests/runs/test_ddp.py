@@ -29,8 +29,8 @@ def losses(run_dir):
     sampled(
         [
             {"workers": 2},
-            {"workers": 2, "shares": [7, 1]},
-            {"workers": 3, "shares": [5, 0, 3]},
+            {"workers": 2, "shards_per_worker": [7, 1]},
+            {"workers": 3, "shards_per_worker": [5, 0, 3]},
             {"workers": 4, "clip_norm": 0.3},
         ],
         2,
@@ -46,7 +46,7 @@ def test_uneven_batches_are_weighted_by_their_samples(train, tmp_path, keys):
 
 def test_a_worker_without_samples_takes_part(train, tmp_path):
     keys = PLAIN | {"batch": 300, "epochs": 2}  # the last 237 leave the last two of eight empty
-    train(run_dir=tmp_path / "tree", workers=4, shards=8, shares=[2, 2, 2, 2], **keys)
+    train(run_dir=tmp_path / "tree", workers=4, shards=8, shards_per_worker=[2, 2, 2, 2], **keys)
     train(run_dir=tmp_path / "ddp", workers=4, shards=8, sync="ddp", **keys)
     assert losses(tmp_path / "ddp") == pytest.approx(losses(tmp_path / "tree"), rel=1e-4)
 

@@ -18,8 +18,8 @@ SHORT = ["digits", "epochs=2", "batch=128", "model={name: mlp, hidden: [16]}"]
 
 
 FAULTS = [
-    "kill", "stop", "exit", "raise", "slow", "nan", "flip", "corrupt",
-    "coordinator", "agent", "disk-full", "damage",
+    "kill", "stop", "exit", "raise", "slow", "nan", "flip", "corrupt-replica",
+    "coordinator", "agent", "disk-full", "corrupt-checkpoint",
 ]  # fmt: skip
 
 
@@ -41,7 +41,7 @@ def test_a_job_of_ours_passes_every_fault(tmp_path, policy):
 
 @pytest.mark.soak
 def test_a_job_of_ours_passes_some_faults(tmp_path):
-    few = ["kill", "slow", "damage"]
+    few = ["kill", "slow", "corrupt-checkpoint"]
     check_job_of_ours(tmp_path, "shrink", few, "--faults", ",".join(few))
 
 
@@ -61,11 +61,11 @@ def check_job_of_ours(tmp_path, policy, faults, *flags):
 
 
 def test_a_job_of_ours_passes_in_other_worlds(tmp_path):
-    words = ("--worlds", "--faults", "kill", "--policies", "replace", "--seed", "3")
+    words = ("--vary-workers", "--faults", "kill", "--policies", "replace", "--seed", "3")
     done, report = drill(*SHORT, "workers=2", *words, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     *worlds, fault = report["trials"]
-    tried = [(trial["world"]["workers"], trial["world"]["shares"]) for trial in worlds]
+    tried = [(trial["world"]["workers"], trial["world"]["shards_per_worker"]) for trial in worlds]
     assert tried[:2] == [(1, None), (3, None)]
     ((workers, shares),) = tried[2:]
     assert (workers, sum(shares)) == (2, 8)
@@ -79,7 +79,7 @@ def test_a_job_of_ours_passes_in_other_worlds(tmp_path):
 def test_a_job_whose_weights_depend_on_the_workers_fails(tmp_path):
     job = {"task": f"{TASKS}:counting_workers", "workers": 2, "shards": 4, "batch": 20}
     (tmp_path / "odd.yaml").write_text(json.dumps(job))
-    words = ("--worlds", "--faults", "kill", "--policies", "replace")
+    words = ("--vary-workers", "--faults", "kill", "--policies", "replace")
     done, report = drill("odd.yaml", *words, cwd=tmp_path)
     assert done.returncode == 1
     assert (report["status"], report["deterministic"]) == ("failed", True)
@@ -138,7 +138,7 @@ def test_a_trial_with_other_weights_fails_and_its_run_is_kept(tmp_path):
         "other weights than the undisturbed run"
     ] * 2
     trial = report["trials"][0]
-    assert (tmp_path / trial["run_dir"] / "receipts.jsonl").exists()
+    assert (tmp_path / trial["run_dir"] / "recoveries.jsonl").exists()
     assert trial["run_dir"] in done.stderr
 
 
@@ -217,19 +217,19 @@ def test_a_signal_between_two_trials_ends_a_drill_too(tmp_path, forks):
             (
                 "nan would change the weights with sync=tree, numerics=exact and non_finite=skip; "
                 "try kill, stop, exit, raise, slow, corrupt, coordinator, agent, disk-full, "
-                "damage"
+                "corrupt-checkpoint"
             ),
         ),
         (
-            ["--worlds", "numerics=fast"],
+            ["--vary-workers", "numerics=fast"],
             (
-                "--worlds would change the weights with sync=tree and numerics=fast: "
+                "--vary-workers would change the weights with sync=tree and numerics=fast: "
                 "a worker's shards are one batch there"
             ),
         ),
         (
-            ["--worlds", "shards=1"],
-            "--worlds needs two shards or more, to have two workers share them",
+            ["--vary-workers", "shards=1"],
+            "--vary-workers needs two shards or more, to have two workers share them",
         ),
         (["--run", "."], ". is there already; name a new one with --run"),
     ],

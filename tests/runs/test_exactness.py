@@ -49,7 +49,7 @@ def for_uneven_plans(count):
     """Have a test see so many plans that are drawn at random."""
 
     def decorate(test):
-        given_plans = given(shares=uneven_shares(), ahead=st.sampled_from([0, 2]))
+        given_plans = given(shards_per_worker=uneven_shares(), ahead=st.sampled_from([0, 2]))
         checks = [HealthCheck.function_scoped_fixture]
         limits = settings(max_examples=count, deadline=None, suppress_health_check=checks)
         return limits(given_plans(test))
@@ -69,7 +69,7 @@ def test_weights_are_the_same_for_many_uneven_plans(train, reference, shares, ah
 
 
 def check_uneven_plan(train, reference, shares, ahead):
-    result = train(workers=len(shares), shares=shares, loader={"prefetch": ahead})
+    result = train(workers=len(shares), shards_per_worker=shares, loader={"prefetch": ahead})
     assert result["weights_sha256"] == reference["cnn"]
 
 
@@ -93,7 +93,7 @@ def test_another_seed_gives_other_weights(train, reference):
 
 def test_metrics_do_not_depend_on_the_workers_either(train, tmp_path):
     train(run_dir=tmp_path / "one", workers=1)
-    train(run_dir=tmp_path / "three", workers=3, shares=[0, 7, 1])
+    train(run_dir=tmp_path / "three", workers=3, shards_per_worker=[0, 7, 1])
     one, three = metrics_of(tmp_path / "one"), metrics_of(tmp_path / "three")
     for line in [*one, *three]:
         for clocked in ("seconds", "phases", "time_unix_s"):

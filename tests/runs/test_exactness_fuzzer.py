@@ -63,7 +63,7 @@ def test_a_case_in_a_file_is_run_with_its_kills_and_its_stop(tmp_path):
         recipe=Recipe(model="batch_norm", parts=("counter",), dropout=0.5),
         configurations=(
             Configuration(workers=2, kills=(Kill(rank=1, step=1, calls=100),)),
-            Configuration(workers=2, shares=(4, 0), stop_at=1, resume_workers=3),
+            Configuration(workers=2, shards_per_worker=(4, 0), stop_at=1, resume_workers=3),
         ),
     )
     (tmp_path / "case.yaml").write_text(dump(case))

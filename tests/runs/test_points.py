@@ -29,40 +29,40 @@ POINT = ("who", "at", "when", "which")
 START = [
     ("coordinator", "holdfast.coordinator.journal:Journal.__init__", "after", 1),
     ("coordinator", "holdfast.coordinator.server:Server._tell", "before", "Reported("),
-    ("coordinator", "holdfast.coordinator.journal:Journal.record", "after", "Opened("),
+    ("coordinator", "holdfast.coordinator.journal:Journal.append", "after", "Opened("),
     ("coordinator", "holdfast.coordinator.server:Server._send", "after", "<Stage.RUN"),
-    ("agent", "holdfast.launch.fork_client:Forks.await_ready", "before", 1),
-    ("agent", "holdfast.launch.fork_client:Forks.fork", "after", 1),
-    ("agent", "holdfast.agent.agent:Agent._release", "after", 1),
+    ("agent", "holdfast.launch.fork_client:ForkClient.await_ready", "before", 1),
+    ("agent", "holdfast.launch.fork_client:ForkClient.fork", "after", 1),
+    ("agent", "holdfast.agent.agent:Agent._resume_workers", "after", 1),
 ]
 RECOVERY = [
-    ("coordinator", "holdfast.coordinator.journal:Journal.record", "before", "Opened(generation=2"),
-    ("coordinator", "holdfast.coordinator.journal:Journal.record", "after", "Opened(generation=2"),
+    ("coordinator", "holdfast.coordinator.journal:Journal.append", "before", "Opened(generation=2"),
+    ("coordinator", "holdfast.coordinator.journal:Journal.append", "after", "Opened(generation=2"),
     ("coordinator", "shutil:rmtree", "after", ".tmp"),
     ("coordinator", "holdfast.coordinator.server:Server._send", "after", "2, stage=<Stage.RUN"),
-    ("agent", "holdfast.agent.agent:Agent._bury", "before", 1),
+    ("agent", "holdfast.agent.agent:Agent._on_worker_exit", "before", 1),
     ("agent", "holdfast.arena.memory:Arena.announce", "after", 2),
-    ("agent", "holdfast.launch.fork_client:Forks.fork", "after", 3),
-    ("agent", "holdfast.agent.agent:Agent._release", "before", 2),
+    ("agent", "holdfast.launch.fork_client:ForkClient.fork", "after", 3),
+    ("agent", "holdfast.agent.agent:Agent._resume_workers", "before", 2),
 ]
 COMMIT = [
-    ("holdfast.coordinator.checkpoints:Checkpoints.commit", "before", 1),
+    ("holdfast.coordinator.checkpoints:CheckpointStore.commit", "before", 1),
     ("pathlib:Path.open", "after", "manifest.json"),
     ("pathlib:Path.rename", "before", ".tmp"),
     ("pathlib:Path.rename", "after", ".tmp"),
     ("pathlib:Path.rename", "after", ".0.tmp"),
-    ("holdfast.coordinator.server:Server._send", "before", "verdict=Verdict("),
+    ("holdfast.coordinator.server:Server._send", "before", "checkpoint_result=Verdict("),
 ]
 PARTS = [
     ("holdfast.agent.agent:Agent._on_worker", "before", "Wrote("),
-    ("holdfast.wire.link:Link.say", "after", "Part(number="),
+    ("holdfast.wire.link:CoordinatorLink.say", "after", "Part(number="),
     ("holdfast.agent.agent:Agent._send_all", "before", "CheckpointDone("),
 ]
 END = [
-    ("coordinator", "holdfast.coordinator.journal:Journal.record", "before", "Ended("),
-    ("coordinator", "holdfast.coordinator.journal:Journal.record", "after", "Ended("),
+    ("coordinator", "holdfast.coordinator.journal:Journal.append", "before", "Ended("),
+    ("coordinator", "holdfast.coordinator.journal:Journal.append", "after", "Ended("),
     ("agent", "holdfast.agent.agent:Agent._on_worker", "before", "Finished("),
-    ("agent", "holdfast.wire.link:Link.say", "before", "finished=frozenset({0, 1})"),
+    ("agent", "holdfast.wire.link:CoordinatorLink.say", "before", "finished=frozenset({0, 1})"),
 ]
 OVER = [
     ("coordinator", "holdfast.coordinator.server:Server._tell", "before", "Disconnected("),
@@ -105,7 +105,7 @@ def strike(train, tmp_path, undisturbed, monkeypatch):
         events = events_of(path)
         kinds = {event["event"] for event in events}
         assert kinds.isdisjoint(
-            {"checkpoint-damaged", "checkpoint-failed", "checkpoint-refused", "worker-hung"}
+            {"checkpoint-corrupt", "checkpoint-failed", "checkpoint-rejected", "worker-hung"}
         )
         return events
 
@@ -123,7 +123,7 @@ def replaced(events):
 
 
 def generations(events):
-    return [event["step"] for event in events if event["event"] == "generation"]
+    return [event["step"] for event in events if event["event"] == "generation-started"]
 
 
 @pytest.mark.parametrize(POINT, sampled(START, 2, 5))

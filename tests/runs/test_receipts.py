@@ -23,7 +23,7 @@ FAULTY = {
     "batch": 20,
     "shards": 5,
     "workers": 4,
-    "hang_s": 1.0,
+    "hang_timeout_s": 1.0,
     "checkpoint": {"every_steps": 4},
 }
 A_SHARD = "holdfast.worker.step.tree:Stepper.begin_shard"
@@ -51,7 +51,7 @@ def receipts(train, tmp_path):
         with contextlib.suppress(HoldfastError):
             train(run_dir=path, controls=controls, **{**FAULTY, **keys})
         follower.watch()
-        kept = path / "receipts.jsonl"
+        kept = path / "recoveries.jsonl"
         lines = kept.read_text().splitlines() if kept.exists() else []
         return [json.loads(line) for line in lines], said
 
@@ -104,7 +104,11 @@ def test_who_was_lost_is_named_and_the_others_have_kept_what_they_had(struck, ho
     assert words.startswith(what)
     assert (receipt["ended"], receipt["halted"]) == ([], OTHERS)
     assert (receipt["outcome"], receipt["step"]) == ("recovered", 6)
-    assert (receipt["checkpoint"], receipt["steps_again"], receipt["samples_again"]) == (None, 0, 0)
+    assert (receipt["checkpoint"], receipt["recomputed_steps"], receipt["recomputed_samples"]) == (
+        None,
+        0,
+        0,
+    )
     assert list(receipt["seconds"]) == ["forked", "all ready", "next step"]
     assert sum(receipt["seconds"].values()) == pytest.approx(receipt["total_s"], abs=0.01)
     head, *_ = said.splitlines()
@@ -144,7 +148,7 @@ def test_two_workers_that_are_lost_at_once_are_both_named(struck):
 
 
 def test_a_death_in_a_recovery_belongs_to_its_receipt(struck):
-    seat = "holdfast.worker.membership.agent_link:Seat.await_release"
+    seat = "holdfast.worker.membership.agent_link:AgentLink.await_resume"
     second = {"at": seat, "when": "after", "step": 0, "generation": 2, "how": "raise"}
     receipt, _ = struck({"how": "kill"}, second)
     assert causes(receipt) == [
@@ -177,7 +181,7 @@ def test_in_a_crash_that_ends_everybody_only_the_culprit_is_named(struck, how, k
     assert [who for who, _ in causes(receipt)] == ["rank 1"]
     assert (receipt["ended"], receipt["halted"]) == (OTHERS, [])
     assert (receipt["outcome"], receipt["checkpoint"]) == ("recovered", 4)
-    assert (receipt["steps_again"], receipt["samples_again"]) == (2, 10 + 20)
+    assert (receipt["recomputed_steps"], receipt["recomputed_samples"]) == (2, 10 + 20)
     assert "others  ranks 0, 2 and 3 had to end because of that" in said
 
 
@@ -216,8 +220,8 @@ def test_the_loss_of_a_host_goes_back_and_says_how_far(receipts, tmp_path, who, 
     assert causes(receipt) == [(who, "was killed by SIGKILL")]
     assert (receipt["ended"], receipt["halted"]) == ([0, 1], [])
     assert receipt["checkpoint"] % 100 == 0
-    assert receipt["steps_again"] == receipt["step"] - receipt["checkpoint"] > 0
-    assert 0 < receipt["samples_again"] <= 64 * receipt["steps_again"]
+    assert receipt["recomputed_steps"] == receipt["step"] - receipt["checkpoint"] > 0
+    assert 0 < receipt["recomputed_samples"] <= 64 * receipt["recomputed_steps"]
     assert f" the {who.replace('-', ' ')} was killed by SIGKILL" in said[0]
     assert f"   from    the checkpoint of step {receipt['checkpoint']}" in said[0]
     assert "others  ranks 0 and 1 had to end because of that" in said[0]
@@ -227,6 +231,6 @@ def test_nobody_is_called_away_for_a_coordinator(receipts, tmp_path):
     found, said = receipts(kill(tmp_path / "run", "coordinator", 20), **LONG)
     [receipt] = found
     assert causes(receipt) == [("coordinator", "was killed by SIGKILL")]
-    assert (receipt["ended"], receipt["halted"], receipt["steps_again"]) == ([], [], 0)
+    assert (receipt["ended"], receipt["halted"], receipt["recomputed_steps"]) == ([], [], 0)
     assert list(receipt["seconds"]) == ["back"]
     assert "others  nobody was called away" in said[0]

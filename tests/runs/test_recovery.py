@@ -34,19 +34,19 @@ A_STEP = [
     ("holdfast.collectives.exact:TreeReducer.reduced", "before"),
     ("holdfast.collectives.exact:TreeReducer.scale_gradient", "before"),
     ("holdfast.collectives.exact:TreeReducer.scale_gradient", "after"),
-    ("holdfast.worker.step.tree:Stepper._take_over", "before"),
+    ("holdfast.worker.step.tree:Stepper._apply", "before"),
     ("holdfast.worker.step.tree:Stepper._update", "after"),
     ("holdfast.worker.step.tree:commit_step", "before"),
     ("holdfast.worker.step.tree:commit_step", "after"),
 ]
 BETWEEN_STEPS = [
-    ("holdfast.worker.recorder:Journal.step", "before"),
-    ("holdfast.worker.recorder:Journal.step", "after"),
+    ("holdfast.worker.recorder:Recorder.step", "before"),
+    ("holdfast.worker.recorder:Recorder.step", "after"),
     ("holdfast.worker.evaluation:Evaluator.evaluate", "before"),
     ("holdfast.worker.evaluation:_sum", "before"),
     ("holdfast.worker.evaluation:Evaluator.evaluate", "after"),
-    ("holdfast.worker.recorder:Journal.evaluation", "before"),
-    ("holdfast.worker.recorder:Journal.evaluation", "after"),
+    ("holdfast.worker.recorder:Recorder.evaluation", "before"),
+    ("holdfast.worker.recorder:Recorder.evaluation", "after"),
     ("holdfast.worker.membership.member:Member.save", "before"),
     ("holdfast.worker.recorder:write_part", "after"),
     ("holdfast.worker.recorder:await_commit", "before"),
@@ -56,23 +56,23 @@ BETWEEN_STEPS = [
     ("holdfast.worker.membership.member:Member.result", "after"),
 ]
 RECOVERY = [
-    ("holdfast.worker.membership.agent_link:Seat.await_release", "before"),
-    ("holdfast.worker.membership.agent_link:Seat.await_release", "after"),
-    ("holdfast.worker.membership.attach:Assembly.meet", "before"),
-    ("holdfast.worker.membership.attach:Assembly.meet", "after"),
-    ("holdfast.worker.membership.state_transfer:Handover.bring_together", "before"),
-    ("holdfast.worker.membership.state_transfer:Handover.bring_together", "after"),
-    ("holdfast.worker.recorder:Journal.take_up", "before"),
-    ("holdfast.worker.step.tree:Stepper.share_out", "before"),
-    ("holdfast.worker.step.tree:Stepper.share_out", "after"),
+    ("holdfast.worker.membership.agent_link:AgentLink.await_resume", "before"),
+    ("holdfast.worker.membership.agent_link:AgentLink.await_resume", "after"),
+    ("holdfast.worker.membership.attach:AttachedModel.meet", "before"),
+    ("holdfast.worker.membership.attach:AttachedModel.meet", "after"),
+    ("holdfast.worker.membership.state_transfer:StateTransfer.transfer", "before"),
+    ("holdfast.worker.membership.state_transfer:StateTransfer.transfer", "after"),
+    ("holdfast.worker.recorder:Recorder.take_up", "before"),
+    ("holdfast.worker.step.tree:Stepper.assign_shards", "before"),
+    ("holdfast.worker.step.tree:Stepper.assign_shards", "after"),
 ]
 GIVING = [
-    ("holdfast.worker.membership.state_transfer:Handover._write_letter", "after"),
-    ("holdfast.worker.membership.state_transfer:Handover._stage", "after"),
+    ("holdfast.worker.membership.state_transfer:StateTransfer._write_header", "after"),
+    ("holdfast.worker.membership.state_transfer:StateTransfer._stage", "after"),
 ]
 TAKING = [
-    ("holdfast.worker.membership.state_transfer:Handover._take", "before"),
-    ("holdfast.worker.membership.state_transfer:Handover._take", "after"),
+    ("holdfast.worker.membership.state_transfer:StateTransfer._take", "before"),
+    ("holdfast.worker.membership.state_transfer:StateTransfer._take", "after"),
 ]
 FIRST = {
     "at": "holdfast.worker.step.tree:Stepper._update",
@@ -124,7 +124,7 @@ def assert_only_struck_workers_ended(run_dir, faults):
     fatal = [fault for fault in faults if fault["how"] != "nap"]
     struck = [fault["rank"] for fault in fatal if Path(fault["mark"]).exists()]
     assert sorted(event["rank"] for event in lost) == sorted(struck)
-    generations = [e for e in events_of(run_dir) if e["event"] == "generation"]
+    generations = [e for e in events_of(run_dir) if e["event"] == "generation-started"]
     assert len(generations) <= 1 + 2 * len(lost)  # a shrunk world grows once more
 
 
@@ -163,7 +163,7 @@ def test_a_death_of_the_last_who_has_the_state_goes_back_to_the_checkpoint(strik
 
 
 def test_a_worker_that_lost_its_initial_values_is_replaced_and_not_counted_as_a_failure(strike):
-    at = "holdfast.worker.membership.state_transfer:Handover._write_letter"
+    at = "holdfast.worker.membership.state_transfer:StateTransfer._write_header"
     second = {"at": at, "when": "after", "rank": 1, "until": 3, "generation": 2, "how": "kill"}
     assert strike(FIRST, second, restarts={"limit": 2}) == [True, True]
 
@@ -280,7 +280,7 @@ def test_a_stopped_worker_is_replaced_wherever_it_was(strike, tmp_path, at, step
 
 def test_code_that_does_nothing_for_too_long_is_held_to_hang(strike, tmp_path):
     fault = {"at": "holdfast.worker.step.tree:Stepper.backward", "when": "before", "how": "sleep"}
-    assert strike({**fault, "rank": 1, "step": 3}, hang_s=1.5) == [True]
+    assert strike({**fault, "rank": 1, "step": 3}, hang_timeout_s=1.5) == [True]
     hung = [event for event in events_of(tmp_path / "run") if event["event"] == "worker-hung"]
     assert [event["rank"] for event in hung] == [1]
 
@@ -289,7 +289,7 @@ def test_a_slow_evaluation_and_a_long_wait_for_data_are_no_hangs(strike, tmp_pat
     slow = {"when": "before", "how": "nap", "rank": 1}
     evaluation = {**slow, "at": "holdfast.worker.evaluation:Evaluator._measure", "step": 5}
     data = {**slow, "at": "holdfast.data.loading.loader:Loader.take", "step": 3}
-    assert strike(evaluation, data, hang_s=0.5) == [True, True]
+    assert strike(evaluation, data, hang_timeout_s=0.5) == [True, True]
     assert not [event for event in events_of(tmp_path / "run") if event["event"] == "worker-hung"]
 
 
@@ -308,7 +308,7 @@ def test_a_world_that_has_shrunk_grows_again(train, tmp_path):
 
     def sizes():
         events = events_of(tmp_path / "run")
-        return [len(event["members"]) for event in events if event["event"] == "generation"]
+        return [len(event["members"]) for event in events if event["event"] == "generation-started"]
 
     def watch(_):
         controls.stop = len(sizes()) == 3

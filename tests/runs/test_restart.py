@@ -49,7 +49,7 @@ def strike(train, known, tmp_path):
 
 
 def begun_from(events):
-    return [event["step"] for event in events if event["event"] == "generation"]
+    return [event["step"] for event in events if event["event"] == "generation-started"]
 
 
 @pytest.mark.parametrize("rank", sampled([0, 1], 1))
@@ -76,7 +76,7 @@ def test_a_damaged_checkpoint_is_passed_over_by_all(strike, tmp_path):
     damage = {
         "at": "holdfast.worker.step.tree:Stepper.begin_shard",
         "when": "before",
-        "how": "damage",
+        "how": "corrupt-checkpoint",
     }
     path = str(tmp_path / "run" / "checkpoints" / "step-00000030")
     events = strike(
@@ -85,16 +85,16 @@ def test_a_damaged_checkpoint_is_passed_over_by_all(strike, tmp_path):
     )
     assert len(begun_from(events)) == 2
     # The coordinator is first where it had not yet verified the checkpoint.
-    kinds = ("checkpoint-refused", "checkpoint-damaged")
+    kinds = ("checkpoint-rejected", "checkpoint-corrupt")
     refused = [event["directory"] for event in events if event["event"] in kinds]
-    assert {directory.removesuffix(".refused-1") for directory in refused} == {path}
-    saved = [event["step"] for event in events if event["event"] == "checkpoint"]
+    assert {directory.removesuffix(".rejected-1") for directory in refused} == {path}
+    saved = [event["step"] for event in events if event["event"] == "checkpoint-committed"]
     assert saved == [10, 20, 30, 30, 40, 50, 60, 69]  # that of 30 is made again on the way from 20
 
 
 def test_who_is_lost_while_all_begin_anew_costs_one_more_restart(strike):
     first = {**IN_A_STEP, "rank": 0, "step": 35, "how": "kill"}
-    at = "holdfast.worker.membership.attach:Assembly.meet"
+    at = "holdfast.worker.membership.attach:AttachedModel.meet"
     second = {"at": at, "when": "before", "rank": 1, "step": 0, "generation": 2, "how": "kill"}
     assert begun_from(strike(first, second)) == [0, 30, 30]
 

@@ -43,10 +43,10 @@ def test_a_checkpoint_copied_from_another_run_is_refused_by_the_key_that_differs
     back_to(run, 4)
     shutil.copytree(other / "checkpoints" / "step-00000008", run / "checkpoints" / "step-00000008")
     assert train(run_dir=run, resume=True, **SAVING)["weights_sha256"] == whole
-    (refused,) = named(run, "checkpoint-refused")
+    (refused,) = named(run, "checkpoint-rejected")
     assert "is of a job with seed=1, not 0" in refused["reason"]
     assert named(run, "generation")[-1]["reached"] == 0
-    assert (run / "checkpoints" / "step-00000008.refused-1").is_dir()
+    assert (run / "checkpoints" / "step-00000008.rejected-1").is_dir()
 
 
 def test_a_run_on_one_machine_is_bit_exact(train, tmp_path):
@@ -94,7 +94,7 @@ def test_a_resume_on_unlike_software_is_refused_where_the_job_says_so(train, tmp
     stored = manifest.read(newest(run)).numerics
     rewrite(newest(run), numerics={**stored, "processor": "i386"})
     with pytest.raises(JobError, match=r"step 4 was made on other .*: processor i386 → .*unlike"):
-        train(run_dir=run, resume=True, workers=2, unlike="refuse", **SAVING)
+        train(run_dir=run, resume=True, workers=2, on_numerics_change="refuse", **SAVING)
     assert manifest.step_of(newest(run)) == 4
     assert train(run_dir=run, resume=True, **SAVING)["status"] == "finished"
 
@@ -116,11 +116,11 @@ def test_a_checkpoint_of_an_older_version_is_loaded_and_not_compared(train, tmp_
     plain = json.loads(path.read_text())
     for absent in ("numerics", "numerics_changes", "sha256"):
         del plain[absent]
-    del plain["order"]["samples"], plain["lineage"]["compile"]
+    del plain["order"]["samples"], plain["weights_config"]["compile"]
     path.write_text(Manifest.model_validate(plain).sealed().model_dump_json(exclude_unset=True))
     assert "numerics" not in json.loads(path.read_text())
     assert train(run_dir=run, resume=True, **SAVING)["weights_sha256"] == whole
-    assert named(run, "checkpoint-refused") == []
+    assert named(run, "checkpoint-rejected") == []
     assert manifest.read(newest(run)).order["samples"]
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from conftest import events_of, holdfast_processes, sampled, wait_until
-from holdfast.engines.launch_options import Setting
+from holdfast.engines.launch_options import LaunchOptions
 from holdfast.engines.script import run_script
 from holdfast.errors import WorkerFailed
 from holdfast.job import load
@@ -35,7 +35,7 @@ def run(forks, tmp_path):
             script = path
         given = {"path": str(script), "arguments": [str(each) for each in arguments]}
         job = load.check({"script": given, "workers": 2, **keys}, where="test")
-        return run_script(job, Setting(forks=forks), run_dir=tmp_path / "run")
+        return run_script(job, LaunchOptions(forks=forks), run_dir=tmp_path / "run")
 
     return of
 
@@ -105,18 +105,18 @@ def weights(forks, tmp_path_factory):
     path = tmp_path_factory.mktemp("undisturbed")
     script = {"path": str(TRAIN), "arguments": [str(path)]}
     job = load.check({"script": script, "workers": 2}, where="test")
-    result = run_script(job, Setting(forks=forks), run_dir=path / "run")
+    result = run_script(job, LaunchOptions(forks=forks), run_dir=path / "run")
     assert (result.status, result.restarts) == ("finished", 0)
     return (path / "weights").read_text()
 
 
 @pytest.mark.parametrize("fault", sampled(["kill@1", "raise@0", "exit@1", "stop@0", "sleep@1"], 0))
 def test_a_script_with_checkpoints_ends_as_if_nothing_had_happened(run, tmp_path, weights, fault):
-    result = run(TRAIN, tmp_path, "--fault", fault, hang_s=3)
+    result = run(TRAIN, tmp_path, "--fault", fault, hang_timeout_s=3)
     assert (result.status, result.restarts) == ("finished", 1)
     assert (tmp_path / "weights").read_text() == weights
     assert "goes on from step 10" in printed(tmp_path)
-    (receipt,) = lines.read(tmp_path / "run" / "receipts.jsonl")
+    (receipt,) = lines.read(tmp_path / "run" / "recoveries.jsonl")
     assert receipt["outcome"] == "restarted"
     blamed = {cause["rank"] for cause in receipt["causes"]}
     assert blamed == ({0, 1} if fault == "sleep@1" else {int(fault[-1])})
@@ -179,7 +179,7 @@ def test_status_0_is_success_however_a_script_ends(run, text):
 def test_what_fails_at_once_every_time_is_not_tried_for_long(run, tmp_path, text, message):
     with pytest.raises(WorkerFailed, match=message):
         run(text)
-    generations = [e for e in events_of(tmp_path / "run") if e["event"] == "generation"]
+    generations = [e for e in events_of(tmp_path / "run") if e["event"] == "generation-started"]
     assert len(generations) == 3
 
 
@@ -255,7 +255,7 @@ def test_who_holds_the_interpreter_and_waits_for_ever_is_ended(run):
 import ctypes, os
 while os.environ["TORCHELASTIC_RESTART_COUNT"] == "0": ctypes.PyDLL(None).pause()
 """,
-        hang_s=1,
+        hang_timeout_s=1,
         workers=1,
     )
     assert result.restarts == 1
@@ -272,7 +272,7 @@ end = time.monotonic() + 4
 while time.monotonic() < end: pass
 '''], check=True)
 """,
-        hang_s=1.5,
+        hang_timeout_s=1.5,
         workers=1,
     )
     assert result.restarts == 0
@@ -391,7 +391,7 @@ def test_who_has_felt_a_death_is_not_blamed_though_it_is_gone_sooner(run, tmp_pa
     with pytest.raises(WorkerFailed, match="rank 1 was killed by SIGKILL") as caught:
         run(FEELS, tmp_path, workers=3, on_failure="stop")
     assert caught.value.rank == 1
-    [receipt] = lines.read(tmp_path / "run" / "receipts.jsonl")
+    [receipt] = lines.read(tmp_path / "run" / "recoveries.jsonl")
     assert [cause["who"] for cause in receipt["causes"]] == ["rank 1"]
     assert receipt["ended"] == [0, 2]
 

@@ -199,7 +199,7 @@ def test_a_damaged_checkpoint_is_passed_over_by_all_and_the_run_ends_the_same(tr
     assert resumed["weights_sha256"] == whole
     refused = [e["directory"] for e in events_of(tmp_path / "run") if "refused" in e["event"]]
     assert {path.rpartition("-")[2] for path in refused} == {"00000012", "00000008"}
-    assert (root / "step-00000012.refused-1").is_dir()
+    assert (root / "step-00000012.rejected-1").is_dir()
     assert (root / "step-00000012" / "manifest.json").exists()
 
 

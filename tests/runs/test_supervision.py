@@ -69,7 +69,7 @@ def statuses(events, who):
 
 
 def generations(events):
-    return [event["step"] for event in events if event["event"] == "generation"]
+    return [event["step"] for event in events if event["event"] == "generation-started"]
 
 
 @pytest.mark.soak
@@ -171,7 +171,9 @@ def test_checkpoints_come_by_the_clock_whoever_is_killed_between_them(train, tmp
     path = tmp_path / "run"
 
     def saved():
-        return [event["step"] for event in events_of(path) if event["event"] == "checkpoint"]
+        return [
+            event["step"] for event in events_of(path) if event["event"] == "checkpoint-committed"
+        ]
 
     def watch(_):
         if len(saved()) >= 2 and due:

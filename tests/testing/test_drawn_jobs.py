@@ -13,7 +13,7 @@ from holdfast.testing.exactness import case as cases
 from holdfast.testing.exactness import shrink as shrinking
 from holdfast.testing.exactness.case import Case, Configuration, Kill, Recipe
 from holdfast.testing.exactness.draw import draw, is_possible
-from holdfast.testing.exactness.outcome import Outcome, problem
+from holdfast.testing.exactness.outcome import CaseOutcome, problem
 from holdfast.testing.exactness.runner import job_of
 
 SEEDS = st.integers(0, 100_000)
@@ -125,7 +125,7 @@ def test_a_case_shrinks_to_what_its_failure_needs(seed):
     needs = dataclasses.replace(
         drawn,
         recipe=dataclasses.replace(drawn.recipe, parts=("rebound", "tied")),
-        configurations=(*drawn.configurations, Configuration(workers=2, shares=None)),
+        configurations=(*drawn.configurations, Configuration(workers=2, shards_per_worker=None)),
     )
     if drawn.recipe.shards < 2:
         return
@@ -165,7 +165,7 @@ def test_shrinking_looks_at_no_more_cases_than_it_may():
 
 def outcome(**changes):
     fields = {"weights": "abc", "steps": {1: STEP, 2: STEP}, "evaluations": {2: {"right": 0.5}}}
-    return Outcome(**(fields | changes))
+    return CaseOutcome(**(fields | changes))
 
 
 FAILED = outcome(error="WorkerFailed", message="rank 1 raised", weights="", steps={})
@@ -212,7 +212,7 @@ def test_an_outcome_is_read_from_an_answer_and_metrics():
     answer = {"status": "finished", "weights_sha256": "abc"}
     exited = {"event": "worker-exited", "rank": 0, "loss": True}
     killed = exited | {"cause": "was killed by SIGKILL", "status": -9}
-    read = Outcome.of(
+    read = CaseOutcome.of(
         answer,
         [line, {"step": 1, "evaluation": {"right": 1.0}}],
         [
@@ -225,7 +225,7 @@ def test_an_outcome_is_read_from_an_answer_and_metrics():
         ],
         kills=1,
     )
-    assert read == Outcome(
+    assert read == CaseOutcome(
         weights="abc",
         steps={1: STEP | {"skipped": None}},
         evaluations={1: {"right": 1.0}},
@@ -236,5 +236,5 @@ def test_an_outcome_is_read_from_an_answer_and_metrics():
             "rank 4 hung: it did nothing",
         ),
     )
-    stopped = Outcome.of({"status": "stopped"}, [], [], kills=0)
+    stopped = CaseOutcome.of({"status": "stopped"}, [], [], kills=0)
     assert (stopped.error, stopped.weights) == ("stopped", "")

@@ -6,7 +6,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from holdfast.core.policy import Policy
+from holdfast.core.policy import RecoveryPolicy
 from holdfast.testing.cluster import Cluster
 from holdfast.testing.simulation import Simulation
 
@@ -28,13 +28,13 @@ class Histories(RuleBasedStateMachine):
     )
     def begin(self, seed: int, mode: str, loss: float, checkpoint_s: float) -> None:
         cluster = Cluster(
-            hosts=2, room=2, num_steps=STEPS, loss=loss, late=loss, checkpoint_every=5
+            hosts=2, capacity=2, num_steps=STEPS, loss=loss, late=loss, checkpoint_every=5
         )
-        policy = Policy(
+        policy = RecoveryPolicy(
             world_size=WORLD,
             min_workers=1 if mode == "shrink" else WORLD,
-            anew=mode == "anew",
-            failures=10**6,
+            restart_all=mode == "anew",
+            max_failures=10**6,
             checkpoint_s=checkpoint_s,
         )
         self.simulation = Simulation(cluster, policy, seed)

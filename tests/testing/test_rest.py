@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.core.policy import Policy
+from holdfast.core.policy import RecoveryPolicy
 from holdfast.testing.cluster import Cluster
 from holdfast.testing.random_faults import storm
 from holdfast.testing.simulation import Simulation
 
 
 def history(seed: int, *, rests: bool) -> list[str]:
-    cluster = Cluster(hosts=6, room=2, num_steps=200, rests=rests)
-    policy = Policy(
+    cluster = Cluster(hosts=6, capacity=2, num_steps=200, rests=rests)
+    policy = RecoveryPolicy(
         world_size=8,
         min_workers=(8, 4)[seed % 2],
-        failures=10**6,
-        rest_s=(0.0, 0.0, 20.0)[seed % 3],
+        max_failures=10**6,
+        regrow_delay_s=(0.0, 0.0, 20.0)[seed % 3],
     )
     simulation = Simulation(cluster, policy, seed)
     storm(simulation, faults=12, until=300)

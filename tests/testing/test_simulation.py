@@ -11,16 +11,18 @@ from typing import Any
 
 import pytest
 
-from holdfast.core.actions import Ended, Opened
-from holdfast.core.policy import Policy
+from holdfast.core.actions import GenerationOpened, RunEnded
+from holdfast.core.policy import RecoveryPolicy
 from holdfast.core.protocol import Stage
 from holdfast.testing.cluster import Cluster
 from holdfast.testing.random_faults import storm
 from holdfast.testing.simulation import Simulation
 
 
-def replacing(world_size: int, **more: Any) -> Policy:
-    return Policy(world_size=world_size, min_workers=world_size, **{"failures": 10**6} | more)
+def replacing(world_size: int, **more: Any) -> RecoveryPolicy:
+    return RecoveryPolicy(
+        world_size=world_size, min_workers=world_size, **{"failures": 10**6} | more
+    )
 
 
 def assert_finished(simulation: Simulation, steps: int) -> None:
@@ -36,14 +38,14 @@ def generations(simulation: Simulation) -> int:
 
 
 def test_an_undisturbed_run_needs_one_generation() -> None:
-    simulation = Simulation(Cluster(hosts=2, room=2, num_steps=20), replacing(4), seed=0)
+    simulation = Simulation(Cluster(hosts=2, capacity=2, num_steps=20), replacing(4), seed=0)
     simulation.run_until(100)
     assert_finished(simulation, 20)
     assert generations(simulation) == 1
 
 
 def test_a_killed_worker_is_replaced_and_no_step_is_lost() -> None:
-    simulation = Simulation(Cluster(hosts=1, room=2, num_steps=20), replacing(2), seed=0)
+    simulation = Simulation(Cluster(hosts=1, capacity=2, num_steps=20), replacing(2), seed=0)
     simulation.run_until(5)
     before = simulation.steps
     simulation.kill_worker(simulation.living_workers()[0])
@@ -55,7 +57,7 @@ def test_a_killed_worker_is_replaced_and_no_step_is_lost() -> None:
 
 
 def test_a_coordinator_that_comes_back_disturbs_nobody() -> None:
-    simulation = Simulation(Cluster(hosts=3, room=1, num_steps=20), replacing(3), seed=0)
+    simulation = Simulation(Cluster(hosts=3, capacity=1, num_steps=20), replacing(3), seed=0)
     simulation.run_until(5)
     simulation.kill_coordinator(back_s=2)
     simulation.run_until(100)
@@ -64,8 +66,8 @@ def test_a_coordinator_that_comes_back_disturbs_nobody() -> None:
 
 
 def test_a_coordinator_that_comes_back_is_told_at_once() -> None:
-    policy = replacing(3, heartbeat_s=60, silence_s=200)
-    simulation = Simulation(Cluster(hosts=3, room=1, num_steps=20), policy, seed=0)
+    policy = replacing(3, heartbeat_s=60, heartbeat_timeout_s=200)
+    simulation = Simulation(Cluster(hosts=3, capacity=1, num_steps=20), policy, seed=0)
     simulation.run_until(5)
     simulation.kill_coordinator(back_s=2)
     simulation.run_until(7.2)
@@ -74,8 +76,8 @@ def test_a_coordinator_that_comes_back_is_told_at_once() -> None:
 
 
 def test_a_network_that_is_mended_is_used_at_once() -> None:
-    policy = replacing(2, heartbeat_s=60, silence_s=200)
-    simulation = Simulation(Cluster(hosts=2, room=1, num_steps=20), policy, seed=0)
+    policy = replacing(2, heartbeat_s=60, heartbeat_timeout_s=200)
+    simulation = Simulation(Cluster(hosts=2, capacity=1, num_steps=20), policy, seed=0)
     simulation.run_until(5)
     simulation.cut(simulation.living_agents()[0], to=True, back=True, heal_s=2)
     simulation.kill_worker(simulation.living_workers()[0])
@@ -86,7 +88,7 @@ def test_a_network_that_is_mended_is_used_at_once() -> None:
 
 
 def test_the_run_ends_while_the_coordinator_is_away_and_it_finds_that_out() -> None:
-    simulation = Simulation(Cluster(hosts=2, room=1, num_steps=5), replacing(2), seed=0)
+    simulation = Simulation(Cluster(hosts=2, capacity=1, num_steps=5), replacing(2), seed=0)
     simulation.run_until(2)
     simulation.kill_coordinator(back_s=60)
     simulation.run_until(200)
@@ -94,7 +96,7 @@ def test_the_run_ends_while_the_coordinator_is_away_and_it_finds_that_out() -> N
 
 
 def test_a_worker_that_hangs_is_replaced() -> None:
-    simulation = Simulation(Cluster(hosts=2, room=1, num_steps=20), replacing(2), seed=0)
+    simulation = Simulation(Cluster(hosts=2, capacity=1, num_steps=20), replacing(2), seed=0)
     simulation.run_until(5)
     simulation.hang_worker(simulation.living_workers()[0])
     simulation.run_until(100)
@@ -103,7 +105,7 @@ def test_a_worker_that_hangs_is_replaced() -> None:
 
 
 def test_a_stop_ends_the_run_early_and_well() -> None:
-    simulation = Simulation(Cluster(hosts=2, room=1, num_steps=1000), replacing(2), seed=0)
+    simulation = Simulation(Cluster(hosts=2, capacity=1, num_steps=1000), replacing(2), seed=0)
     simulation.at(5, simulation.stop)
     simulation.run_until(100)
     assert simulation.over
@@ -114,7 +116,7 @@ def test_a_stop_ends_the_run_early_and_well() -> None:
 
 @pytest.mark.parametrize("after", range(8))
 def test_a_coordinator_that_dies_in_the_middle_of_its_work_comes_back_to_it(after: int) -> None:
-    simulation = Simulation(Cluster(hosts=3, room=1, num_steps=20), replacing(3), seed=after)
+    simulation = Simulation(Cluster(hosts=3, capacity=1, num_steps=20), replacing(3), seed=after)
     simulation.run_until(5)
     simulation.crash_coordinator(after, back_s=1)
     simulation.kill_worker(simulation.living_workers()[0])
@@ -125,7 +127,7 @@ def test_a_coordinator_that_dies_in_the_middle_of_its_work_comes_back_to_it(afte
 def test_a_fact_whose_recording_was_cut_short_is_there_afterwards_or_is_not() -> None:
     found = set()
     for seed in range(10):
-        simulation = Simulation(Cluster(hosts=3, room=1, num_steps=10), replacing(3), seed)
+        simulation = Simulation(Cluster(hosts=3, capacity=1, num_steps=10), replacing(3), seed)
         simulation.run_until(5)
         simulation.crash_coordinator(after=0, back_s=1)
         simulation.kill_worker(simulation.living_workers()[0])
@@ -141,8 +143,8 @@ def test_a_fact_whose_recording_was_cut_short_is_there_afterwards_or_is_not() ->
 
 
 def test_a_world_shrinks_and_grows_again() -> None:
-    policy = Policy(world_size=4, min_workers=2, failures=100)
-    simulation = Simulation(Cluster(hosts=2, room=2, num_steps=60), policy, seed=0)
+    policy = RecoveryPolicy(world_size=4, min_workers=2, max_failures=100)
+    simulation = Simulation(Cluster(hosts=2, capacity=2, num_steps=60), policy, seed=0)
     simulation.run_until(5)
     sizes = []
     simulation.kill_agent(simulation.living_agents()[0], back_s=20)
@@ -157,8 +159,8 @@ def test_a_world_shrinks_and_grows_again() -> None:
 
 
 def test_a_world_of_which_nobody_is_left_does_not_rest() -> None:
-    policy = Policy(world_size=2, min_workers=1, rest_s=30.0)
-    simulation = Simulation(Cluster(hosts=1, room=2, num_steps=60), policy, seed=0)
+    policy = RecoveryPolicy(world_size=2, min_workers=1, regrow_delay_s=30.0)
+    simulation = Simulation(Cluster(hosts=1, capacity=2, num_steps=60), policy, seed=0)
     simulation.run_until(5)
     simulation.kill_agent(simulation.living_agents()[0], back_s=0.5)
     simulation.run_until(8)
@@ -169,8 +171,8 @@ def test_a_world_of_which_nobody_is_left_does_not_rest() -> None:
 
 
 def test_a_host_that_is_cut_off_is_fenced_and_comes_back_as_another() -> None:
-    policy = Policy(world_size=2, min_workers=1, failures=100)
-    simulation = Simulation(Cluster(hosts=2, room=1, num_steps=60), policy, seed=0)
+    policy = RecoveryPolicy(world_size=2, min_workers=1, max_failures=100)
+    simulation = Simulation(Cluster(hosts=2, capacity=1, num_steps=60), policy, seed=0)
     simulation.run_until(5)
     lost = simulation.living_agents()[0]
     simulation.cut(lost, to=True, back=True, heal_s=10)
@@ -183,7 +185,7 @@ def test_a_host_that_is_cut_off_is_fenced_and_comes_back_as_another() -> None:
 
 def test_a_run_that_fails_again_and_again_ends_with_the_reason() -> None:
     policy = replacing(2, failures=3)
-    simulation = Simulation(Cluster(hosts=1, room=2, num_steps=1000), policy, seed=0)
+    simulation = Simulation(Cluster(hosts=1, capacity=2, num_steps=1000), policy, seed=0)
     for time in range(5, 30, 5):
         simulation.at(time, lambda: simulation.kill_worker(simulation.living_workers()[0]))
     simulation.run_until(100)
@@ -194,8 +196,8 @@ def test_a_run_that_fails_again_and_again_ends_with_the_reason() -> None:
 
 
 def test_a_run_that_cannot_get_its_workers_gives_up() -> None:
-    policy = Policy(world_size=4, min_workers=4, patience_s=30.0)
-    simulation = Simulation(Cluster(hosts=3, room=1, num_steps=10), policy, seed=0)
+    policy = RecoveryPolicy(world_size=4, min_workers=4, join_timeout_s=30.0)
+    simulation = Simulation(Cluster(hosts=3, capacity=1, num_steps=10), policy, seed=0)
     simulation.run_until(100)
     assert simulation.over
     assert simulation.run is not None
@@ -203,8 +205,8 @@ def test_a_run_that_cannot_get_its_workers_gives_up() -> None:
 
 
 def test_where_all_begin_anew_none_outlives_its_generation() -> None:
-    cluster = Cluster(hosts=2, room=2, num_steps=60, checkpoint_every=10)
-    simulation = Simulation(cluster, replacing(4, anew=True), seed=0)
+    cluster = Cluster(hosts=2, capacity=2, num_steps=60, checkpoint_every=10)
+    simulation = Simulation(cluster, replacing(4, restart_all=True), seed=0)
     simulation.run_until(35)
     before = {worker.process: worker for worker in simulation.living_workers()}
     simulation.kill_worker(simulation.living_workers()[0])
@@ -219,9 +221,9 @@ def test_where_all_begin_anew_none_outlives_its_generation() -> None:
 
 @pytest.mark.parametrize("seed", range(20))
 def test_a_storm_of_faults_costs_no_more_where_all_begin_anew(seed: int) -> None:
-    cluster = Cluster(hosts=3, room=2, num_steps=400, step_s=0.1, checkpoint_every=5)
+    cluster = Cluster(hosts=3, capacity=2, num_steps=400, step_s=0.1, checkpoint_every=5)
     cluster = replace(cluster, loss=(0.0, 0.05)[seed % 2], late=(0.0, 0.1)[seed // 2 % 2])
-    simulation = Simulation(cluster, replacing(6, anew=True), seed)
+    simulation = Simulation(cluster, replacing(6, restart_all=True), seed)
     storm(simulation, faults=60, until=200)
     simulation.run_until(5000)
     assert_finished(simulation, 400)
@@ -231,13 +233,13 @@ def test_a_storm_of_faults_costs_no_more_where_all_begin_anew(seed: int) -> None
 def test_a_storm_of_faults_costs_time_and_nothing_else(seed: int) -> None:
     cluster = Cluster(
         hosts=3,
-        room=2,
+        capacity=2,
         num_steps=400,
         step_s=(1.0, 0.1, 0.5)[seed % 3],
         loss=(0.0, 0.05, 0.1)[seed // 3 % 3],
         late=(0.0, 0.1, 0.3)[seed // 9 % 3],
     )
-    policy = Policy(world_size=6, min_workers=(6, 2)[seed % 2], failures=10**6)
+    policy = RecoveryPolicy(world_size=6, min_workers=(6, 2)[seed % 2], max_failures=10**6)
     simulation = Simulation(cluster, policy, seed)
     storm(simulation, faults=60, until=200)
     simulation.run_until(5000)
@@ -247,19 +249,21 @@ def test_a_storm_of_faults_costs_time_and_nothing_else(seed: int) -> None:
 def test_one_seed_is_one_history() -> None:
     logs = []
     for _ in range(2):
-        cluster = Cluster(hosts=3, room=2, num_steps=100, loss=0.05, late=0.1)
+        cluster = Cluster(hosts=3, capacity=2, num_steps=100, loss=0.05, late=0.1)
         simulation = Simulation(cluster, replacing(6), seed=7)
         storm(simulation, faults=20, until=80)
         simulation.run_until(1000)
         logs.append(simulation.log)
     assert logs[0] == logs[1]
-    assert any(str(Opened.__name__) in line for line in logs[0])
-    assert any(str(Ended.__name__) in line for line in logs[0])
+    assert any(str(GenerationOpened.__name__) in line for line in logs[0])
+    assert any(str(RunEnded.__name__) in line for line in logs[0])
 
 
 @pytest.mark.parametrize("loss", [0.0, 0.2])
 def test_checkpoints_are_asked_for_by_the_clock(loss: float) -> None:
-    cluster = Cluster(hosts=3, room=1, num_steps=500, checkpoint_every=10**6, loss=loss, late=loss)
+    cluster = Cluster(
+        hosts=3, capacity=1, num_steps=500, checkpoint_every=10**6, loss=loss, late=loss
+    )
     simulation = Simulation(cluster, replacing(3, checkpoint_s=30), seed=0)
     simulation.run_until(5)
     while not simulation.over:
@@ -269,7 +273,7 @@ def test_checkpoints_are_asked_for_by_the_clock(loss: float) -> None:
 
 
 def test_checkpoints_are_asked_for_by_the_clock_though_everything_fails_at_times() -> None:
-    cluster = Cluster(hosts=4, room=2, num_steps=500, checkpoint_every=10**6, loss=0.05)
+    cluster = Cluster(hosts=4, capacity=2, num_steps=500, checkpoint_every=10**6, loss=0.05)
     simulation = Simulation(cluster, replacing(8, checkpoint_s=10), seed=1)
     storm(simulation, 100, until=300)
     simulation.run_until(5000)

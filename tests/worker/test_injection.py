@@ -6,7 +6,7 @@ import math
 import pytest
 import torch
 
-from holdfast.arena.fault_requests import Injection, Injections
+from holdfast.arena.fault_requests import FaultRequests, InProcessFault
 from holdfast.arena.memory import Arena, Word
 from holdfast.arena.replica import Replica, Trained, replica_layout
 from holdfast.transport.shared_memory import SharedMemoryGroup
@@ -29,8 +29,8 @@ def replica():
 
 
 def ordered(group, kind, step=0, seconds=0.0):
-    found = Injections(group.arena, group.rank)
-    found.order(kind, step=step, seconds=seconds)
+    found = FaultRequests(group.arena, group.rank)
+    found.request(kind, step=step, seconds=seconds)
     return found
 
 
@@ -41,37 +41,37 @@ def parameter(gradient):
 
 
 def test_an_order_is_obeyed_once_and_from_its_step_on(group, replica):
-    injections = ordered(group, Injection.RAISE, step=3)
+    injections = ordered(group, InProcessFault.RAISE, step=3)
     failpoints.at_step(group, replica)
     group.arena[1, Word.COMMITTED] = 4
     with pytest.raises(RuntimeError, match="a fault that was asked for"):
         failpoints.at_step(group, replica)
     failpoints.at_step(group, replica)
-    assert injections.obeyed(Injection.RAISE) == (1, 4)
-    assert injections.order(Injection.RAISE, step=5, seconds=0) == 2
+    assert injections.acknowledged(InProcessFault.RAISE) == (1, 4)
+    assert injections.request(InProcessFault.RAISE, step=5, seconds=0) == 2
     failpoints.at_step(group, replica)
-    assert injections.is_pending(Injection.RAISE)
+    assert injections.is_pending(InProcessFault.RAISE)
 
 
 def test_an_order_is_for_one_worker_and_one_kind(group, replica):
-    injections = ordered(group, Injection.RAISE)
+    injections = ordered(group, InProcessFault.RAISE)
     failpoints.at_step(SharedMemoryGroup(group.arena, 0, timeout_s=1), replica)
     failpoints.at_part(group)
-    assert injections.is_pending(Injection.RAISE)
+    assert injections.is_pending(InProcessFault.RAISE)
 
 
 def test_an_order_that_is_withdrawn_is_not_obeyed(group, replica):
-    injections = ordered(group, Injection.EXIT)
-    injections.withdraw(Injection.EXIT)
+    injections = ordered(group, InProcessFault.EXIT)
+    injections.withdraw(InProcessFault.EXIT)
     failpoints.at_step(group, replica)
-    assert injections.obeyed(Injection.EXIT) == (0, 0)
+    assert injections.acknowledged(InProcessFault.EXIT) == (0, 0)
 
 
 def test_corruption_flips_one_bit_of_any_kind_of_state_that_is_there(group, replica):
     kinds = set()
     for step in range(40):
         before = replica.flat.clone()
-        ordered(group, Injection.CORRUPT, step=step)
+        ordered(group, InProcessFault.CORRUPT, step=step)
         group.arena[1, Word.COMMITTED] = step
         failpoints.at_step(group, replica)
         changed = (replica.flat ^ before).nonzero().flatten().tolist()
@@ -79,13 +79,13 @@ def test_corruption_flips_one_bit_of_any_kind_of_state_that_is_there(group, repl
         flipped = int((replica.flat ^ before)[changed[0]])
         assert flipped & (flipped - 1) == 0
         (entry,) = replica.entries_between(changed[0], changed[0] + 1)
-        assert entry.name not in replica.absent
+        assert entry.name not in replica.uninitialized
         kinds.add(entry.name)
     assert {"model.0.weight", "model.1.running_var", "model.1.num_batches_tracked"} <= kinds
 
 
 def test_a_full_disk_is_an_error_of_the_system(group):
-    ordered(group, Injection.DISK_FULL)
+    ordered(group, InProcessFault.DISK_FULL)
     with pytest.raises(OSError, match="No space left") as caught:
         failpoints.at_part(group)
     assert caught.value.errno == errno.ENOSPC
@@ -93,7 +93,7 @@ def test_a_full_disk_is_an_error_of_the_system(group):
 
 
 def test_a_nan_is_put_into_one_value(group):
-    ordered(group, Injection.NAN)
+    ordered(group, InProcessFault.NAN)
     scalar, matrix = torch.ones(()), torch.ones(2, 3)
     failpoints.at_gradient(group, [parameter(g) for g in (None, torch.ones(0), scalar, matrix)])
     assert bool(scalar.isnan())
@@ -122,13 +122,13 @@ def test_a_flip_sets_the_highest_free_bit_of_the_largest_value(dtype, value):
 
 
 def test_zeros_and_what_is_no_number_already_are_passed_over(group):
-    injections = ordered(group, Injection.FLIP)
+    injections = ordered(group, InProcessFault.FLIP)
     gradient = torch.zeros(2)
     failpoints.at_gradient(group, [parameter(gradient)])
     failpoints.at_gradient(group, [])
     gradient[0] = torch.nan
     failpoints.at_gradient(group, [parameter(gradient)])
-    assert injections.is_pending(Injection.FLIP)
+    assert injections.is_pending(InProcessFault.FLIP)
     gradient[0] = 0.5
     failpoints.at_gradient(group, [parameter(gradient)])
-    assert injections.obeyed(Injection.FLIP) == (1, 0)
+    assert injections.acknowledged(InProcessFault.FLIP) == (1, 0)

@@ -16,9 +16,9 @@ from holdfast.errors import CheckpointError
 from holdfast.job import load
 from holdfast.transport.shared_memory import SharedMemoryGroup
 from holdfast.wire.channel import pair
-from holdfast.wire.messages import Refused
-from holdfast.wire.worker_spec import Launch
-from holdfast.worker.recorder import Journal
+from holdfast.wire.messages import CheckpointRejectedMessage
+from holdfast.wire.worker_spec import WorkerSpec
+from holdfast.worker.recorder import Recorder
 
 STEPS = (1, 2, 3)
 JOB = load.check({"name": "digits", "data": {"name": "digits"}}, where="test")
@@ -39,7 +39,7 @@ def save(root, step, value):
     flat = torch.zeros(layout.size_bytes, dtype=torch.uint8)
     for entry in layout.entries:
         flat[entry.offset : entry.end] = value
-    return checkpoints.save(root, step, flat, layout, world=1, lineage=JOB.lineage())
+    return checkpoints.save(root, step, flat, layout, world=1, weights_config=JOB.weights_config())
 
 
 @pytest.fixture(scope="module")
@@ -78,15 +78,17 @@ def restore(hosts):
         near, far = pair()
         group = SharedMemoryGroup(Arena(arena.fd), rank, timeout_s=20)
         group.enter(1, tuple(range(len(hosts))))
-        launch = Launch(job=JOB, rank=rank, run_dir=str(hosts[rank]), attempt="0a")
+        launch = WorkerSpec(job=JOB, rank=rank, run_dir=str(hosts[rank]), attempt="0a")
         listed = [str(path) for path in manifest.committed(hosts[rank])]
         replica = replica_of()
         try:
-            found = Journal(launch, near).restore(replica, group, listed)
+            found = Recorder(launch, near).restore(replica, group, listed)
         except CheckpointError as error:
             found = error
         near.close()
-        told.append([message for message in far.drain() if isinstance(message, Refused)])
+        told.append(
+            [message for message in far.drain() if isinstance(message, CheckpointRejectedMessage)]
+        )
         far.close()
         return found, replica.flat
 
@@ -139,7 +141,7 @@ def test_two_states_of_one_step_are_passed_over(disks, tmp_path):
     assert [found.step for found, _ in results] == [1, 1]
     assert all("different states" in refused[0].reason for refused in told)
     for root in hosts:
-        assert [path.name for path in root.glob("*.refused-*")] == ["step-00000002.refused-1"]
+        assert [path.name for path in root.glob("*.rejected-*")] == ["step-00000002.rejected-1"]
 
 
 def test_members_of_one_host_set_a_damaged_checkpoint_aside_once(disks):
@@ -147,7 +149,7 @@ def test_members_of_one_host_set_a_damaged_checkpoint_aside_once(disks):
     results, _ = restore([root] * 4)
     assert [found.step for found, _ in results] == [1] * 4
     assert sorted(path.name for path in root.iterdir()) == [
-        "step-00000001", "step-00000002.refused-1",
+        "step-00000001", "step-00000002.rejected-1",
     ]  # fmt: skip
 
 

@@ -28,8 +28,8 @@ def by_count(inputs):
     [(by_address, True, False), (by_count, False, True), (torch.neg, False, False)],
 )
 def test_a_kernel_that_rounds_by_alignment_or_by_rows_is_found(kernel, alignment, rows):
-    assert self_test.by_alignment(kernel) == alignment
-    assert self_test.by_rows(kernel) == rows
+    assert self_test.alignment_sensitive(kernel) == alignment
+    assert self_test.batch_sensitive(kernel) == rows
 
 
 def test_a_host_whose_reduction_rounds_by_alignment_is_refused(monkeypatch):

@@ -20,51 +20,51 @@ from pathlib import Path
 from typing import Final
 
 from holdfast.agent.exit_causes import failure_of
-from holdfast.agent.worker_handle import Worker
-from holdfast.agent.worker_monitor import Watch
+from holdfast.agent.worker_handle import WorkerHandle
+from holdfast.agent.worker_monitor import WorkerMonitor
 from holdfast.arena.memory import Arena, Word
 from holdfast.checkpoint import manifest
 from holdfast.core import actions, events
-from holdfast.core.agent import Supervisor
-from holdfast.core.protocol import Failure, may_follow
+from holdfast.core.agent import AgentStateMachine
+from holdfast.core.protocol import Failure, may_be_cascade
 from holdfast.errors import ProtocolError
 from holdfast.job.spec import Job
-from holdfast.launch.fork_client import Forks
+from holdfast.launch.fork_client import ForkClient
 from holdfast.linux.host_memory import OomKills
 from holdfast.observe.lines import EventLog
 from holdfast.observe.run_dir import worker_log
 from holdfast.observe.stacks import stacks_file
 from holdfast.wire.channel import pair
-from holdfast.wire.link import Link
+from holdfast.wire.link import CoordinatorLink
 from holdfast.wire.messages import (
     AnyMessage,
-    CheckpointDone,
-    Exited,
-    Failed,
-    Finished,
-    Leave,
-    Parked,
-    Refused,
-    Release,
-    Wrote,
+    CheckpointRejectedMessage,
+    CheckpointResultMessage,
+    ExitedMessage,
+    FailedMessage,
+    FinishedMessage,
+    HaltedMessage,
+    PartWrittenMessage,
+    ResumeMessage,
+    ShutdownMessage,
 )
-from holdfast.wire.rpc import Command, Report
-from holdfast.wire.worker_spec import LEFT_STATUS, Launch
+from holdfast.wire.rpc import DesiredStateMessage, StatusMessage
+from holdfast.wire.worker_spec import LEFT_STATUS, WorkerSpec
 
 HEARTBEAT_S: Final = 1.0
 """How often the coordinator hears from an agent at least."""
-LOOK_S: Final = 0.1
+MONITOR_INTERVAL_S: Final = 0.1
 """How often each worker is looked at."""
-LEAVE_TIMEOUT_S: Final = 5.0
+SHUTDOWN_TIMEOUT_S: Final = 5.0
 """How long workers that have finished may take to leave, before they are killed."""
 STOP_TIMEOUT_S: Final = 30.0
 """How long a script may take to end after SIGTERM."""
-FELT_S: Final = 0.2
+CASCADE_GRACE_S: Final = 0.2
 """How much sooner than a worker is gone another may have ended that felt its death."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Run:
+class RunContext:
     """What an agent has to know of the run.
 
     Attributes:
@@ -96,28 +96,28 @@ class Agent:
     def __init__(
         self,
         name: str,
-        run: Run,
-        forks: Forks,
+        run: RunContext,
+        forks: ForkClient,
         arena: Arena,
         log: EventLog,
-        link: Link[Report, Command],
+        link: CoordinatorLink[StatusMessage, DesiredStateMessage],
     ) -> None:
         self._run, self._forks, self._arena, self._log = run, forks, arena, log
         self._link = link
-        self._machine = Supervisor(name, run.job.workers, HEARTBEAT_S, time.monotonic())
-        self._workers: dict[int, Worker] = {}
+        self._machine = AgentStateMachine(name, run.job.workers, HEARTBEAT_S, time.monotonic())
+        self._workers: dict[int, WorkerHandle] = {}
         self._selector = selectors.DefaultSelector()
-        self._selector.register(forks.channel, selectors.EVENT_READ, self._hear_fork_server)
-        self._selector.register(link, selectors.EVENT_READ, self._hear_coordinator)
+        self._selector.register(forks.channel, selectors.EVENT_READ, self._on_fork_server)
+        self._selector.register(link, selectors.EVENT_READ, self._on_desired_state)
         self._is_script = run.job.script is not None
-        self._watch = Watch(run.job, arena)
+        self._monitor = WorkerMonitor(run.job, arena)
         self._events: deque[events.AgentEvent] = deque()
         self._look_at = time.monotonic()
         self._oom_kills = OomKills()
         self._forming_since: float | None = None
         self._stopping_since: float | None = None
         self._members: tuple[int, ...] = ()
-        self.left: str | None = None
+        self.exit_reason: str | None = None
 
     def poll(self, timeout_s: float) -> None:
         """Wait for something to happen, `timeout_s` at most, and see to it.
@@ -130,26 +130,26 @@ class Agent:
             timeout_s = max(0.0, min(timeout_s, due - time.monotonic()))
         for key, _ in self._selector.select(timeout_s):
             key.data()
-        self._tell(events.Tick())
+        self._handle(events.Tick())
         self._end_hung()
 
     def close(self) -> None:
         """End every worker, and wait until all are gone."""
-        if self.left == "":
-            self._await_ends(LEAVE_TIMEOUT_S)
+        if self.exit_reason == "":
+            self._await_ends(SHUTDOWN_TIMEOUT_S)
         for worker in self._workers.values():
             worker.kill()
-        self._await_ends(LEAVE_TIMEOUT_S)
+        self._await_ends(SHUTDOWN_TIMEOUT_S)
         for worker in self._workers.values():
             worker.forget()
         self._selector.close()
 
-    def _hear_coordinator(self) -> None:
+    def _on_desired_state(self) -> None:
         command = self._link.heard()
         if command is not None:
-            self._tell(events.Ordered(command.orders))
+            self._handle(events.DesiredStateReceived(command.desired))
 
-    def _tell(self, event: events.AgentEvent) -> None:
+    def _handle(self, event: events.AgentEvent) -> None:
         """Have the machine take note of `event`, after those that are being seen to."""
         self._events.append(event)
         if len(self._events) > 1:
@@ -161,35 +161,37 @@ class Agent:
 
     def _perform(self, action: actions.AgentAction) -> None:
         match action:
-            case actions.Report(status):
-                self._link.say(Report(status=status))
+            case actions.SendStatus(status):
+                self._link.say(StatusMessage(status=status))
             case actions.Abort(generation):
                 self._forming_since = time.monotonic()
                 self._arena.announce(generation)
-            case actions.Fork(rank, _, process):
+            case actions.ForkWorker(rank, _, process):
                 self._fork(rank, process)
-            case actions.Kill(rank, process):
+            case actions.KillWorker(rank, process):
                 if process in self._workers:
                     self._workers[process].called_off = True
                     self._workers[process].kill()
                 else:  # it has ended well by itself
-                    self._tell(events.Exited(rank, process, Failure(cause="was gone already")))
-            case actions.Release():
-                self._release(action)
-            case actions.Settle(verdict):
-                self._send_all(CheckpointDone(number=verdict.number, error=verdict.error))
+                    self._handle(
+                        events.WorkerExited(rank, process, Failure(cause="was gone already"))
+                    )
+            case actions.ResumeWorkers():
+                self._resume_workers(action)
+            case actions.SendCheckpointResult(verdict):
+                self._send_all(CheckpointResultMessage(number=verdict.number, error=verdict.error))
             case actions.RequestSave(generation, number):
                 self._arena.request_save(generation, number)
             case actions.RequestStop():
                 self._stop()
-            case actions.Leave(reason):
-                self.left = reason
+            case actions.ShutDownAgent(reason):
+                self.exit_reason = reason
                 if not reason:
-                    self._send_all(Leave())
+                    self._send_all(ShutdownMessage())
 
     def _fork(self, rank: int, number: int) -> None:
         run, (near, far) = self._run, pair()
-        launch = Launch(
+        launch = WorkerSpec(
             job=run.job, rank=rank, run_dir=str(run.directory.resolve()), attempt=run.attempt
         ).model_dump_json()
         path = worker_log(run.directory / "logs", rank)
@@ -200,7 +202,7 @@ class Agent:
         finally:
             os.close(log)
             far.close()
-        worker = Worker(
+        worker = WorkerHandle(
             rank=rank,
             number=number,
             pid=pid,
@@ -211,25 +213,27 @@ class Agent:
         self._workers[number] = worker
         self._selector.register(near, selectors.EVENT_READ, lambda: self._hear(worker))
         self._log.event("worker-started", rank=rank, pid=pid)
-        self._hear_fork_server()  # somebody may have died meanwhile
+        self._on_fork_server()  # somebody may have died meanwhile
 
-    def _release(self, release: actions.Release) -> None:
+    def _resume_workers(self, release: actions.ResumeWorkers) -> None:
         """Let go whom the machine has found to stand still, all in the same generation."""
         self._forming_since = None
         before, members = self._members, tuple(sorted(self._machine.members))
         self._members = members
-        self._arena.forget_root()
+        self._arena.clear_reduced_step()
         checkpoints = manifest.committed(self._run.directory / "checkpoints")
         self._log.event(
-            "generation",
+            "generation-started",
             number=release.generation,
             members=members,
             step=release.start.step,
-            reached=max((self._arena[rank, Word.COMMITTED] for rank in before), default=0),
-            restored=not release.start.donors,
+            last_committed_step=max(
+                (self._arena[rank, Word.COMMITTED] for rank in before), default=0
+            ),
+            from_checkpoint=not release.start.donors,
         )
         self._send_all(
-            Release(
+            ResumeMessage(
                 generation=release.generation,
                 members=members,
                 step=release.start.step,
@@ -251,7 +255,7 @@ class Agent:
             with contextlib.suppress(ConnectionError):  # it died; the fork server will say so
                 worker.channel.send(message)
 
-    def _hear(self, worker: Worker) -> None:
+    def _hear(self, worker: WorkerHandle) -> None:
         if worker.number not in self._workers:
             return  # buried since it was found to have something to say
         for message in worker.channel.poll(0):
@@ -259,23 +263,23 @@ class Agent:
         if worker.channel.at_end:
             self._selector.unregister(worker.channel)
 
-    def _on_worker(self, worker: Worker, message: AnyMessage) -> None:
+    def _on_worker(self, worker: WorkerHandle, message: AnyMessage) -> None:
         match message:
-            case Parked():
-                rooted = self._arena.rooted
-                self._tell(
-                    events.Parked(worker.rank, message.generation, message.committed, rooted)
+            case HaltedMessage():
+                rooted = self._arena.reduced_step
+                self._handle(
+                    events.WorkerHalted(worker.rank, message.generation, message.committed, rooted)
                 )
-            case Wrote():
-                self._tell(events.Wrote(worker.rank, message.generation, message.part))
-            case Finished():
-                finished = events.Finished(worker.rank, message.generation, message.result)
-                self._tell(finished)
-            case Failed():
+            case PartWrittenMessage():
+                self._handle(events.PartWritten(worker.rank, message.generation, message.part))
+            case FinishedMessage():
+                finished = events.WorkerFinished(worker.rank, message.generation, message.result)
+                self._handle(finished)
+            case FailedMessage():
                 worker.failure = message
-            case Refused():
+            case CheckpointRejectedMessage():
                 self._log.event(
-                    "checkpoint-refused",
+                    "checkpoint-rejected",
                     rank=message.rank,
                     directory=message.directory,
                     reason=message.reason,
@@ -283,22 +287,24 @@ class Agent:
             case _:
                 raise ProtocolError(f"rank {worker.rank} sent {message.kind!r}")
 
-    def _hear_fork_server(self) -> None:
+    def _on_fork_server(self) -> None:
         """Bury who has ended, those last who may only have felt the death of another."""
-        ended, deadline = self._ended(), time.monotonic() + FELT_S
-        while 0 < len(ended) < len(self._workers) and all(self._may_echo(*each) for each in ended):
+        ended, deadline = self._ended(), time.monotonic() + CASCADE_GRACE_S
+        while 0 < len(ended) < len(self._workers) and all(
+            self._may_be_cascade(*each) for each in ended
+        ):
             if (left_s := deadline - time.monotonic()) <= 0:
                 break
             select.select([self._forks.channel], [], [], left_s)
             ended += self._ended()
-        for worker, status in sorted(ended, key=lambda each: self._may_echo(*each)):
-            self._bury(worker, status)
+        for worker, status in sorted(ended, key=lambda each: self._may_be_cascade(*each)):
+            self._on_worker_exit(worker, status)
 
-    def _ended(self) -> list[tuple[Worker, int]]:
+    def _ended(self) -> list[tuple[WorkerHandle, int]]:
         """Workers that have ended, each with its status; what they said last is heard before."""
         found = []
         for message in self._forks.messages():
-            if not isinstance(message, Exited):
+            if not isinstance(message, ExitedMessage):
                 raise ProtocolError(f"the fork server sent {message.kind!r}")
             found += [(w, message.status) for w in self._workers.values() if w.pid == message.pid]
         for worker, _ in found:  # none, if they were of an earlier run on this fork server
@@ -306,7 +312,7 @@ class Agent:
                 self._on_worker(worker, late)
         return found
 
-    def _may_echo(self, worker: Worker, status: int) -> bool:
+    def _may_be_cascade(self, worker: WorkerHandle, status: int) -> bool:
         """Whether a worker may have ended because it has felt the death of another.
 
         It feels that where they meet in code that is not ours. If it has last words, it has waited
@@ -315,9 +321,9 @@ class Agent:
         meets_elsewhere = self._is_script or self._run.job.sync == "ddp"
         if not meets_elsewhere or self._forming_since or self._stopping_since:
             return False
-        return worker.failure is None and may_follow(status)
+        return worker.failure is None and may_be_cascade(status)
 
-    def _bury(self, worker: Worker, status: int) -> None:
+    def _on_worker_exit(self, worker: WorkerHandle, status: int) -> None:
         del self._workers[worker.number]
         with contextlib.suppress(KeyError):
             self._selector.unregister(worker.channel)
@@ -326,20 +332,22 @@ class Agent:
         failure = failure_of(
             worker.rank, status, worker.failure, hung=worker.hung, out_of_memory=oom
         )
-        self._note_end(worker, status, failure)
+        self._log_exit(worker, status, failure)
         if self._has_ended_well(worker, status):
             end = "finished" if self._stopping_since is None else "stopped"
-            self._tell(events.Finished(worker.rank, self._machine.generation, {"status": end}))
+            self._handle(
+                events.WorkerFinished(worker.rank, self._machine.generation, {"status": end})
+            )
         else:
-            self._tell(events.Exited(worker.rank, worker.number, failure))
+            self._handle(events.WorkerExited(worker.rank, worker.number, failure))
 
-    def _has_ended_well(self, worker: Worker, status: int) -> bool:
+    def _has_ended_well(self, worker: WorkerHandle, status: int) -> bool:
         """Whether the end of a process is that of its script, which may end it by itself."""
         if not self._is_script or worker.called_off:
             return False
         return self._stopping_since is not None or (status == 0 and worker.failure is None)
 
-    def _note_end(self, worker: Worker, status: int, failure: Failure) -> None:
+    def _log_exit(self, worker: WorkerHandle, status: int, failure: Failure) -> None:
         who = {"rank": worker.rank, "pid": worker.pid}
         frames = worker.told_frames()
         if frames is not None:
@@ -350,14 +358,14 @@ class Agent:
             status=status,
             cause=failure.cause,
             error=failure.error,
-            loss=self._is_loss(worker, status) and not failure.follows,
+            unexpected=self._is_unexpected(worker, status) and not failure.is_cascading,
         )
 
-    def _is_loss(self, worker: Worker, status: int) -> bool:
+    def _is_unexpected(self, worker: WorkerHandle, status: int) -> bool:
         """Whether the run has lost a worker by its end; if not, it was to end or has ended well."""
         if worker.hung:
             return True
-        ended_well = self.left is not None or self._has_ended_well(worker, status)
+        ended_well = self.exit_reason is not None or self._has_ended_well(worker, status)
         made_way = status == LEFT_STATUS and self._forming_since is not None
         return not (worker.called_off or ended_well or made_way)
 
@@ -369,11 +377,11 @@ class Agent:
         now = time.monotonic()
         if now < self._look_at:
             return
-        self._look_at = now + LOOK_S
+        self._look_at = now + MONITOR_INTERVAL_S
         self._oom_kills.look()
         limit_s, since = self._run.job.timeout_s, self._forming_since
         late = self._machine.absent if since is not None and now - since > limit_s else []
-        hung = self._watch.look({each.pid: each.rank for each in self._workers.values()}, now)
+        hung = self._monitor.look({each.pid: each.rank for each in self._workers.values()}, now)
         overdue = self._is_script and now - (self._stopping_since or now) > STOP_TIMEOUT_S
         for worker in self._workers.values():
             worker.check_end(now)
@@ -385,7 +393,7 @@ class Agent:
             elif why:
                 worker.hung = why
                 self._log.event("worker-hung", rank=worker.rank, pid=worker.pid, reason=why)
-                if self._watch.can_answer(worker.pid):
+                if self._monitor.can_answer(worker.pid):
                     worker.ask_where()
                 else:
                     worker.kill()

@@ -9,7 +9,7 @@ from holdfast import errors
 from holdfast.core.protocol import Failure
 from holdfast.errors import OutOfMemory
 from holdfast.linux.host_memory import available
-from holdfast.wire.messages import Failed
+from holdfast.wire.messages import FailedMessage
 
 _FROM_OUTSIDE: Final = frozenset(
     {signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT}
@@ -18,7 +18,7 @@ _FROM_OUTSIDE: Final = frozenset(
 
 
 def failure_of(
-    rank: int, status: int, last_words: Failed | None, *, hung: str, out_of_memory: bool
+    rank: int, status: int, last_words: FailedMessage | None, *, hung: str, out_of_memory: bool
 ) -> Failure:
     """The failure of a worker.
 
@@ -49,18 +49,18 @@ def end_of(status: int) -> str:
     return f"was killed by {signal.Signals(-status).name if known else f'signal {-status}'}"
 
 
-def _as_told(words: Failed) -> Failure:
+def _as_told(words: FailedMessage) -> Failure:
     """The failure of a worker that has said what was wrong."""
     if words.error in errors.BY_NAME:
         return Failure(cause=words.message, error=words.error, fatal=True)
     if words.error == errors.HardwareError.__name__:
         return Failure(cause=words.message, repeatable=True)
     if words.error == errors.NoStateError.__name__:
-        return Failure(cause=words.message, follows=True)
+        return Failure(cause=words.message, is_cascading=True)
     if words.error == errors.UntrustedStateError.__name__:
-        return Failure(cause=words.message, follows=True, rollback=True)
+        return Failure(cause=words.message, is_cascading=True, state_untrusted=True)
     if words.error == errors.ReplicaError.__name__:
-        return Failure(cause=words.message, repeatable=True, rollback=True)
+        return Failure(cause=words.message, repeatable=True, state_untrusted=True)
     return Failure(
         cause=f"raised {words.error}: {words.message}", traceback=words.traceback, repeatable=True
     )

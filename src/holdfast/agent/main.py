@@ -9,17 +9,17 @@ import sys
 from contextlib import closing
 from pathlib import Path
 
-from holdfast.agent.agent import Agent, Run
+from holdfast.agent.agent import Agent, RunContext
 from holdfast.arena.memory import Arena
 from holdfast.errors import HoldfastError
 from holdfast.job import load
-from holdfast.launch.fork_client import Forks
+from holdfast.launch.fork_client import ForkClient
 from holdfast.linux.lifeline import die_with_parent, leave_signals_to_parent
 from holdfast.observe.lines import EventLog
 from holdfast.observe.run_dir import EVENTS
 from holdfast.wire.channel import Channel
-from holdfast.wire.link import Link
-from holdfast.wire.rpc import Command, Report, Service
+from holdfast.wire.link import CoordinatorLink
+from holdfast.wire.rpc import DesiredStateMessage, Service, StatusMessage
 
 POLL_S = 0.1
 """The longest that the agent waits for something to happen."""
@@ -47,17 +47,19 @@ def main() -> int:
 
 
 def _serve(options: argparse.Namespace) -> None:
-    run = Run(
+    run = RunContext(
         job=load.load(str(options.run_dir / "job.yaml")),
         directory=options.run_dir,
         attempt=options.attempt,
     )
-    forks = Forks(Channel(socket.socket(fileno=options.forks)))
-    link = Link[Report, Command](options.address, lambda channel: Service(channel).attend)
+    forks = ForkClient(Channel(socket.socket(fileno=options.forks)))
+    link = CoordinatorLink[StatusMessage, DesiredStateMessage](
+        options.address, lambda channel: Service(channel).attend
+    )
     with closing(link), EventLog(options.run_dir / EVENTS) as log:
         forks.await_ready()
         with closing(Agent(options.name, run, forks, Arena(options.arena), log, link)) as agent:
-            while agent.left is None:
+            while agent.exit_reason is None:
                 agent.poll(POLL_S)
 
 

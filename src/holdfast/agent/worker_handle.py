@@ -13,11 +13,11 @@ from holdfast.errors import HoldfastError
 from holdfast.launch.child import KILL_TIMEOUT_S
 from holdfast.observe.stacks import ask, innermost
 from holdfast.wire.channel import Channel
-from holdfast.wire.messages import Failed
+from holdfast.wire.messages import FailedMessage
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
-class Worker:
+class WorkerHandle:
     """One of an agent's.
 
     Attributes:
@@ -36,7 +36,7 @@ class Worker:
     pidfd: int
     channel: Channel
     stacks: Path
-    failure: Failed | None = None
+    failure: FailedMessage | None = None
     called_off: bool = False
     hung: str = ""
     stacks_from: int | None = None

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from holdfast.arena.memory import Arena, Phase, Word
-from holdfast.core.hangs import Activity, HangWatch, Sighting
+from holdfast.core.hangs import HangDetector, Observation, PhaseKind
 from holdfast.job.spec import Job
 from holdfast.linux.proc_stat import stat_of
 
@@ -19,9 +19,9 @@ SEARCH_S: Final = 1.0
 
 _TICKS_PER_S: Final = os.sysconf("SC_CLK_TCK")
 _ACTIVITIES: Final = {
-    Phase.COMPUTE: Activity.USER,
-    Phase.REDUCE: Activity.OWN,
-    Phase.UPDATE: Activity.OWN,
+    Phase.COMPUTE: PhaseKind.USER,
+    Phase.REDUCE: PhaseKind.HOLDFAST,
+    Phase.UPDATE: PhaseKind.HOLDFAST,
 }
 
 
@@ -40,7 +40,7 @@ class _Account:
     known: dict[int, int] = field(default_factory=dict)
 
 
-class Watch:
+class WorkerMonitor:
     """Over an agent's workers.
 
     Args:
@@ -50,7 +50,7 @@ class Watch:
 
     def __init__(self, job: Job, arena: Arena) -> None:
         self._arena = arena
-        self._hangs = HangWatch(job.hang_s, together=job.script is not None)
+        self._hangs = HangDetector(job.hang_timeout_s, together=job.script is not None)
         self._accounts: dict[int, _Account] = {}
         self._running: set[int] = set()
         self._search_at = 0.0
@@ -71,14 +71,16 @@ class Watch:
         still = [pid for pid, stat in stats.items() if stat.ticks == accounts[pid].own]
         for pid, stat in stats.items():
             accounts[pid].own = stat.ticks
-        if now >= self._search_at and any(self._at(workers[pid]) is Activity.USER for pid in still):
+        if now >= self._search_at and any(
+            self._at(workers[pid]) is PhaseKind.USER for pid in still
+        ):
             self._search_at = now + SEARCH_S
             _count_others(accounts)
         self._accounts = accounts
         return self._hangs.see(
             {
-                pid: Sighting(
-                    activity=self._at(workers[pid]),
+                pid: Observation(
+                    phase_kind=self._at(workers[pid]),
                     since=self._arena[workers[pid], Word.PHASE_SINCE] / 1e9,
                     cpu_s=(stat.ticks + accounts[pid].others) / _TICKS_PER_S,
                     stopped=stat.is_stopped,
@@ -92,8 +94,8 @@ class Watch:
         """Whether a worker could say where it stands when it was last looked at."""
         return pid in self._running
 
-    def _at(self, rank: int) -> Activity:
-        return _ACTIVITIES.get(Phase(self._arena[rank, Word.PHASE]), Activity.WAITING)
+    def _at(self, rank: int) -> PhaseKind:
+        return _ACTIVITIES.get(Phase(self._arena[rank, Word.PHASE]), PhaseKind.WAITING)
 
 
 def _count_others(accounts: Mapping[int, _Account]) -> None:

@@ -20,7 +20,7 @@ _WORDS: Final = 3
 
 
 @enum.unique
-class Injection(enum.IntEnum):
+class InProcessFault(enum.IntEnum):
     """What a worker may be asked to suffer."""
 
     EXIT = 0
@@ -32,11 +32,11 @@ class Injection(enum.IntEnum):
     CORRUPT = 6
 
 
-assert Word.OBEYED + len(Injection) <= LINE, "injections overflow a worker's line"
-assert _WORDS * len(Injection) <= LINE, "injections overflow their line"
+assert Word.ACKNOWLEDGED + len(InProcessFault) <= LINE, "injections overflow a worker's line"
+assert _WORDS * len(InProcessFault) <= LINE, "injections overflow their line"
 
 
-class Injections:
+class FaultRequests:
     """Those into one worker; it obeys the orders, one other process gives them.
 
     Args:
@@ -45,9 +45,9 @@ class Injections:
     """
 
     def __init__(self, arena: Arena, rank: int) -> None:
-        self._arena, self._rank, self._line = arena, rank, arena.injections(rank)
+        self._arena, self._rank, self._line = arena, rank, arena.fault_requests(rank)
 
-    def order(self, injection: Injection, *, step: int, seconds: float) -> int:
+    def request(self, injection: InProcessFault, *, step: int, seconds: float) -> int:
         """Ask for something, where nothing like it is pending; returns the order's number.
 
         Args:
@@ -55,34 +55,34 @@ class Injections:
             step: How many steps are to be committed first.
             seconds: How long it is to last, where it lasts.
         """
-        at, number = _WORDS * injection, self.obeyed(injection)[0] + 1
+        at, number = _WORDS * injection, self.acknowledged(injection)[0] + 1
         self._line[at + _STEP], self._line[at + _SECONDS] = step, word_of(seconds)
         self._line[at + _ORDERED] = number  # last, for this is what the worker looks at
         return number
 
-    def withdraw(self, injection: Injection) -> None:
+    def withdraw(self, injection: InProcessFault) -> None:
         """Ask for it no longer."""
-        self._line[_WORDS * injection + _ORDERED] = self.obeyed(injection)[0]
+        self._line[_WORDS * injection + _ORDERED] = self.acknowledged(injection)[0]
 
-    def is_pending(self, injection: Injection) -> bool:
+    def is_pending(self, injection: InProcessFault) -> bool:
         """Whether the worker still has to obey."""
-        return self._line[_WORDS * injection + _ORDERED] > self.obeyed(injection)[0]
+        return self._line[_WORDS * injection + _ORDERED] > self.acknowledged(injection)[0]
 
-    def is_due(self, injection: Injection) -> bool:
+    def is_due(self, injection: InProcessFault) -> bool:
         """Whether the worker has to obey now."""
         committed = self._arena[self._rank, Word.COMMITTED]
         due = self._line[_WORDS * injection + _STEP]
         return self.is_pending(injection) and committed >= due
 
-    def obey(self, injection: Injection) -> float:
+    def acknowledge(self, injection: InProcessFault) -> float:
         """Note that this worker does what it was asked for; returns for how many seconds.
 
         It counts though the order is withdrawn just now.
         """
-        number, step = self.obeyed(injection)[0] + 1, self._arena[self._rank, Word.COMMITTED]
-        self._arena[self._rank, Word.OBEYED + injection] = number << 32 | step
+        number, step = self.acknowledged(injection)[0] + 1, self._arena[self._rank, Word.COMMITTED]
+        self._arena[self._rank, Word.ACKNOWLEDGED + injection] = number << 32 | step
         return float_of(self._line[_WORDS * injection + _SECONDS])
 
-    def obeyed(self, injection: Injection) -> tuple[int, int]:
+    def acknowledged(self, injection: InProcessFault) -> tuple[int, int]:
         """How many orders of a kind the worker has obeyed, and after how many steps the last."""
-        return divmod(self._arena[self._rank, Word.OBEYED + injection], 1 << 32)
+        return divmod(self._arena[self._rank, Word.ACKNOWLEDGED + injection], 1 << 32)

@@ -63,9 +63,11 @@ class Word(enum.IntEnum):
     PHASE_SINCE = 10  # nanoseconds of the monotonic clock
     EPOCHS = 11  # of the run
     SAMPLES = 12  # committed in this life of the run, by all workers
-    ROOTED = 13  # steps that would be committed with what lies complete in the root slot
+    REDUCED_STEP = 13  # steps that would be committed with what lies complete in the root slot
     PHASE_TIMES = 16  # the first of a word a phase: nanoseconds spent in it before
-    OBEYED = 32  # the first of a word an injection: how many obeyed, and in which step the last one
+    ACKNOWLEDGED = (
+        32  # the first of a word an injection: how many obeyed, and in which step the last one
+    )
 
 
 @enum.unique
@@ -129,12 +131,12 @@ class Arena:
         rank, word = at
         self._words[LINE * (rank + 1) + word] = value
 
-    def injections(self, rank: int) -> memoryview:
+    def fault_requests(self, rank: int) -> memoryview:
         """The line of injections into `rank`; see `arena.fault_requests`."""
         first = LINE * (self.world_size + 1 + rank)
         return self._words[first : first + LINE]
 
-    def take_seat(self, rank: int) -> None:
+    def claim_rank(self, rank: int) -> None:
         """Note that a new process is `rank` now."""
         self[rank, Word.PHASE], self[rank, Word.PHASE_SINCE] = Phase.STARTING, time.monotonic_ns()
 
@@ -200,14 +202,14 @@ class Arena:
             raise Aborted(f"generation {self.generation} is over")
 
     @property
-    def rooted(self) -> int:
+    def reduced_step(self) -> int:
         """Steps that would be committed with what lies complete in the root slot; 0 for none."""
-        return max(self[rank, Word.ROOTED] for rank in range(self.world_size))
+        return max(self[rank, Word.REDUCED_STEP] for rank in range(self.world_size))
 
-    def forget_root(self) -> None:
+    def clear_reduced_step(self) -> None:
         """What lies in the root slot is of no more use; for the agent, while all stand still."""
         for rank in range(self.world_size):
-            self[rank, Word.ROOTED] = 0
+            self[rank, Word.REDUCED_STEP] = 0
 
     def enter_generation(self, rank: int, generation: int) -> None:
         """Have `rank`, which is this process, take part in a generation.

@@ -220,7 +220,7 @@ class Replica:
         }
 
     @property
-    def absent(self) -> frozenset[str]:
+    def uninitialized(self) -> frozenset[str]:
         """Optimizer state that does not exist yet, its parameter never having had a gradient."""
         present = {
             optimizer_state.name_of(self._names[parameter], key)

@@ -18,7 +18,7 @@ import time
 from typing import Any, Final
 
 from holdfast.arena.memory import Arena
-from holdfast.bench.faulted_run import FAULT_STEP, StruckRun, furthest, least
+from holdfast.bench.faulted_run import FAULT_STEP, FaultedRun, furthest, least
 from holdfast.bench.figures import spread
 from holdfast.bench.workloads import WORKLOADS
 from holdfast.errors import HoldfastError
@@ -29,7 +29,7 @@ MORE: Final = 10
 """And how many after the next coordinator is there."""
 
 
-class _KillCoordinator(StruckRun):
+class _KillCoordinator(FaultedRun):
     """Kills it once, and lets the next one stop the run.
 
     Attributes:
@@ -43,7 +43,7 @@ class _KillCoordinator(StruckRun):
         seconds, struck_at = self.step_seconds()[-STEPS:], furthest(arena)
         began = time.monotonic()
         os.kill(self.events("coordinator-started")[0]["pid"], signal.SIGKILL)
-        self.wait(lambda: bool(self.events("coordinator-back")))
+        self.wait(lambda: bool(self.events("coordinator-recovered")))
         self.back_s, back_at = time.monotonic() - began, furthest(arena)
         self.wait(lambda: least(arena) >= back_at + MORE)
         usual = statistics.median(seconds)

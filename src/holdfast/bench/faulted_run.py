@@ -22,12 +22,12 @@ from holdfast.observe.run_dir import EVENTS, METRICS, RunDirectory
 
 WORKERS: Final = 2
 FAULT_STEP: Final = 25
-LOOK_S: Final = 0.001
+POLL_INTERVAL_S: Final = 0.001
 RUN_TIMEOUT_S: Final = 300.0
 AT_WORK: Final = (Phase.DATA, Phase.COMPUTE, Phase.REDUCE, Phase.UPDATE)
 
 
-class StruckRun:
+class FaultedRun:
     """Trains, waits for the fault's step, strikes, looks, and has the run stop then.
 
     Args:
@@ -83,7 +83,7 @@ class StruckRun:
                 raise HoldfastError("the run ended before it was struck")
             if self._error is not None:
                 raise self._error
-            self.generations = len(self.events("generation"))
+            self.generations = len(self.events("generation-started"))
 
     def strike(self, arena: Arena) -> None:
         """Strike, and look until it is overcome."""
@@ -114,7 +114,7 @@ class StruckRun:
         while not happened():
             if self._over or time.monotonic() > deadline:
                 raise HoldfastError("what was waited for did not happen")
-            time.sleep(LOOK_S)
+            time.sleep(POLL_INTERVAL_S)
 
     def wait_for_work(self, arena: Arena, rank: int, timeout_s: float = RUN_TIMEOUT_S) -> None:
         """Look every millisecond whether a rank is at a step.

@@ -41,7 +41,7 @@ class Recovery:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Command:
+class ProcessSpec:
     """A process of a launch.
 
     Attributes:
@@ -55,7 +55,7 @@ class Command:
     relaunched: bool = False
 
 
-class Launch:
+class LaunchedProcesses:
     """The processes of one run; they and all that they have started are killed at the end.
 
     Args:
@@ -63,7 +63,7 @@ class Launch:
         directory: Working directory; holds what they print and log.
     """
 
-    def __init__(self, commands: Sequence[Command], directory: Path) -> None:
+    def __init__(self, commands: Sequence[ProcessSpec], directory: Path) -> None:
         self._commands, self._directory = commands, directory
         self._processes: list[subprocess.Popen[bytes]] = []
         self._mark = f"HOLDFAST_BENCH_{uuid.uuid4().hex}"
@@ -118,7 +118,7 @@ class Launch:
                 )
             self._processes[index] = self._start(command)
 
-    def _start(self, command: Command) -> subprocess.Popen[bytes]:
+    def _start(self, command: ProcessSpec) -> subprocess.Popen[bytes]:
         with (self._directory / OUTPUT).open("ab") as output:
             return subprocess.Popen(
                 command.arguments,
@@ -148,7 +148,7 @@ def _processes_with(mark: str) -> list[int]:
 
 
 def time_recovery(
-    commands: Sequence[Command],
+    commands: Sequence[ProcessSpec],
     directory: Path,
     number: signal.Signals,
     chance: random.Random,
@@ -163,7 +163,7 @@ def time_recovery(
     Raises:
         HoldfastError: The workers did not start, or the launcher has exited.
     """
-    with Launch(commands, directory) as launch:
+    with LaunchedProcesses(commands, directory) as launch:
 
         def is_warm() -> bool:
             return all(len(launch.steps(rank)) >= FAULT_STEP for rank in range(WORKERS))

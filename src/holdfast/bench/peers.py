@@ -25,7 +25,7 @@ from typing import Final
 import holdfast
 from holdfast.bench import launched
 from holdfast.bench.faulted_run import WORKERS
-from holdfast.bench.faulted_script import Command, Recovery, time_recovery
+from holdfast.bench.faulted_script import ProcessSpec, Recovery, time_recovery
 from holdfast.errors import HoldfastError, JobError
 
 RECOVERY_TIMEOUT_S: Final = 90.0
@@ -51,7 +51,7 @@ class Peer:
 
     name: str
     module: str
-    commands: Callable[[str, Sequence[str]], list[Command]]
+    commands: Callable[[str, Sequence[str]], list[ProcessSpec]]
 
     def recover(
         self, python: str, workload: str, number: signal.Signals, chance: random.Random
@@ -87,10 +87,10 @@ def installed(python: str) -> list[Peer]:
     return [peer for peer in PEERS if peer.module not in missing]
 
 
-def _torchrun(python: str, options: Sequence[str]) -> list[Command]:
+def _torchrun(python: str, options: Sequence[str]) -> list[ProcessSpec]:
     launcher = ["torch.distributed.run", "--standalone", "--nproc-per-node", str(WORKERS)]
     return [
-        Command(
+        ProcessSpec(
             arguments=[
                 python, "-m", *launcher, "--max-restarts", "20", launched.__file__, *options,
             ],
@@ -100,7 +100,7 @@ def _torchrun(python: str, options: Sequence[str]) -> list[Command]:
     ]  # fmt: skip
 
 
-def _torchft(python: str, options: Sequence[str], *timeouts: str) -> list[Command]:
+def _torchft(python: str, options: Sequence[str], *timeouts: str) -> list[ProcessSpec]:
     with socket.create_server(("127.0.0.1", 0)) as probe:
         address = f"127.0.0.1:{probe.getsockname()[1]}"
     program = shutil.which("torchft_lighthouse", path=Path(shutil.which(python) or python).parent)
@@ -110,22 +110,22 @@ def _torchft(python: str, options: Sequence[str], *timeouts: str) -> list[Comman
     environment = {**IMPORTABLE, **ONE_THREAD, "TORCHFT_LIGHTHOUSE": f"http://{address}"}
     replica = [python, "-m", "holdfast.bench.peer_torchft", *options, "--replica"]
     return [
-        Command(arguments=[*lighthouse, "--min_replicas", "1", *timeouts]),
+        ProcessSpec(arguments=[*lighthouse, "--min_replicas", "1", *timeouts]),
         *(
-            Command(arguments=[*replica, str(index)], environment=environment, relaunched=True)
+            ProcessSpec(arguments=[*replica, str(index)], environment=environment, relaunched=True)
             for index in range(WORKERS)
         ),
     ]
 
 
-def _torchft_tuned(python: str, options: Sequence[str]) -> list[Command]:
+def _torchft_tuned(python: str, options: Sequence[str]) -> list[ProcessSpec]:
     timeouts = ["--heartbeat_timeout_ms", "500", "--quorum_tick_ms", "10"]
     return _torchft(python, options, *timeouts, "--join_timeout_ms", "1000")
 
 
-def _ray(python: str, options: Sequence[str]) -> list[Command]:
+def _ray(python: str, options: Sequence[str]) -> list[ProcessSpec]:
     return [
-        Command(
+        ProcessSpec(
             arguments=[
                 python, "-m", "holdfast.bench.peer_ray", *options, "--workers", str(WORKERS),
             ],

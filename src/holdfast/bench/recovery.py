@@ -10,7 +10,7 @@ happened when is read from the arena, every millisecond, and from the run's even
     anyone      some worker has, of commands of others alone: here none goes on by itself
 
 Other systems can be measured in the same rounds: those of `bench.peers` that are installed for the
-interpreter of `--peers-python`, and any command of `--beside`.
+interpreter of `--peers-python`, and any command of `--compare`.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from functools import partial
 from typing import Any, Final
 
 from holdfast.arena.memory import Arena
-from holdfast.bench.faulted_run import RUN_TIMEOUT_S, WORKERS, StruckRun, furthest, least
+from holdfast.bench.faulted_run import RUN_TIMEOUT_S, WORKERS, FaultedRun, furthest, least
 from holdfast.bench.faulted_script import Recovery
 from holdfast.bench.figures import ratio, spread
 from holdfast.bench.peers import Peer, installed
@@ -41,7 +41,7 @@ from holdfast.launch.child import KILL_TIMEOUT_S
 SIGNALS: Final = {"kill": signal.SIGKILL, "stop": signal.SIGSTOP}
 
 
-class _LoseWorker(StruckRun):
+class _LoseWorker(FaultedRun):
     """Strikes one of the workers.
 
     Args:
@@ -64,11 +64,11 @@ class _LoseWorker(StruckRun):
         self.wait(lambda: arena.newest_generation > generation)
         self._note("announced", began)
         before = furthest(arena)
-        self.wait(lambda: self.events("generation")[-1]["number"] > generation)
+        self.wait(lambda: self.events("generation-started")[-1]["number"] > generation)
         self._note("released", began)
         self.wait_for_work(arena, victim)
         self._note("resumed", began)
-        resumed_from = self.events("generation")[-1]["step"]
+        resumed_from = self.events("generation-started")[-1]["step"]
         self.found.lost = max(0, before - resumed_from)
         self.wait(lambda: least(arena) > resumed_from)
         self._note("committed", began)
@@ -176,14 +176,14 @@ def main() -> None:
     parser.add_argument("--fault", choices=SIGNALS, default="kill")
     parser.add_argument("--rounds", type=int, default=10)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--beside", action="append", default=[], metavar="NAME=COMMAND")
+    parser.add_argument("--compare", action="append", default=[], metavar="NAME=COMMAND")
     parser.add_argument("--peers-python", metavar="PATH")
     options = parser.parse_args()
     unknown = set(options.workloads.split(",")) - WORKLOADS.keys()
     if unknown:
         parser.error(f"no workload {', '.join(sorted(unknown))}; there are {', '.join(WORKLOADS)}")
     if not all("=" in each for each in options.beside):
-        parser.error("--beside takes NAME=COMMAND")
+        parser.error("--compare takes NAME=COMMAND")
     try:
         peers = installed(options.peers_python) if options.peers_python else []
     except JobError as error:

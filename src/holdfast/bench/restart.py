@@ -25,8 +25,8 @@ from typing import Any, Final
 
 from holdfast.arena.memory import Arena
 from holdfast.bench import launched
-from holdfast.bench.faulted_run import WORKERS, StruckRun, least
-from holdfast.bench.faulted_script import Command, time_recovery
+from holdfast.bench.faulted_run import WORKERS, FaultedRun, least
+from holdfast.bench.faulted_script import ProcessSpec, time_recovery
 from holdfast.bench.figures import ratio, spread
 from holdfast.bench.workloads import WORKLOADS
 from holdfast.errors import HoldfastError
@@ -42,7 +42,7 @@ LAUNCHERS: Final[Mapping[str, Sequence[str]]] = {
 """The modules that launch the script, with their options."""
 
 
-class _LoseDdpWorker(StruckRun):
+class _LoseDdpWorker(FaultedRun):
     """Kills one of the workers.
 
     Attributes:
@@ -57,8 +57,10 @@ class _LoseDdpWorker(StruckRun):
         victim, generation = self.chance.randrange(WORKERS), arena.newest_generation
         began = time.monotonic()
         os.kill(self.pid_of(victim), signal.SIGKILL)
-        self.wait(lambda: self.events("generation")[-1]["number"] > generation, RESTART_TIMEOUT_S)
-        begun_from = self.events("generation")[-1]["step"]
+        self.wait(
+            lambda: self.events("generation-started")[-1]["number"] > generation, RESTART_TIMEOUT_S
+        )
+        begun_from = self.events("generation-started")[-1]["step"]
         for rank in range(WORKERS):  # until then its words are those of the process before
             self.wait_for_work(arena, rank, RESTART_TIMEOUT_S)
         self.wait(lambda: least(arena) > begun_from, RESTART_TIMEOUT_S)
@@ -85,7 +87,7 @@ def restart_script(launcher: str, workload: str, chance: random.Random) -> float
     with tempfile.TemporaryDirectory() as folder:
         module, *options = LAUNCHERS[launcher]
         script = [launched.__file__, "--workload", workload, "--dir", folder]
-        command = Command(
+        command = ProcessSpec(
             arguments=[sys.executable, "-m", module, *options, *script],
             environment={"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"},
         )

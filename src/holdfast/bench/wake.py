@@ -25,13 +25,13 @@ import torch
 
 from holdfast.arena.memory import Arena
 from holdfast.data.dataset import Batch
-from holdfast.data.loading.loader import Loader, Unit
-from holdfast.data.loading.order import Order
+from holdfast.data.loading.loader import Loader, WorkItem
+from holdfast.data.loading.order import SampleOrder
 from holdfast.data.permutation import Indices
 from holdfast.errors import Aborted
 from holdfast.job.spec import LoaderSettings
 from holdfast.linux.lifeline import die_with_parent
-from holdfast.transport.shared_memory import Meeting, SharedMemoryGroup
+from holdfast.transport.shared_memory import BarrierTag, SharedMemoryGroup
 from holdfast.wire.channel import pair
 from holdfast.worker.recorder import await_commit
 
@@ -52,14 +52,14 @@ class _NeverRead:
 
 
 def _in_barrier(arena: Arena, rank: int) -> None:
-    SharedMemoryGroup(arena, rank, ROUND_TIMEOUT_S).barrier(Meeting.PARTIALS, 0)
+    SharedMemoryGroup(arena, rank, ROUND_TIMEOUT_S).barrier(BarrierTag.PARTIALS, 0)
 
 
 def _for_samples(arena: Arena, rank: int) -> None:
-    order = Order(
+    order = SampleOrder(
         num_samples=1, batch_size=1, num_shards=1, epochs=1, seed=rank, fingerprint="never"
     )
-    unit = Unit(0, range(1))
+    unit = WorkItem(0, range(1))
     ahead = LoaderSettings(prefetch=1)
     loader = Loader(_NeverRead(), order, [unit], settings=ahead, check_abort=arena.check_abort)
     loader.take(0, unit)

@@ -55,7 +55,7 @@ class Tensor(_Record):
     offset: int
 
 
-class File(_Record):
+class PartFile(_Record):
     """A file with a part of the state; its digests are of the memory, not of what was read back."""
 
     file: str
@@ -101,10 +101,10 @@ class Header(_Record):
     format: int = FORMAT
     step: int
     generation: int
-    lineage: dict[str, Any]
+    weights_config: dict[str, Any]
     tensors: tuple[Tensor, ...]
     size_bytes: int
-    absent: tuple[str, ...]
+    uninitialized: tuple[str, ...]
     state: dict[str, Any]
     user_state: dict[str, Any] = {}
     loss: float | None
@@ -126,7 +126,7 @@ class Manifest(Header):
     """
 
     root: str
-    parts: tuple[File, ...]
+    parts: tuple[PartFile, ...]
     sha256: str = ""
 
     @property
@@ -308,10 +308,10 @@ def remove(directory: Path) -> None:
     shutil.rmtree(removed)
 
 
-def set_aside(directory: Path) -> Path:
+def quarantine(directory: Path) -> Path:
     """Take a refused checkpoint out of the way, without deleting it; returns its new place."""
     for number in range(1, 1000):
-        aside = directory.with_name(f"{directory.name}.refused-{number}")
+        aside = directory.with_name(f"{directory.name}.rejected-{number}")
         if not aside.exists():
             directory.rename(aside)
             return aside

@@ -12,12 +12,12 @@ from safetensors.torch import save_file
 from holdfast.arena.layout import Layout
 from holdfast.arena.tensors import DTYPES
 from holdfast.checkpoint import parts
-from holdfast.checkpoint.manifest import File
+from holdfast.checkpoint.manifest import PartFile
 
 
 def write_part(
     directory: Path, flat: torch.Tensor, layout: Layout, rank: int, world_size: int
-) -> File:
+) -> PartFile:
     """Write the chunks that `rank` owes into `directory`, and sync them.
 
     Args:
@@ -49,4 +49,4 @@ def write_part(
     finally:
         os.close(fd)
     digests = parts.digests(flat[start:end].numpy().data)
-    return File(file=path.name, size_bytes=size, first_chunk=chunks.start, digests=digests)
+    return PartFile(file=path.name, size_bytes=size, first_chunk=chunks.start, digests=digests)

@@ -17,14 +17,14 @@ from safetensors import SafetensorError, safe_open
 
 from holdfast.arena.layout import Layout
 from holdfast.checkpoint import parts
-from holdfast.checkpoint.manifest import File
+from holdfast.checkpoint.manifest import PartFile
 from holdfast.errors import CheckpointError
 
 Place = tuple[int, int, int]
 """Where a piece of the state begins and ends, and where it begins in its file; bytes."""
 
 
-def verify_part(directory: Path, part: File, layout: Layout) -> Iterator[None]:
+def verify_part(directory: Path, part: PartFile, layout: Layout) -> Iterator[None]:
     """Compare a part with the digests of its chunks; yields after each chunk that matches.
 
     Args:

@@ -82,7 +82,7 @@ def recovery(
 ) -> None:
     """From the loss of a worker to the next step of the full world."""
     options = ["--workloads", workloads, "--fault", fault, "--rounds", str(rounds)]
-    options += [part for command in beside or () for part in ("--beside", command)]
+    options += [part for command in beside or () for part in ("--compare", command)]
     options += ["--peers-python", peers_python] if peers_python else []
     _run("recovery", options, as_json=as_json)
 

@@ -17,9 +17,9 @@ from holdfast.cli import complete
 from holdfast.cli.arguments import EndingJson, Overrides
 from holdfast.cli.ending import FAILED_STATUS, STOPPED_STATUS
 from holdfast.engines import train as engine
-from holdfast.engines.launch_options import Setting
+from holdfast.engines.launch_options import LaunchOptions
 from holdfast.errors import HoldfastError, JobError
-from holdfast.faults.fault_injector import Storm
+from holdfast.faults.fault_injector import FaultInjector
 from holdfast.faults.plan import Fault, FaultPlan, planned
 from holdfast.faults.target import Target
 from holdfast.job import load
@@ -65,22 +65,22 @@ def chaos(
         storm, result = _strike(run, faults), None
     else:
         chosen = load.load(job, overrides or ())
-        storm = Storm(faults, chosen)
+        storm = FaultInjector(faults, chosen)
         result = _train(storm, chosen, run, forks=context.obj, quiet=as_json)
     _print(storm, result, as_json=as_json)
     if storm.stopped or (result is not None and result.status == "stopped"):
         raise typer.Exit(STOPPED_STATUS)
     if storm.missed:
         missed = "; ".join(f"{each.fault}: {each.reason}" for each in storm.missed)
-        number = len(storm.struck) + len(storm.missed)
+        number = len(storm.injected) + len(storm.missed)
         print(f"holdfast: {len(storm.missed)} of {number} faults missed: {missed}", file=sys.stderr)
         raise typer.Exit(FAILED_STATUS)
 
 
-def _strike(run: Path, plan: FaultPlan) -> Storm:
+def _strike(run: Path, plan: FaultPlan) -> FaultInjector:
     """Strike a run of another process, until a signal stops the storm at most."""
     target = Target.under_way(run)
-    storm = Storm(plan, load.load(str(run / "job.yaml")))
+    storm = FaultInjector(plan, load.load(str(run / "job.yaml")))
     for number in STOP_SIGNALS:
         signal.signal(number, lambda *_: storm.stop())
     storm.strike(target)
@@ -88,10 +88,10 @@ def _strike(run: Path, plan: FaultPlan) -> Storm:
 
 
 def _train(
-    storm: Storm, job: Job, run: Path | None, *, forks: Spawned | None, quiet: bool
+    storm: FaultInjector, job: Job, run: Path | None, *, forks: Spawned | None, quiet: bool
 ) -> engine.Result:
     """Run a job in a storm; where that fails, the storm is told of all the same."""
-    setting = Setting(forks=forks, beside=storm.beside)
+    setting = LaunchOptions(forks=forks, sidecar=storm.running)
     try:
         return engine.run_job(job, setting, run_dir=run, resume=False)
     except HoldfastError:
@@ -100,20 +100,20 @@ def _train(
         raise
 
 
-def _print(storm: Storm, result: engine.Result | None, *, as_json: bool) -> None:
+def _print(storm: FaultInjector, result: engine.Result | None, *, as_json: bool) -> None:
     found: dict[str, Any] = {} if result is None else result.as_dict()
     if as_json:
-        struck, missed = ([each.as_dict() for each in of] for of in (storm.struck, storm.missed))
-        print(json.dumps(found | {"struck": struck, "missed": missed}))
+        struck, missed = ([each.as_dict() for each in of] for of in (storm.injected, storm.missed))
+        print(json.dumps(found | {"injected": struck, "missed": missed}))
         return
     if found:
         print(closing_table(found))
     _print_table(storm)
 
 
-def _print_table(storm: Storm) -> None:
+def _print_table(storm: FaultInjector) -> None:
     table = Table("fault", "rank", "", box=box.SIMPLE)
-    for struck in storm.struck:
+    for struck in storm.injected:
         at = "" if struck.step is None else f" at step {struck.step}"
         table.add_row(struck.fault.kind, _rank(struck.fault), f"struck{at}")
     for missed in storm.missed:

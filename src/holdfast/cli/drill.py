@@ -20,7 +20,7 @@ from holdfast.faults.drill import (
     KINDS,
     POLICIES,
     Drill,
-    Report,
+    DrillReport,
     Trial,
     check,
     fitting,
@@ -48,7 +48,7 @@ def drill(
     worlds: Annotated[
         bool,
         typer.Option(
-            "--worlds", help="Also run it with other numbers of workers and uneven plans."
+            "--vary-workers", help="Also run it with other numbers of workers and uneven plans."
         ),
     ] = False,
     seed: Annotated[
@@ -100,11 +100,11 @@ def _verdict(trial: Trial) -> str:
     return f"{trial.problem}; its run lies in {trial.run_dir}"
 
 
-def _show(report: Report, directory: Path, *, as_json: bool) -> None:
+def _show(report: DrillReport, directory: Path, *, as_json: bool) -> None:
     if as_json:
         print(json.dumps(_as_dict(report, directory)))
         return
-    print(closing_table(report.twin.as_dict()))
+    print(closing_table(report.reference_run.as_dict()))
     table = Table("fault", "policy", "weights", "seconds", "goodput", box=box.SIMPLE)
     for trial in report.trials:
         weights = "the same" if not trial.problem else trial.problem
@@ -115,7 +115,7 @@ def _show(report: Report, directory: Path, *, as_json: bool) -> None:
     print(_sentence(report))
 
 
-def _sentence(report: Report) -> str:
+def _sentence(report: DrillReport) -> str:
     """What came of it, in words."""
     if report.deterministic is False:
         return (
@@ -127,11 +127,11 @@ def _sentence(report: Report) -> str:
     return f"stopped; {ended} until then" if report.stopped else ended
 
 
-def _as_dict(report: Report, directory: Path) -> dict[str, Any]:
+def _as_dict(report: DrillReport, directory: Path) -> dict[str, Any]:
     return {
         "status": "stopped" if report.stopped else "passed" if report.passed else "failed",
         "deterministic": report.deterministic,
-        "twin": report.twin.as_dict(),
+        "twin": report.reference_run.as_dict(),
         "seconds": report.seconds,
         "trials": [
             {

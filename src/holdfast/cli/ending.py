@@ -8,8 +8,8 @@ from typing import Final
 
 import typer
 
-from holdfast.engines.followed import Outcome
-from holdfast.engines.launch_options import Setting
+from holdfast.engines.followed import RunResult
+from holdfast.engines.launch_options import LaunchOptions
 from holdfast.errors import WorkerFailed
 from holdfast.observe.terminal import closing_table
 
@@ -23,7 +23,9 @@ STOPPED_STATUS: Final = 130
 """The exit status where a signal has ended what was asked for."""
 
 
-def run_and_tell(run: Callable[[Setting], Outcome], setting: Setting, *, as_json: bool) -> None:
+def run_and_tell(
+    run: Callable[[LaunchOptions], RunResult], setting: LaunchOptions, *, as_json: bool
+) -> None:
     """Run something to its end in a setting and print what has come of it, or one object."""
     try:
         result = run(setting)

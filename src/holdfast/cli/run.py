@@ -12,7 +12,7 @@ import typer
 from holdfast.cli.arguments import EndingJson, ranks
 from holdfast.cli.ending import run_and_tell
 from holdfast.engines import script as engine
-from holdfast.engines.launch_options import Setting
+from holdfast.engines.launch_options import LaunchOptions
 from holdfast.errors import JobError
 from holdfast.job import load
 from holdfast.job.script import Script
@@ -31,11 +31,11 @@ def run(
             "--workers", "--nproc-per-node", "--nproc_per_node", help="Workers; auto: one a core."
         ),
     ] = "1",
-    restarts: Annotated[
+    max_restarts: Annotated[
         int | None,
         typer.Option(min=0, help="Losses that are forgiven in a while; 10 by default."),
     ] = None,
-    hang_s: Annotated[
+    hang_timeout_s: Annotated[
         float | None,
         typer.Option(help="Seconds in which no worker does anything; 60 by default."),
     ] = None,
@@ -59,11 +59,11 @@ def run(
         "name": engine.name_of(asked),
         "script": asked.model_dump(),
         "workers": _number(workers),
-        "hang_s": hang_s,
-        "restarts": None if restarts is None else {"limit": restarts},
+        "hang_timeout_s": hang_timeout_s,
+        "restarts": None if max_restarts is None else {"limit": max_restarts},
     }
     job = load.check({key: each for key, each in values.items() if each is not None}, where=script)
-    setting = Setting(tee=ranks(tee, job.workers), forks=context.obj)
+    setting = LaunchOptions(tee=ranks(tee, job.workers), forks=context.obj)
     run_and_tell(partial(engine.run_script, job, run_dir=run_dir), setting, as_json=as_json)
 
 

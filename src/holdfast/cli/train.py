@@ -14,7 +14,7 @@ from holdfast.cli.ending import run_and_tell
 from holdfast.data.download import download as fetch
 from holdfast.data.published import PUBLISHED, directory
 from holdfast.engines import train as engine
-from holdfast.engines.launch_options import Setting
+from holdfast.engines.launch_options import LaunchOptions
 from holdfast.errors import JobError
 from holdfast.job import load
 from holdfast.job.data import Data
@@ -61,7 +61,7 @@ def train(
         return
     if download:
         _download(chosen.data)
-    setting = Setting(tee=shown, forks=context.obj)
+    setting = LaunchOptions(tee=shown, forks=context.obj)
     run_and_tell(
         partial(engine.run_job, chosen, run_dir=run, resume=resume), setting, as_json=as_json
     )

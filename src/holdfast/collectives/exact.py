@@ -38,7 +38,7 @@ from holdfast.collectives.slot import (
 )
 from holdfast.core import tree
 from holdfast.errors import JobError
-from holdfast.transport.shared_memory import Meeting, SharedMemoryGroup
+from holdfast.transport.shared_memory import BarrierTag, SharedMemoryGroup
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,16 +97,18 @@ class TreeReducer:
         self._lent: dict[int, torch.Tensor] = {}
         self._in_hand: Reduced | None = None
         self._mine = range(0)
-        self.share_out()
+        self.assign_blocks()
 
-    def share_out(self) -> None:
+    def assign_blocks(self) -> None:
         """Deal the blocks out to those who take part now.
 
         What was lent before is not forgotten: see `write_lent`.
         """
         count, group = len(self._layout.blocks), self._group
         size = len(group.members)
-        self._mine = range(count * group.place // size, count * (group.place + 1) // size)
+        self._mine = range(
+            count * group.member_index // size, count * (group.member_index + 1) // size
+        )
         self._own_blocks = [self._blocks_within(*span) for span in self._layout.gradient_spans]
 
     def write_lent(self, slot: Slot) -> None:
@@ -146,7 +148,7 @@ class TreeReducer:
             self._lent[index] = gradient[start - origin : end - origin]
         return self._layout.blocks[own[0]][1] - origin, self._layout.blocks[own[-1]][2] - origin
 
-    def take_back(self) -> None:
+    def end_lending(self) -> None:
         """Forget the gradients that were lent: the step is over."""
         self._lent.clear()
 
@@ -163,7 +165,7 @@ class TreeReducer:
             JobError: No shard called `backward`, or shards logged different names.
         """
         self.publish(table)
-        values = self._group.barrier(Meeting.PARTIALS, step, value)
+        values = self._group.barrier(BarrierTag.PARTIALS, step, value)
         term = tree.reduction(self.published(), self._num_leaves)
         if term is None:
             raise JobError(
@@ -191,7 +193,7 @@ class TreeReducer:
             values=values,
             digests=(),
         )
-        digests = self._group.barrier(Meeting.ROOT, step, digest)
+        digests = self._group.barrier(BarrierTag.ROOT, step, digest)
         return replace(self.reduced(), digests=digests)
 
     def reduced(self) -> Reduced:
@@ -210,7 +212,7 @@ class TreeReducer:
         for index in self._mine:
             if index < self._layout.num_gradient_blocks:
                 self._root.blocks[index].mul_(factor)
-        self._group.barrier(Meeting.CLIP, step)
+        self._group.barrier(BarrierTag.CLIP, step)
 
     def _small(self, term: tree.Term) -> tuple[torch.Tensor, torch.Tensor, Slot]:
         """The statistics and flags of a term, and its leftmost slot."""
@@ -225,7 +227,7 @@ class TreeReducer:
     def _reduce_block(self, index: int, term: tree.Term, weight: float) -> float:
         """Write one block of the mean to the root; returns the sum of its squares."""
         out = self._root.blocks[index]
-        room = self._room(out.dtype, 0)[: len(out)]
+        room = self._scratch_of(out.dtype, 0)[: len(out)]
         total = self._sum(term, index, room, 1)
         if not math.isclose(weight, 1, rel_tol=1e-12):
             total = torch.mul(total, 1 / weight, out=room)
@@ -240,7 +242,7 @@ class TreeReducer:
                 return lent
             return self._slots(term.rank, term.slot).blocks[index]
         left = self._sum(term.left, index, room, depth)
-        beside = self._room(room.dtype, depth)[: len(room)]
+        beside = self._scratch_of(room.dtype, depth)[: len(room)]
         return torch.add(left, self._sum(term.right, index, beside, depth + 1), out=room)
 
     def _blocks_within(self, run: int, start: int, end: int) -> list[int]:
@@ -252,7 +254,7 @@ class TreeReducer:
             if run == block_run and start <= block_start and block_end <= end
         ]
 
-    def _room(self, dtype: torch.dtype, depth: int) -> torch.Tensor:
+    def _scratch_of(self, dtype: torch.dtype, depth: int) -> torch.Tensor:
         key = (dtype, depth)
         if key not in self._scratch:
             self._scratch[key] = torch.empty(BLOCK, dtype=dtype)

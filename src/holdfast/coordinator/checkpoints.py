@@ -11,15 +11,15 @@ from typing import Self
 from pydantic import ValidationError
 
 from holdfast.checkpoint import manifest, parts
-from holdfast.checkpoint.manifest import File, Header, Manifest
+from holdfast.checkpoint.manifest import Header, Manifest, PartFile
 from holdfast.coordinator.retention import Retention
-from holdfast.core.actions import Commit
-from holdfast.core.protocol import Part, Verdict
+from holdfast.core.actions import CommitCheckpoint
+from holdfast.core.protocol import CheckpointResult, Part
 from holdfast.errors import CheckpointError, ProtocolError
 from holdfast.observe.lines import EventLog
 
 
-class Checkpoints:
+class CheckpointStore:
     """Those of one run; old ones are deleted in the background from `__enter__` to `__exit__`.
 
     Args:
@@ -58,7 +58,7 @@ class Checkpoints:
         """
         self._retention.request()
 
-    def commit(self, wish: Commit) -> Verdict:
+    def commit(self, wish: CommitCheckpoint) -> CheckpointResult:
         """Make the parts that lie ready a checkpoint, if each could be written.
 
         Raises:
@@ -75,11 +75,11 @@ class Checkpoints:
                 manifest.commit(self._root, found, attempt)
             except OSError as error:
                 return self._given_up(wish, str(error))
-            self._log.event("checkpoint", step=wish.step, directory=str(final))
+            self._log.event("checkpoint-committed", step=wish.step, directory=str(final))
         self.delete_old()
         return _verdict(wish)
 
-    def _given_up(self, wish: Commit, error: str) -> Verdict:
+    def _given_up(self, wish: CommitCheckpoint, error: str) -> CheckpointResult:
         """The failed attempt is removed, so that it does not also hold the space it lacked."""
         attempt = manifest.attempt_in(wish.generation, self._attempt)
         with contextlib.suppress(OSError):
@@ -101,8 +101,10 @@ def _is_there(directory: Path, wished: Manifest | None) -> bool:
     return False
 
 
-def _verdict(wish: Commit, error: str = "") -> Verdict:
-    return Verdict(generation=wish.generation, number=wish.number, step=wish.step, error=error)
+def _verdict(wish: CommitCheckpoint, error: str = "") -> CheckpointResult:
+    return CheckpointResult(
+        generation=wish.generation, number=wish.number, step=wish.step, error=error
+    )
 
 
 def _manifest(written: Iterable[Part]) -> Manifest:
@@ -110,7 +112,7 @@ def _manifest(written: Iterable[Part]) -> Manifest:
     contents = [part.content for part in written]
     try:
         header = Header.model_validate(contents[0]["header"])
-        files = [File.model_validate(content["file"]) for content in contents]
+        files = [PartFile.model_validate(content["file"]) for content in contents]
     except (ValidationError, KeyError) as error:
         raise ProtocolError(f"a worker sent no part of a checkpoint: {error}") from None
     return Manifest(

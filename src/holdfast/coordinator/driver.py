@@ -5,13 +5,18 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from holdfast.coordinator.checkpoints import Checkpoints
+from holdfast.coordinator.checkpoints import CheckpointStore
 from holdfast.coordinator.journal import Journal
-from holdfast.core.actions import Commit, Record, Send, Sweep
-from holdfast.core.coordinator import Run
-from holdfast.core.events import RunEvent, Settled
-from holdfast.core.policy import Policy
-from holdfast.core.protocol import Orders, Stage
+from holdfast.core.actions import (
+    AppendToJournal,
+    CommitCheckpoint,
+    RemovePartialCheckpoints,
+    SendDesiredState,
+)
+from holdfast.core.coordinator import CoordinatorStateMachine
+from holdfast.core.events import CheckpointCompleted, RunEvent
+from holdfast.core.policy import RecoveryPolicy
+from holdfast.core.protocol import DesiredState, Stage
 from holdfast.observe.lines import EventLog
 
 
@@ -31,46 +36,48 @@ class Driver:
 
     def __init__(
         self,
-        policy: Policy,
+        policy: RecoveryPolicy,
         journal: Journal,
-        checkpoints: Checkpoints,
+        checkpoints: CheckpointStore,
         log: EventLog,
-        send: Callable[[str, Orders], None],
+        send: Callable[[str, DesiredState], None],
     ) -> None:
         self._journal, self._checkpoints, self._send = journal, checkpoints, send
         self._log = log
-        self.run = Run(policy, journal.facts(), time.monotonic(), checkpoints.newest)
+        self.machine = CoordinatorStateMachine(
+            policy, journal.entries(), time.monotonic(), checkpoints.newest
+        )
 
-    def tell(self, event: RunEvent) -> None:
+    def handle(self, event: RunEvent) -> None:
         """Have the machine take note of `event`.
 
         Raises:
             HoldfastError: The journal cannot be written.
         """
-        before = self.run.stage
-        wanted = self.run.handle(event, time.monotonic())
-        if (before, self.run.stage) == (Stage.IDLE, Stage.RUN):  # all have gone on without us
-            self._log.event("coordinator-back", generation=self.run.generation)
+        before = self.machine.stage
+        wanted = self.machine.handle(event, time.monotonic())
+        if (before, self.machine.stage) == (Stage.IDLE, Stage.RUN):  # all have gone on without us
+            self._log.event("coordinator-recovered", generation=self.machine.generation)
         if before == Stage.IDLE and self._is_past_restoring:  # the one before us may not have
             self._checkpoints.delete_old()
         for action in wanted:
             match action:
-                case Record(fact):
-                    self._journal.record(fact)
-                case Send(host, orders):
+                case AppendToJournal(fact):
+                    self._journal.append(fact)
+                case SendDesiredState(host, orders):
                     self._send(host, orders)
-                case Commit():
-                    self.tell(Settled(self._checkpoints.commit(action)))
-                case Sweep():
+                case CommitCheckpoint():
+                    self.handle(CheckpointCompleted(self._checkpoints.commit(action)))
+                case RemovePartialCheckpoints():
                     self._checkpoints.sweep()
 
     @property
     def _is_past_restoring(self) -> bool:
         """Whether workers train, or have finished."""
-        run = self.run
+        run = self.machine
         return run.stage == Stage.RUN or (run.stage == Stage.END and not run.reason)
 
     def wait_s(self) -> float | None:
         """How long until a tick is due; None if none is."""
-        due = self.run.next_deadline()
+        due = self.machine.next_deadline()
         return None if due is None else max(0.0, due - time.monotonic())

@@ -8,7 +8,7 @@ from typing import Final, Self
 
 from pydantic import ValidationError
 
-from holdfast.core.actions import Ended, Fact, Opened
+from holdfast.core.actions import GenerationOpened, JournalEntry, RunEnded
 from holdfast.errors import HoldfastError
 from holdfast.wire.messages import Message
 
@@ -21,10 +21,10 @@ database, which is then malformed. So we fold it ourselves, and empty it at once
 """
 
 
-class _Line(Message):
+class _Row(Message):
     """How a fact is written down."""
 
-    fact: Opened | Ended
+    fact: GenerationOpened | RunEnded
 
 
 class Journal:
@@ -57,7 +57,7 @@ class Journal:
     def __exit__(self, *_: object) -> None:
         self._database.close()
 
-    def facts(self) -> list[Fact]:
+    def entries(self) -> list[JournalEntry]:
         """All that was recorded, oldest first.
 
         Raises:
@@ -65,17 +65,17 @@ class Journal:
         """
         try:
             rows = self._database.execute("SELECT fact FROM facts ORDER BY number").fetchall()
-            return [_Line.model_validate_json(text).fact for (text,) in rows]
+            return [_Row.model_validate_json(text).fact for (text,) in rows]
         except (sqlite3.Error, ValidationError) as error:
             raise self._broken(error) from None
 
-    def record(self, fact: Fact) -> None:
+    def append(self, fact: JournalEntry) -> None:
         """Make `fact` durable.
 
         Raises:
             HoldfastError: The disk is full or gone.
         """
-        text = _Line(fact=fact).model_dump_json()
+        text = _Row(fact=fact).model_dump_json()
         try:
             self._database.execute("INSERT INTO facts (fact) VALUES (?)", (text,))
             self._unfolded += 1

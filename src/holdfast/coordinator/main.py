@@ -8,11 +8,11 @@ import os
 import sys
 from pathlib import Path
 
-from holdfast.coordinator.checkpoints import Checkpoints
+from holdfast.coordinator.checkpoints import CheckpointStore
 from holdfast.coordinator.journal import Journal
 from holdfast.coordinator.policy import policy_of
 from holdfast.coordinator.server import Server
-from holdfast.core.policy import Policy
+from holdfast.core.policy import RecoveryPolicy
 from holdfast.errors import HoldfastError
 from holdfast.job import load
 from holdfast.linux.lifeline import die_with_parent, leave_signals_to_parent
@@ -36,7 +36,7 @@ def main() -> int:
         with (
             Journal(options.run_dir / "coordinator.db") as journal,
             EventLog(options.run_dir / EVENTS) as log,
-            Checkpoints(root, options.attempt, keep, log) as checkpoints,
+            CheckpointStore(root, options.attempt, keep, log) as checkpoints,
         ):
             asyncio.run(_serve(policy_of(job), journal, checkpoints, log, options.address))
     except (HoldfastError, OSError) as error:
@@ -46,7 +46,11 @@ def main() -> int:
 
 
 async def _serve(
-    policy: Policy, journal: Journal, checkpoints: Checkpoints, log: EventLog, address: str
+    policy: RecoveryPolicy,
+    journal: Journal,
+    checkpoints: CheckpointStore,
+    log: EventLog,
+    address: str,
 ) -> None:
     await Server(policy, journal, checkpoints, log).serve(address)
 

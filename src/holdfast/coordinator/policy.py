@@ -5,38 +5,38 @@ from __future__ import annotations
 import math
 from typing import Final
 
-from holdfast.core.policy import Policy
+from holdfast.core.policy import RecoveryPolicy
 from holdfast.job.spec import Job
 
-SILENCE_S: Final = 30.0
+HEARTBEAT_TIMEOUT_S: Final = 30.0
 """How long an agent may say nothing: on one host only one that hangs does."""
-RECONNECT_S: Final = 10.0
+RECONNECT_TIMEOUT_S: Final = 10.0
 """How long one may be without a stream: whoever runs it says at once that it is lost, if it is."""
-REST_S: Final = 5.0
+REGROW_DELAY_S: Final = 5.0
 """How long a world that has shrunk goes on before lost workers are replaced."""
-MOST_WINDOW_S: Final = 3600.0
+MAX_WINDOW_S: Final = 3600.0
 """To how much the window of a script's restarts is widened at most."""
-REPEAT_S: Final = 30.0
+REPEAT_WINDOW_S: Final = 30.0
 """How soon a script must fail again for it to be the same failure: its steps are not known."""
 
 
-def policy_of(job: Job) -> Policy:
+def policy_of(job: Job) -> RecoveryPolicy:
     """What the job wants to happen when something is lost."""
-    stops, anew = job.on_failure == "stop", job.restarts_anew
+    stops, anew = job.on_failure == "stop", job.restarts_all
     shrinks = job.on_failure == "shrink" and not anew
     window_s = job.restarts.window_s
     if job.script is not None:  # every hang of which takes long: none would be one too many
-        hangs_s = 2 * job.hang_s * (job.restarts.limit + 1)
-        window_s = max(window_s, min(hangs_s, MOST_WINDOW_S))
-    return Policy(
+        hangs_s = 2 * job.hang_timeout_s * (job.restarts.limit + 1)
+        window_s = max(window_s, min(hangs_s, MAX_WINDOW_S))
+    return RecoveryPolicy(
         world_size=job.workers,
         min_workers=1 if shrinks else job.workers,
-        rest_s=REST_S if shrinks else 0.0,
-        silence_s=SILENCE_S,
-        reconnect_s=RECONNECT_S,
-        failures=0 if stops else job.restarts.limit,
+        regrow_delay_s=REGROW_DELAY_S if shrinks else 0.0,
+        heartbeat_timeout_s=HEARTBEAT_TIMEOUT_S,
+        reconnect_s=RECONNECT_TIMEOUT_S,
+        max_failures=0 if stops else job.restarts.limit,
         window_s=window_s,
-        repeat_s=math.inf if job.script is None else REPEAT_S,
-        anew=anew,
+        repeat_window_s=math.inf if job.script is None else REPEAT_WINDOW_S,
+        restart_all=anew,
         checkpoint_s=job.checkpoint.every_s,
     )

@@ -105,14 +105,14 @@ class Retention:
         aside = damage.directory
         if set_aside:
             try:
-                aside = manifest.set_aside(aside)
+                aside = manifest.quarantine(aside)
             except FileNotFoundError:  # workers have set it aside themselves
                 return
             except CheckpointError:  # there is no name left for it
                 pass
         if damage not in self._reported:
             self._log.event(
-                "checkpoint-damaged",
+                "checkpoint-corrupt",
                 step=manifest.step_of(damage.directory),
                 directory=str(aside),
                 file=damage.file,

@@ -9,16 +9,30 @@ from typing import Any, Final, Generic, TypeVar
 
 import grpc
 
-from holdfast.coordinator.checkpoints import Checkpoints
+from holdfast.coordinator.checkpoints import CheckpointStore
 from holdfast.coordinator.driver import Driver
 from holdfast.coordinator.journal import Journal
-from holdfast.core.events import Disconnected, Lost, Reported, RunEvent, StopAsked, Tick
-from holdfast.core.policy import Policy
-from holdfast.core.protocol import Orders, Stage
+from holdfast.core.events import (
+    AgentLost,
+    Disconnected,
+    RunEvent,
+    StatusReceived,
+    StopReceived,
+    Tick,
+)
+from holdfast.core.policy import RecoveryPolicy
+from holdfast.core.protocol import DesiredState, Stage
 from holdfast.errors import HoldfastError
 from holdfast.observe.lines import EventLog
 from holdfast.wire.messages import Message
-from holdfast.wire.rpc import OPTIONS, Command, Report, RunState, Wishes, handlers
+from holdfast.wire.rpc import (
+    OPTIONS,
+    DesiredStateMessage,
+    RunRequestMessage,
+    RunStateMessage,
+    StatusMessage,
+    handlers,
+)
 
 LATE_S: Final = 1.0
 """A look at the time that comes later than this was kept waiting, and reports with it."""
@@ -61,12 +75,12 @@ class Server:
     """
 
     def __init__(
-        self, policy: Policy, journal: Journal, checkpoints: Checkpoints, log: EventLog
+        self, policy: RecoveryPolicy, journal: Journal, checkpoints: CheckpointStore, log: EventLog
     ) -> None:
         self._driver = Driver(policy, journal, checkpoints, log, self._send)
-        self._agents: dict[str, _Outbox[Command]] = {}
-        self._watchers: list[_Outbox[RunState]] = []
-        self._shown: RunState | None = None
+        self._agents: dict[str, _Outbox[DesiredStateMessage]] = {}
+        self._watchers: list[_Outbox[RunStateMessage]] = []
+        self._shown: RunStateMessage | None = None
         self._tick: asyncio.TimerHandle | None = None
         self._ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
@@ -98,9 +112,11 @@ class Server:
         finally:
             await server.stop(None)
 
-    async def _attend(self, reports: AsyncIterator[Report], _: Any) -> AsyncIterator[Command]:
+    async def _attend(
+        self, reports: AsyncIterator[StatusMessage], _: Any
+    ) -> AsyncIterator[DesiredStateMessage]:
         """One agent, for as long as its stream lasts."""
-        outbox = _Outbox[Command]()
+        outbox = _Outbox[DesiredStateMessage]()
         listening = asyncio.create_task(self._listen(reports, outbox))
         try:
             while (command := await outbox.get()) is not None:
@@ -111,17 +127,21 @@ class Server:
                 del self._agents[host]
                 self._tell(Disconnected(host))
 
-    async def _listen(self, reports: AsyncIterator[Report], outbox: _Outbox[Command]) -> None:
+    async def _listen(
+        self, reports: AsyncIterator[StatusMessage], outbox: _Outbox[DesiredStateMessage]
+    ) -> None:
         try:
             async for report in reports:
                 self._agents[report.status.host] = outbox
-                self._tell(Reported(report.status))
+                self._tell(StatusReceived(report.status))
         finally:
             outbox.close()
 
-    async def _watch(self, wishes: AsyncIterator[Wishes], _: Any) -> AsyncIterator[RunState]:
+    async def _watch(
+        self, wishes: AsyncIterator[RunRequestMessage], _: Any
+    ) -> AsyncIterator[RunStateMessage]:
         """One command, for as long as its stream lasts."""
-        outbox = _Outbox[RunState]()
+        outbox = _Outbox[RunStateMessage]()
         outbox.put(self._state())
         self._watchers.append(outbox)
         granting = asyncio.create_task(self._grant(wishes, outbox))
@@ -136,24 +156,26 @@ class Server:
             if over and not self._ended.done():
                 self._ended.set_result(None)
 
-    async def _grant(self, wishes: AsyncIterator[Wishes], outbox: _Outbox[RunState]) -> None:
+    async def _grant(
+        self, wishes: AsyncIterator[RunRequestMessage], outbox: _Outbox[RunStateMessage]
+    ) -> None:
         try:
             async for wish in wishes:
                 for host in wish.lost:
-                    self._tell(Lost(host))
+                    self._tell(AgentLost(host))
                 if wish.stop:
-                    self._tell(StopAsked())
+                    self._tell(StopReceived())
         finally:
             outbox.close()
 
-    def _send(self, host: str, orders: Orders) -> None:
+    def _send(self, host: str, orders: DesiredState) -> None:
         if host in self._agents:  # else it hears them when it reports again
-            self._agents[host].put(Command(orders=orders))
+            self._agents[host].put(DesiredStateMessage(desired=orders))
 
     def _tell(self, event: RunEvent) -> None:
         """Have the machine take note of `event`, and all watchers of what has changed."""
         try:
-            self._driver.tell(event)
+            self._driver.handle(event)
         except Exception as error:  # noqa: BLE001  # it ends the process, and is its last word
             if not self._ended.done():
                 self._ended.set_exception(error)
@@ -182,11 +204,11 @@ class Server:
         else:
             self._tell(Tick())
 
-    def _state(self) -> RunState:
-        run = self._driver.run
-        return RunState(
+    def _state(self) -> RunStateMessage:
+        run = self._driver.machine
+        return RunStateMessage(
             stage=run.stage,
             reason=run.reason,
-            culprit=run.culprit,
+            root_cause=run.root_cause,
             result=None if run.result is None else dict(run.result),
         )

@@ -6,11 +6,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from holdfast.core.protocol import Failure, Orders, Part, Start, Status, Verdict
+from holdfast.core.protocol import (
+    CheckpointResult,
+    DesiredState,
+    Failure,
+    Part,
+    ResumePoint,
+    Status,
+)
 
 
 @dataclass(frozen=True, slots=True)
-class Opened:
+class GenerationOpened:
     """A generation has begun.
 
     Attributes:
@@ -21,11 +28,11 @@ class Opened:
 
     generation: int
     members: Mapping[int, str]
-    anew: bool = False
+    restart_all: bool = False
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
+class RunEnded:
     """The run is over.
 
     Attributes:
@@ -35,30 +42,30 @@ class Ended:
     """
 
     reason: str
-    culprit: tuple[int, Failure] | None = None
+    root_cause: tuple[int, Failure] | None = None
     result: Mapping[str, Any] | None = None
 
 
-Fact = Opened | Ended
+JournalEntry = GenerationOpened | RunEnded
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
+class AppendToJournal:
     """Make a fact durable before any later action is performed."""
 
-    fact: Fact
+    entry: JournalEntry
 
 
 @dataclass(frozen=True, slots=True)
-class Send:
+class SendDesiredState:
     """Give an agent its orders."""
 
     host: str
-    orders: Orders
+    desired: DesiredState
 
 
 @dataclass(frozen=True, slots=True)
-class Commit:
+class CommitCheckpoint:
     """Make the parts of all members a checkpoint, and say by `Settled` how that went."""
 
     generation: int
@@ -68,11 +75,11 @@ class Commit:
 
 
 @dataclass(frozen=True, slots=True)
-class Sweep:
+class RemovePartialCheckpoints:
     """Remove what was being written in generations that are over: nobody writes now."""
 
 
-RunAction = Record | Send | Commit | Sweep
+RunAction = AppendToJournal | SendDesiredState | CommitCheckpoint | RemovePartialCheckpoints
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +90,7 @@ class Abort:
 
 
 @dataclass(frozen=True, slots=True)
-class Fork:
+class ForkWorker:
     """Start a worker, which parks in `generation`; `process` is to name it in `Exited`."""
 
     rank: int
@@ -92,7 +99,7 @@ class Fork:
 
 
 @dataclass(frozen=True, slots=True)
-class Kill:
+class KillWorker:
     """End a worker process at once."""
 
     rank: int
@@ -100,18 +107,18 @@ class Kill:
 
 
 @dataclass(frozen=True, slots=True)
-class Release:
+class ResumeWorkers:
     """Let the parked workers go on."""
 
     generation: int
-    start: Start
+    start: ResumePoint
 
 
 @dataclass(frozen=True, slots=True)
-class Settle:
+class SendCheckpointResult:
     """Tell the workers how their checkpoint went."""
 
-    verdict: Verdict
+    result: CheckpointResult
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,17 +135,27 @@ class RequestStop:
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class SendStatus:
     """Tell the coordinator."""
 
     status: Status
 
 
 @dataclass(frozen=True, slots=True)
-class Leave:
+class ShutDownAgent:
     """End the agent; its workers have been ended, or have finished and leave by themselves."""
 
     reason: str
 
 
-AgentAction = Abort | Fork | Kill | Release | Settle | RequestSave | RequestStop | Report | Leave
+AgentAction = (
+    Abort
+    | ForkWorker
+    | KillWorker
+    | ResumeWorkers
+    | SendCheckpointResult
+    | RequestSave
+    | RequestStop
+    | SendStatus
+    | ShutDownAgent
+)

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from holdfast.core.actions import Commit
-from holdfast.core.protocol import Part, Status, Verdict
+from holdfast.core.actions import CommitCheckpoint
+from holdfast.core.protocol import CheckpointResult, Part, Status
 
 
-class Saving:
+class CheckpointTracker:
     """The checkpoint that a generation is writing, and how the newest one went.
 
     Args:
@@ -25,49 +25,49 @@ class Saving:
     """
 
     def __init__(self, every_s: float, now: float) -> None:
-        self.verdict: Verdict | None = None
-        self.asked = 0
+        self.result: CheckpointResult | None = None
+        self.requested = 0
         self._every_s, self._due = every_s, now + every_s
         self._number, self._parts = 0, dict[int, Part]()
         self._committing = 0
 
-    def begin_anew(self) -> None:
+    def on_generation_opened(self) -> None:
         """Parts of an older generation are of no use, and nobody there is asked any more."""
         self._number, self._parts = 0, {}
-        self.asked = self._committing = 0
+        self.requested = self._committing = 0
 
     def next_deadline(self) -> float | None:
         """When the next checkpoint is to be asked for; None if none is."""
-        return self._due if self._every_s and not self.asked else None
+        return self._due if self._every_s and not self.requested else None
 
-    def ask(self, generation: int, now: float) -> bool:
+    def request_if_due(self, generation: int, now: float) -> bool:
         """Ask for a checkpoint, if it is time to; returns whether it is."""
         due = self.next_deadline()
         if due is None or now < due:
             return False
-        last = self.verdict
-        self.asked = 1 + (last.number if last and last.generation == generation else 0)
+        last = self.result
+        self.requested = 1 + (last.number if last and last.generation == generation else 0)
         return True
 
-    def settle(self, verdict: Verdict, now: float) -> None:
+    def on_completed(self, verdict: CheckpointResult, now: float) -> None:
         """Note how a checkpoint went; if it failed, it is tried again when the next is due."""
-        self.verdict, self.asked, self._due = verdict, 0, now + self._every_s
+        self.result, self.requested, self._due = verdict, 0, now + self._every_s
 
-    def hear(self, verdict: Verdict | None) -> None:
+    def on_reported_result(self, verdict: CheckpointResult | None) -> None:
         """Learn from an agent what one before us has said."""
-        if verdict is not None and (self.verdict is None or _when(verdict) > _when(self.verdict)):
-            self.verdict = verdict
+        if verdict is not None and (self.result is None or _when(verdict) > _when(self.result)):
+            self.result = verdict
 
-    def is_settled(self, status: Status) -> bool:
+    def has_result_for(self, status: Status) -> bool:
         """Whether an agent waits for a verdict that there is."""
-        verdict = self.verdict
+        verdict = self.result
         return (
             verdict is not None
             and verdict.generation == status.generation
             and any(part.number <= verdict.number for part in status.parts.values())
         )
 
-    def collect(self, status: Status, members: Collection[int]) -> list[Commit]:
+    def collect(self, status: Status, members: Collection[int]) -> list[CommitCheckpoint]:
         """Note the parts of a host's workers; the last one asks for the commit, once.
 
         Agents report the same parts at every heartbeat until they have heard the result.
@@ -84,8 +84,8 @@ class Saving:
         parts, self._parts = dict(sorted(self._parts.items())), {}
         self._committing = self._number
         step = next(iter(parts.values())).step
-        return [Commit(status.generation, self._number, step, parts)]
+        return [CommitCheckpoint(status.generation, self._number, step, parts)]
 
 
-def _when(verdict: Verdict) -> tuple[int, int]:
+def _when(verdict: CheckpointResult) -> tuple[int, int]:
     return verdict.generation, verdict.number

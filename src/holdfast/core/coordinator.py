@@ -15,26 +15,41 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from holdfast.core.actions import Ended, Fact, Opened, Record, RunAction, Send, Sweep
-from holdfast.core.checkpoint_tracker import Saving
+from holdfast.core.actions import (
+    AppendToJournal,
+    GenerationOpened,
+    JournalEntry,
+    RemovePartialCheckpoints,
+    RunAction,
+    RunEnded,
+    SendDesiredState,
+)
+from holdfast.core.checkpoint_tracker import CheckpointTracker
 from holdfast.core.events import (
+    AgentLost,
+    CheckpointCompleted,
     Disconnected,
-    Lost,
-    Reported,
     RunEvent,
-    Settled,
-    StopAsked,
+    StatusReceived,
+    StopReceived,
     Tick,
 )
 from holdfast.core.heartbeats import Heartbeats
 from holdfast.core.placement import place
-from holdfast.core.policy import Policy
-from holdfast.core.protocol import Failure, Orders, Stage, Start, Status, Verdict
-from holdfast.core.restart_budget import Failures
-from holdfast.core.resume_point import settle
+from holdfast.core.policy import RecoveryPolicy
+from holdfast.core.protocol import (
+    CheckpointResult,
+    DesiredState,
+    Failure,
+    ResumePoint,
+    Stage,
+    Status,
+)
+from holdfast.core.restart_budget import RestartBudget
+from holdfast.core.resume_point import choose_resume_point
 
 
-class Run:
+class CoordinatorStateMachine:
     """One run of a job.
 
     Args:
@@ -54,28 +69,33 @@ class Run:
     """
 
     def __init__(
-        self, policy: Policy, facts: Iterable[Fact], now: float, checkpoint: int = 0
+        self, policy: RecoveryPolicy, facts: Iterable[JournalEntry], now: float, checkpoint: int = 0
     ) -> None:
         self.policy = policy
         self.generation, self.stage = 0, Stage.IDLE
         self.members: Mapping[int, str] = {}  # orders and facts hold it too: replaced, not changed
-        self.start: Start | None = None
+        self.resume_point: ResumePoint | None = None
         self.reason = ""
-        self.culprit: tuple[int, Failure] | None = None
+        self.root_cause: tuple[int, Failure] | None = None
         self.result: Mapping[str, Any] | None = None
-        self._failures = Failures(policy, now)
-        self._saving, self._checkpoint = Saving(policy.checkpoint_s, now), checkpoint
-        self._stop = self._anew = False
+        self._restart_budget = RestartBudget(policy, now)
+        self._checkpoints, self._checkpoint = (
+            CheckpointTracker(policy.checkpoint_s, now),
+            checkpoint,
+        )
+        self._stop = self._restart_all = False
         for fact in facts:
             self._replay(fact)
         self._hosts: dict[str, Status] = {}
-        self._room = 0
+        self._capacity = 0
         self._fenced: dict[str, None] = {}
         self._finished: set[int] = set()
-        self.heartbeats = Heartbeats(interval_s=policy.heartbeat_s, floor_s=policy.silence_s)
+        self.heartbeats = Heartbeats(
+            interval_s=policy.heartbeat_s, floor_s=policy.heartbeat_timeout_s
+        )
         self._grow_at: float | None = None
-        self._rest_until = now
-        self._give_up_at: float | None = now + policy.patience_s
+        self._regrow_from = now
+        self._join_deadline: float | None = now + policy.join_timeout_s
         self._member_hosts = _by_host(self.members)
         self._waiting = dict.fromkeys(self._member_hosts)
         for host in self._waiting:
@@ -84,28 +104,28 @@ class Run:
     def handle(self, event: RunEvent, now: float) -> list[RunAction]:
         """Take note of `event`; returns what is to be done, in order."""
         match event:
-            case Reported(status):
-                return self._report(status, now)
+            case StatusReceived(status):
+                return self._on_status(status, now)
             case Disconnected(host):
                 self.heartbeats.hurry(host, now + self.policy.reconnect_s)
                 return []
-            case Lost(host):
+            case AgentLost(host):
                 self.heartbeats.forget(host)
-                return self._give_up_on([host], "was lost", now)
-            case Settled(verdict):
-                return self._settle_checkpoint(verdict, now)
-            case StopAsked():
+                return self._fence([host], "was lost", now)
+            case CheckpointCompleted(verdict):
+                return self._on_checkpoint_completed(verdict, now)
+            case StopReceived():
                 self._stop = True
-                return self._orders_to(self._member_hosts)
+                return self._send_desired_state(self._member_hosts)
             case Tick():
-                return self._tick(now)
+                return self._on_tick(now)
 
     def next_deadline(self) -> float | None:
         """When a Tick is due, if nothing else happens."""
         if self.stage == Stage.END:
             return None
-        save_at = self._saving.next_deadline() if self.stage == Stage.RUN else None
-        waits = (self.heartbeats.next_deadline(), self._grow_at, self._give_up_at, save_at)
+        save_at = self._checkpoints.next_deadline() if self.stage == Stage.RUN else None
+        waits = (self.heartbeats.next_deadline(), self._grow_at, self._join_deadline, save_at)
         return min((wait for wait in waits if wait is not None), default=None)
 
     def check_invariants(self) -> None:
@@ -116,60 +136,64 @@ class Run:
             assert not self._fenced.keys() & set(self.members.values())
         assert not self._fenced.keys() & self._hosts.keys()
         assert self._waiting.keys() <= self._member_hosts.keys()
-        assert self._room == sum(status.room for status in self._hosts.values())
+        assert self._capacity == sum(status.capacity for status in self._hosts.values())
         if self.stage == Stage.RUN:
             assert len(self.members) >= self.policy.min_workers
-            assert not (self.start and self.start.donors) or (
-                self.start.donors.keys() == self.members.keys()
+            assert not (self.resume_point and self.resume_point.donors) or (
+                self.resume_point.donors.keys() == self.members.keys()
             )
 
-    def _replay(self, fact: Fact) -> None:
+    def _replay(self, fact: JournalEntry) -> None:
         match fact:
-            case Opened(generation, members, anew):
-                self.generation, self.members, self._anew = generation, members, anew
-            case Ended(reason, culprit, result):
+            case GenerationOpened(generation, members, anew):
+                self.generation, self.members, self._restart_all = generation, members, anew
+            case RunEnded(reason, culprit, result):
                 self.stage, self.reason = Stage.END, reason
-                self.culprit, self.result = culprit, result
+                self.root_cause, self.result = culprit, result
 
-    def _report(self, status: Status, now: float) -> list[RunAction]:
+    def _on_status(self, status: Status, now: float) -> list[RunAction]:
         host = status.host
         if self.stage == Stage.END:
-            return self._orders_to([host])
+            return self._send_desired_state([host])
         if host in self._fenced or status.generation > self.generation:
             reason = "this agent was given up, or belongs to another run; start it anew"
-            return [Send(host, Orders(generation=self.generation, stage=Stage.END, reason=reason))]
+            return [
+                SendDesiredState(
+                    host, DesiredState(generation=self.generation, stage=Stage.END, reason=reason)
+                )
+            ]
         known = self._hosts.get(host)
         if known is not None and status.number < known.number:
             return []  # one with the same number is said again, on a new connection
         self.heartbeats.heard(host, now)
         self._hosts[host] = status
-        self._room += status.room - (known.room if known else 0)
+        self._capacity += status.capacity - (known.capacity if known else 0)
         self._stop |= status.stop  # asked of one before us
         if self.stage == Stage.IDLE and self.members:
-            return self._welcome_back(now, host)
+            return self._recover(now, host)
         if host in self._member_hosts:
-            return self._hear_member(status, now)
-        return self._consider_growth(now)
+            return self._on_member_status(status, now)
+        return self._grow_if_due(now)
 
-    def _hear_member(self, status: Status, now: float) -> list[RunAction]:
+    def _on_member_status(self, status: Status, now: float) -> list[RunAction]:
         if status.generation == self.generation:
             if status.failed:
-                return self._bury(status, now)
+                return self._on_worker_failure(status, now)
             self._finished |= status.finished
             self.result = status.result or self.result
             if self._finished >= self.members.keys():
                 return self._end("")
-            self._saving.hear(status.verdict)
-        elif self.stage == Stage.HALT and _rolls_back(status) and not self._anew:
-            self._anew = True  # another failure came first
-            return self._open(now)
+            self._checkpoints.on_reported_result(status.checkpoint_result)
+        elif self.stage == Stage.HALT and _is_state_untrusted(status) and not self._restart_all:
+            self._restart_all = True  # another failure came first
+            return self._open_generation(now)
         if self._is_behind(status):
-            return self._orders_to([status.host])
+            return self._send_desired_state([status.host])
         self._waiting.pop(status.host, None)
         if status.parts:
-            return [*self._saving.collect(status, self.members)]
-        ready = self.stage == Stage.HALT and not self._waiting and not self._too_few
-        return self._go_on(now) if ready else self._consider_growth(now)
+            return [*self._checkpoints.collect(status, self.members)]
+        ready = self.stage == Stage.HALT and not self._waiting and not self._lacks_workers
+        return self._resume(now) if ready else self._grow_if_due(now)
 
     def _is_behind(self, status: Status) -> bool:
         """Whether an agent has not done, or heard of, all that it should."""
@@ -177,30 +201,30 @@ class Run:
             status.generation < self.generation
             or status.stage < self.stage
             or status.stop != self._stop
-            or status.asked < self._saving.asked
-            or self._saving.is_settled(status)
+            or status.requested_checkpoint < self._checkpoints.requested
+            or self._checkpoints.has_result_for(status)
         )
 
-    def _bury(self, status: Status, now: float) -> list[RunAction]:
+    def _on_worker_failure(self, status: Status, now: float) -> list[RunAction]:
         self.members = {
             rank: host for rank, host in self.members.items() if rank not in status.failed
         }
         counted = [
-            (rank, failure) for rank, failure in status.failed.items() if not failure.follows
+            (rank, failure) for rank, failure in status.failed.items() if not failure.is_cascading
         ]
-        self._anew |= _rolls_back(status)
+        self._restart_all |= _is_state_untrusted(status)
         if not counted:
-            return self._open(now)
+            return self._open_generation(now)
         rank, failure = counted[0]  # the first to fail is to blame
-        start = None if self.start is None else self.start.step
-        self.culprit = (rank, failure)
+        start = None if self.resume_point is None else self.resume_point.step
+        self.root_cause = (rank, failure)
         what = f"rank {rank} {failure.cause}"
         if failure.fatal:
             return self._end(what)
-        repeated = self._failures.repeated(rank, failure, start, now)
-        return self._end(repeated) if repeated else self._lose(what, now)
+        repeated = self._restart_budget.on_failure(rank, failure, start, now)
+        return self._end(repeated) if repeated else self._on_loss(what, now)
 
-    def _welcome_back(self, now: float, *hosts: str) -> list[RunAction]:
+    def _recover(self, now: float, *hosts: str) -> list[RunAction]:
         """After a restart: once no more is to be heard, go on if all have gone on meanwhile."""
         for host in hosts:
             self._waiting.pop(host, None)
@@ -208,12 +232,12 @@ class Run:
             return []
         known = [self._hosts[host] for host in self._member_hosts if host in self._hosts]
         if any((each.generation, each.stage) == (self.generation, Stage.RUN) for each in known):
-            self._anew = self.policy.anew
-        self._anew |= any(map(_rolls_back, known))
+            self._restart_all = self.policy.restart_all
+        self._restart_all |= any(map(_is_state_untrusted, known))
         if all(self._is_running(host) for host in self._member_hosts):
-            self.stage, self._give_up_at = Stage.RUN, None
-            return [action for status in known for action in self._hear_member(status, now)]
-        return self._open(now)
+            self.stage, self._join_deadline = Stage.RUN, None
+            return [action for status in known for action in self._on_member_status(status, now)]
+        return self._open_generation(now)
 
     def _is_running(self, host: str) -> bool:
         status = self._hosts.get(host)
@@ -223,116 +247,121 @@ class Run:
             and not status.failed
         )
 
-    def _tick(self, now: float) -> list[RunAction]:
+    def _on_tick(self, now: float) -> list[RunAction]:
         if self.stage == Stage.END:
             return []
-        actions = self._give_up_on(self.heartbeats.suspects(now), "fell silent", now)
+        actions = self._fence(self.heartbeats.suspects(now), "fell silent", now)
         if actions:
             return actions
-        if self._give_up_at is not None and now >= self._give_up_at:
+        if self._join_deadline is not None and now >= self._join_deadline:
             return self._end(
                 f"{len(self.members)} of {self.policy.min_workers} needed workers could be had "
-                f"within {self.policy.patience_s:.0f} s"
+                f"within {self.policy.join_timeout_s:.0f} s"
             )
-        return self._consider_growth(now) or self._consider_saving(now)
+        return self._grow_if_due(now) or self._request_checkpoint_if_due(now)
 
-    def _consider_saving(self, now: float) -> list[RunAction]:
+    def _request_checkpoint_if_due(self, now: float) -> list[RunAction]:
         """Ask for a checkpoint if it is time to; an agent that missed it is told by its report."""
-        if self.stage == Stage.RUN and self._saving.ask(self.generation, now):
-            return self._orders_to(self._member_hosts)
+        if self.stage == Stage.RUN and self._checkpoints.request_if_due(self.generation, now):
+            return self._send_desired_state(self._member_hosts)
         return []
 
-    def _give_up_on(self, lost: Sequence[str], why: str, now: float) -> list[RunAction]:
+    def _fence(self, lost: Sequence[str], why: str, now: float) -> list[RunAction]:
         """Fence hosts, and go on without them where they are members."""
         for host in lost:
             self._fenced[host] = None
             if host in self._hosts:
-                self._room -= self._hosts.pop(host).room
+                self._capacity -= self._hosts.pop(host).capacity
         if self.stage == Stage.END or not any(host in self._member_hosts for host in lost):
             return []
         if self.stage == Stage.IDLE:
-            return self._welcome_back(now, *lost)
-        self.culprit = None
-        return self._lose(f"{', '.join(lost)} {why}", now)
+            return self._recover(now, *lost)
+        self.root_cause = None
+        return self._on_loss(f"{', '.join(lost)} {why}", now)
 
-    def _lose(self, what: str, now: float) -> list[RunAction]:
+    def _on_loss(self, what: str, now: float) -> list[RunAction]:
         """Go on without what was lost, unless that was once too often."""
-        self._rest_until = now + self.policy.rest_s
-        too_many = self._failures.too_many(what, now)
-        return self._end(too_many) if too_many else self._open(now)
+        self._regrow_from = now + self.policy.regrow_delay_s
+        too_many = self._restart_budget.on_loss(what, now)
+        return self._end(too_many) if too_many else self._open_generation(now)
 
-    def _consider_growth(self, now: float) -> list[RunAction]:
+    def _grow_if_due(self, now: float) -> list[RunAction]:
         """Use new room: at once if that makes the world full, else when more had time to come."""
-        size = min(self._room, self.policy.world_size)
+        size = min(self._capacity, self.policy.world_size)
         if size <= len(self.members) or size < self.policy.min_workers:
             self._grow_at = None
             return []
         if self._grow_at is None:
-            wait_s = 0.0 if size == self.policy.world_size else self.policy.gather_s
-            rest_until = now if self._too_few else self._rest_until  # then nobody trains anyway
+            wait_s = 0.0 if size == self.policy.world_size else self.policy.last_call_s
+            rest_until = (
+                now if self._lacks_workers else self._regrow_from
+            )  # then nobody trains anyway
             self._grow_at = max(now + wait_s, rest_until)
-        return self._open(now) if now >= self._grow_at else []
+        return self._open_generation(now) if now >= self._grow_at else []
 
-    def _open(self, now: float) -> list[RunAction]:
+    def _open_generation(self, now: float) -> list[RunAction]:
         """Begin a generation with all for whom there is room, by halting them."""
         before = self._member_hosts
-        room = {host: status.room for host, status in self._hosts.items()}
+        room = {host: status.capacity for host, status in self._hosts.items()}
         present = {rank: host for rank, host in self.members.items() if host in room}
-        if now < self._rest_until and len(present) >= self.policy.min_workers:
+        if now < self._regrow_from and len(present) >= self.policy.min_workers:
             room = dict(Counter(present.values()))
         self.members = place(self.policy.world_size, room, present)
         self._member_hosts = _by_host(self.members)
         self.generation += 1
-        self.stage, self.start, self._grow_at = Stage.HALT, None, None
+        self.stage, self.resume_point, self._grow_at = Stage.HALT, None, None
         self._finished.clear()
-        self._saving.begin_anew()
+        self._checkpoints.on_generation_opened()
         self._waiting = dict.fromkeys(self._member_hosts)
-        if not self._too_few:
-            self._give_up_at = None
-        elif self._give_up_at is None:
-            self._give_up_at = now + self.policy.patience_s
+        if not self._lacks_workers:
+            self._join_deadline = None
+        elif self._join_deadline is None:
+            self._join_deadline = now + self.policy.join_timeout_s
         left = [host for host in before if host in room and host not in self._member_hosts]
-        self._anew |= self.policy.anew
-        record = Record(Opened(self.generation, self.members, self._anew))
-        return [record, *self._orders_to([*self._member_hosts, *left])]
+        self._restart_all |= self.policy.restart_all
+        record = AppendToJournal(GenerationOpened(self.generation, self.members, self._restart_all))
+        return [record, *self._send_desired_state([*self._member_hosts, *left])]
 
-    def _go_on(self, now: float) -> list[RunAction]:
+    def _resume(self, now: float) -> list[RunAction]:
         """All stand still: have them settle the step in hand and go on."""
-        self._failures.went_on(now)
+        self._restart_budget.on_resumed(now)
         reports = [self._hosts[host] for host in self._member_hosts]
-        self.start = settle(self.members, reports, self._checkpoint)
-        self.stage, self._anew = Stage.RUN, self.policy.anew
+        self.resume_point = choose_resume_point(self.members, reports, self._checkpoint)
+        self.stage, self._restart_all = Stage.RUN, self.policy.restart_all
         self._waiting = dict.fromkeys(self._member_hosts)
-        return [Sweep(), *self._orders_to(self._member_hosts)]
+        return [RemovePartialCheckpoints(), *self._send_desired_state(self._member_hosts)]
 
-    def _settle_checkpoint(self, verdict: Verdict, now: float) -> list[RunAction]:
-        self._saving.settle(verdict, now)
+    def _on_checkpoint_completed(self, verdict: CheckpointResult, now: float) -> list[RunAction]:
+        self._checkpoints.on_completed(verdict, now)
         self._checkpoint = self._checkpoint if verdict.error else verdict.step
-        return self._orders_to(self._member_hosts)
+        return self._send_desired_state(self._member_hosts)
 
     def _end(self, reason: str) -> list[RunAction]:
         self.stage, self.reason = Stage.END, reason
-        self.culprit = self.culprit if reason else None
+        self.root_cause = self.root_cause if reason else None
         self._waiting.clear()
-        return [Record(Ended(reason, self.culprit, self.result)), *self._orders_to(self._hosts)]
+        return [
+            AppendToJournal(RunEnded(reason, self.root_cause, self.result)),
+            *self._send_desired_state(self._hosts),
+        ]
 
     @property
-    def _too_few(self) -> bool:
+    def _lacks_workers(self) -> bool:
         return len(self.members) < self.policy.min_workers
 
-    def _orders_to(self, hosts: Iterable[str]) -> list[RunAction]:
+    def _send_desired_state(self, hosts: Iterable[str]) -> list[RunAction]:
         return [
-            Send(
+            SendDesiredState(
                 host,
-                Orders(
+                DesiredState(
                     generation=self.generation,
                     stage=self.stage,
                     ranks=self._member_hosts.get(host, ()),
-                    anew=self._anew,
+                    restart_all=self._restart_all,
                     members=self.members,
-                    start=self.start,
-                    verdict=self._saving.verdict,
-                    save=self._saving.asked,
+                    resume_point=self.resume_point,
+                    checkpoint_result=self._checkpoints.result,
+                    requested_checkpoint=self._checkpoints.requested,
                     stop=self._stop,
                     reason=self.reason,
                 ),
@@ -341,9 +370,9 @@ class Run:
         ]
 
 
-def _rolls_back(status: Status) -> bool:
+def _is_state_untrusted(status: Status) -> bool:
     """Whether a worker has failed in a way that leaves no worker's state to be trusted."""
-    return any(failure.rollback for failure in status.failed.values())
+    return any(failure.state_untrusted for failure in status.failed.values())
 
 
 def _by_host(members: Mapping[int, str]) -> dict[str, tuple[int, ...]]:

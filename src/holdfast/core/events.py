@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from holdfast.core.protocol import Failure, Orders, Part, Status, Verdict
+from holdfast.core.protocol import CheckpointResult, DesiredState, Failure, Part, Status
 
 
 @dataclass(frozen=True, slots=True)
-class Reported:
+class StatusReceived:
     """An agent has said how it is."""
 
     status: Status
@@ -24,21 +24,21 @@ class Disconnected:
 
 
 @dataclass(frozen=True, slots=True)
-class Lost:
+class AgentLost:
     """Whoever runs this agent knows that it is gone for good."""
 
     host: str
 
 
 @dataclass(frozen=True, slots=True)
-class Settled:
+class CheckpointCompleted:
     """A checkpoint is committed, or cannot be."""
 
-    verdict: Verdict
+    result: CheckpointResult
 
 
 @dataclass(frozen=True, slots=True)
-class StopAsked:
+class StopReceived:
     """The user wants the run to end after the step in hand."""
 
 
@@ -47,18 +47,18 @@ class Tick:
     """A deadline may have passed."""
 
 
-RunEvent = Reported | Disconnected | Lost | Settled | StopAsked | Tick
+RunEvent = StatusReceived | Disconnected | AgentLost | CheckpointCompleted | StopReceived | Tick
 
 
 @dataclass(frozen=True, slots=True)
-class Ordered:
+class DesiredStateReceived:
     """The coordinator has said how things should be."""
 
-    orders: Orders
+    desired: DesiredState
 
 
 @dataclass(frozen=True, slots=True)
-class Parked:
+class WorkerHalted:
     """A worker stands still in a generation.
 
     Attributes:
@@ -70,11 +70,11 @@ class Parked:
     rank: int
     generation: int
     committed: int | None
-    rooted: int
+    reduced_step: int
 
 
 @dataclass(frozen=True, slots=True)
-class Wrote:
+class PartWritten:
     """A worker has done its part of a checkpoint in a generation."""
 
     rank: int
@@ -83,7 +83,7 @@ class Wrote:
 
 
 @dataclass(frozen=True, slots=True)
-class Finished:
+class WorkerFinished:
     """A worker has come to the end of the run in a generation, and reports this of it."""
 
     rank: int
@@ -92,7 +92,7 @@ class Finished:
 
 
 @dataclass(frozen=True, slots=True)
-class Exited:
+class WorkerExited:
     """A worker process is gone, whoever ended it."""
 
     rank: int
@@ -100,4 +100,6 @@ class Exited:
     failure: Failure
 
 
-AgentEvent = Ordered | Parked | Wrote | Finished | Exited | Tick
+AgentEvent = (
+    DesiredStateReceived | WorkerHalted | PartWritten | WorkerFinished | WorkerExited | Tick
+)

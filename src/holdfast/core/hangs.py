@@ -23,13 +23,13 @@ OWN_S: Final = 1.0
 SLACK: Final = 3
 """And how much longer than the longest of the last times."""
 RECENT: Final = 20
-MURMUR: Final = 0.01
+IDLE_CPU_FRACTION: Final = 0.01
 """How much of a processor is nothing: libraries have threads that wake now and then."""
 GAP_S: Final = 1.0
 """Between two looks that are further apart, whoever looks was held up himself."""
 
 
-class Activity(enum.Enum):
+class PhaseKind(enum.Enum):
     """What a worker is at.
 
     OWN      our code: reducing, updating
@@ -37,13 +37,13 @@ class Activity(enum.Enum):
     WAITING  for others, for samples, for a disk
     """
 
-    OWN = "own"
+    HOLDFAST = "own"
     USER = "user"
     WAITING = "waiting"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sighting:
+class Observation:
     """A look at a worker.
 
     Attributes:
@@ -53,7 +53,7 @@ class Sighting:
         stopped: Whether the kernel holds it stopped.
     """
 
-    activity: Activity
+    phase_kind: PhaseKind
     since: float
     cpu_s: float
     stopped: bool
@@ -69,15 +69,15 @@ class _Known:
         durations: How long it was lately at what, seconds.
     """
 
-    last: Sighting
+    last: Observation
     seen_at: float
     idle_since: float
     cpu_then_s: float
     stopped_since: float | None = None
-    durations: dict[Activity, deque[float]] = field(default_factory=dict)
+    durations: dict[PhaseKind, deque[float]] = field(default_factory=dict)
 
 
-class HangWatch:
+class HangDetector:
     """Looks at workers again and again.
 
     Args:
@@ -86,18 +86,18 @@ class HangWatch:
     """
 
     def __init__(self, user_s: float, *, together: bool = False) -> None:
-        self._limits = {Activity.OWN: OWN_S, Activity.USER: user_s}
+        self._limits = {PhaseKind.HOLDFAST: OWN_S, PhaseKind.USER: user_s}
         self._together = together
         self._known: dict[int, _Known] = {}
 
-    def see(self, sightings: Mapping[int, Sighting], now: float) -> dict[int, str]:
+    def see(self, sightings: Mapping[int, Observation], now: float) -> dict[int, str]:
         """Take a look at all workers, by process; returns why some are held to hang."""
         self._known = {
             process: self._compare(self._known.get(process), sighting, now)
             for process, sighting in sightings.items()
         }
         found = {p: why for p, known in self._known.items() if (why := self._judge(known, now))}
-        in_user_code = {p for p, seen in sightings.items() if seen.activity is Activity.USER}
+        in_user_code = {p for p, seen in sightings.items() if seen.phase_kind is PhaseKind.USER}
         if self._together and not in_user_code <= found.keys():
             return {process: why for process, why in found.items() if sightings[process].stopped}
         return found
@@ -107,25 +107,27 @@ class HangWatch:
         if known.stopped_since is not None:
             stopped_s = now - known.stopped_since
             return f"was stopped for {stopped_s:.1f} s" if stopped_s >= STOPPED_S else ""
-        if known.last.activity is Activity.WAITING:
+        if known.last.phase_kind is PhaseKind.WAITING:
             return ""
-        recent = known.durations.get(known.last.activity, deque())
-        limit = max(self._limits[known.last.activity], SLACK * max(recent, default=0.0))
+        recent = known.durations.get(known.last.phase_kind, deque())
+        limit = max(self._limits[known.last.phase_kind], SLACK * max(recent, default=0.0))
         idle_s = now - known.idle_since
         others = ", nor did any other worker" if self._together else ""
         return f"did nothing{others} for {idle_s:.1f} s" if idle_s >= limit else ""
 
     @staticmethod
-    def _compare(known: _Known | None, sighting: Sighting, now: float) -> _Known:
+    def _compare(known: _Known | None, sighting: Observation, now: float) -> _Known:
         """What is known of a worker with one more look at it."""
         if known is None or now - known.seen_at > GAP_S:
             return _Known(sighting, now, now, sighting.cpu_s)
         before, known.last, known.seen_at = known.last, sighting, now
         if sighting.since != before.since:
-            recent = known.durations.setdefault(before.activity, deque(maxlen=RECENT))
+            recent = known.durations.setdefault(before.phase_kind, deque(maxlen=RECENT))
             recent.append(sighting.since - before.since)
         worked_s = sighting.cpu_s - known.cpu_then_s
-        if sighting.since != before.since or worked_s > MURMUR * (now - known.idle_since):
+        if sighting.since != before.since or worked_s > IDLE_CPU_FRACTION * (
+            now - known.idle_since
+        ):
             known.idle_since, known.cpu_then_s = now, sighting.cpu_s
         if not sighting.stopped:
             known.stopped_since = None

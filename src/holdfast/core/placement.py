@@ -6,7 +6,9 @@ from collections import Counter
 from collections.abc import Mapping
 
 
-def place(world_size: int, room: Mapping[str, int], present: Mapping[int, str]) -> dict[int, str]:
+def place(
+    world_size: int, capacity: Mapping[str, int], present: Mapping[int, str]
+) -> dict[int, str]:
     """Give every rank a host, as far as there is room.
 
     A rank stays where it is while its host has room for it. The others fill the hosts in name
@@ -21,7 +23,7 @@ def place(world_size: int, room: Mapping[str, int], present: Mapping[int, str]) 
     Returns:
         The host by rank, in rank order; ranks for which there is no room are not in it.
     """
-    free, used = Counter(room), set(present.values())
+    free, used = Counter(capacity), set(present.values())
     placed: dict[int, str] = {}
     for rank, host in sorted(present.items()):
         if free[host] > 0:

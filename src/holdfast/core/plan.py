@@ -42,15 +42,15 @@ class Plan:
         return cls(counts=tuple(share + (rank < rest) for rank in range(world_size)))
 
     @classmethod
-    def of_shares(cls, shares: Sequence[int], num_shards: int, world_size: int) -> Plan:
+    def of_counts(cls, counts: Sequence[int], num_shards: int, world_size: int) -> Plan:
         """The shares that a job prescribes.
 
         Raises:
             JobError: They do not name every worker once, or do not add up to the shards.
         """
-        if len(shares) != world_size or sum(shares) != num_shards or min(shares) < 0:
+        if len(counts) != world_size or sum(counts) != num_shards or min(counts) < 0:
             raise JobError(
-                f"shares={list(shares)} must give {world_size} workers "
+                f"shards_per_worker={list(counts)} must give {world_size} workers "
                 f"{num_shards} shards in all, none below 0"
             )
-        return cls(counts=tuple(shares))
+        return cls(counts=tuple(counts))

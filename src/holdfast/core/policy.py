@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Policy:
+class RecoveryPolicy:
     """What the user wants to happen.
 
     Attributes:
@@ -31,15 +31,15 @@ class Policy:
 
     world_size: int
     min_workers: int
-    failures: int = 10
+    max_failures: int = 10
     window_s: float = 600.0
-    repeats: int = 2
-    repeat_s: float = math.inf
-    anew: bool = False
+    max_repeats: int = 2
+    repeat_window_s: float = math.inf
+    restart_all: bool = False
     heartbeat_s: float = 1.0
-    silence_s: float = 3.0
+    heartbeat_timeout_s: float = 3.0
     reconnect_s: float = 0.5
-    gather_s: float = 0.2
-    rest_s: float = 0.0
-    patience_s: float = 600.0
+    last_call_s: float = 0.2
+    regrow_delay_s: float = 0.0
+    join_timeout_s: float = 600.0
     checkpoint_s: float = 0.0

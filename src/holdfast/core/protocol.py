@@ -49,11 +49,11 @@ class Failure:
     traceback: str = ""
     fatal: bool = False
     repeatable: bool = False
-    rollback: bool = False
-    follows: bool = False
+    state_untrusted: bool = False
+    is_cascading: bool = False
 
 
-def may_follow(status: int) -> bool:
+def may_be_cascade(status: int) -> bool:
     """Whether a worker may have ended with this exit status because another was lost."""
     return status > 0 or status == -signal.SIGABRT
 
@@ -77,7 +77,7 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
+class CheckpointResult:
     """How a checkpoint went.
 
     Attributes:
@@ -119,20 +119,20 @@ class Status:
     number: int
     generation: int = 0
     stage: Stage = Stage.IDLE
-    room: int = 0
+    capacity: int = 0
     failed: Mapping[int, Failure] = field(default_factory=dict)
     committed: Mapping[int, int] = field(default_factory=dict)
-    rooted: int = 0
+    reduced_step: int = 0
     finished: frozenset[int] = frozenset()
     result: Mapping[str, Any] | None = None
     parts: Mapping[int, Part] = field(default_factory=dict)
-    verdict: Verdict | None = None
-    asked: int = 0
+    checkpoint_result: CheckpointResult | None = None
+    requested_checkpoint: int = 0
     stop: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Start:
+class ResumePoint:
     """From where a generation goes on.
 
     Attributes:
@@ -147,7 +147,7 @@ class Start:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Orders:
+class DesiredState:
     """How an agent and its workers should be.
 
     Attributes:
@@ -167,10 +167,10 @@ class Orders:
     generation: int
     stage: Stage
     ranks: tuple[int, ...] = ()
-    anew: bool = False
+    restart_all: bool = False
     members: Mapping[int, str] = field(default_factory=dict)
-    start: Start | None = None
-    verdict: Verdict | None = None
-    save: int = 0
+    resume_point: ResumePoint | None = None
+    checkpoint_result: CheckpointResult | None = None
+    requested_checkpoint: int = 0
     stop: bool = False
     reason: str = ""

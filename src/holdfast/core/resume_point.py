@@ -11,10 +11,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from holdfast.core.protocol import Start, Status
+from holdfast.core.protocol import ResumePoint, Status
 
 
-def settle(members: Mapping[int, str], reports: Sequence[Status], checkpoint: int) -> Start:
+def choose_resume_point(
+    members: Mapping[int, str], reports: Sequence[Status], checkpoint: int
+) -> ResumePoint:
     """From where the ranks of a new generation go on.
 
     Args:
@@ -29,7 +31,7 @@ def settle(members: Mapping[int, str], reports: Sequence[Status], checkpoint: in
         if members.get(rank) == report.host
     }
     if not reach:
-        return Start(step=checkpoint, donors={})
+        return ResumePoint(step=checkpoint, donors={})
     step = max(reach.values())
     ready = [rank for rank, steps in sorted(reach.items()) if steps == step]
     near: dict[str, list[int]] = {}
@@ -39,12 +41,12 @@ def settle(members: Mapping[int, str], reports: Sequence[Status], checkpoint: in
         rank: rank if reach.get(rank) == step else _donor(rank, near.get(host, ready))
         for rank, host in members.items()
     }
-    return Start(step=step, donors=donors)
+    return ResumePoint(step=step, donors=donors)
 
 
 def _reach(report: Status, committed: int) -> int:
     """The steps that a replica can have behind it without help from another host."""
-    return report.rooted if report.rooted == committed + 1 else committed
+    return report.reduced_step if report.reduced_step == committed + 1 else committed
 
 
 def _donor(rank: int, ready: Sequence[int]) -> int:

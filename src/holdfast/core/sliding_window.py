@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 
 
-class Budget:
+class SlidingWindow:
     """Counts failures in a sliding window.
 
     Args:
@@ -17,7 +17,7 @@ class Budget:
         self._failures, self._window_s = failures, window_s
         self._times: deque[float] = deque()
 
-    def spend(self, now: float) -> bool:
+    def admit(self, now: float) -> bool:
         """Note a failure; returns whether it is still forgiven."""
         self._times.append(now)
         while self._times[0] <= now - self._window_s:

@@ -34,7 +34,7 @@ from PIL import __version__ as pillow_version
 from pydantic import BaseModel, ConfigDict
 
 from holdfast.data.images import Samples, Scale, digest
-from holdfast.data.source import Source, pour
+from holdfast.data.source import SampleSource, pour
 from holdfast.errors import JobError
 from holdfast.linux.lock import locked
 
@@ -62,7 +62,7 @@ class _Manifest(BaseModel):
 
     parts: dict[str, _Part]
     mean: tuple[float, ...]
-    deviation: tuple[float, ...]
+    std: tuple[float, ...]
     sha256: str = ""
     """Digest of all the rest."""
 
@@ -88,7 +88,7 @@ def cached(
     directory: Path,
     name: str,
     settings: Mapping[str, Any],
-    sources: Mapping[str, Source],
+    sources: Mapping[str, SampleSource],
     measure: Measure,
     *,
     wait_s: float = WAIT_S,
@@ -123,7 +123,7 @@ def cached(
     return found
 
 
-def _key(settings: Mapping[str, Any], sources: Mapping[str, Source]) -> str:
+def _key(settings: Mapping[str, Any], sources: Mapping[str, SampleSource]) -> str:
     """Raises: OSError: A file is gone."""
     files = [  # a link's own place counts too: the class of an image may follow from it
         (name, str(path.absolute()), str(path.resolve()), state.st_size, state.st_mtime_ns)
@@ -135,7 +135,7 @@ def _key(settings: Mapping[str, Any], sources: Mapping[str, Source]) -> str:
     return hashlib.sha256(known.encode()).hexdigest()[:16]
 
 
-def _build(place: Path, sources: Mapping[str, Source], measure: Measure) -> None:
+def _build(place: Path, sources: Mapping[str, SampleSource], measure: Measure) -> None:
     """Raises: JobError: A source cannot be read. OSError: The disk is full."""
     draft = place.with_name(f"{place.name}.tmp")
     for leftover in (draft, place):
@@ -144,7 +144,7 @@ def _build(place: Path, sources: Mapping[str, Source], measure: Measure) -> None
     try:
         parts = {name: _written(draft, name, source) for name, source in sources.items()}
         scale = measure({name: _mapped(draft, name, part) for name, part in parts.items()})
-        manifest = _Manifest(parts=parts, mean=scale.mean, deviation=scale.deviation)
+        manifest = _Manifest(parts=parts, mean=scale.mean, std=scale.std)
         sealed = manifest.model_copy(update={"sha256": manifest.digest()})
         (draft / "manifest.json").write_text(sealed.model_dump_json(indent=1), encoding="utf-8")
         draft.rename(place)
@@ -152,7 +152,7 @@ def _build(place: Path, sources: Mapping[str, Source], measure: Measure) -> None
         shutil.rmtree(draft, ignore_errors=True)
 
 
-def _written(draft: Path, name: str, source: Source) -> _Part:
+def _written(draft: Path, name: str, source: SampleSource) -> _Part:
     paths = [draft / f"{name}-{array}.npy" for array in "xy"]
     with paths[0].open("wb") as x, paths[1].open("wb") as y:
         for file in (x, y):
@@ -182,7 +182,7 @@ def _opened(place: Path, names: list[str]) -> Cached | None:
         return None
     if manifest.sha256 != manifest.digest():
         return None
-    found = Cached(samples, Scale(manifest.mean, manifest.deviation))
+    found = Cached(samples, Scale(manifest.mean, manifest.std))
     state = _state(place)
     if (place / "verified").exists() and (place / "verified").read_bytes() == state:
         return found

@@ -17,10 +17,10 @@ from holdfast.data.formats.digits import digits
 from holdfast.data.formats.folder import image_folder
 from holdfast.data.formats.idx import mnist
 from holdfast.data.formats.synthetic import synthetic_images, synthetic_text
-from holdfast.data.formats.text import Windows, parted, windows
+from holdfast.data.formats.text import Windows, split_windows, windows
 from holdfast.data.images import Images, Samples, Scale, Splits, split
 from holdfast.data.permutation import Indices
-from holdfast.data.source import Blocks, Source, in_memory, matching
+from holdfast.data.source import Blocks, SampleSource, in_memory, matching
 from holdfast.errors import JobError
 from holdfast.job.data import (
     Cifar,
@@ -62,7 +62,7 @@ def build_text(spec: Text | SyntheticText) -> tuple[Windows, Windows]:
             case Text():
                 return windows(spec.path, spec.length)
             case SyntheticText():
-                return parted(synthetic_text(spec.size), spec.length, spec.name)
+                return split_windows(synthetic_text(spec.size), spec.length, spec.name)
 
 
 @contextmanager
@@ -92,15 +92,15 @@ def _build(spec: LabelledData) -> Splits:
             return _splits(spec, _records(spec, spec.path), test, spec.classes)
 
 
-def _records(spec: Records, pattern: Path) -> Source:
+def _records(spec: Records, pattern: Path) -> SampleSource:
     files, read = matching(pattern), _READERS[spec.name]
-    return Source(
+    return SampleSource(
         files=files, blocks=lambda: chain.from_iterable(read(file, spec) for file in files)
     )
 
 
 def _splits(
-    spec: ImageFolder | Records, training: Source, test: Source | None, classes: int
+    spec: ImageFolder | Records, training: SampleSource, test: SampleSource | None, classes: int
 ) -> Splits:
     """Data sets over sources; without one for the test, a part of the other is kept for it."""
 

@@ -17,11 +17,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final
 
-from holdfast.data.published import File, Published
+from holdfast.data.published import Published, PublishedFile
 from holdfast.errors import JobError
 from holdfast.linux.lock import locked
 
-Report = Callable[[File, int], None]
+Report = Callable[[PublishedFile, int], None]
 """Told how many bytes of a file have come."""
 
 SILENCE_S: Final = 30.0
@@ -59,7 +59,7 @@ def download(
         ) from None
 
 
-def _fetch(address: str, file: File, into: Path, report: Report, deadline: float) -> None:
+def _fetch(address: str, file: PublishedFile, into: Path, report: Report, deadline: float) -> None:
     """Raises: OSError: The file cannot be kept. JobError: It cannot be fetched."""
     part, hasher, size = into / f"{file.name}.part", hashlib.sha256(), 0
     try:

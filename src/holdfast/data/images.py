@@ -56,7 +56,7 @@ class Scale:
     """The mean and the deviation of each channel, by which images are standardised."""
 
     mean: tuple[float, ...]
-    deviation: tuple[float, ...]
+    std: tuple[float, ...]
 
     @classmethod
     def of(cls, x: Pixels, rows: Indices) -> Self:
@@ -94,7 +94,7 @@ class Images:
     ) -> None:
         self._samples, self._shift, self._mirror = samples, shift, mirror
         self._rows = np.arange(len(samples.y)) if rows is None else rows
-        self._scale = None if scale is None else (_column(scale.mean), _column(scale.deviation))
+        self._scale = None if scale is None else (_column(scale.mean), _column(scale.std))
         name = samples.sha256
         if rows is not None:
             name = hashlib.sha256(f"{name}:{digest(rows)}".encode()).hexdigest()

@@ -11,7 +11,7 @@ from holdfast.data.permutation import Indices
 
 MASK: Final = 256
 """The token that hides a byte."""
-UNASKED: Final = -100
+IGNORE_INDEX: Final = -100
 """The target where nothing is asked; `cross_entropy` passes over it."""
 SHARE: Final = 0.15
 """Of the bytes of a sample that are asked for."""
@@ -44,5 +44,5 @@ class Masked:
         fate = torch.rand(targets.shape, generator=generator)
         other = torch.randint(MASK, targets.shape, generator=generator)
         shown = torch.where(fate < 0.8, MASK, torch.where(fate < 0.9, other, targets))
-        y = torch.full_like(text, UNASKED).scatter_(1, asked, targets)
+        y = torch.full_like(text, IGNORE_INDEX).scatter_(1, asked, targets)
         return text.scatter(1, asked, shown), y

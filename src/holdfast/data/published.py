@@ -14,7 +14,7 @@ from holdfast.errors import JobError
 
 
 @dataclass(frozen=True, slots=True)
-class File:
+class PublishedFile:
     """A published file and its digest."""
 
     name: str
@@ -27,7 +27,7 @@ class Published:
     """The files of a data set, below one address."""
 
     site: str
-    files: tuple[File, ...]
+    files: tuple[PublishedFile, ...]
 
     @property
     def addresses(self) -> list[str]:
@@ -38,22 +38,22 @@ PUBLISHED: Final = {
     "mnist": Published(
         "https://ossci-datasets.s3.amazonaws.com/mnist",
         (
-            File(
+            PublishedFile(
                 "train-images-idx3-ubyte.gz",
                 9_912_422,
                 "440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609",
             ),
-            File(
+            PublishedFile(
                 "train-labels-idx1-ubyte.gz",
                 28_881,
                 "3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c",
             ),
-            File(
+            PublishedFile(
                 "t10k-images-idx3-ubyte.gz",
                 1_648_877,
                 "8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6",
             ),
-            File(
+            PublishedFile(
                 "t10k-labels-idx1-ubyte.gz",
                 4_542,
                 "f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6",
@@ -63,7 +63,7 @@ PUBLISHED: Final = {
     "cifar10": Published(
         "https://www.cs.toronto.edu/~kriz",
         (
-            File(
+            PublishedFile(
                 "cifar-10-python.tar.gz",
                 170_498_071,
                 "6d958be074577803d12ecdefd02955f39262c83c16fe9348329d7fe0b5c001ce",
@@ -73,7 +73,7 @@ PUBLISHED: Final = {
     "cifar100": Published(
         "https://www.cs.toronto.edu/~kriz",
         (
-            File(
+            PublishedFile(
                 "cifar-100-python.tar.gz",
                 169_001_437,
                 "85cd44d02ba6437773c5bbd22e183051d648de2e7d6b014e1ef29b855ba677a7",

@@ -27,7 +27,7 @@ _PART: Final = re.compile(r"(.*)-(\d{5,})-of-(\d{5,})(\D.*)?")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Source:
+class SampleSource:
     """Samples in files.
 
     Attributes:
@@ -54,7 +54,7 @@ class Form:
     sha256: str
 
 
-def in_memory(source: Source) -> Samples:
+def in_memory(source: SampleSource) -> Samples:
     """All samples of `source`.
 
     Raises:
@@ -69,7 +69,7 @@ def in_memory(source: Source) -> Samples:
     )
 
 
-def pour(source: Source, x: BinaryIO, y: BinaryIO) -> Form:
+def pour(source: SampleSource, x: BinaryIO, y: BinaryIO) -> Form:
     """Write the images of `source` to `x` and the classes to `y`, bare.
 
     Raises:

@@ -11,7 +11,7 @@ from typing import Any, Protocol, TypeVar
 
 from holdfast.arena.memory import Arena
 from holdfast.engines import local
-from holdfast.engines.launch_options import Setting
+from holdfast.engines.launch_options import LaunchOptions
 from holdfast.errors import HoldfastError
 from holdfast.job.spec import Job
 from holdfast.observe import curve
@@ -22,7 +22,7 @@ from holdfast.observe.tee import Tee
 from holdfast.observe.terminal import RunView, closing_table
 
 
-class Outcome(Protocol):
+class RunResult(Protocol):
     """What a run comes to."""
 
     @property
@@ -33,14 +33,14 @@ class Outcome(Protocol):
         """All there is to say, as plain data."""
 
 
-T = TypeVar("T", bound=Outcome)
+T = TypeVar("T", bound=RunResult)
 
 
 def run(
     job: Job,
     path: Path,
     conclude: Callable[[dict[str, Any]], T],
-    setting: Setting,
+    setting: LaunchOptions,
     *,
     resume: bool,
 ) -> T:
@@ -59,7 +59,7 @@ def run(
     notifier, last = Notifier(job, os.environ), None
     with RunDirectory(path, job, resume=resume) as directory:
         try:
-            with setting.beside(path):
+            with setting.sidecar(path):
                 found = _shown(job, directory, notifier, setting)
                 result = conclude(found)
                 _keep(result.as_dict(), path)
@@ -73,7 +73,7 @@ def run(
 
 
 def _shown(
-    job: Job, directory: RunDirectory, notifier: Notifier, setting: Setting
+    job: Job, directory: RunDirectory, notifier: Notifier, setting: LaunchOptions
 ) -> dict[str, Any]:
     """Run a job and show what happens meanwhile; returns what a worker reports of it."""
     view = RunView(Tee(directory.logs, setting.tee))

@@ -15,7 +15,7 @@ Beside = Callable[[Path], AbstractContextManager[object]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Setting:
+class LaunchOptions:
     """That of one run.
 
     Attributes:
@@ -28,5 +28,5 @@ class Setting:
 
     tee: Collection[int] = ()
     forks: ForkServer | Spawned | None = None
-    beside: Beside = nullcontext
+    sidecar: Beside = nullcontext
     controls: Controls = field(default_factory=Controls)

@@ -7,7 +7,7 @@ from typing import Any
 
 from holdfast.checkpoint import manifest
 from holdfast.engines.controls import Controls, stopped_by_signals
-from holdfast.engines.process_supervisor import Supervision
+from holdfast.engines.process_supervisor import ProcessSupervisor
 from holdfast.errors import HoldfastError, JobError
 from holdfast.job.spec import Job
 from holdfast.launch.fork_client import ForkServer
@@ -70,7 +70,7 @@ def _run(
     ):
         log.event("run-started", workers=job.workers)
         try:
-            with Supervision(job, directory, forks, log, controls) as supervision:
+            with ProcessSupervisor(job, directory, forks, log, controls) as supervision:
                 result = supervision.result()
         except HoldfastError as error:
             log.event("run-failed", error=type(error).__name__, message=str(error))

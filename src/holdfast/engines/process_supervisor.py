@@ -24,7 +24,7 @@ from holdfast.agent.exit_causes import end_of, killed_for_memory
 from holdfast.checkpoint import manifest
 from holdfast.coordinator.policy import policy_of
 from holdfast.core.protocol import Stage
-from holdfast.core.sliding_window import Budget
+from holdfast.core.sliding_window import SlidingWindow
 from holdfast.engines.controls import Controls
 from holdfast.engines.host import Host
 from holdfast.errors import HoldfastError, Interrupted, OutOfMemory, WorkerFailed
@@ -36,8 +36,8 @@ from holdfast.linux.host_memory import OomKills
 from holdfast.observe.lines import EventLog
 from holdfast.observe.run_dir import RunDirectory
 from holdfast.tasks import reference
-from holdfast.wire.link import Link
-from holdfast.wire.rpc import RunState, Service, Wishes
+from holdfast.wire.link import CoordinatorLink
+from holdfast.wire.rpc import RunRequestMessage, RunStateMessage, Service
 
 SOCKET: Final = "coordinator.sock"
 """Where it listens, in the run's directory; only its owner may connect."""
@@ -51,7 +51,7 @@ REAP_TIMEOUT_S: Final = 1.0
 """How long the end of a fork server may come after that of an agent which has lost it."""
 
 
-class Supervision:
+class ProcessSupervisor:
     """Of one run; ends with the `with` block, and then nothing of the run is left running.
 
     Args:
@@ -72,11 +72,11 @@ class Supervision:
     ) -> None:
         self._job, self._directory, self._given = job, directory, forks
         self._log, self._controls = log, controls
-        self._budget = Budget(job.restarts.limit, job.restarts.window_s)
+        self._budget = SlidingWindow(job.restarts.limit, job.restarts.window_s)
         self._attempt = secrets.token_hex(4)  # names what is half written, and never again
         self._oom_kills = OomKills()
-        self._state: RunState | None = None
-        self._wishes, self._agents = Wishes(), 0
+        self._state: RunStateMessage | None = None
+        self._wishes, self._agents = RunRequestMessage(), 0
         self._begun = False  # whether any fork server has become ready
         self._stop_deadline: float | None = None
         self._owned = ExitStack()
@@ -113,12 +113,12 @@ class Supervision:
         assert end.result is not None, "all have finished and nobody has a result"
         return end.result
 
-    def _error(self, state: RunState) -> HoldfastError:
+    def _error(self, state: RunStateMessage) -> HoldfastError:
         """What ended the run."""
         advice = _advice(self._directory.checkpoints)
-        if state.culprit is None:
+        if state.root_cause is None:
             return HoldfastError(state.reason + advice)
-        rank, failure = state.culprit
+        rank, failure = state.root_cause
         if failure.error:
             return errors.BY_NAME[failure.error](failure.cause)
         return WorkerFailed(state.reason + advice, rank=rank, traceback=failure.traceback or None)
@@ -193,8 +193,10 @@ class Supervision:
             self._coordinator.close(LEAVE_TIMEOUT_S if self._over else 0)
         (self._directory.path / SOCKET).unlink(missing_ok=True)
 
-    def _start_link(self) -> Link[Wishes, RunState]:
-        link = Link[Wishes, RunState](self._address, lambda each: Service(each).watch)
+    def _start_link(self) -> CoordinatorLink[RunRequestMessage, RunStateMessage]:
+        link = CoordinatorLink[RunRequestMessage, RunStateMessage](
+            self._address, lambda each: Service(each).watch
+        )
         link.say(self._wishes)
         return link
 
@@ -241,7 +243,7 @@ class Supervision:
         """Replace the fork server, and with it the agent, which has lost its workers."""
         ended = self._forks.process
         for_memory = ended.status == -signal.SIGKILL and self._oom_kills.look()
-        forgives = policy_of(self._job).failures > 0
+        forgives = policy_of(self._job).max_failures > 0
         try:
             if not self._begun or (for_memory and not forgives):
                 raise HoldfastError(DIED)
@@ -281,7 +283,7 @@ class Supervision:
         if child.status > 0:
             words = child.last_words() or f"the {what} exited {child.status} without a word"
             raise HoldfastError(words)
-        if child.status and not self._budget.spend(time.monotonic()):
+        if child.status and not self._budget.admit(time.monotonic()):
             limits = self._job.restarts
             raise HoldfastError(
                 f"the {what} ended, the last of more than {limits.limit} ends of agents, "

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.engines import followed
-from holdfast.engines.launch_options import Setting
+from holdfast.engines.launch_options import LaunchOptions
 from holdfast.errors import JobError
 from holdfast.job.script import Script
 from holdfast.job.spec import Job
@@ -42,7 +42,7 @@ class ScriptResult:
         return asdict(self)
 
 
-def run_script(job: Job, setting: Setting, *, run_dir: Path | None) -> ScriptResult:
+def run_script(job: Job, setting: LaunchOptions, *, run_dir: Path | None) -> ScriptResult:
     """Run the script of a job to its end.
 
     Args:

@@ -9,7 +9,7 @@ from typing import Any
 
 from holdfast.checkpoint import manifest
 from holdfast.engines import followed
-from holdfast.engines.launch_options import Setting
+from holdfast.engines.launch_options import LaunchOptions
 from holdfast.errors import JobError
 from holdfast.job import load
 from holdfast.job.spec import Job
@@ -139,10 +139,12 @@ def train(
         JobError: The job cannot be run as it stands.
         WorkerFailed: A worker died or its code raised.
     """
-    return run_job(_job(task, job), Setting(), run_dir=run_dir, resume=resume)
+    return run_job(_job(task, job), LaunchOptions(), run_dir=run_dir, resume=resume)
 
 
-def run_job(job: Job, setting: Setting, *, run_dir: str | Path | None, resume: bool) -> Result:
+def run_job(
+    job: Job, setting: LaunchOptions, *, run_dir: str | Path | None, resume: bool
+) -> Result:
     """Run a whole `Job` in a setting of its own; see `train`."""
     if job.script is not None:
         raise JobError("holdfast run is what runs a script; leave out the key script")

@@ -21,10 +21,10 @@ from pathlib import Path
 from typing import Any, Final, Literal, get_args
 
 from holdfast.engines.controls import Controls, stopped_by_signals
-from holdfast.engines.launch_options import Beside, Setting
+from holdfast.engines.launch_options import Beside, LaunchOptions
 from holdfast.engines.train import Result, run_job
 from holdfast.errors import HoldfastError, Interrupted, JobError
-from holdfast.faults.fault_injector import Storm
+from holdfast.faults.fault_injector import FaultInjector
 from holdfast.faults.plan import IN_GRADIENTS, WITHOUT_RANK, Fault, FaultPlan, Kind
 from holdfast.job import load
 from holdfast.job.spec import Job
@@ -32,9 +32,9 @@ from holdfast.launch.fork_client import ForkServer
 from holdfast.observe import lines
 from holdfast.observe.run_dir import EVENTS, METRICS
 
-Policy = Literal["replace", "shrink", "restart"]
+FailurePolicy = Literal["replace", "shrink", "restart"]
 KINDS: Final[tuple[Kind, ...]] = get_args(Kind)
-POLICIES: Final[tuple[Policy, ...]] = get_args(Policy)
+POLICIES: Final[tuple[FailurePolicy, ...]] = get_args(FailurePolicy)
 
 CHECKPOINTS: Final = 8
 """How many a trial writes, so that there is one to go back to wherever it is struck."""
@@ -46,15 +46,19 @@ class World:
     """Another number of workers or another plan than the job's.
 
     Attributes:
-        workers, shares: The job's keys.
+        workers, shards_per_worker: The job's keys.
     """
 
     workers: int
-    shares: tuple[int, ...] | None = None
+    shards_per_worker: tuple[int, ...] | None = None
 
     def __str__(self) -> str:
         counted = "1 worker" if self.workers == 1 else f"{self.workers} workers"
-        return counted if self.shares is None else f"{counted}, shares {list(self.shares)}"
+        return (
+            counted
+            if self.shards_per_worker is None
+            else f"{counted}, shards_per_worker {list(self.shards_per_worker)}"
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,7 +75,7 @@ class Trial:
     """
 
     kind: Kind | None = None
-    policy: Policy | None = None
+    policy: FailurePolicy | None = None
     world: World | None = None
     problem: str
     seconds: float | None
@@ -85,7 +89,7 @@ class Trial:
 
 
 @dataclass(slots=True, kw_only=True)
-class Report:
+class DrillReport:
     """What came of a drill.
 
     Attributes:
@@ -97,7 +101,7 @@ class Report:
         stopped: Whether a signal has ended the drill early.
     """
 
-    twin: Result
+    reference_run: Result
     seconds: float | None
     trials: list[Trial] = field(default_factory=list)
     deterministic: bool | None = None
@@ -136,8 +140,8 @@ class Drill:
         self._controls = Controls()  # one for all runs, so that no signal falls between them
 
     def run(
-        self, kinds: Sequence[Kind], policies: Sequence[Policy], worlds: Sequence[World] = ()
-    ) -> Report:
+        self, kinds: Sequence[Kind], policies: Sequence[FailurePolicy], worlds: Sequence[World] = ()
+    ) -> DrillReport:
         """Run the twin, and then a trial for each world, and for each kind of fault and policy.
 
         Args:
@@ -151,14 +155,14 @@ class Drill:
         with stopped_by_signals(self._controls, "the drill"):
             return self._report([*worlds, *itertools.product(policies, kinds)])
 
-    def _report(self, tried: Sequence[World | tuple[Policy, Kind]]) -> Report:
+    def _report(self, tried: Sequence[World | tuple[FailurePolicy, Kind]]) -> DrillReport:
         twin = self._run_twin("twin")
         if twin.steps < CHECKPOINTS:
             raise JobError(
                 f"the job commits {twin.steps} steps, and needs {CHECKPOINTS} to be struck in "
                 "their midst; give it more epochs or a smaller batch"
             )
-        report = Report(twin=twin, seconds=_seconds(twin.run_dir))
+        report = DrillReport(reference_run=twin, seconds=_seconds(twin.run_dir))
         for each in tried:
             try:
                 if isinstance(each, World):
@@ -177,7 +181,7 @@ class Drill:
     def _run(self, job: Job, name: str, beside: Beside) -> Result:
         """Raises: Interrupted: A signal has ended it early."""
         self._check_stopped()
-        setting = Setting(forks=self._forks, beside=beside, controls=self._controls)
+        setting = LaunchOptions(forks=self._forks, sidecar=beside, controls=self._controls)
         try:
             return run_job(job, setting, run_dir=self._directory / name, resume=False)
         finally:
@@ -187,35 +191,46 @@ class Drill:
         if self._controls.stop:
             raise Interrupted("the drill was stopped")
 
-    def _try_fault(self, kind: Kind, policy: Policy, report: Report) -> None:
+    def _try_fault(self, kind: Kind, policy: FailurePolicy, report: DrillReport) -> None:
         """Add a trial with a fault to the report.
 
         Raises:
             Interrupted: A signal has ended it early.
         """
-        plan = _plan(kind, self._job, range(report.twin.steps), f"{self._seed} {kind} {policy}")
-        job = _trial_of(self._job, kind, policy, report.twin.steps)
-        storm = Storm(plan, job)
+        plan = _plan(
+            kind, self._job, range(report.reference_run.steps), f"{self._seed} {kind} {policy}"
+        )
+        job = _trial_of(self._job, kind, policy, report.reference_run.steps)
+        storm = FaultInjector(plan, job)
         run_dir = self._directory / f"{kind}-{policy}"
         trial = self._tried(
-            job, run_dir, storm.beside, lambda: _missed(kind, run_dir, storm), report
+            job, run_dir, storm.running, lambda: _missed(kind, run_dir, storm), report
         )
         self._conclude(replace(trial, kind=kind, policy=policy), report)
 
-    def _try_world(self, world: World, report: Report) -> None:
+    def _try_world(self, world: World, report: DrillReport) -> None:
         """Add a trial in another world to the report.
 
         Raises:
             Interrupted: A signal has ended it early.
         """
-        keys = {**self._job.model_dump(), "workers": world.workers, "shares": world.shares}
-        name = "-".join(map(str, ("workers", world.workers, *(world.shares or ()))))
+        keys = {
+            **self._job.model_dump(),
+            "workers": world.workers,
+            "shards_per_worker": world.shards_per_worker,
+        }
+        name = "-".join(map(str, ("workers", world.workers, *(world.shards_per_worker or ()))))
         job, run_dir = load.check(keys, where=self._job.name), self._directory / name
         trial = self._tried(job, run_dir, nullcontext, lambda: "", report)
         self._conclude(replace(trial, world=world), report)
 
     def _tried(
-        self, job: Job, run_dir: Path, beside: Beside, missed: Callable[[], str], report: Report
+        self,
+        job: Job,
+        run_dir: Path,
+        beside: Beside,
+        missed: Callable[[], str],
+        report: DrillReport,
     ) -> Trial:
         """Run a trial; `missed` tells why it has shown nothing, if it has not."""
         seconds = None
@@ -228,20 +243,20 @@ class Drill:
         else:
             seconds = _seconds(run_dir)
             problem = missed()
-            if not problem and result.weights_sha256 != report.twin.weights_sha256:
+            if not problem and result.weights_sha256 != report.reference_run.weights_sha256:
                 problem = OTHER_WEIGHTS
                 if report.deterministic is None:
                     problem = self._repeat_twin(report)
         goodput = report.seconds / seconds if seconds and report.seconds else None
         return Trial(problem=problem, seconds=seconds, goodput=goodput, run_dir=run_dir)
 
-    def _conclude(self, trial: Trial, report: Report) -> None:
+    def _conclude(self, trial: Trial, report: DrillReport) -> None:
         report.trials.append(trial)
         self._note(trial)
         if not trial.problem:
             shutil.rmtree(trial.run_dir)
 
-    def _repeat_twin(self, report: Report) -> str:
+    def _repeat_twin(self, report: DrillReport) -> str:
         """See whether the twin differs from itself, and add that to the report.
 
         Returns:
@@ -256,16 +271,16 @@ class Drill:
             raise
         except HoldfastError as error:
             return f"{OTHER_WEIGHTS}, which failed when it was repeated: {error}"
-        report.deterministic = again.weights_sha256 == report.twin.weights_sha256
+        report.deterministic = again.weights_sha256 == report.reference_run.weights_sha256
         return OTHER_WEIGHTS
 
 
-def _missed(kind: Kind, run_dir: Path, storm: Storm) -> str:
+def _missed(kind: Kind, run_dir: Path, storm: FaultInjector) -> str:
     """Why a run with a fault has shown nothing, if it has not."""
     for missed in storm.missed:
         return f"{missed.fault} did not strike: {missed.reason}"
-    noticed = ("checkpoint-refused", "checkpoint-damaged")
-    if kind == "damage" and not any(_events(run_dir, name) for name in noticed):
+    noticed = ("checkpoint-rejected", "checkpoint-corrupt")
+    if kind == "corrupt-checkpoint" and not any(_events(run_dir, name) for name in noticed):
         return "the damaged checkpoint was not needed, so this has shown nothing"
     return ""
 
@@ -282,28 +297,30 @@ def other_worlds(job: Job, seed: int) -> list[World]:
     """
     if job.merges_shards:
         raise JobError(
-            f"--worlds would change the weights with sync={job.sync} and numerics={job.numerics}: "
-            "a worker's shards are one batch there"
+            f"--vary-workers would change the weights with sync={job.sync} and "
+            f"numerics={job.numerics}: a worker's shards are one batch there"
         )
     sizes = [size for size in (job.workers - 1, job.workers + 1) if 1 <= size <= job.shards]
     if job.shards == 1:
-        raise JobError("--worlds needs two shards or more, to have two workers share them")
+        raise JobError("--vary-workers needs two shards or more, to have two workers share them")
     uneven = [count for count in range(1, job.shards) if abs(2 * count - job.shards) > 1]
     plans = []
     if uneven:  # of two or three shards, every plan for two workers is as even as it can be
         first = random.Random(f"{seed} worlds").choice(uneven)
-        plans = [World(workers=2, shares=(first, job.shards - first))]
+        plans = [World(workers=2, shards_per_worker=(first, job.shards - first))]
     return [*(World(workers=size) for size in sizes), *plans]
 
 
-def fitting(job: Job) -> tuple[list[Kind], list[Policy]]:
+def fitting(job: Job) -> tuple[list[Kind], list[FailurePolicy]]:
     """The kinds of faults and the policies that `job` can be tried with.
 
     Where a worker's shards are one batch, the number of workers shows in the weights, so that the
     world must not shrink, and no shard can be computed again by another. Where steps are skipped
     whose gradient is not finite, so would be those that are struck.
     """
-    unfit: set[Kind] = set() if job.workers > 1 else {"corrupt"}  # no replica to compare with
+    unfit: set[Kind] = (
+        set() if job.workers > 1 else {"corrupt-replica"}
+    )  # no replica to compare with
     if job.merges_shards or job.non_finite == "skip":
         unfit.update(IN_GRADIENTS)
     kinds = [kind for kind in KINDS if kind not in unfit]
@@ -312,7 +329,7 @@ def fitting(job: Job) -> tuple[list[Kind], list[Policy]]:
     return kinds, ["restart"] if job.sync == "ddp" else ["replace", "restart"]
 
 
-def check(job: Job, kinds: Sequence[Kind], policies: Sequence[Policy]) -> None:
+def check(job: Job, kinds: Sequence[Kind], policies: Sequence[FailurePolicy]) -> None:
     """Raises: JobError: `job` would not give the same weights with all of these."""
     if job.script is not None:
         raise JobError("a script keeps its weights to itself, so that none can be compared")
@@ -323,8 +340,10 @@ def check(job: Job, kinds: Sequence[Kind], policies: Sequence[Policy]) -> None:
 
 def _check_all(asked: Sequence[str], possible: Sequence[str], job: Job) -> None:
     odd = [word for word in asked if word not in possible]
-    if "corrupt" in odd and job.workers == 1:
-        raise JobError("corrupt needs two workers or more: there is no replica to compare with")
+    if "corrupt-replica" in odd and job.workers == 1:
+        raise JobError(
+            "corrupt-replica needs two workers or more: there is no replica to compare with"
+        )
     if odd:
         raise JobError(
             f"{odd[0]} would change the weights with sync={job.sync}, numerics={job.numerics} and "
@@ -332,7 +351,7 @@ def _check_all(asked: Sequence[str], possible: Sequence[str], job: Job) -> None:
         )
 
 
-def _trial_of(job: Job, kind: Kind, policy: Policy, steps: int) -> Job:
+def _trial_of(job: Job, kind: Kind, policy: FailurePolicy, steps: int) -> Job:
     keep = max(2, job.checkpoint.keep)
     saving = {**job.checkpoint.model_dump(), "every_steps": _every(steps), "keep": keep}
     keys = {**job.model_dump(), "on_failure": policy, "checkpoint": saving}
@@ -349,11 +368,11 @@ def _plan(kind: Kind, job: Job, steps: range, seed: str) -> FaultPlan:
     """
     chance = random.Random(seed)
     step = chance.choice(steps[len(steps) // 4 : len(steps) * 3 // 4] or steps)
-    if kind == "damage":
+    if kind == "corrupt-checkpoint":
         step = chance.randrange(2, CHECKPOINTS - 1) * _every(len(steps)) + 1
     rank = None if kind in WITHOUT_RANK else chance.randrange(job.workers)
     faults = [Fault(kind=kind, rank=rank, step=step)]
-    if kind == "damage":
+    if kind == "corrupt-checkpoint":
         faults.append(Fault(kind="agent", step=step))
     return FaultPlan(faults=tuple(faults))
 
@@ -368,6 +387,6 @@ def _events(run_dir: Path, name: str) -> list[dict[str, Any]]:
 
 def _seconds(run_dir: Path) -> float | None:
     """From a run's first generation to its last step, if both could be written down."""
-    began = _events(run_dir, "generation")
+    began = _events(run_dir, "generation-started")
     steps = [line for line in lines.last(run_dir / METRICS) if "time_unix_s" in line]
     return float(steps[-1]["time_unix_s"] - began[0]["time_unix_s"]) if began and steps else None

@@ -17,18 +17,18 @@ from pathlib import Path
 from typing import Any, Final
 
 from holdfast.errors import HoldfastError
-from holdfast.faults.pending_fault import Strike
+from holdfast.faults.pending_fault import PendingFault
 from holdfast.faults.plan import Fault, FaultPlan, counts_steps
 from holdfast.faults.target import Target
 from holdfast.job.spec import Job
 from holdfast.observe.lines import EventLog
 from holdfast.observe.run_dir import EVENTS
 
-LOOK_S: Final = 0.003
+POLL_INTERVAL_S: Final = 0.003
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Struck:
+class InjectedFault:
     """A fault that has happened.
 
     Attributes:
@@ -57,7 +57,7 @@ class Missed:
         return self.fault.model_dump(exclude_none=True) | {"reason": self.reason}
 
 
-class Storm:
+class FaultInjector:
     """Strikes one run, once.
 
     Args:
@@ -76,12 +76,12 @@ class Storm:
     def __init__(self, plan: FaultPlan, job: Job) -> None:
         plan.check(job)
         self._plan, self._workers, self._counts_steps = plan, job.workers, counts_steps(job)
-        self.struck: list[Struck] = []
+        self.injected: list[InjectedFault] = []
         self.missed: list[Missed] = []
         self.stopped = False
 
     @contextmanager
-    def beside(self, run_dir: Path) -> Iterator[None]:
+    def running(self, run_dir: Path) -> Iterator[None]:
         """Blow beside what happens in the block: a run in `run_dir`, from its start.
 
         Raises:
@@ -89,7 +89,7 @@ class Storm:
         """
         over = threading.Event()
         with ThreadPoolExecutor(1) as pool:
-            blowing = pool.submit(self._blow, Target(run_dir), over)
+            blowing = pool.submit(self._inject, Target(run_dir), over)
             try:
                 yield
             finally:
@@ -105,13 +105,13 @@ class Storm:
         Raises:
             JobError: Another storm strikes it.
         """
-        self._blow(target, threading.Event())
+        self._inject(target, threading.Event())
 
     def stop(self) -> None:
         """Strike no more from the next look on; a handler of signals may call this."""
         self.stopped = True
 
-    def _blow(self, target: Target, over: threading.Event) -> None:
+    def _inject(self, target: Target, over: threading.Event) -> None:
         """Strike whatever is due, until `over` is set at most."""
         with EventLog(target.run_dir / EVENTS) as log:
             if not self._await_start(target, over):
@@ -120,7 +120,7 @@ class Storm:
                 return
             steps, began = range(target.first_step, target.total_steps), time.monotonic()
             planned, note = self._plan.drawn(self._workers, steps), partial(self._note, log)
-            waiting = [Strike(fault, note) for fault in planned]
+            waiting = [PendingFault(fault, note) for fault in planned]
             try:
                 while waiting and self._goes_on(target, over):
                     elapsed_s = time.monotonic() - began
@@ -140,7 +140,7 @@ class Storm:
 
     def _goes_on(self, target: Target, over: threading.Event) -> bool:
         """Look at the run, a little after the last time; returns whether it can still be struck."""
-        ended = over.wait(LOOK_S)
+        ended = over.wait(POLL_INTERVAL_S)
         target.look()
         return not (ended or target.over or self.stopped)
 
@@ -149,12 +149,12 @@ class Storm:
         """What has ended, so that faults have missed."""
         return "the storm was stopped" if self.stopped else "the run ended"
 
-    def _give_up(self, strike: Strike, target: Target) -> None:
+    def _give_up(self, strike: PendingFault, target: Target) -> None:
         if not strike.call_off():
             reason = strike.reason_missed(target, self._end)
             self.missed.append(Missed(fault=strike.fault, reason=reason))
 
-    def _note(self, log: EventLog, strike: Strike) -> None:
-        struck = Struck(fault=strike.fault, step=strike.step if self._counts_steps else None)
-        self.struck.append(struck)
-        log.event("fault", **struck.as_dict())
+    def _note(self, log: EventLog, strike: PendingFault) -> None:
+        struck = InjectedFault(fault=strike.fault, step=strike.step if self._counts_steps else None)
+        self.injected.append(struck)
+        log.event("fault-injected", **struck.as_dict())

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from holdfast.arena.fault_requests import Injection, Injections
+from holdfast.arena.fault_requests import FaultRequests, InProcessFault
 from holdfast.arena.memory import Arena
 from holdfast.checkpoint import manifest
 from holdfast.faults.plan import Fault
@@ -23,13 +23,13 @@ AHEAD_STEPS: Final = 16
 """How long before its step something is ordered: more than pass between two looks."""
 
 _INJECTIONS: Final = {
-    "exit": Injection.EXIT,
-    "raise": Injection.RAISE,
-    "slow": Injection.SLOW,
-    "nan": Injection.NAN,
-    "flip": Injection.FLIP,
-    "disk-full": Injection.DISK_FULL,
-    "corrupt": Injection.CORRUPT,
+    "exit": InProcessFault.EXIT,
+    "raise": InProcessFault.RAISE,
+    "slow": InProcessFault.SLOW,
+    "nan": InProcessFault.NAN,
+    "flip": InProcessFault.FLIP,
+    "disk-full": InProcessFault.DISK_FULL,
+    "corrupt-replica": InProcessFault.CORRUPT,
 }
 _MISSING: Final = {
     "nan": "computed no gradient",
@@ -39,7 +39,7 @@ _MISSING: Final = {
 """What a worker has not done that it would have obeyed at."""
 
 
-class Strike:
+class PendingFault:
     """One of `fault`, all of which is known.
 
     Args:
@@ -51,10 +51,10 @@ class Strike:
         step: How many steps were committed when it struck.
     """
 
-    def __init__(self, fault: Fault, note: Callable[[Strike], None]) -> None:
+    def __init__(self, fault: Fault, note: Callable[[PendingFault], None]) -> None:
         self.fault, self.step, self._note = fault, 0, note
         self._why = ""  # it has not struck yet, though it is time
-        self._given: tuple[Arena, Injections, int] | None = None
+        self._given: tuple[Arena, FaultRequests, int] | None = None
 
     def attempt(self, target: Target, elapsed_s: float) -> bool:
         """Strike if it is time to, and if that can be; returns whether it has struck.
@@ -95,18 +95,18 @@ class Strike:
             return f"{end} before that"
         return self._why or f"{end} before that"
 
-    def _note_if_obeyed(self, injection: Injection) -> bool:
+    def _note_if_obeyed(self, injection: InProcessFault) -> bool:
         """Note that it has struck if a worker has obeyed; returns whether."""
         if self._given is None:
             return False
         _, injections, number = self._given
-        obeyed, self.step = injections.obeyed(injection)
+        obeyed, self.step = injections.acknowledged(injection)
         if obeyed < number:
             return False
         self._note(self)
         return True
 
-    def _order(self, injection: Injection, target: Target) -> None:
+    def _order(self, injection: InProcessFault, target: Target) -> None:
         """Order a worker to suffer it, once; the agent that comes after a lost one has an arena of
         its own, in which no order is.
         """
@@ -114,11 +114,13 @@ class Strike:
         assert rank is not None
         if target.arena is None or (self._given and self._given[0] is target.arena):
             return
-        injections = Injections(target.arena, rank)
+        injections = FaultRequests(target.arena, rank)
         if injections.is_pending(injection):
             self._why = f"another {kind} was still to strike rank {rank}"
             return
-        number = injections.order(injection, step=self.fault.step or 0, seconds=self.fault.lasts_s)
+        number = injections.request(
+            injection, step=self.fault.step or 0, seconds=self.fault.lasts_s
+        )
         self._given = target.arena, injections, number
         self._why = f"rank {rank} {_MISSING.get(kind, 'began no step')} from then on"
 
@@ -126,7 +128,7 @@ class Strike:
         """Strike from outside; returns whether that could be."""
         fault, self.step = self.fault, target.reached
         who = fault.kind if fault.rank is None else fault.rank
-        if fault.kind == "damage":
+        if fault.kind == "corrupt-checkpoint":
             self._why = _damage(target.run_dir / "checkpoints")
         elif not target.has(who):
             name = f"the {who}" if fault.rank is None else f"rank {who}"
@@ -137,7 +139,7 @@ class Strike:
             return False
         # Before the signal: whoever tells of the loss does so within a millisecond.
         self._note(self)
-        if fault.kind != "damage":
+        if fault.kind != "corrupt-checkpoint":
             target.send(signal.SIGSTOP if fault.kind == "stop" else signal.SIGKILL, who)
         return True
 

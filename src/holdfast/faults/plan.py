@@ -22,12 +22,12 @@ from pydantic import BaseModel, Field, ValidationError, model_validator
 from holdfast.errors import JobError
 from holdfast.job import mistakes
 from holdfast.job.part import Spec
-from holdfast.job.source import Source
+from holdfast.job.source import YamlSource
 from holdfast.job.spec import Job
 
 Kind = Literal[
-    "kill", "stop", "exit", "raise", "slow", "nan", "flip", "corrupt",
-    "coordinator", "agent", "disk-full", "damage",
+    "kill", "stop", "exit", "raise", "slow", "nan", "flip", "corrupt-replica",
+    "coordinator", "agent", "disk-full", "corrupt-checkpoint",
 ]  # fmt: skip
 HARMLESS: Final[tuple[Kind, ...]] = (
     "kill", "stop", "exit", "raise", "slow", "coordinator", "agent",
@@ -37,7 +37,7 @@ SIGNALS: Final = frozenset({"kill", "stop", "coordinator", "agent"})
 """What strikes any run; the rest is for those whose workers commit steps."""
 IN_GRADIENTS: Final[frozenset[Kind]] = frozenset({"nan", "flip"})
 """What strikes the gradient of a shard, where each has one of its own."""
-WITHOUT_RANK: Final = frozenset({"coordinator", "agent", "damage"})
+WITHOUT_RANK: Final = frozenset({"coordinator", "agent", "corrupt-checkpoint"})
 
 _Checked = TypeVar("_Checked", bound=BaseModel)
 Seconds = Annotated[float, Field(ge=0)]
@@ -48,8 +48,8 @@ class Fault(Spec):
 
     Attributes:
         kind: `kill` (SIGKILL), `stop` (SIGSTOP), `exit`, `raise`, `slow`, `nan` and `flip` (in a
-            gradient), `corrupt` (in the replica) and `disk-full` are injected into a worker;
-            `coordinator` and `agent` are killed; `damage` changes a byte of the newest checkpoint.
+            gradient), `corrupt-replica` and `disk-full` are injected into a worker;
+            `coordinator` and `agent` are killed; `corrupt-checkpoint` changes a byte of the newest checkpoint.
         rank: The worker.
         step: As soon as that many steps are committed.
         after_s: Or so many seconds after the run was seen to train.
@@ -101,7 +101,7 @@ class FaultPlan(Spec):
                 raise JobError(f"{fault}: there is no such rank with workers={job.workers}")
             if fault.kind in IN_GRADIENTS and job.sync == "ddp":
                 raise JobError(f"{fault}: with sync=ddp no shard has a gradient to strike")
-            if fault.kind == "corrupt" and job.workers == 1:
+            if fault.kind == "corrupt-replica" and job.workers == 1:
                 raise JobError(f"{fault}: with workers=1 there is no replica to compare with")
             if not counts_steps(job) and (fault.kind not in SIGNALS or fault.after_s is None):
                 kinds = ", ".join(sorted(SIGNALS))
@@ -188,12 +188,12 @@ def of_file(path: Path) -> FaultPlan:
         raise JobError(f"--plan {path}: {error.strerror}") from None
     except UnicodeDecodeError:
         raise JobError(f"--plan {path} is not a text in UTF-8") from None
-    given = Source(text, f"--plan {path}")
+    given = YamlSource(text, f"--plan {path}")
     return _checked(FaultPlan, given.values, f"--plan {path}", given)
 
 
 def _checked(
-    model: type[_Checked], values: Mapping[str, Any], where: str, given: Source | None = None
+    model: type[_Checked], values: Mapping[str, Any], where: str, given: YamlSource | None = None
 ) -> _Checked:
     try:
         return model.model_validate(values)

@@ -13,7 +13,7 @@ import signal
 from pathlib import Path
 from typing import Any, Final
 
-from holdfast.arena.fault_requests import Injection, Injections
+from holdfast.arena.fault_requests import FaultRequests, InProcessFault
 from holdfast.arena.memory import Arena, Word
 from holdfast.errors import JobError
 from holdfast.linux.process import Process
@@ -128,7 +128,7 @@ class Target:
                 known = self._processes.get(event["rank"])
                 if known is not None and known.pid == event["pid"]:
                     del self._processes[event["rank"]]
-            case "generation":
+            case "generation-started":
                 self.first_step = self.first_step if self.released else event["step"]
                 self.released = True
             case "run-ended" | "run-failed":
@@ -169,6 +169,6 @@ def _mapped(link: Path) -> Arena:
         raise JobError("another storm strikes this run; wait for its end") from None
     finally:
         os.close(fd)
-    for rank, injection in itertools.product(range(arena.world_size), Injection):
-        Injections(arena, rank).withdraw(injection)
+    for rank, injection in itertools.product(range(arena.world_size), InProcessFault):
+        FaultRequests(arena, rank).withdraw(injection)
     return arena

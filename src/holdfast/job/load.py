@@ -11,7 +11,7 @@ from pydantic import ValidationError
 
 from holdfast.errors import JobError
 from holdfast.job import mistakes
-from holdfast.job.source import Source
+from holdfast.job.source import YamlSource
 from holdfast.job.spec import Job
 
 BUILTIN = Path(__file__).parent / "builtin"
@@ -47,7 +47,7 @@ def load(job: str, overrides: Iterable[str] = (), values: Mapping[str, Any] | No
     return _checked(given.values, job, given)
 
 
-def source(job: str) -> Source:
+def source(job: str) -> YamlSource:
     """What the file of the job called `job` says, unchecked; its name is that of the file.
 
     Raises:
@@ -62,7 +62,7 @@ def source(job: str) -> Source:
         raise JobError(f"no job {job!r}: {error.strerror}; {hint}, or name a .yaml file") from None
     except UnicodeDecodeError as error:
         raise JobError(f"{path} is not a text in UTF-8: {error.reason} at {error.start}") from None
-    given = Source(text, str(path))
+    given = YamlSource(text, str(path))
     given.values.setdefault("name", path.stem)
     return given
 
@@ -81,7 +81,7 @@ def dump(job: Job) -> str:
     return yaml.safe_dump(job.model_dump(mode="json"), sort_keys=False)
 
 
-def _checked(values: Mapping[str, Any], where: str, given: Source | None) -> Job:
+def _checked(values: Mapping[str, Any], where: str, given: YamlSource | None) -> Job:
     try:
         return Job.model_validate(values)
     except ValidationError as error:

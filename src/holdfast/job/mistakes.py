@@ -9,10 +9,10 @@ from typing import Any
 from pydantic import ValidationError
 
 from holdfast.job import keys
-from holdfast.job.source import Source
+from holdfast.job.source import YamlSource
 
 
-def named(error: ValidationError, values: Mapping[str, Any], given: Source | None) -> str:
+def named(error: ValidationError, values: Mapping[str, Any], given: YamlSource | None) -> str:
     """All mistakes, to be set behind the job's name.
 
     Args:
@@ -31,7 +31,7 @@ def nearest(word: str, choices: Iterable[str]) -> str | None:
     return f"did you mean {close[0]}?" if close else None
 
 
-def _mistake(mistake: Any, values: Mapping[str, Any], given: Source | None) -> str:
+def _mistake(mistake: Any, values: Mapping[str, Any], given: YamlSource | None) -> str:
     """One of pydantic's errors: its place, its key, what is wrong, and what may be meant."""
     path = _path(mistake["loc"], values)
     if mistake["type"].startswith("union_tag"):
@@ -82,7 +82,7 @@ def _path(loc: tuple[str | int, ...], values: Any) -> list[str | int]:
     return path
 
 
-def _instead(path: list[str | int], values: Mapping[str, Any], given: Source | None) -> str:
+def _instead(path: list[str | int], values: Mapping[str, Any], given: YamlSource | None) -> str:
     """What to do about an unknown key."""
     *parents, last = map(str, path)
     close = nearest(last, keys.below(values, *parents))

@@ -9,7 +9,7 @@ from pydantic import Field, model_validator
 from holdfast.job.part import Count, Fraction, Spec
 
 
-class Mlp(Spec):
+class MlpSpec(Spec):
     """Linear layers with ReLU between them."""
 
     name: Literal["mlp"]
@@ -17,7 +17,7 @@ class Mlp(Spec):
     dropout: Fraction = 0.0
 
 
-class Cnn(Spec):
+class CnnSpec(Spec):
     """Two convolutions with batch normalisation, and a linear layer."""
 
     name: Literal["cnn"]
@@ -25,7 +25,7 @@ class Cnn(Spec):
     dropout: Fraction = 0.0
 
 
-class Resnet(Spec):
+class ResnetSpec(Spec):
     """ResNet-18 or ResNet-50."""
 
     name: Literal["resnet18", "resnet50"]
@@ -57,7 +57,7 @@ class Transformer(Spec):
         return self
 
 
-class Gpt(Transformer):
+class GptSpec(Transformer):
     """A small decoder-only transformer over bytes."""
 
     name: Literal["gpt"]
@@ -66,7 +66,7 @@ class Gpt(Transformer):
     layers: Count = 4
 
 
-class Gpt2(Transformer):
+class Gpt2Spec(Transformer):
     """GPT-2 from the library transformers, by default in its small size, from random weights."""
 
     name: Literal["gpt2"]
@@ -77,7 +77,7 @@ class Gpt2(Transformer):
     """Tokens there are: 256 bytes need no more; the published network has 50257."""
 
 
-class Bert(Transformer):
+class BertSpec(Transformer):
     """BERT from the library transformers, by default in its base size, from random weights."""
 
     name: Literal["bert"]
@@ -88,4 +88,6 @@ class Bert(Transformer):
     """Tokens there are: 256 bytes and the mask; the published network has 30522."""
 
 
-Model = Annotated[Mlp | Cnn | Resnet | Gpt | Gpt2 | Bert, Field(discriminator="name")]
+Model = Annotated[
+    MlpSpec | CnnSpec | ResnetSpec | GptSpec | Gpt2Spec | BertSpec, Field(discriminator="name")
+]

@@ -14,7 +14,7 @@ Path = Sequence[str | int]
 """Where a value is: keys, and places in lists, from the outside in."""
 
 
-class Source:
+class YamlSource:
     """A YAML file with overrides.
 
     Args:

@@ -25,7 +25,7 @@ from holdfast.job.script import Script
 NonFinite = Literal["stop", "skip", "recompute"]
 
 
-class Checkpoints(Spec):
+class CheckpointSettings(Spec):
     """When checkpoints are written; one is written at the end and on a request to stop anyway."""
 
     every_steps: Annotated[int, Field(ge=0)] = 100
@@ -139,7 +139,7 @@ class Job(Spec):
     workers: Annotated[int, Field(ge=1, le=256)] = 1
     shards: Annotated[int, Field(ge=1, le=4096)] = 8
     """Shards that a step is cut into: a constant of the job, never read off the machine."""
-    shares: tuple[int, ...] | None = None
+    shards_per_worker: tuple[int, ...] | None = None
     """Shards of each worker, where they are to be uneven."""
     numerics: Literal["exact", "portable", "fast"] = "exact"
     """`exact`: the same bits whatever the workers. `portable`: on x86-64 processors of different
@@ -151,7 +151,7 @@ class Job(Spec):
     """Where the workers of `sync: ddp` meet, on this host alone; 0 takes a free port."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """`auto`: GPUs where there are any."""
-    unlike: Literal["stamp", "refuse"] = "stamp"
+    on_numerics_change: Literal["record", "fail"] = "record"
     """What happens when a run is resumed on hardware or software unlike that of its checkpoint.
     `stamp`: it continues, and its result names the difference. `refuse`: it does not start."""
     precision: Literal["fp32", "bf16"] = "fp32"
@@ -163,7 +163,7 @@ class Job(Spec):
     timeout_s: Annotated[float, Field(gt=0)] = 1800.0
     """How long workers wait for each other before they give up, seconds."""
 
-    hang_s: Annotated[float, Field(gt=0)] = 60.0
+    hang_timeout_s: Annotated[float, Field(gt=0)] = 60.0
     """How long your code may do nothing in a shard, seconds, before its worker is held to hang and
     replaced; three times as long as its slowest recent one in any case. Nothing is less than a
     hundredth of a processor, by the worker or by processes that it has started."""
@@ -181,7 +181,7 @@ class Job(Spec):
 
     evaluation: Evaluation = Evaluation()
     loader: LoaderSettings = LoaderSettings()
-    checkpoint: Checkpoints = Checkpoints()
+    checkpoint: CheckpointSettings = CheckpointSettings()
 
     notify: Annotated[tuple[str, ...], BeforeValidator(_are_variables)] = ()
     """Names of environment variables, each of which holds an address of the library Apprise to
@@ -190,14 +190,14 @@ class Job(Spec):
     FREE_ON_RESUME: ClassVar[frozenset[str]] = frozenset(
         {
             "workers",
-            "shares",
+            "shards_per_worker",
             "timeout_s",
             "port",
             "device",
-            "unlike",
+            "on_numerics_change",
             "loader",
             "checkpoint",
-            "hang_s",
+            "hang_timeout_s",
             "on_failure",
             "non_finite",
             "verify",
@@ -253,17 +253,17 @@ class Job(Spec):
         Raises:
             JobError: The workers cannot share the shards.
         """
-        if self.shares is None and self.workers > self.shards:
+        if self.shards_per_worker is None and self.workers > self.shards:
             raise JobError(
                 f"workers={self.workers} is more than shards={self.shards}, so some could never "
                 f"work: start at most {self.shards} workers, or set shards={self.workers} or more"
             )
-        if self.shares is None or members not in (None, self.workers):
+        if self.shards_per_worker is None or members not in (None, self.workers):
             return Plan.even(self.shards, members or self.workers)
-        return Plan.of_shares(self.shares, self.shards, self.workers)
+        return Plan.of_counts(self.shards_per_worker, self.shards, self.workers)
 
     @property
-    def restarts_anew(self) -> bool:
+    def restarts_all(self) -> bool:
         """Whether the loss of a worker is that of all, who begin anew from a checkpoint.
 
         A collective of gloo or NCCL cannot be taken up by others, nor a script of its own.
@@ -280,7 +280,7 @@ class Job(Spec):
         """Whether a worker's shards are computed as one batch, so that the workers show."""
         return self.numerics == "fast" or self.sync == "ddp"
 
-    def lineage(self) -> dict[str, Any]:
+    def weights_config(self) -> dict[str, Any]:
         """The keys that decide the weights, as plain data."""
         shown_nowhere = {
             "model": {"gradient_checkpointing"},
@@ -290,5 +290,5 @@ class Job(Spec):
         whole = self.model_dump(mode="json", exclude=shown_nowhere)
         keys = {key: value for key, value in whole.items() if key not in self.FREE_ON_RESUME}
         if self.merges_shards:  # last, because these follow from other keys
-            keys |= {key: whole[key] for key in ("workers", "shares")}
+            keys |= {key: whole[key] for key in ("workers", "shards_per_worker")}
         return keys

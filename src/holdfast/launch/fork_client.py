@@ -15,7 +15,15 @@ from holdfast.errors import HoldfastError
 from holdfast.launch.child import Child
 from holdfast.launch.spawn import Spawned
 from holdfast.wire.channel import Channel
-from holdfast.wire.messages import AnyMessage, Attach, Fork, Forked, Prepare, Ready, Vacated
+from holdfast.wire.messages import (
+    AnyMessage,
+    AttachMessage,
+    ForkedMessage,
+    ForkMessage,
+    PrepareMessage,
+    ReadyMessage,
+    WorkersReapedMessage,
+)
 
 START_TIMEOUT_S: Final = 120.0
 READY_TIMEOUT_S: Final = 3 * START_TIMEOUT_S + 30
@@ -49,8 +57,8 @@ class ForkServer:
         self._output = spawned.output
         self._inbox = _Inbox(Channel(spawned.socket))
         self.variables = dict(variables)
-        self._prepare = [Prepare(variables=self.variables)] if variables else []
-        self._prepare += [Prepare(imports=tuple(imports))] if imports else []
+        self._prepare = [PrepareMessage(variables=self.variables)] if variables else []
+        self._prepare += [PrepareMessage(imports=tuple(imports))] if imports else []
         self.doing = "importing torch"
         self._deadline = time.monotonic() + START_TIMEOUT_S
 
@@ -64,7 +72,7 @@ class ForkServer:
         Raises:
             HoldfastError: It takes too long to come up.
         """
-        if self.doing and self._inbox.hears(Ready):
+        if self.doing and self._inbox.hears(ReadyMessage):
             if self._prepare:
                 wish = self._prepare.pop(0)
                 self.doing = f"importing {', '.join(wish.imports) or 'torch'}"
@@ -84,7 +92,7 @@ class ForkServer:
     def attach(self, agent: socket.socket) -> None:
         """Have it fork for the agent that holds the other end of `agent`, if it is not gone."""
         with suppress(HoldfastError):  # then the agent will see
-            self._inbox.send(Attach(), [agent.fileno()])
+            self._inbox.send(AttachMessage(), [agent.fileno()])
 
     def await_vacated(self) -> None:
         """Wait until the workers of an agent that has left are gone.
@@ -96,7 +104,7 @@ class ForkServer:
             HoldfastError: They do not end.
         """
         try:
-            if self._inbox.wait(Vacated, VACATE_TIMEOUT_S, self.process.is_stopped):
+            if self._inbox.wait(WorkersReapedMessage, VACATE_TIMEOUT_S, self.process.is_stopped):
                 return
         except HoldfastError:
             pass  # it is gone
@@ -127,7 +135,7 @@ class ForkServer:
             return file.read()
 
 
-class Forks:
+class ForkClient:
     """A fork server, for an agent.
 
     Args:
@@ -147,7 +155,7 @@ class Forks:
         Raises:
             HoldfastError: The fork server is gone.
         """
-        self._await(Ready, READY_TIMEOUT_S, "getting ready")
+        self._await(ReadyMessage, READY_TIMEOUT_S, "getting ready")
 
     def fork(self, rank: int, config: str, fds: tuple[int, int, int]) -> tuple[int, int]:
         """Fork a worker; returns its process id and a pidfd, which is the caller's to close.
@@ -160,9 +168,9 @@ class Forks:
         Raises:
             HoldfastError: The fork server is gone.
         """
-        self._inbox.send(Fork(rank=rank, config=config), fds)
-        forked = self._await(Forked, FORK_TIMEOUT_S, f"forking rank {rank}")
-        assert isinstance(forked, Forked)
+        self._inbox.send(ForkMessage(rank=rank, config=config), fds)
+        forked = self._await(ForkedMessage, FORK_TIMEOUT_S, f"forking rank {rank}")
+        assert isinstance(forked, ForkedMessage)
         return forked.pid, self.channel.take_fds(1)[0]
 
     def messages(self) -> list[AnyMessage]:

@@ -32,7 +32,15 @@ from holdfast.errors import JobError, ProtocolError
 from holdfast.linux.lifeline import STOP_SIGNALS, die_with_parent
 from holdfast.tasks import reference
 from holdfast.wire.channel import Channel
-from holdfast.wire.messages import Attach, Exited, Fork, Forked, Prepare, Ready, Vacated
+from holdfast.wire.messages import (
+    AttachMessage,
+    ExitedMessage,
+    ForkedMessage,
+    ForkMessage,
+    PrepareMessage,
+    ReadyMessage,
+    WorkersReapedMessage,
+)
 
 _CRASHED: Final = 70
 
@@ -77,7 +85,7 @@ class _Server:
         self._agents: list[_Agent] = []
 
     def run(self) -> None:
-        self._owner.send(Ready())
+        self._owner.send(ReadyMessage())
         while not self._owner.at_end:
             for key, _ in self._selector.select():
                 key.data()
@@ -87,9 +95,9 @@ class _Server:
     def _hear_owner(self) -> None:
         for message in self._owner.poll(0):
             match message:
-                case Prepare():
+                case PrepareMessage():
                     self._prepare(message)
-                case Attach():
+                case AttachMessage():
                     channel = Channel(socket.socket(fileno=self._owner.take_fds(1)[0]))
                     agent = _Agent(channel)
                     self._agents.append(agent)
@@ -97,13 +105,13 @@ class _Server:
                         channel, selectors.EVENT_READ, partial(self._hear_agent, agent)
                     )
                     with contextlib.suppress(ConnectionError):  # its end is the next thing heard
-                        channel.send(Ready())
+                        channel.send(ReadyMessage())
                 case _:
                     raise ProtocolError(f"the fork server cannot handle {message.kind!r}")
 
     def _hear_agent(self, agent: _Agent) -> None:
         for message in agent.channel.poll(0):
-            if not isinstance(message, Fork):
+            if not isinstance(message, ForkMessage):
                 raise ProtocolError(f"the fork server cannot handle {message.kind!r}")
             self._fork(agent, message, *agent.channel.take_fds(3))
         if agent.channel.at_end:
@@ -111,9 +119,9 @@ class _Server:
             self._agents.remove(agent)
             self._end_all(agent)
             agent.channel.close()
-            self._owner.send(Vacated())
+            self._owner.send(WorkersReapedMessage())
 
-    def _fork(self, agent: _Agent, wish: Fork, *fds: int) -> None:
+    def _fork(self, agent: _Agent, wish: ForkMessage, *fds: int) -> None:
         sys.stdout.flush()
         sys.stderr.flush()
         server = os.getpid()
@@ -128,7 +136,7 @@ class _Server:
             worker.pidfd, selectors.EVENT_READ, partial(self._reap, agent, worker)
         )
         with contextlib.suppress(ConnectionError):  # the agent has left: its end comes next
-            agent.channel.send(Forked(rank=wish.rank, pid=pid), [worker.pidfd])
+            agent.channel.send(ForkedMessage(rank=wish.rank, pid=pid), [worker.pidfd])
 
     def _end_all(self, agent: _Agent) -> None:
         for worker in agent.workers:
@@ -136,7 +144,7 @@ class _Server:
         for worker in list(agent.workers):
             self._reap(agent, worker)
 
-    def _prepare(self, wish: Prepare) -> None:
+    def _prepare(self, wish: PrepareMessage) -> None:
         if any(os.environ.get(name) != value for name, value in wish.variables.items()):
             assert not self._agents, "a fork server prepares before it forks"
             os.environ.update(wish.variables)
@@ -149,10 +157,10 @@ class _Server:
         if _num_threads() > 1:
             assert not self._agents, "a fork server prepares before it forks"
             _start_over()  # and say then that we are ready
-        self._owner.send(Ready())
+        self._owner.send(ReadyMessage())
 
     def _become_worker(
-        self, orders: Fork, server: int, arena_fd: int, socket_fd: int, log_fd: int
+        self, orders: ForkMessage, server: int, arena_fd: int, socket_fd: int, log_fd: int
     ) -> NoReturn:
         status = _CRASHED
         try:
@@ -187,7 +195,7 @@ class _Server:
         _, wait_status = os.waitpid(worker.pid, 0)
         status = os.waitstatus_to_exitcode(wait_status)
         with contextlib.suppress(ConnectionError):
-            agent.channel.send(Exited(rank=worker.rank, pid=worker.pid, status=status))
+            agent.channel.send(ExitedMessage(rank=worker.rank, pid=worker.pid, status=status))
 
 
 def _leave_to_agent(*_: object) -> None:

@@ -4,22 +4,24 @@ from __future__ import annotations
 
 from torch import nn
 
-from holdfast.job.models import Bert, Cnn, Gpt, Gpt2, Mlp, Resnet
+from holdfast.job.models import BertSpec, CnnSpec, Gpt2Spec, GptSpec, MlpSpec, ResnetSpec
 from holdfast.models.cnn import SmallCnn
 from holdfast.models.gpt import Gpt as SmallGpt
 from holdfast.models.mlp import MultilayerPerceptron
 from holdfast.models.resnet import BasicBlock, Bottleneck, ResNet
 
 
-def build(spec: Mlp | Cnn | Resnet, *, shape: tuple[int, int, int], classes: int) -> nn.Module:
+def build(
+    spec: MlpSpec | CnnSpec | ResnetSpec, *, shape: tuple[int, int, int], classes: int
+) -> nn.Module:
     """The model of a job, for images of `(channels, height, width)`."""
     match spec:
-        case Mlp():
+        case MlpSpec():
             inputs = shape[0] * shape[1] * shape[2]
             return MultilayerPerceptron(inputs, spec.hidden, classes, spec.dropout)
-        case Cnn():
+        case CnnSpec():
             return SmallCnn(shape[0], spec.width, classes, spec.dropout)
-        case Resnet():
+        case ResnetSpec():
             deep = spec.name == "resnet50"
             return ResNet(
                 Bottleneck if deep else BasicBlock,
@@ -32,7 +34,7 @@ def build(spec: Mlp | Cnn | Resnet, *, shape: tuple[int, int, int], classes: int
             )
 
 
-def build_language_model(spec: Gpt | Gpt2 | Bert, *, context: int) -> nn.Module:
+def build_language_model(spec: GptSpec | Gpt2Spec | BertSpec, *, context: int) -> nn.Module:
     """The language model of a job, which can look at `context` positions.
 
     It is called with tokens, int64[n, context], and gives logits, float32[n, context, vocabulary].
@@ -41,13 +43,13 @@ def build_language_model(spec: Gpt | Gpt2 | Bert, *, context: int) -> nn.Module:
         JobError: It takes a library that is not installed.
     """
     match spec:
-        case Gpt():
+        case GptSpec():
             return SmallGpt(
                 vocabulary=256,
                 context=context,
                 **spec.model_dump(exclude={"name"}),
             )
-        case Gpt2() | Bert():
+        case Gpt2Spec() | BertSpec():
             from holdfast.models import huggingface  # it is slow to import, and may be missing
 
             return huggingface.build(spec, context=context)

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from holdfast.errors import JobError
-from holdfast.job.models import Bert, Gpt2
+from holdfast.job.models import BertSpec, Gpt2Spec
 from holdfast.models.recompute import recompute
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")  # read when the library is imported
@@ -42,13 +42,13 @@ class LanguageModel(nn.Module):
         return logits
 
 
-def build(spec: Gpt2 | Bert, *, context: int) -> LanguageModel:
+def build(spec: Gpt2Spec | BertSpec, *, context: int) -> LanguageModel:
     """The model of a job with random weights, for `context` positions."""
     match spec:
-        case Gpt2():
+        case Gpt2Spec():
             network = GPT2LMHeadModel(_gpt2(spec, context))
             blocks = network.transformer.h
-        case Bert():
+        case BertSpec():
             network = BertForMaskedLM(_bert(spec, context))
             blocks = network.bert.encoder.layer
     if spec.gradient_checkpointing:
@@ -56,7 +56,7 @@ def build(spec: Gpt2 | Bert, *, context: int) -> LanguageModel:
     return LanguageModel(network)
 
 
-def _gpt2(spec: Gpt2, context: int) -> GPT2Config:
+def _gpt2(spec: Gpt2Spec, context: int) -> GPT2Config:
     return GPT2Config(
         vocab_size=spec.vocabulary,
         n_positions=context,
@@ -73,7 +73,7 @@ def _gpt2(spec: Gpt2, context: int) -> GPT2Config:
     )
 
 
-def _bert(spec: Bert, context: int) -> BertConfig:
+def _bert(spec: BertSpec, context: int) -> BertConfig:
     return BertConfig(
         vocab_size=spec.vocabulary,
         max_position_embeddings=context,

@@ -14,7 +14,7 @@ from rich.progress import (
     TransferSpeedColumn,
 )
 
-from holdfast.data.published import File
+from holdfast.data.published import PublishedFile
 
 
 class DownloadView:
@@ -22,7 +22,7 @@ class DownloadView:
 
     def __init__(self) -> None:
         self._console = Console(stderr=True)
-        self._bars: dict[File, TaskID] = {}
+        self._bars: dict[PublishedFile, TaskID] = {}
         self._progress = Progress(
             TextColumn("{task.description}"),
             BarColumn(),
@@ -39,7 +39,7 @@ class DownloadView:
     def __exit__(self, *_: object) -> None:
         self._progress.stop()
 
-    def report(self, file: File, size_bytes: int) -> None:
+    def report(self, file: PublishedFile, size_bytes: int) -> None:
         """Show that so much of `file` has come."""
         if file not in self._bars:
             self._bars[file] = self._progress.add_task(file.name, total=file.size_bytes)

@@ -14,8 +14,8 @@ from holdfast.job.spec import Job
 from holdfast.observe import lines, recovery_reports
 from holdfast.observe.lines import JsonLines, Tail
 from holdfast.observe.notify import Notifier
-from holdfast.observe.recovery_reports import Receipt
-from holdfast.observe.recovery_tracker import Reckoning
+from holdfast.observe.recovery_reports import RecoveryReport
+from holdfast.observe.recovery_tracker import RecoveryTracker
 from holdfast.observe.run_dir import EVENTS, METRICS, RECEIPTS
 
 NOTIFIED_LINES: Final = 3
@@ -41,7 +41,7 @@ class Follower:
         self._events, self._news = Tail(path / EVENTS), list[dict[str, Any]]()
         kept = lines.last(self._receipts)
         numbers = [each["number"] for each in kept if isinstance(each.get("number"), int)]
-        self._reckoning = Reckoning(max(numbers, default=0), tells_steps=job.script is None)
+        self._reckoning = RecoveryTracker(max(numbers, default=0), tells_steps=job.script is None)
 
     def watch(self) -> None:
         """See to what has happened since the last call."""
@@ -54,7 +54,7 @@ class Follower:
                     self._keep(receipt)
         self._notifier.settle(self._path, lambda line: self._tell(f"holdfast: {line}"))
 
-    def _keep(self, receipt: Receipt) -> None:
+    def _keep(self, receipt: RecoveryReport) -> None:
         with suppress(OSError), JsonLines(self._receipts) as file:  # the disk is full
             file.write(**recovery_reports.ADAPTER.dump_python(receipt, mode="json"))
         text = recovery_reports.text(receipt, self._path / "logs")

@@ -18,7 +18,7 @@ WORDS: Final = {
     "stop-requested": "it was asked to stop",
     "coordinator-started": "a coordinator is started, process {pid}",
     "coordinator-exited": "the coordinator {cause}",
-    "coordinator-back": "the coordinator is back, and all have gone on without it",
+    "coordinator-recovered": "the coordinator is back, and all have gone on without it",
     "agent-started": "agent {host} is started, process {pid}",
     "agent-exited": "the agent {cause}",
     "fork-server-started": "a fork server is started, process {pid}",
@@ -27,21 +27,22 @@ WORDS: Final = {
     "worker-hung": "rank {rank} hangs: it {reason}",
     "worker-stack": "rank {rank} has written its stacks down",
     "worker-exited": "rank {rank} {cause}",
-    "generation": "generation {number} goes on from step {step}, ranks {members}",
-    "checkpoint": "the checkpoint of step {step} is there",
+    "generation-started": "generation {number} goes on from step {step}, ranks {members}",
+    "checkpoint-committed": "the checkpoint of step {step} is there",
     "checkpoint-failed": "the checkpoint of step {step} could not be written: {reason}",
-    "checkpoint-damaged": "the checkpoint of step {step} is damaged, set aside: {reason}",
-    "checkpoint-refused": "rank {rank} refuses {directory}: {reason}",
-    "kernels-tested": "kernels that round by alignment: {by_alignment}; by rows: {by_rows}",
+    "checkpoint-corrupt": "the checkpoint of step {step} is damaged, set aside: {reason}",
+    "checkpoint-rejected": "rank {rank} refuses {directory}: {reason}",
+    "kernels-tested": "results depend on alignment: {alignment_sensitive}; "
+    "on batch size: {batch_sensitive}",
     "numerics-changed": "other hardware or software than at step {step}: {changes}",
     "notification-failed": "a notification to the address in {variable} did not get through",
-    "fault": "struck on purpose: {kind}",
+    "fault-injected": "struck on purpose: {kind}",
 }
 """What is told of an event, by its name."""
 
 _MORE: Final = {
     "run-ended": {"steps": ", with {} steps"},
-    "fault": {"rank": ", rank {}", "step": ", after step {}"},
+    "fault-injected": {"rank": ", rank {}", "step": ", after step {}"},
 }
 """What is told beside that by fields that not all of them have."""
 
@@ -53,7 +54,7 @@ def told(
 
     Args:
         events: The lines of `events.jsonl`.
-        found: The lines of `receipts.jsonl`.
+        found: The lines of `recoveries.jsonl`.
         logs: The directory of the workers' logs.
     """
     began_at: float | None = None
@@ -81,6 +82,6 @@ def _words(event: Mapping[str, Any]) -> str:
         words = f"{event['event']} " + " ".join(f"{k}={json.dumps(v)}" for k, v in fields.items())
     more = _MORE.get(event["event"], {})
     words += "".join(text.format(event[name]) for name, text in more.items() if name in event)
-    if event.get("loss") is False and event["status"] != 0:
+    if event.get("unexpected") is False and event["status"] != 0:
         words += ", which is no loss"
     return " ".join(words.split())

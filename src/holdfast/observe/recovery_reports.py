@@ -34,12 +34,12 @@ class Cause:
     who: str
     rank: int | None = None
     what: str
-    on_purpose: str = ""
+    injected_fault: str = ""
     stack: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Receipt:
+class RecoveryReport:
     """What a recovery has cost.
 
     Attributes:
@@ -69,15 +69,15 @@ class Receipt:
     seconds: Mapping[str, float]
     total_s: float
     checkpoint: int | None
-    steps_again: int
-    samples_again: int
+    recomputed_steps: int
+    recomputed_samples: int
 
 
-ADAPTER: Final = TypeAdapter(Receipt)
+ADAPTER: Final = TypeAdapter(RecoveryReport)
 """From a receipt to plain data and back."""
 
 
-def text(receipt: Receipt, logs: Path) -> str:
+def text(receipt: RecoveryReport, logs: Path) -> str:
     """A receipt for people, several lines.
 
     Args:
@@ -96,10 +96,10 @@ def text(receipt: Receipt, logs: Path) -> str:
 def _words(cause: Cause) -> str:
     who = cause.who if cause.rank is not None else f"the {cause.who.replace('-', ' ')}"
     words = shorten(f"{who} {cause.what}", WIDTH, placeholder=" …")
-    return f"{words} (on purpose: {cause.on_purpose})" if cause.on_purpose else words
+    return f"{words} (on purpose: {cause.injected_fault})" if cause.injected_fault else words
 
 
-def _stacks(receipt: Receipt, logs: Path) -> Iterator[tuple[str, str]]:
+def _stacks(receipt: RecoveryReport, logs: Path) -> Iterator[tuple[str, str]]:
     for cause in receipt.causes:
         if cause.rank is not None and cause.stack:
             yield "stack", cause.stack[0]
@@ -107,7 +107,7 @@ def _stacks(receipt: Receipt, logs: Path) -> Iterator[tuple[str, str]]:
             yield "", f"… and all else in {stacks_file(logs, cause.rank)}"
 
 
-def _others(receipt: Receipt) -> str:
+def _others(receipt: RecoveryReport) -> str:
     """What has become of those to whom nothing had happened."""
     told = []
     if receipt.ended:
@@ -118,19 +118,19 @@ def _others(receipt: Receipt) -> str:
     return "; ".join(told) or "nobody was called away"
 
 
-def _times(receipt: Receipt) -> str:
+def _times(receipt: RecoveryReport) -> str:
     shares = ", ".join(f"{name} {seconds:.2f}" for name, seconds in receipt.seconds.items())
     return f"{receipt.total_s:.2f} s: {shares}" if shares else f"{receipt.total_s:.2f} s"
 
 
-def _end(receipt: Receipt) -> list[tuple[str, str]]:
+def _end(receipt: RecoveryReport) -> list[tuple[str, str]]:
     """From where the run went on and what it had to do again, or that it did not."""
     if receipt.outcome == "failed":
         return [("then", "the run failed")]
     if receipt.outcome == "restarted":
         return [("then", "the script began anew")]
-    steps = f"{receipt.steps_again} step{'s' * (receipt.steps_again != 1)}"
-    again = [("again", f"{steps}, {receipt.samples_again} samples")]
+    steps = f"{receipt.recomputed_steps} step{'s' * (receipt.recomputed_steps != 1)}"
+    again = [("again", f"{steps}, {receipt.recomputed_samples} samples")]
     if receipt.checkpoint is None:
         return again
     start = f"the checkpoint of step {receipt.checkpoint}" if receipt.checkpoint else "the start"

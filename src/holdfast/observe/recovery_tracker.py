@@ -16,8 +16,8 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any, Final
 
-from holdfast.core.protocol import may_follow
-from holdfast.observe.recovery_reports import Cause, Outcome, Receipt
+from holdfast.core.protocol import may_be_cascade
+from holdfast.observe.recovery_reports import Cause, Outcome, RecoveryReport
 
 LATE_STEPS: Final = 50
 """Steps after which the end of a process that is no worker has nothing to do with a fault: none of
@@ -58,7 +58,7 @@ class _Open:
     reached: int = 0
 
 
-class Reckoning:
+class RecoveryTracker:
     """That of one run.
 
     Args:
@@ -80,7 +80,7 @@ class Reckoning:
         """Whether something has been lost, and the run does not step again yet."""
         return self._open is not None
 
-    def see(self, events: Iterable[Entry], steps: Iterable[Entry]) -> list[Receipt]:
+    def see(self, events: Iterable[Entry], steps: Iterable[Entry]) -> list[RecoveryReport]:
         """Take note of what has happened; returns the receipts that are complete with it.
 
         Args:
@@ -92,14 +92,14 @@ class Reckoning:
         found = [self._see(each) for each in sorted([*events, *timed], key=_time)]
         return [receipt for receipt in found if receipt is not None]
 
-    def _see(self, entry: Entry) -> Receipt | None:
+    def _see(self, entry: Entry) -> RecoveryReport | None:
         match entry.get("event"):
             case None:
                 return self._step(entry)
             case "run-started":
                 self._began_at, self._members = _time(entry), ()
                 self._told.clear()
-            case "fault":
+            case "fault-injected":
                 self._blame(entry)
             case "worker-started" | "worker-hung" | "worker-stack":
                 self._note(entry)
@@ -107,10 +107,10 @@ class Reckoning:
                 self._lose_worker(entry)
             case "agent-exited" | "fork-server-exited" | "coordinator-exited":
                 self._lose_process(entry)
-            case "generation":
+            case "generation-started":
                 self._release(entry)
                 return None if self._tells_steps else self._close(entry, "restarted")
-            case "coordinator-back":
+            case "coordinator-recovered":
                 return self._back(entry)
             case "run-ended":
                 return self._close(entry, "ended")
@@ -123,8 +123,8 @@ class Reckoning:
         who, known = _who(fault), self._open
         if known is not None:
             for index, cause in enumerate(known.causes):
-                if cause.who == who and not cause.on_purpose:
-                    known.causes[index] = replace(cause, on_purpose=fault["kind"])
+                if cause.who == who and not cause.injected_fault:
+                    known.causes[index] = replace(cause, injected_fault=fault["kind"])
                     return
         self._faults[who] = fault, self._newest_step
 
@@ -141,10 +141,10 @@ class Reckoning:
         if self._open is not None:
             known_then = started is None or _time(started) < self._open.lost_at
             felt = any(cause.who != _COORDINATOR for cause in self._open.causes)
-            if not event["loss"] or (may_follow(event["status"]) and known_then and felt):
+            if not event["unexpected"] or (may_be_cascade(event["status"]) and known_then and felt):
                 self._open.ended.add(rank)
                 return
-        if not event["loss"]:
+        if not event["unexpected"]:
             return
         cause = Cause(
             who=_who(event),
@@ -170,7 +170,7 @@ class Reckoning:
         if self._newest_step > struck_in + (1 if cause.rank is not None else LATE_STEPS):
             fault = None  # the run got on with that one
         if fault is not None:
-            cause = replace(cause, on_purpose=fault["kind"])
+            cause = replace(cause, injected_fault=fault["kind"])
         if self._open is None:
             struck_at = now if fault is None else min(now, _time(fault))
             self._open = _Open(struck_at=struck_at, found_at=now, lost_at=now)
@@ -183,13 +183,13 @@ class Reckoning:
             self._members = tuple(event["members"])
             return
         self._open.release = event
-        self._open.reached = max(self._open.reached, event["reached"])
+        self._open.reached = max(self._open.reached, event["last_committed_step"])
 
     @property
     def _newest_step(self) -> int:
         return max(self._samples, default=0)
 
-    def _step(self, line: Entry) -> Receipt | None:
+    def _step(self, line: Entry) -> RecoveryReport | None:
         """A line of the metrics, perhaps not for the first time."""
         release = None if self._open is None else self._open.release
         if release is not None and _time(line) > _time(release):
@@ -200,20 +200,22 @@ class Reckoning:
                 del self._samples[next(iter(self._samples))]
         return None
 
-    def _back(self, event: Entry) -> Receipt | None:
+    def _back(self, event: Entry) -> RecoveryReport | None:
         """No step waits for a coordinator: the recovery of one is over when it is back."""
         if self._open is None or any(cause.who != _COORDINATOR for cause in self._open.causes):
             return None
         return self._close(event, "recovered")
 
-    def _fail(self, event: Entry) -> Receipt | None:
+    def _fail(self, event: Entry) -> RecoveryReport | None:
         if self._open is None or event["error"] in _OF_THE_JOB:
             self._open = None
             return None
         self._open.ended.update(self._members)
         return self._close(event, "failed")
 
-    def _close(self, last: Entry, outcome: Outcome, step: int | None = None) -> Receipt | None:
+    def _close(
+        self, last: Entry, outcome: Outcome, step: int | None = None
+    ) -> RecoveryReport | None:
         """Complete the receipt, if one is open; `step` is the first that was committed since."""
         if self._open is None:
             return None
@@ -222,7 +224,7 @@ class Reckoning:
         reached = max(known.reached, self._newest_step)
         start, restored, staying = reached, False, self._members
         if known.release is not None:
-            start, restored = known.release["step"], known.release["restored"]
+            start, restored = known.release["step"], known.release["from_checkpoint"]
             staying = tuple(known.release["members"])
         if restored and step is not None:
             start = step - 1  # a checkpoint may have been refused
@@ -230,7 +232,7 @@ class Reckoning:
         usual = self._samples.get(self._newest_step, 0)
         lost = {cause.rank for cause in known.causes}
         gone = known.ended | known.forked | lost
-        receipt = Receipt(
+        receipt = RecoveryReport(
             number=self._number,
             time_unix_s=_time(last),
             outcome=outcome,
@@ -241,8 +243,8 @@ class Reckoning:
             seconds=_phases(known, _time(last), outcome),
             total_s=round(_time(last) - known.struck_at, 3),
             checkpoint=start if restored else None,
-            steps_again=len(again),
-            samples_again=sum(self._samples.get(each, usual) for each in again),
+            recomputed_steps=len(again),
+            recomputed_samples=sum(self._samples.get(each, usual) for each in again),
         )
         self._members = staying
         self._samples = {each: n for each, n in self._samples.items() if each <= start}
@@ -275,7 +277,7 @@ def _who(event: Entry) -> str:
     """Whom a fault strikes or who has exited, as in `Cause`."""
     if "rank" in event:
         return f"rank {event['rank']}"
-    struck = event["event"] == "fault"
+    struck = event["event"] == "fault-injected"
     return str(event["kind"] if struck else event["event"].removesuffix("-exited"))
 
 

@@ -22,6 +22,6 @@ def count(run_dir: Path) -> int:
         match entry.get("event"):
             case "run-started":
                 starts = 0
-            case "generation":
+            case "generation-started":
                 starts += 1
     return max(0, starts - 1)  # it may have been stopped before any

@@ -4,7 +4,7 @@ runs/digits-20260102-150405/
   job.yaml            what was asked for
   events.jsonl        what happened
   metrics.jsonl       a line a step
-  receipts.jsonl      what each recovery has cost, if there was any
+  recoveries.jsonl      what each recovery has cost, if there was any
   loss.png            the loss curve
   result.json         how it ended
   logs/rank-0.log …   what each worker printed; rank-0.stacks: where it was when it hung
@@ -30,7 +30,7 @@ RUNS: Final = Path("runs")
 """Where runs go whose directory has not been named."""
 EVENTS: Final = "events.jsonl"
 METRICS: Final = "metrics.jsonl"
-RECEIPTS: Final = "receipts.jsonl"
+RECEIPTS: Final = "recoveries.jsonl"
 _LOCK: Final = ".lock"
 
 
@@ -150,7 +150,7 @@ class RunDirectory:
     def _check_same_job(spec: Path, job: Job) -> None:
         if not spec.exists():
             raise JobError(f"{spec.parent} holds no run to resume; leave out --resume to start one")
-        before, now = load.load(str(spec)).lineage(), job.lineage()
+        before, now = load.load(str(spec)).weights_config(), job.weights_config()
         changed = [key for key in now if now[key] != before.get(key)]
         if changed:
             key = changed[0]

@@ -16,11 +16,11 @@ from holdfast.data.dataset import Batch
 from holdfast.data.images import Images, Splits
 from holdfast.errors import JobError
 from holdfast.job.data import LabelledData
-from holdfast.job.models import Cnn, Mlp, Resnet
+from holdfast.job.models import CnnSpec, MlpSpec, ResnetSpec
 from holdfast.job.spec import Job
 from holdfast.tasks import optimizers
 
-Classifier = Mlp | Cnn | Resnet
+Classifier = MlpSpec | CnnSpec | ResnetSpec
 
 
 class Classification:

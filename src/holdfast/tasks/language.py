@@ -21,7 +21,7 @@ from holdfast.data.formats.text import Windows
 from holdfast.data.masking import Masked
 from holdfast.errors import JobError
 from holdfast.job.data import TextData
-from holdfast.job.models import Bert, Gpt, Gpt2
+from holdfast.job.models import BertSpec, Gpt2Spec, GptSpec
 from holdfast.job.spec import Job
 from holdfast.tasks import optimizers
 
@@ -38,7 +38,7 @@ class LanguageModelling:
     def __init__(self, job: Job) -> None:
         if (
             not isinstance(job.data, TextData)
-            or not isinstance(job.model, Gpt | Gpt2 | Bert)
+            or not isinstance(job.model, GptSpec | Gpt2Spec | BertSpec)
             or job.model.name not in self._MODELS
         ):
             names = " or ".join(self._MODELS)

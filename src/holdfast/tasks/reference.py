@@ -11,7 +11,7 @@ from types import ModuleType
 from typing import Any, Final
 
 from holdfast.errors import JobError
-from holdfast.job.models import Bert, Gpt2
+from holdfast.job.models import BertSpec, Gpt2Spec
 from holdfast.job.spec import Job
 
 BUILTIN: Final = {
@@ -33,7 +33,7 @@ def of_job(job: Job) -> list[str]:
     """
     if job.script is not None:
         return []
-    return [job.task, _TRANSFORMERS] if isinstance(job.model, Gpt2 | Bert) else [job.task]
+    return [job.task, _TRANSFORMERS] if isinstance(job.model, Gpt2Spec | BertSpec) else [job.task]
 
 
 def load(reference: str) -> Callable[..., Any]:

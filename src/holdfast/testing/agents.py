@@ -7,13 +7,13 @@ from collections.abc import Callable
 from typing import Final
 
 from holdfast.core import actions, events
-from holdfast.core.agent import Supervisor
+from holdfast.core.agent import AgentStateMachine
 from holdfast.core.hangs import STOPPED_S
-from holdfast.core.protocol import Failure, Orders, Part, Stage, Start, Status
+from holdfast.core.protocol import DesiredState, Failure, Part, ResumePoint, Stage, Status
 from holdfast.testing.cluster import Cluster
-from holdfast.testing.data_plane import DataPlane, Group, Worker
-from holdfast.testing.network import LATE_S, Link
-from holdfast.testing.rest import Agent, Rest
+from holdfast.testing.data_plane import DataPlane, Group, SimulatedWorker
+from holdfast.testing.network import LATE_S, SimulatedLink
+from holdfast.testing.rest import Rest, SimulatedAgent
 from holdfast.testing.timeline import Timeline
 
 RECONNECT_S: Final = 0.1
@@ -40,8 +40,8 @@ class Agents:
         self._cluster, self._heartbeat_s = cluster, heartbeat_s
         self._timeline, self._tell_run = timeline, tell_run
         self._chance = timeline.chance
-        self._usual = Link(cluster.delay_s, cluster.loss, cluster.late)
-        self._agents: dict[str, Agent] = {}
+        self._usual = SimulatedLink(cluster.delay_s, cluster.loss, cluster.late)
+        self._agents: dict[str, SimulatedAgent] = {}
         self._names = itertools.count()
         self.plane = DataPlane(self._chance, cluster.num_steps, cluster.step_s, self._begun)
         """What the workers do together."""
@@ -51,15 +51,15 @@ class Agents:
         """Those that run, by name."""
         return [name for name, agent in self._agents.items() if agent.alive]
 
-    def living_workers(self) -> list[Worker]:
+    def living_workers(self) -> list[SimulatedWorker]:
         """Workers that run."""
         return [worker for name in self.living() for worker in self.workers_of(name)]
 
-    def workers_of(self, name: str) -> list[Worker]:
+    def workers_of(self, name: str) -> list[SimulatedWorker]:
         """Workers that run on one."""
         return [worker for worker in self._agents[name].workers.values() if worker.alive]
 
-    def disturb(self, name: str, trouble: Link, heal_s: float) -> None:
+    def disturb(self, name: str, trouble: SimulatedLink, heal_s: float) -> None:
         """Have the network of an agent be in trouble for a while."""
         agent = self._agents[name]
         self.rest.touch(agent, self._timeline.now)
@@ -69,8 +69,8 @@ class Agents:
     def start(self) -> None:
         """A host joins."""
         name = f"host-{next(self._names):04}"
-        machine = Supervisor(name, self._cluster.room, self._heartbeat_s, self._timeline.now)
-        self._agents[name] = Agent(name, machine, self._usual, self._timeline.now)
+        machine = AgentStateMachine(name, self._cluster.room, self._heartbeat_s, self._timeline.now)
+        self._agents[name] = SimulatedAgent(name, machine, self._usual, self._timeline.now)
         self._timeline.after(self._chance.uniform(0, 0.01), self._tell, name, events.Tick())
 
     def connect(self, name: str) -> None:
@@ -90,33 +90,33 @@ class Agents:
         self._timeline.after(agent.link.draw_delay_s(self._chance), self._tell_run, gone)
         self._timeline.after(back_s, self.start)
 
-    def kill_worker(self, worker: Worker, cause: str) -> None:
+    def kill_worker(self, worker: SimulatedWorker, cause: str) -> None:
         """End a worker; its agent sees it in a millisecond."""
         self._timeline.note(f"rank {worker.rank} on {worker.host} dies: {cause}")
         self._die(worker)
-        exited = events.Exited(worker.rank, worker.process, Failure(cause=cause))
+        exited = events.WorkerExited(worker.rank, worker.process, Failure(cause=cause))
         self._timeline.after(0.001, self._tell, worker.host, exited)
 
-    def hang_worker(self, worker: Worker) -> None:
+    def hang_worker(self, worker: SimulatedWorker) -> None:
         """Have a worker do nothing any more; its agent ends it once that is certain."""
         self._timeline.note(f"rank {worker.rank} on {worker.host} hangs")
         worker.hangs = True
         self.plane.leave(worker, self._timeline.now)
         self._timeline.after(STOPPED_S, self._end_hung, worker)
 
-    def order(self, name: str, orders: Orders) -> None:
+    def order(self, name: str, orders: DesiredState) -> None:
         """Send an agent what the coordinator wants of it."""
         link = self._agents[name].link
         if not link.cut_to and not link.loses(self._chance):
-            ordered = events.Ordered(orders)
+            ordered = events.DesiredStateReceived(orders)
             self._timeline.after(link.draw_delay_s(self._chance), self._tell, name, ordered)
 
-    def _connect(self, agent: Agent) -> None:
+    def _connect(self, agent: SimulatedAgent) -> None:
         if agent.alive and agent.newest is not None:
             self.rest.touch(agent, self._timeline.now)
             self._report(agent, agent.newest, heartbeat=False)
 
-    def _heal(self, agent: Agent) -> None:
+    def _heal(self, agent: SimulatedAgent) -> None:
         agent.link = self._usual
         self.rest.touch(agent, self._timeline.now + LATE_S)
         self.connect(agent.name)
@@ -132,7 +132,7 @@ class Agents:
         if wanted and not is_tick:
             agent.machine.check_invariants()
         for action in wanted:
-            if isinstance(action, actions.Report):
+            if isinstance(action, actions.SendStatus):
                 self._report(agent, action.status, heartbeat=is_tick)
             else:
                 self._perform(agent, action)
@@ -141,12 +141,12 @@ class Agents:
             agent.tick_at = due
             self._timeline.at(due, self._tick, agent, due)
 
-    def _tick(self, agent: Agent, due: float) -> None:
+    def _tick(self, agent: SimulatedAgent, due: float) -> None:
         if agent.alive and agent.tick_at == due and not self.rest.takes(agent):
             agent.tick_at = None
             self._tell(agent.name, events.Tick())
 
-    def _report(self, agent: Agent, status: Status, *, heartbeat: bool) -> None:
+    def _report(self, agent: SimulatedAgent, status: Status, *, heartbeat: bool) -> None:
         link, agent.newest = agent.link, status
         if link.cut_from or link.loses(self._chance):
             return
@@ -154,30 +154,30 @@ class Agents:
             delay_s = link.beat_delay_s(self._timeline.now)
         else:
             delay_s = link.draw_delay_s(self._chance)
-        self._timeline.after(delay_s, self._tell_run, events.Reported(status))
+        self._timeline.after(delay_s, self._tell_run, events.StatusReceived(status))
 
-    def _perform(self, agent: Agent, action: actions.AgentAction) -> None:
+    def _perform(self, agent: SimulatedAgent, action: actions.AgentAction) -> None:
         match action:
             case actions.Abort(generation):
                 for worker in list(agent.workers.values()):
                     self._call_out(worker, generation)
-            case actions.Fork(rank, generation, process):
-                worker = Worker(rank, agent.name, process, heard=generation)
+            case actions.ForkWorker(rank, generation, process):
+                worker = SimulatedWorker(rank, agent.name, process, heard=generation)
                 agent.workers[rank] = worker
                 delay_s = self._cluster.fork_s * self._chance.uniform(1, 3)
                 self._timeline.after(delay_s, self._park, worker, generation)
-            case actions.Kill(rank, process):
+            case actions.KillWorker(rank, process):
                 self._die(agent.workers[rank])
-                exited = events.Exited(rank, process, Failure(cause="killed by its agent"))
+                exited = events.WorkerExited(rank, process, Failure(cause="killed by its agent"))
                 delay_s = self._chance.uniform(0.001, 0.1)
                 self._timeline.after(delay_s, self._tell, agent.name, exited)
-            case actions.Release(generation, start):
+            case actions.ResumeWorkers(generation, start):
                 self._timeline.note(
                     f"{agent.name} goes on in generation {generation} from step {start.step}"
                 )
                 for worker in list(agent.workers.values()):
                     self._release(worker, generation, start)
-            case actions.Leave():
+            case actions.ShutDownAgent():
                 self._end(agent)
                 self._timeline.after(1.0, self.start)
             case actions.RequestSave(generation, number):
@@ -185,14 +185,14 @@ class Agents:
             case actions.RequestStop():
                 self.plane.request_stop(agent.name)
 
-    def _end(self, agent: Agent) -> None:
+    def _end(self, agent: SimulatedAgent) -> None:
         agent.alive = False
         for worker in list(agent.workers.values()):
             self._die(worker)
 
     # Workers.
 
-    def _call_out(self, worker: Worker, generation: int) -> None:
+    def _call_out(self, worker: SimulatedWorker, generation: int) -> None:
         """Let a worker know of a generation; it parks once it comes to look, and once only."""
         if generation > worker.heard:
             worker.heard = generation
@@ -200,24 +200,24 @@ class Agents:
             delay_s = self._chance.uniform(0.001, self._cluster.step_s)
             self._timeline.after(delay_s, self._park, worker, generation)
 
-    def _die(self, worker: Worker) -> None:
+    def _die(self, worker: SimulatedWorker) -> None:
         worker.alive = False
         self.plane.leave(worker, self._timeline.now)
         workers = self._agents[worker.host].workers
         if workers.get(worker.rank) is worker:
             del workers[worker.rank]
 
-    def _end_hung(self, worker: Worker) -> None:
+    def _end_hung(self, worker: SimulatedWorker) -> None:
         if worker.alive:
             self.kill_worker(worker, "hung")
 
-    def _park(self, worker: Worker, generation: int) -> None:
+    def _park(self, worker: SimulatedWorker, generation: int) -> None:
         if worker.alive and not worker.hangs:
             rooted = self.plane.rooted(worker.host)
-            parked = events.Parked(worker.rank, generation, worker.committed, rooted)
+            parked = events.WorkerHalted(worker.rank, generation, worker.committed, rooted)
             self._tell(worker.host, parked)
 
-    def _release(self, worker: Worker, generation: int, start: Start) -> None:
+    def _release(self, worker: SimulatedWorker, generation: int, start: ResumePoint) -> None:
         donor = start.donors.get(worker.rank)
         assert worker.committed is None or worker.committed <= start.step, "a step is taken back"
         if donor == worker.rank:
@@ -228,7 +228,9 @@ class Agents:
             delay_s = self._chance.uniform(0.01, 0.1)
             self._timeline.after(delay_s, self._copy, worker, generation, start, donor)
 
-    def _copy(self, worker: Worker, generation: int, start: Start, donor: int | None) -> None:
+    def _copy(
+        self, worker: SimulatedWorker, generation: int, start: ResumePoint, donor: int | None
+    ) -> None:
         if not self._belongs(worker, generation):
             return
         giver = None
@@ -240,12 +242,12 @@ class Agents:
         self.plane.copy(worker, start, giver)
         self._join(worker, generation)
 
-    def _join(self, worker: Worker, generation: int) -> None:
+    def _join(self, worker: SimulatedWorker, generation: int) -> None:
         if self._belongs(worker, generation):
             members = self._agents[worker.host].machine.members
             self.plane.join(worker, generation, len(members), self._timeline.now)
 
-    def _belongs(self, worker: Worker, generation: int) -> bool:
+    def _belongs(self, worker: SimulatedWorker, generation: int) -> bool:
         machine = self._agents[worker.host].machine
         running = (machine.generation, machine.stage) == (generation, Stage.RUN)
         return worker.alive and not worker.hangs and running and not machine.failed
@@ -253,7 +255,7 @@ class Agents:
     def _begun(self, group: Group) -> None:
         if self.plane.is_over(group):
             for worker in group.workers.values():
-                finished = events.Finished(worker.rank, group.generation, {})
+                finished = events.WorkerFinished(worker.rank, group.generation, {})
                 self._timeline.after(0.001, self._tell, worker.host, finished)
             return
         due = group.step and group.step % self._cluster.checkpoint_every == 0
@@ -261,6 +263,6 @@ class Agents:
             group.saves += 1
             part = Part(number=group.saves, step=group.step)
             for worker in group.workers.values():
-                wrote = events.Wrote(worker.rank, group.generation, part)
+                wrote = events.PartWritten(worker.rank, group.generation, part)
                 self._timeline.after(0.5, self._tell, worker.host, wrote)
         self._timeline.at(group.end_at, lambda: self.plane.end_step(group, self._timeline.now))

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
-from holdfast.core.protocol import Start
+from holdfast.core.protocol import ResumePoint
 
 NEVER: Final = math.inf
 PASSING: Final = 0.1
@@ -27,7 +27,7 @@ def link(chain: int, step: int) -> int:
 
 
 @dataclass(slots=True, eq=False)
-class Worker:
+class SimulatedWorker:
     """A process.
 
     Attributes:
@@ -66,7 +66,7 @@ class Group:
 
     generation: int
     size: int
-    workers: dict[int, Worker] = field(default_factory=dict)
+    workers: dict[int, SimulatedWorker] = field(default_factory=dict)
     first: int = 0
     step: int = 0
     chain: int = 0
@@ -126,7 +126,7 @@ class DataPlane:
             return True
         return group.step == self.num_steps
 
-    def leave(self, worker: Worker, now: float) -> None:
+    def leave(self, worker: SimulatedWorker, now: float) -> None:
         """Take a worker out of its group: it died or hangs, or it was told to stand still."""
         group, worker.group = worker.group, None
         if group is None:
@@ -143,7 +143,7 @@ class DataPlane:
         elif now >= self._chance.uniform(group.root_at, group.end_at):
             self._commit(worker, group)
 
-    def settle(self, worker: Worker, start: Start) -> None:
+    def settle(self, worker: SimulatedWorker, start: ResumePoint) -> None:
         """Bring a worker's own replica to where all are to go on from."""
         if worker.committed == start.step:
             return
@@ -152,12 +152,14 @@ class DataPlane:
         assert count == start.step, "a root of another step"
         worker.committed, worker.chain = count, chain
 
-    def copy(self, worker: Worker, start: Start, donor: Worker | None) -> None:
+    def copy(
+        self, worker: SimulatedWorker, start: ResumePoint, donor: SimulatedWorker | None
+    ) -> None:
         """Give a worker the state of another, or without one that of a checkpoint."""
         worker.committed = start.step
         worker.chain = self.chains[start.step] if donor is None else donor.chain
 
-    def join(self, worker: Worker, generation: int, size: int, now: float) -> None:
+    def join(self, worker: SimulatedWorker, generation: int, size: int, now: float) -> None:
         """Have a worker train with the others of its generation, once all are there."""
         group = self._groups.setdefault(generation, Group(generation, size))
         group.workers[worker.rank], worker.group = worker, group
@@ -194,13 +196,13 @@ class DataPlane:
             group.end_at = group.root_at + PASSING * duration
         self._begin(group)
 
-    def _take_stock(self, worker: Worker, group: Group) -> None:
+    def _take_stock(self, worker: SimulatedWorker, group: Group) -> None:
         """Credit a worker with what its group has committed since it began."""
         assert worker.committed == group.first, "a step was skipped, or committed twice"
         worker.committed, worker.chain = group.step, group.chain
         self._roots[worker.host] = (group.step, group.chain)
 
-    def _commit(self, worker: Worker, group: Group) -> None:
+    def _commit(self, worker: SimulatedWorker, group: Group) -> None:
         assert worker.committed == group.step, "a step was skipped, or committed twice"
         worker.committed, worker.chain = group.step + 1, self._learnt(group)
         self._roots[worker.host] = (worker.committed, worker.chain)

@@ -6,7 +6,7 @@ import gc
 from dataclasses import dataclass
 from typing import Final
 
-from holdfast.core.policy import Policy
+from holdfast.core.policy import RecoveryPolicy
 from holdfast.testing.cluster import Cluster
 from holdfast.testing.random_faults import burst
 from holdfast.testing.simulation import Simulation
@@ -51,7 +51,9 @@ def endure(*, hosts: int, seconds: float, bursts: int, seed: int) -> Endured:
         checkpoint_every=CHECKPOINT_EVERY,
         check_every=hosts,
     )
-    policy = Policy(world_size=hosts, min_workers=int(NEEDED * hosts), failures=UNBOUNDED)
+    policy = RecoveryPolicy(
+        world_size=hosts, min_workers=int(NEEDED * hosts), max_failures=UNBOUNDED
+    )
     gc.disable()  # a collector that looks at every agent again and again takes a third of the time
     try:
         simulation = Simulation(cluster, policy, seed)

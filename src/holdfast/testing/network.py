@@ -11,7 +11,7 @@ LATE_S: Final = 3.0
 
 
 @dataclass(frozen=True, slots=True)
-class Link:
+class SimulatedLink:
     """What lies between the coordinator and an agent.
 
     Attributes:

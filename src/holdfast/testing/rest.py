@@ -22,19 +22,19 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from holdfast.core.actions import Report
-from holdfast.core.agent import Supervisor
-from holdfast.core.events import Reported, RunEvent, Tick
+from holdfast.core.actions import SendStatus
+from holdfast.core.agent import AgentStateMachine
+from holdfast.core.events import RunEvent, StatusReceived, Tick
 from holdfast.core.heartbeats import Heartbeats
 from holdfast.core.protocol import Status
 from holdfast.testing.cluster import Cluster
-from holdfast.testing.data_plane import Worker
-from holdfast.testing.network import Link
+from holdfast.testing.data_plane import SimulatedWorker
+from holdfast.testing.network import SimulatedLink
 from holdfast.testing.timeline import Timeline
 
 
 @dataclass(slots=True, eq=False)
-class Agent:
+class SimulatedAgent:
     """A process that runs workers.
 
     Attributes:
@@ -47,13 +47,13 @@ class Agent:
     """
 
     name: str
-    machine: Supervisor
-    link: Link
+    machine: AgentStateMachine
+    link: SimulatedLink
     touched_at: float
     alive: bool = True
     tick_at: float | None = None
     newest: Status | None = None
-    workers: dict[int, Worker] = field(default_factory=dict)
+    workers: dict[int, SimulatedWorker] = field(default_factory=dict)
 
 
 class Rest:
@@ -73,15 +73,15 @@ class Rest:
         heartbeat_s: float,
         timeline: Timeline,
         tell_run: Callable[[RunEvent], None],
-        tick: Callable[[Agent, float], None],
+        tick: Callable[[SimulatedAgent, float], None],
     ) -> None:
         self._cluster, self._heartbeat_s, self._timeline = cluster, heartbeat_s, timeline
         self._tell_run, self._tick = tell_run, tick
-        self._resting: dict[str, Agent] = {}
+        self._resting: dict[str, SimulatedAgent] = {}
         self._stirred_at = timeline.now
         self._heartbeats: Heartbeats | None = None
 
-    def takes(self, agent: Agent) -> bool:
+    def takes(self, agent: SimulatedAgent) -> bool:
         """Put an agent whose heartbeat is due to rest, if that makes no difference."""
         quiet_since = max(self._stirred_at, agent.touched_at)
         if (
@@ -95,7 +95,7 @@ class Rest:
         self._resting[agent.name] = agent
         return True
 
-    def touch(self, agent: Agent, until: float) -> None:
+    def touch(self, agent: SimulatedAgent, until: float) -> None:
         """Something happens to an agent or its network, and has all its effects `until` then."""
         agent.touched_at = max(agent.touched_at, until)
         if self._resting.pop(agent.name, None) is not None:
@@ -113,7 +113,7 @@ class Rest:
         for agent in resting.values():
             self._wake(agent)
 
-    def _wake(self, agent: Agent) -> None:
+    def _wake(self, agent: SimulatedAgent) -> None:
         now, link = self._timeline.now, agent.link
         assert agent.tick_at is not None, "it rests since its heartbeat was due"
         sent, due = [], agent.tick_at
@@ -122,10 +122,10 @@ class Rest:
             due += self._heartbeat_s
         arrivals = [time + link.beat_delay_s(time) for time in sent]
         (report,) = agent.machine.handle(Tick(), sent[-1])
-        assert isinstance(report, Report)
+        assert isinstance(report, SendStatus)
         agent.newest = report.status
         if arrivals[-1] > now:
-            self._timeline.at(arrivals.pop(), self._tell_run, Reported(report.status))
+            self._timeline.at(arrivals.pop(), self._tell_run, StatusReceived(report.status))
         if self._heartbeats is not None:
             self._heartbeats.wake(agent.name, arrivals)
         agent.tick_at = due

@@ -13,7 +13,7 @@ from typing import Literal
 import yaml
 from pydantic import BaseModel, ConfigDict
 
-from holdfast.core.policy import Policy
+from holdfast.core.policy import RecoveryPolicy
 from holdfast.testing.cluster import Cluster
 from holdfast.testing.simulation import Simulation
 
@@ -22,7 +22,7 @@ class _Part(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
-class Fault(_Part):
+class ScenarioFault(_Part):
     """What goes wrong.
 
     Attributes:
@@ -60,7 +60,7 @@ class Scenario(_Part):
     min_workers: int
     failures: int = 10
     seed: int = 0
-    faults: tuple[Fault, ...]
+    faults: tuple[ScenarioFault, ...]
     ends: str = ""
     history: tuple[str, ...] = ()
 
@@ -77,10 +77,10 @@ def load(path: Path) -> Scenario:
 def play(scenario: Scenario) -> Simulation:
     """Let it happen, to the end of the run."""
     cluster = Cluster(hosts=scenario.hosts, room=scenario.room, num_steps=scenario.steps)
-    policy = Policy(
+    policy = RecoveryPolicy(
         world_size=scenario.world_size,
         min_workers=scenario.min_workers,
-        failures=scenario.failures,
+        max_failures=scenario.failures,
     )
     simulation = Simulation(cluster, policy, scenario.seed)
     for fault in scenario.faults:
@@ -89,7 +89,7 @@ def play(scenario: Scenario) -> Simulation:
     return simulation
 
 
-def _strike(simulation: Simulation, fault: Fault) -> None:
+def _strike(simulation: Simulation, fault: ScenarioFault) -> None:
     agent = simulation.living_agents()[fault.target % len(simulation.living_agents())]
     worker = simulation.living_workers()[fault.target % len(simulation.living_workers())]
     match fault.what:

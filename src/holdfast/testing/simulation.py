@@ -13,13 +13,13 @@ from collections.abc import Callable
 from typing import Any
 
 from holdfast.core import actions, events
-from holdfast.core.coordinator import Run
-from holdfast.core.policy import Policy
-from holdfast.core.protocol import Stage, Verdict
+from holdfast.core.coordinator import CoordinatorStateMachine
+from holdfast.core.policy import RecoveryPolicy
+from holdfast.core.protocol import CheckpointResult, Stage
 from holdfast.testing.agents import Agents
 from holdfast.testing.cluster import Cluster
-from holdfast.testing.data_plane import Worker
-from holdfast.testing.network import Link
+from holdfast.testing.data_plane import SimulatedWorker
+from holdfast.testing.network import SimulatedLink
 from holdfast.testing.timeline import Timeline
 
 
@@ -36,17 +36,17 @@ class Simulation:
         checkpoint: The step of the newest checkpoint.
     """
 
-    def __init__(self, cluster: Cluster, policy: Policy, seed: int) -> None:
+    def __init__(self, cluster: Cluster, policy: RecoveryPolicy, seed: int) -> None:
         self.cluster, self.policy = cluster, policy
         self._timeline = Timeline(seed)
         self._agents = Agents(cluster, policy.heartbeat_s, self._timeline, self._tell_run)
-        self._journal: list[actions.Fact] = []
+        self._journal: list[actions.JournalEntry] = []
         self.checkpoint = 0
         self._seen = 0
         self._crash_in: int | None = None
         self._crash_back_s = 0.0
         self._run_tick: float | None = None
-        self.run: Run | None = None
+        self.run: CoordinatorStateMachine | None = None
         self._start_coordinator()
         for _ in range(cluster.hosts):
             self._agents.start()
@@ -93,19 +93,19 @@ class Simulation:
         """Agents that run, by name."""
         return self._agents.living()
 
-    def living_workers(self) -> list[Worker]:
+    def living_workers(self) -> list[SimulatedWorker]:
         """Workers that run."""
         return self._agents.living_workers()
 
-    def workers_of(self, name: str) -> list[Worker]:
+    def workers_of(self, name: str) -> list[SimulatedWorker]:
         """Workers that run on an agent."""
         return self._agents.workers_of(name)
 
-    def kill_worker(self, worker: Worker) -> None:
+    def kill_worker(self, worker: SimulatedWorker) -> None:
         """End one; its agent sees it in a millisecond."""
         self._agents.kill_worker(worker, "SIGKILL")
 
-    def hang_worker(self, worker: Worker) -> None:
+    def hang_worker(self, worker: SimulatedWorker) -> None:
         """Have one do nothing any more; its agent ends it once that is certain."""
         self._agents.hang_worker(worker)
 
@@ -116,20 +116,20 @@ class Simulation:
     def stop(self) -> None:
         """Ask for the end of the run, after the step in hand."""
         self._timeline.note("a stop is asked for")
-        self._tell_run(events.StopAsked())
+        self._tell_run(events.StopReceived())
 
     def cut(self, name: str, *, to: bool, back: bool, heal_s: float) -> None:
         """Lose all messages to an agent, or from it, for a while."""
         self._timeline.note(
             f"network of {name} cut{' to it' if to else ''}{' from it' if back else ''}"
         )
-        trouble = Link(self.cluster.delay_s, cut_to=to, cut_from=back)
+        trouble = SimulatedLink(self.cluster.delay_s, cut_to=to, cut_from=back)
         self._agents.disturb(name, trouble, heal_s)
 
     def disturb(self, name: str, *, loss: float, late: float, heal_s: float) -> None:
         """Lose and delay part of the messages to an agent, and from it, for a while."""
         self._timeline.note(f"network of {name} loses {loss:.0%} and delays {late:.0%}")
-        self._agents.disturb(name, Link(self.cluster.delay_s, loss, late), heal_s)
+        self._agents.disturb(name, SimulatedLink(self.cluster.delay_s, loss, late), heal_s)
 
     def kill_coordinator(self, back_s: float) -> None:
         """End the coordinator; it comes back with what its journal kept."""
@@ -153,7 +153,10 @@ class Simulation:
             self._agents.connect(name)
 
     def _start_coordinator(self) -> None:
-        self.run, self._run_tick = Run(self.policy, self._journal, self.now, self.checkpoint), None
+        self.run, self._run_tick = (
+            CoordinatorStateMachine(self.policy, self._journal, self.now, self.checkpoint),
+            None,
+        )
         self._agents.rest.stir(self.run.heartbeats)
         self._wake_run()
 
@@ -171,16 +174,16 @@ class Simulation:
             if self._crashes_at(action):
                 return
             match action:
-                case actions.Record(fact):
+                case actions.AppendToJournal(fact):
                     self._journal.append(fact)
                     self._timeline.note(f"recorded {fact}")
-                case actions.Send(host, orders):
+                case actions.SendDesiredState(host, orders):
                     self._agents.order(host, orders)
-                case actions.Commit(generation, number, step):
+                case actions.CommitCheckpoint(generation, number, step):
                     self.checkpoint = step
-                    verdict = Verdict(generation=generation, number=number, step=step)
-                    self._timeline.after(0.0, self._tell_run, events.Settled(verdict))
-                case actions.Sweep():
+                    verdict = CheckpointResult(generation=generation, number=number, step=step)
+                    self._timeline.after(0.0, self._tell_run, events.CheckpointCompleted(verdict))
+                case actions.RemovePartialCheckpoints():
                     pass  # nothing is half written here
         self._wake_run()
 
@@ -196,15 +199,15 @@ class Simulation:
         if self._crash_in >= 0:
             return False
         self._crash_in = None
-        if isinstance(action, actions.Commit) and self.chance.random() < 0.5:
+        if isinstance(action, actions.CommitCheckpoint) and self.chance.random() < 0.5:
             self.checkpoint = action.step
-        if isinstance(action, actions.Record):
+        if isinstance(action, actions.AppendToJournal):
             kept = self.chance.random() < 0.5
             self._timeline.note(
-                f"recording {action.fact} is cut short: {'kept' if kept else 'lost'}"
+                f"recording {action.entry} is cut short: {'kept' if kept else 'lost'}"
             )
             if kept:
-                self._journal.append(action.fact)
+                self._journal.append(action.entry)
         self.kill_coordinator(self._crash_back_s)
         return True
 
@@ -215,7 +218,7 @@ class Simulation:
             self._run_tick = max(due, self.now)
             self._timeline.at(self._run_tick, self._tick_run, self.run, self._run_tick)
 
-    def _tick_run(self, run: Run, due: float) -> None:
+    def _tick_run(self, run: CoordinatorStateMachine, due: float) -> None:
         if run is self.run and due == self._run_tick:
             self._run_tick = None
             self._tell_run(events.Tick())

@@ -21,12 +21,12 @@ from holdfast.errors import Aborted, HoldfastError, JobError
 SPINS: Final = 200
 """Looks before sleeping: a few tens of microseconds, about what a sleep and a wake cost."""
 
-NAP_S: Final = 0.002
+ABORT_POLL_S: Final = 0.002
 """The longest sleep between two looks whether the generation is over, seconds."""
 
 
 @enum.unique
-class Meeting(enum.IntEnum):
+class BarrierTag(enum.IntEnum):
     """What a barrier is for."""
 
     ATTACH = 1
@@ -47,21 +47,21 @@ class Meeting(enum.IntEnum):
 
 
 _DOING: Final = {
-    Meeting.ATTACH: "attaching its model",
-    Meeting.RESTORE: "restoring a checkpoint",
-    Meeting.STAGED: "handing on its state at step {step}",
-    Meeting.COPIED: "taking over the state of step {step}",
-    Meeting.TABLES: "sharing out step {next}",
-    Meeting.WEIGHTS: "weighing its shards of step {next}",
-    Meeting.PARTIALS: "summing the gradient of step {next}",
-    Meeting.ROOT: "summing the gradient of step {next}",
-    Meeting.CLIP: "clipping the gradient of step {next}",
-    Meeting.EVALUATION: "evaluating after step {step}",
-    Meeting.EVALUATED: "evaluating after step {step}",
-    Meeting.END: "at the end of its function",
-    Meeting.COMPARE: "comparing its replica after step {step}",
-    Meeting.VERIFY: "verifying shards of step {next}",
-    Meeting.RECHECK: "computing shards of step {next} again",
+    BarrierTag.ATTACH: "attaching its model",
+    BarrierTag.RESTORE: "restoring a checkpoint",
+    BarrierTag.STAGED: "handing on its state at step {step}",
+    BarrierTag.COPIED: "taking over the state of step {step}",
+    BarrierTag.TABLES: "sharing out step {next}",
+    BarrierTag.WEIGHTS: "weighing its shards of step {next}",
+    BarrierTag.PARTIALS: "summing the gradient of step {next}",
+    BarrierTag.ROOT: "summing the gradient of step {next}",
+    BarrierTag.CLIP: "clipping the gradient of step {next}",
+    BarrierTag.EVALUATION: "evaluating after step {step}",
+    BarrierTag.EVALUATED: "evaluating after step {step}",
+    BarrierTag.END: "at the end of its function",
+    BarrierTag.COMPARE: "comparing its replica after step {step}",
+    BarrierTag.VERIFY: "verifying shards of step {next}",
+    BarrierTag.RECHECK: "computing shards of step {next} again",
 }
 
 
@@ -80,14 +80,14 @@ class SharedMemoryGroup:
 
     def __init__(self, arena: Arena, rank: int, timeout_s: float) -> None:
         self.arena, self.rank, self.timeout_s = arena, rank, timeout_s
-        self.members, self.place = tuple(range(arena.world_size)), rank
+        self.members, self.member_index = tuple(range(arena.world_size)), rank
 
     def enter(self, generation: int, members: tuple[int, ...]) -> None:
         """Take part in a generation, with others than before perhaps."""
-        self.members, self.place = members, members.index(self.rank)
+        self.members, self.member_index = members, members.index(self.rank)
         self.arena.enter_generation(self.rank, generation)
 
-    def barrier(self, meeting: Meeting, step: int, value: int = 0) -> tuple[int, ...]:
+    def barrier(self, tag: BarrierTag, step: int, value: int = 0) -> tuple[int, ...]:
         """Wait until every member is here; returns the value that each brought, in their order.
 
         Raises:
@@ -97,8 +97,8 @@ class SharedMemoryGroup:
         """
         arena, rank = self.arena, self.rank
         odd = (arena[rank, Word.ARRIVALS] + 1) & 1
-        tag = meeting << 48 | step
-        arena[rank, Word(Word.TAG_EVEN + odd)] = tag
+        word = tag << 48 | step
+        arena[rank, Word(Word.TAG_EVEN + odd)] = word
         arena[rank, Word(Word.VALUE_EVEN + odd)] = value
         doing = arena.enter(rank, Phase.WAIT)
         count = arena.arrive(rank)
@@ -111,17 +111,17 @@ class SharedMemoryGroup:
                 raise
         arena.enter(rank, doing)
         tags = {peer: arena[peer, Word(Word.TAG_EVEN + odd)] for peer in self.members}
-        if any(other != tag for other in tags.values()):
-            self._parted(tags)
+        if any(other != word for other in tags.values()):
+            self._raise_diverged(tags)
         return tuple(arena[peer, Word(Word.VALUE_EVEN + odd)] for peer in self.members)
 
-    def agree(self, meeting: Meeting, step: int, value: int, problem: str) -> None:
+    def agree(self, tag: BarrierTag, step: int, value: int, problem: str) -> None:
         """A barrier to which all must bring the same value.
 
         Raises:
             JobError: Two of them have `problem`; else as `barrier`.
         """
-        found = self.barrier(meeting, step, value)
+        found = self.barrier(tag, step, value)
         odd = [peer for peer, theirs in zip(self.members, found, strict=True) if theirs != found[0]]
         if odd:
             raise JobError(f"rank {self.members[0]} and rank {odd[0]} have {problem}")
@@ -140,11 +140,11 @@ class SharedMemoryGroup:
                     f"rank {self.rank} waited {self.timeout_s:.0f} s for rank {peer}, "
                     f"which is in phase '{phase}'; raise timeout_s if a step may take that long"
                 )
-            arena.sleep_until_arrival(peer, seen, NAP_S)
+            arena.sleep_until_arrival(peer, seen, ABORT_POLL_S)
 
-    def _parted(self, tags: dict[int, int]) -> None:
+    def _raise_diverged(self, tags: dict[int, int]) -> None:
         places = "; ".join(
-            f"rank {peer} is {_DOING[Meeting(tag >> 48)].format(step=step, next=step + 1)}"
+            f"rank {peer} is {_DOING[BarrierTag(tag >> 48)].format(step=step, next=step + 1)}"
             for peer, tag in tags.items()
             for step in [tag & (1 << 48) - 1]
         )

@@ -25,7 +25,7 @@ Said = TypeVar("Said", bound=Message)
 Heard = TypeVar("Heard", bound=Message)
 
 
-class Link(Generic[Said, Heard]):
+class CoordinatorLink(Generic[Said, Heard]):
     """One client's; readable, for `select`, where something was heard.
 
     Args:

@@ -25,7 +25,7 @@ class Message(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, ser_json_inf_nan="constants")
 
 
-class Fork(Message):
+class ForkMessage(Message):
     """Fork a worker with `config`. Comes with the descriptors for it: the arena, its socket to
     the agent, its log.
     """
@@ -35,7 +35,7 @@ class Fork(Message):
     config: str
 
 
-class Prepare(Message):
+class PrepareMessage(Message):
     """Import what the references name, as every fork would have to; or first start again with
     environment variables that libraries read when they are loaded.
     """
@@ -45,25 +45,25 @@ class Prepare(Message):
     variables: dict[str, str] = {}
 
 
-class Ready(Message):
+class ReadyMessage(Message):
     """The fork server has imported what it was asked to."""
 
     kind: Literal["ready"] = "ready"
 
 
-class Attach(Message):
+class AttachMessage(Message):
     """Fork for an agent. Comes with a socket to it, whose end is the end of its workers."""
 
     kind: Literal["attach"] = "attach"
 
 
-class Vacated(Message):
+class WorkersReapedMessage(Message):
     """An agent has left, and none of its workers is left."""
 
-    kind: Literal["vacated"] = "vacated"
+    kind: Literal["workers-reaped"] = "workers-reaped"
 
 
-class Forked(Message):
+class ForkedMessage(Message):
     """A process was forked. Comes with its pidfd."""
 
     kind: Literal["forked"] = "forked"
@@ -71,7 +71,7 @@ class Forked(Message):
     pid: int
 
 
-class Exited(Message):
+class ExitedMessage(Message):
     """A forked process has ended."""
 
     kind: Literal["exited"] = "exited"
@@ -81,19 +81,19 @@ class Exited(Message):
     """Its exit status; the negative number of the signal that killed it."""
 
 
-class Parked(Message):
+class HaltedMessage(Message):
     """A worker stands still in `generation`, with `committed` steps behind it if it has a state."""
 
-    kind: Literal["parked"] = "parked"
+    kind: Literal["halted"] = "halted"
     rank: int
     generation: int
     committed: int | None
 
 
-class Release(Message):
+class ResumeMessage(Message):
     """All stand still: go on."""
 
-    kind: Literal["release"] = "release"
+    kind: Literal["resume"] = "resume"
     generation: int
     members: tuple[int, ...]
     """The ranks that take part, in order."""
@@ -104,38 +104,38 @@ class Release(Message):
     """Directories of checkpoints for that case, the best first; empty begins anew."""
 
 
-class Leave(Message):
+class ShutdownMessage(Message):
     """The run is over for this worker."""
 
-    kind: Literal["leave"] = "leave"
+    kind: Literal["shutdown"] = "shutdown"
 
 
-class Wrote(Message):
+class PartWrittenMessage(Message):
     """A worker's part of a checkpoint is on the disk, or cannot be."""
 
-    kind: Literal["wrote"] = "wrote"
+    kind: Literal["part-written"] = "part-written"
     generation: int
     part: Part
 
 
-class CheckpointDone(Message):
+class CheckpointResultMessage(Message):
     """The checkpoint with this number in its generation is committed, or why it is not."""
 
-    kind: Literal["checkpoint-done"] = "checkpoint-done"
+    kind: Literal["checkpoint-result"] = "checkpoint-result"
     number: int
     error: str
 
 
-class Refused(Message):
+class CheckpointRejectedMessage(Message):
     """A checkpoint failed its verification on some worker and was passed over by all."""
 
-    kind: Literal["refused"] = "refused"
+    kind: Literal["checkpoint-rejected"] = "checkpoint-rejected"
     rank: int
     directory: str
     reason: str
 
 
-class Finished(Message):
+class FinishedMessage(Message):
     """A worker's function has returned and its state is durable."""
 
     kind: Literal["finished"] = "finished"
@@ -144,7 +144,7 @@ class Finished(Message):
     result: dict[str, Any]
 
 
-class Failed(Message):
+class FailedMessage(Message):
     """A worker's function has raised."""
 
     kind: Literal["failed"] = "failed"
@@ -156,8 +156,10 @@ class Failed(Message):
 
 
 AnyMessage = Annotated[
-    Fork | Prepare | Ready | Attach | Vacated | Forked | Exited | Parked | Release | Leave
-    | Wrote | CheckpointDone | Refused | Finished | Failed,
+    ForkMessage | PrepareMessage | ReadyMessage | AttachMessage | WorkersReapedMessage
+    | ForkedMessage | ExitedMessage | HaltedMessage | ResumeMessage | ShutdownMessage
+    | PartWrittenMessage | CheckpointResultMessage | CheckpointRejectedMessage
+    | FinishedMessage | FailedMessage,
     Field(discriminator="kind"),
 ]  # fmt: skip
 

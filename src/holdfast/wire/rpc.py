@@ -16,7 +16,7 @@ from typing import Any, Final
 
 import grpc
 
-from holdfast.core.protocol import Failure, Orders, Stage, Status
+from holdfast.core.protocol import DesiredState, Failure, Stage, Status
 from holdfast.wire.messages import Message
 
 SERVICE: Final = "holdfast.Coordinator"
@@ -35,19 +35,19 @@ OPTIONS: Final = (
 )
 
 
-class Report(Message):
+class StatusMessage(Message):
     """How an agent is."""
 
     status: Status
 
 
-class Command(Message):
+class DesiredStateMessage(Message):
     """How an agent should be."""
 
-    orders: Orders
+    desired: DesiredState
 
 
-class Wishes(Message):
+class RunRequestMessage(Message):
     """What whoever started a run wants of it, and knows."""
 
     stop: bool = False
@@ -56,12 +56,12 @@ class Wishes(Message):
     """Agents that are gone for good."""
 
 
-class RunState(Message):
+class RunStateMessage(Message):
     """How a run is; see `core.coordinator.Run`."""
 
     stage: Stage
     reason: str
-    culprit: tuple[int, Failure] | None
+    root_cause: tuple[int, Failure] | None
     result: dict[str, Any] | None
 
 
@@ -76,19 +76,25 @@ class Service:
     """
 
     def __init__(self, channel: grpc.Channel) -> None:
-        self.attend: grpc.StreamStreamMultiCallable[Report, Command] = channel.stream_stream(
-            f"/{SERVICE}/Attend", _dump, Command.model_validate_json
+        self.attend: grpc.StreamStreamMultiCallable[StatusMessage, DesiredStateMessage] = (
+            channel.stream_stream(
+                f"/{SERVICE}/Attend", _dump, DesiredStateMessage.model_validate_json
+            )
         )
-        self.watch: grpc.StreamStreamMultiCallable[Wishes, RunState] = channel.stream_stream(
-            f"/{SERVICE}/Watch", _dump, RunState.model_validate_json
+        self.watch: grpc.StreamStreamMultiCallable[RunRequestMessage, RunStateMessage] = (
+            channel.stream_stream(f"/{SERVICE}/Watch", _dump, RunStateMessage.model_validate_json)
         )
 
 
 def handlers(attend: Callable[..., Any], watch: Callable[..., Any]) -> grpc.GenericRpcHandler:
     """What a server answers with: asynchronous generators, given what is said and a context."""
     offered: dict[str, grpc.RpcMethodHandler[Any, Any]] = {
-        "Attend": grpc.stream_stream_rpc_method_handler(attend, Report.model_validate_json, _dump),
-        "Watch": grpc.stream_stream_rpc_method_handler(watch, Wishes.model_validate_json, _dump),
+        "Attend": grpc.stream_stream_rpc_method_handler(
+            attend, StatusMessage.model_validate_json, _dump
+        ),
+        "Watch": grpc.stream_stream_rpc_method_handler(
+            watch, RunRequestMessage.model_validate_json, _dump
+        ),
     }
     return grpc.method_handlers_generic_handler(SERVICE, offered)
 

@@ -12,7 +12,7 @@ LEFT_STATUS: Final = 3
 """The exit status of a worker that left because it was told to, or its generation was over."""
 
 
-class Launch(BaseModel):
+class WorkerSpec(BaseModel):
     """One worker's orders, written by the agent and checked here.
 
     Attributes:

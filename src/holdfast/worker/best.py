@@ -30,6 +30,6 @@ def best_after(best: Best, wish: Evaluation, step: int, results: Mapping[str, fl
     return best.model_copy(update={"since": best.since + 1})
 
 
-def hope_is_lost(best: Best, wish: Evaluation) -> bool:
+def should_stop_early(best: Best, wish: Evaluation) -> bool:
     """Whether a better value has not come for as long as the job is ready to wait."""
     return wish.patience is not None and best.since >= wish.patience

@@ -14,9 +14,9 @@ from typing import Final
 import torch.distributed as dist
 
 from holdfast.arena.memory import Arena
-from holdfast.transport.shared_memory import NAP_S
+from holdfast.transport.shared_memory import ABORT_POLL_S
 
-BLAME_TIMEOUT_S: Final = 5.0
+ABORT_TIMEOUT_S: Final = 5.0
 """How long a failed collective waits for the agent's word that another worker was lost."""
 
 _OF_A_CONNECTION: Final = re.compile(
@@ -30,13 +30,13 @@ def await_abort(arena: Arena) -> None:
     Raises:
         Aborted: It has said so.
     """
-    deadline = time.monotonic() + BLAME_TIMEOUT_S
+    deadline = time.monotonic() + ABORT_TIMEOUT_S
     while time.monotonic() < deadline:
         arena.check_abort()
-        time.sleep(NAP_S)
+        time.sleep(ABORT_POLL_S)
 
 
-def may_be_one(error: BaseException) -> bool:
+def is_connection_error(error: BaseException) -> bool:
     """Whether an exception, or one that it came from, is of a connection to other workers."""
     return any(
         isinstance(each, dist.DistError | ConnectionError)

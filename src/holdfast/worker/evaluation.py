@@ -25,7 +25,7 @@ from holdfast.data.dataset import (
     seed_everything,
 )
 from holdfast.errors import JobError
-from holdfast.transport.shared_memory import Meeting, SharedMemoryGroup
+from holdfast.transport.shared_memory import BarrierTag, SharedMemoryGroup
 from holdfast.worker.device import moved
 
 Measure = Callable[[nn.Module, Batch], dict[str, float]]
@@ -99,12 +99,12 @@ class Evaluator:
                 module.training = was_training
         if names:
             write_names(self._table.names, names)
-        seen = group.barrier(Meeting.EVALUATION, step, seed_for(*names) if names else 0)
+        seen = group.barrier(BarrierTag.EVALUATION, step, seed_for(*names) if names else 0)
         if len({digest for digest in seen if digest}) > 1:
             raise JobError("the evaluation must give the same names for every batch")
         means = (_sum(rows)[1:] / rows[:, 0].sum()).tolist()
         result = dict(zip(read_names(self._table.names), means, strict=False))
-        group.barrier(Meeting.EVALUATED, step)
+        group.barrier(BarrierTag.EVALUATED, step)
         return result
 
     def _measure(self, shards: range, dataset: Dataset, measure: Measure) -> list[str]:

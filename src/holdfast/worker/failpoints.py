@@ -15,7 +15,7 @@ from typing import Final
 
 import torch
 
-from holdfast.arena.fault_requests import Injection, Injections
+from holdfast.arena.fault_requests import FaultRequests, InProcessFault
 from holdfast.arena.layout import Entry
 from holdfast.arena.memory import Phase
 from holdfast.arena.replica import MODEL, Replica
@@ -36,27 +36,27 @@ def at_step(group: SharedMemoryGroup, replica: Replica) -> None:
     """Exit, be slow, raise or corrupt its replica where this worker is to, before it computes
     anything of a step.
     """
-    ordered = Injections(group.arena, group.rank)
-    if ordered.is_due(Injection.SLOW):
+    ordered = FaultRequests(group.arena, group.rank)
+    if ordered.is_due(InProcessFault.SLOW):
         group.arena.enter(group.rank, Phase.COMPUTE)  # as if the user's code were slow
-        time.sleep(ordered.obey(Injection.SLOW))
-    if ordered.is_due(Injection.CORRUPT):
-        ordered.obey(Injection.CORRUPT)
-        corrupt(replica, random.Random(str(ordered.obeyed(Injection.CORRUPT))))
-    if ordered.is_due(Injection.EXIT):
-        ordered.obey(Injection.EXIT)
+        time.sleep(ordered.acknowledge(InProcessFault.SLOW))
+    if ordered.is_due(InProcessFault.CORRUPT):
+        ordered.acknowledge(InProcessFault.CORRUPT)
+        corrupt(replica, random.Random(str(ordered.acknowledged(InProcessFault.CORRUPT))))
+    if ordered.is_due(InProcessFault.EXIT):
+        ordered.acknowledge(InProcessFault.EXIT)
         os._exit(EXIT_STATUS)
-    if ordered.is_due(Injection.RAISE):
-        ordered.obey(Injection.RAISE)
+    if ordered.is_due(InProcessFault.RAISE):
+        ordered.acknowledge(InProcessFault.RAISE)
         raise RuntimeError("a fault that was asked for")
 
 
 def at_gradient(group: SharedMemoryGroup, parameters: Sequence[torch.nn.Parameter]) -> None:
     """Spoil one value of a shard's gradient where this worker is to."""
-    ordered = Injections(group.arena, group.rank)
-    for injection, spoil in ((Injection.NAN, poison), (Injection.FLIP, flip)):
+    ordered = FaultRequests(group.arena, group.rank)
+    for injection, spoil in ((InProcessFault.NAN, poison), (InProcessFault.FLIP, flip)):
         if ordered.is_due(injection) and spoil(_gradients(parameters)):
-            ordered.obey(injection)
+            ordered.acknowledge(injection)
 
 
 def at_part(group: SharedMemoryGroup) -> None:
@@ -65,9 +65,9 @@ def at_part(group: SharedMemoryGroup) -> None:
     Raises:
         OSError: It is to.
     """
-    ordered = Injections(group.arena, group.rank)
-    if ordered.is_due(Injection.DISK_FULL):
-        ordered.obey(Injection.DISK_FULL)
+    ordered = FaultRequests(group.arena, group.rank)
+    if ordered.is_due(InProcessFault.DISK_FULL):
+        ordered.acknowledge(InProcessFault.DISK_FULL)
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
@@ -77,7 +77,7 @@ def corrupt(replica: Replica, chance: random.Random) -> str:
     """
     kinds: dict[str, list[Entry]] = {}
     for entry in replica.layout.entries:
-        if entry.size_bytes and entry.name not in replica.absent:
+        if entry.size_bytes and entry.name not in replica.uninitialized:
             in_buffer = entry.name.removeprefix(MODEL) in replica.buffers
             kinds.setdefault("buffer" if in_buffer else entry.name.split(".")[0], []).append(entry)
     entry = chance.choice(kinds[chance.choice(sorted(kinds))])

@@ -18,7 +18,7 @@ from holdfast.errors import (
     ReplicaError,
     UntrustedStateError,
 )
-from holdfast.wire.messages import Failed
+from holdfast.wire.messages import FailedMessage
 from holdfast.worker.compiled import explained
 
 MESSAGE_CHARS: Final = 4_000
@@ -27,11 +27,11 @@ TRACEBACK_CHARS: Final = 32_000
 traceback; the rest is in the log."""
 
 
-def failure(rank: int, error: BaseException) -> Failed:
+def failure(rank: int, error: BaseException) -> FailedMessage:
     """What to tell of `error`, which has ended worker `rank`."""
     error = explained(error)
     if not _lacks_memory(error):
-        return Failed(
+        return FailedMessage(
             rank=rank,
             error=_name_of(type(error)),
             message=_shortened(str(error), MESSAGE_CHARS),
@@ -40,7 +40,7 @@ def failure(rank: int, error: BaseException) -> Failed:
     asked = re.search(r"allocate ([\d.]+ \w+)", str(error))
     kind = "GPU memory" if isinstance(error, torch.OutOfMemoryError) else "memory"
     advice = "lower batch, start fewer workers or make the model smaller"
-    return Failed(
+    return FailedMessage(
         rank=rank,
         error=OutOfMemory.__name__,
         message=f"rank {rank} ran out of {kind}{f', asking for {asked[1]}' if asked else ''}: "

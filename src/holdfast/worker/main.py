@@ -17,14 +17,14 @@ from holdfast.errors import Aborted, NoStateError
 from holdfast.observe.stacks import stacks_file, write_on_signal
 from holdfast.tasks import reference
 from holdfast.wire.channel import Channel
-from holdfast.wire.messages import Finished
-from holdfast.wire.worker_spec import LEFT_STATUS, Launch
+from holdfast.wire.messages import FinishedMessage
+from holdfast.wire.worker_spec import LEFT_STATUS, WorkerSpec
 from holdfast.worker import fit
 from holdfast.worker.checks.self_test import sensitive_kernels
 from holdfast.worker.failure import failure
-from holdfast.worker.membership.agent_link import Condemned, Left, Seat
+from holdfast.worker.membership.agent_link import AgentLink, SelfEviction, WorkerShutdown
 from holdfast.worker.membership.member import Member
-from holdfast.worker.recorder import Journal
+from holdfast.worker.recorder import Recorder
 from holdfast.worker.script import runner
 from holdfast.worker.session import Session, StopRequested
 
@@ -37,21 +37,21 @@ def main(config: str, arena_fd: int, socket_fd: int) -> int:
         arena_fd: The arena.
         socket_fd: A connected Unix socket to the agent.
     """
-    launch = Launch.model_validate_json(config)
+    launch = WorkerSpec.model_validate_json(config)
     channel, arena = Channel(socket.socket(fileno=socket_fd)), Arena(arena_fd)
-    arena.take_seat(launch.rank)
+    arena.claim_rank(launch.rank)
     write_on_signal(stacks_file(Path(launch.run_dir) / "logs", launch.rank))
-    seat = Seat(launch.rank, arena, channel)
+    seat = AgentLink(launch.rank, arena, channel)
     if launch.job.script is not None:
         return runner.run(launch, launch.job.script, arena, seat, channel)
     torch.set_num_threads(launch.job.threads_per_worker)
     try:
-        member = Member(launch, arena, seat, Journal(launch, channel))
+        member = Member(launch, arena, seat, Recorder(launch, channel))
         status = _train(Session(launch.job, member))
         _finish(member, seat, channel, status)
-    except (Left, Aborted):
+    except (WorkerShutdown, Aborted):
         return LEFT_STATUS
-    except Condemned as end:
+    except SelfEviction as end:
         channel.send(failure(launch.rank, end.error))
         print(f"{type(end.error).__name__}: {end.error}", file=sys.stderr)
         return LEFT_STATUS if isinstance(end.error, NoStateError) else 1
@@ -75,15 +75,17 @@ def _train(session: Session) -> str:
     return "finished"
 
 
-def _finish(member: Member, seat: Seat, channel: Channel, status: str) -> None:
+def _finish(member: Member, seat: AgentLink, channel: Channel, status: str) -> None:
     """Come to the end with the others; whoever is lost on the way there is replaced, too."""
     while True:
         try:
             member.finish()
             result = {**member.result(), "status": status}
             generation = member.group.arena.generation
-            channel.send(Finished(rank=member.group.rank, generation=generation, result=result))
-            seat.await_leave()
+            channel.send(
+                FinishedMessage(rank=member.group.rank, generation=generation, result=result)
+            )
+            seat.await_shutdown()
         except Aborted:
             member.join()
         else:

@@ -50,14 +50,14 @@ class Progress:
 
     step: int = 0
     state: dict[str, Any] = field(default_factory=dict)
-    state_then: dict[str, Any] = field(default_factory=dict)
+    committed_state: dict[str, Any] = field(default_factory=dict)
     user_state: dict[str, Any] = field(default_factory=dict)
     user_digest: int = 0
     overwritten: list[str] = field(default_factory=list)
     loss: float | None = None
     metrics: dict[str, float] = field(default_factory=dict)
     best: Best = field(default_factory=Best)
-    best_then: Best = field(default_factory=Best)
+    previous_best: Best = field(default_factory=Best)
     order: dict[str, Any] = field(default_factory=dict)
     samples_checked: bool = False
     numerics_changes: list[str] = field(default_factory=list)
@@ -66,8 +66,8 @@ class Progress:
     results: list[dict[str, float]] = field(default_factory=list)
     calls: int = 0
     saved: int = -1
-    owed: bool = False
-    calls_owed: int = 0
+    followup_pending: bool = False
+    followup_calls: int = 0
     save: bool = False
     stop: bool = False
 
@@ -77,8 +77,8 @@ class Progress:
         """Note one more step."""
         self.step += 1
         self.loss, self.record, self.save, self.stop = loss, record, save, stop
-        self.best_then = self.best
-        self.results, self.calls, self.calls_owed, self.owed = [], 0, 0, True
+        self.previous_best = self.best
+        self.results, self.calls, self.followup_calls, self.followup_pending = [], 0, 0, True
 
     def remember(self, user_state: dict[str, Any]) -> None:
         """Note what user code keeps, now that all it does between two steps is done.
@@ -87,19 +87,19 @@ class Progress:
             JobError: `state` holds what JSON cannot.
         """
         check_plain(self.state)
-        self.state_then, self.user_state = copy.deepcopy(self.state), user_state
-        self.user_digest = digest(self.state_then, self.user_state)
+        self.committed_state, self.user_state = copy.deepcopy(self.state), user_state
+        self.user_digest = digest(self.committed_state, self.user_state)
 
-    def take_back_state(self) -> None:
+    def restore_committed_state(self) -> None:
         """Undo what user code has changed in `state` since the newest step was committed."""
         self.state.clear()
-        self.state.update(copy.deepcopy(self.state_then))
+        self.state.update(copy.deepcopy(self.committed_state))
 
     @property
     def position(self) -> int:
         """Rises with all that workers do together between two steps."""
         measured = len(self.before) + len(self.results)
-        return (measured << 1 | (self.saved == self.step)) << 1 | (not self.owed)
+        return (measured << 1 | (self.saved == self.step)) << 1 | (not self.followup_pending)
 
     def replaced_by(self, other: Self) -> Self:
         """`other`, whose state takes the place of this one's in the same dictionary: user code may
@@ -113,9 +113,13 @@ class Progress:
     def follow(self, leader: Self) -> None:
         """Take over what others have done together since the newest step."""
         self.before, self.results, self.metrics = leader.before, leader.results, leader.metrics
-        if self.owed and not leader.owed:
-            self.calls = leader.calls_owed
-        self.best, self.owed, self.calls_owed = leader.best, leader.owed, leader.calls_owed
+        if self.followup_pending and not leader.followup_pending:
+            self.calls = leader.followup_calls
+        self.best, self.followup_pending, self.followup_calls = (
+            leader.best,
+            leader.followup_pending,
+            leader.followup_calls,
+        )
         self.saved = leader.saved
 
     def plain(self) -> dict[str, Any]:
@@ -124,17 +128,17 @@ class Progress:
         Raises:
             JobError: `state` holds what JSON cannot.
         """
-        check_plain(self.state_then)
-        bests = {"best": dict(self.best), "best_then": dict(self.best_then)}
-        return asdict(self) | bests | {"state": self.state_then}
+        check_plain(self.committed_state)
+        bests = {"best": dict(self.best), "best_then": dict(self.previous_best)}
+        return asdict(self) | bests | {"state": self.committed_state}
 
     @classmethod
-    def taken_over(cls, plain: dict[str, Any]) -> Self:
+    def from_donor(cls, plain: dict[str, Any]) -> Self:
         """What `plain` gave, as it is for a worker that begins there."""
         bests = {name: Best(**plain[name]) for name in ("best", "best_then")}
         found = cls(**(plain | bests))
-        found.state = copy.deepcopy(found.state_then)
-        found.calls = 0 if found.owed else found.calls_owed
+        found.state = copy.deepcopy(found.committed_state)
+        found.calls = 0 if found.followup_pending else found.followup_calls
         return found
 
 

@@ -19,10 +19,10 @@ from holdfast.core.protocol import Part
 from holdfast.errors import CheckpointError, HoldfastError
 from holdfast.observe import lines
 from holdfast.observe.run_dir import EVENTS, METRICS
-from holdfast.transport.shared_memory import NAP_S, SharedMemoryGroup
+from holdfast.transport.shared_memory import ABORT_POLL_S, SharedMemoryGroup
 from holdfast.wire.channel import Channel
-from holdfast.wire.messages import CheckpointDone, Wrote
-from holdfast.wire.worker_spec import Launch
+from holdfast.wire.messages import CheckpointResultMessage, PartWrittenMessage
+from holdfast.wire.worker_spec import WorkerSpec
 from holdfast.worker import failpoints
 from holdfast.worker.checks.numerics import numerics_of
 from holdfast.worker.checks.self_test import sensitive_kernels
@@ -30,7 +30,7 @@ from holdfast.worker.progress import Progress
 from holdfast.worker.restore import Restorer
 
 
-class Journal:
+class Recorder:
     """Writes for one worker.
 
     Args:
@@ -38,7 +38,7 @@ class Journal:
         channel: To its agent.
     """
 
-    def __init__(self, launch: Launch, channel: Channel) -> None:
+    def __init__(self, launch: WorkerSpec, channel: Channel) -> None:
         self._launch, self._channel = launch, channel
         self._run_dir = Path(launch.run_dir)
         self._metrics: lines.JsonLines | None = None
@@ -69,7 +69,7 @@ class Journal:
                 self._metrics.write(**progress.record)
             if any("evaluation" in entry for entry in noted):
                 self._evaluated_step = progress.step
-            elif progress.calls_owed and not progress.owed:  # who had to is gone
+            elif progress.followup_calls and not progress.followup_pending:  # who had to is gone
                 self.evaluation(progress.step, progress.results[0])
 
     def step(self, record: Mapping[str, Any], phases: Mapping[str, float]) -> None:
@@ -105,11 +105,11 @@ class Journal:
         flat, of = replica.flat.cpu(), len(group.members)
         try:
             failpoints.at_part(group)
-            file = write_part(temporary, flat, replica.layout, group.place, of)
+            file = write_part(temporary, flat, replica.layout, group.member_index, of)
         except OSError as error:
             return Part(number=number, step=step, error=f"rank {rank}: {error}")
         content = {"file": file.model_dump(mode="json")}
-        if group.place == 0:
+        if group.member_index == 0:
             content["header"] = self._header(replica, progress, generation)
         return Part(number=number, step=step, content=content)
 
@@ -123,7 +123,7 @@ class Journal:
         Raises:
             CheckpointError: It is final and could not be committed.
         """
-        self._channel.send(Wrote(generation=group.arena.generation, part=part))
+        self._channel.send(PartWrittenMessage(generation=group.arena.generation, part=part))
         problem = await_commit(self._channel, group, part.number)
         if not problem:
             progress.saved = part.step
@@ -139,8 +139,8 @@ class Journal:
         with lines.EventLog(self._run_dir / EVENTS) as log:
             log.event(
                 "kernels-tested",
-                by_alignment=", ".join(found.by_alignment) or "none",
-                by_rows=", ".join(found.by_rows) or "none",
+                alignment_sensitive=", ".join(found.alignment_sensitive) or "none",
+                batch_sensitive=", ".join(found.batch_sensitive) or "none",
             )
 
     def throughput(self) -> dict[str, float | None]:
@@ -153,14 +153,14 @@ class Journal:
         return Header(
             step=progress.step,
             generation=generation,
-            lineage=self._launch.job.lineage(),
+            weights_config=self._launch.job.weights_config(),
             tensors=tuple(
                 Tensor(name=e.name, dtype=e.dtype, shape=e.shape, offset=e.offset)
                 for e in layout.entries
             ),
             size_bytes=layout.size_bytes,
-            absent=tuple(sorted(replica.absent)),
-            state=progress.state_then,
+            uninitialized=tuple(sorted(replica.uninitialized)),
+            state=progress.committed_state,
             user_state=progress.user_state,
             loss=progress.loss,
             metrics=progress.metrics,
@@ -191,7 +191,7 @@ def await_commit(channel: Channel, group: SharedMemoryGroup, number: int) -> str
     deadline = time.monotonic() + group.timeout_s
     while time.monotonic() < deadline:
         group.arena.check_abort()
-        for message in channel.poll(NAP_S):
-            if isinstance(message, CheckpointDone) and message.number == number:
+        for message in channel.poll(ABORT_POLL_S):
+            if isinstance(message, CheckpointResultMessage) and message.number == number:
                 return message.error
     raise HoldfastError(f"no word on a checkpoint in {group.timeout_s:.0f} s")

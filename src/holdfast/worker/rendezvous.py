@@ -14,7 +14,7 @@ from typing import Final
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
 from holdfast.errors import JobError
-from holdfast.transport.shared_memory import NAP_S, Meeting, SharedMemoryGroup
+from holdfast.transport.shared_memory import ABORT_POLL_S, BarrierTag, SharedMemoryGroup
 
 HOST: Final = "127.0.0.1"
 """Where it listens: for this host alone."""
@@ -44,13 +44,13 @@ def keep_store(group: SharedMemoryGroup, port: int) -> TCPStore:
         store = TCPStore(
             HOST, taken, is_master=True, master_listen_fd=listener.detach(), use_libuv=True
         )
-    group.barrier(Meeting.ATTACH, 0, taken)
+    group.barrier(BarrierTag.ATTACH, 0, taken)
     return store
 
 
 def await_store_port(group: SharedMemoryGroup) -> int:
     """The port at which rank 0 keeps the store, once it does."""
-    return group.barrier(Meeting.ATTACH, 0)[0]
+    return group.barrier(BarrierTag.ATTACH, 0)[0]
 
 
 def _listener(group: SharedMemoryGroup, port: int) -> socket.socket:
@@ -66,4 +66,4 @@ def _listener(group: SharedMemoryGroup, port: int) -> socket.socket:
                     f"port {port} of {HOST}: {os.strerror(error.errno or 0)}; set port=0 to take a "
                     "free one"
                 ) from None
-        time.sleep(NAP_S)
+        time.sleep(ABORT_POLL_S)

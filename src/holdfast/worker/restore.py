@@ -29,10 +29,10 @@ from holdfast.checkpoint.restore import read_state
 from holdfast.errors import CheckpointError, JobError
 from holdfast.observe.lines import EventLog
 from holdfast.observe.run_dir import EVENTS
-from holdfast.transport.shared_memory import Meeting, SharedMemoryGroup
+from holdfast.transport.shared_memory import BarrierTag, SharedMemoryGroup
 from holdfast.wire.channel import Channel
-from holdfast.wire.messages import Refused
-from holdfast.wire.worker_spec import Launch
+from holdfast.wire.messages import CheckpointRejectedMessage
+from holdfast.wire.worker_spec import WorkerSpec
 from holdfast.worker.checks.numerics import changes, numerics_of
 from holdfast.worker.progress import Progress
 
@@ -61,7 +61,7 @@ class Restorer:
         channel: To its agent.
     """
 
-    def __init__(self, launch: Launch, channel: Channel) -> None:
+    def __init__(self, launch: WorkerSpec, channel: Channel) -> None:
         self._launch, self._channel = launch, channel
         self._refusals: list[str] = []
 
@@ -86,7 +86,7 @@ class Restorer:
         left = sorted(checkpoints, key=manifest.step_of, reverse=True)
         passed_over, any_offered = list[Path](), False
         while True:
-            offers = group.barrier(Meeting.RESTORE, 0, _newest(left))
+            offers = group.barrier(BarrierTag.RESTORE, 0, _newest(left))
             any_offered |= max(offers) != _NONE
             candidate = min(offers)
             if candidate == _NONE:
@@ -98,9 +98,11 @@ class Restorer:
                 continue
             directory = left.pop(0)
             found = self._verified(directory, replica)
-            digests = group.barrier(Meeting.RESTORE, 0, _NONE if found is None else found.digest)
+            digests = group.barrier(BarrierTag.RESTORE, 0, _NONE if found is None else found.digest)
             if found is not None and set(digests) == {found.digest}:
-                changed = self._numerics_changes(found.manifest, replica, first=group.place == 0)
+                changed = self._numerics_changes(
+                    found.manifest, replica, first=group.member_index == 0
+                )
                 _set_aside(passed_over)
                 return _load(found, replica, changed)
             passed_over.append(directory)
@@ -125,9 +127,11 @@ class Restorer:
 
     def _check_lineage(self, directory: Path, found: Manifest) -> None:
         """Raises: CheckpointError: A job with other weights has written it."""
-        job = self._launch.job.lineage()
+        job = self._launch.job.weights_config()
         for key in job:
-            stored = found.lineage.get(key, job[key])  # an older version does not know every key
+            stored = found.weights_config.get(
+                key, job[key]
+            )  # an older version does not know every key
             if stored != job[key]:
                 raise CheckpointError(
                     f"{directory} is of a job with {key}={stored}, not {job[key]}: it belongs to "
@@ -141,11 +145,11 @@ class Restorer:
             JobError: They do, and the job does not accept that.
         """
         changed = changes(found.numerics, numerics_of(self._launch.job, replica.flat.device))
-        if changed and self._launch.job.unlike == "refuse":
+        if changed and self._launch.job.on_numerics_change == "fail":
             raise JobError(
                 f"the checkpoint of step {found.step} was made on other hardware or software: "
                 f"{', '.join(changed)}. The weights would not be bit-exact; resume where it was "
-                "made, or set unlike=stamp to continue with a note in the result"
+                "made, or set on_numerics_change=record to continue with a note in the result"
             )
         if changed and first:
             with EventLog(Path(self._launch.run_dir) / EVENTS) as log:
@@ -154,7 +158,11 @@ class Restorer:
 
     def _refuse(self, directory: Path, reason: str) -> None:
         self._refusals.append(f"{directory.name}: {reason}")
-        self._channel.send(Refused(rank=self._launch.rank, directory=str(directory), reason=reason))
+        self._channel.send(
+            CheckpointRejectedMessage(
+                rank=self._launch.rank, directory=str(directory), reason=reason
+            )
+        )
 
 
 def _newest(left: Sequence[Path]) -> int:
@@ -169,14 +177,14 @@ def _load(found: _Verified, replica: Replica, changed: list[str]) -> Progress:
     stored = found.manifest
     left_out = {"samples"} if changed else set()
     replica.flat.copy_(found.state)
-    replica.restored(frozenset(stored.absent))
+    replica.restored(frozenset(stored.uninitialized))
     progress = Progress(
         step=stored.step,
         state=stored.state,
         loss=stored.loss,
         metrics=stored.metrics,
         best=stored.best,
-        best_then=stored.best,
+        previous_best=stored.best,
         order={key: value for key, value in stored.order.items() if key not in left_out},
         numerics_changes=list(dict.fromkeys([*stored.numerics_changes, *changed])),
         saved=stored.step,
@@ -189,4 +197,4 @@ def _set_aside(passed_over: Sequence[Path]) -> None:
     """Make way for new checkpoints of these steps; every member of a host tries to."""
     for directory in passed_over:
         with contextlib.suppress(OSError):  # gone, or the disk is: then the next write tells
-            manifest.set_aside(directory)
+            manifest.quarantine(directory)

@@ -6,19 +6,19 @@ from dataclasses import asdict
 
 from holdfast.data.dataset import Dataset, name_of
 from holdfast.data.loading.loader import Loader
-from holdfast.data.loading.order import Order
+from holdfast.data.loading.order import SampleOrder
 from holdfast.errors import JobError
 from holdfast.job.spec import Job
 from holdfast.worker.progress import Progress
 
 
-def order_of(job: Job, samples: Dataset, epochs: int, progress: Progress) -> Order:
+def order_of(job: Job, samples: Dataset, epochs: int, progress: Progress) -> SampleOrder:
     """The iteration order of a run over its data, noted in its `progress`.
 
     Raises:
         JobError: The run began with another one.
     """
-    order = Order(
+    order = SampleOrder(
         num_samples=len(samples),
         batch_size=job.batch,
         num_shards=job.shards,

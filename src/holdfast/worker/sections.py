@@ -17,7 +17,7 @@ from holdfast.core import tree
 from holdfast.worker.checks import shard_verifier
 from holdfast.worker.evaluation import COLUMNS, EvaluationTable
 
-LETTER_BYTES: Final = 1 << 20
+TRANSFER_HEADER_BYTES: Final = 1 << 20
 """Room for what a worker hands on beside its replica."""
 
 
@@ -66,7 +66,7 @@ class Sections:
                 Field("root", "U8", (slot_bytes,)),
                 Field("slots", "U8", (world_size, num_slots, slot_bytes)),
                 Field("replicas", "U8", (world_size, _paged(replica_bytes))),
-                Field("letters", "U8", (world_size, LETTER_BYTES)),
+                Field("letters", "U8", (world_size, TRANSFER_HEADER_BYTES)),
                 Field("settled", "I64", (world_size,)),
                 Field("tables", "I64", (world_size, tree.num_nodes(num_leaves))),
                 Field("norms", "F64", (num_blocks,)),
@@ -81,8 +81,8 @@ class Sections:
         self._private_root = torch.frombuffer(private, dtype=torch.uint8)
         self.private_gradients = Slot(self._private_root, self.slot_layout).gradients
         at = views(memory, layout)
-        self.verification, self.settled = at["verification"], at["settled"]
-        self.tables, self.norms, self.letters = at["tables"], at["norms"], at["letters"]
+        self.verification, self.intact_step = at["verification"], at["settled"]
+        self.tables, self.norms, self.transfer_headers = at["tables"], at["norms"], at["letters"]
         self.evaluation = EvaluationTable(at["evaluation"], at["evaluation names"])
         self._root, self._slots, self._replicas = at["root"], at["slots"], at["replicas"]
         self.root = Slot(self._root, self.slot_layout)
@@ -111,7 +111,7 @@ class Sections:
         """What is written to in undisturbed training, replicas left out, where all workers together
         hold up to `partials` partial sums.
         """
-        counted_apart = (self._slots, self.letters, self._replicas)
+        counted_apart = (self._slots, self.transfer_headers, self._replicas)
         rest = self._size_bytes - sum(section.numel() for section in counted_apart)
         return rest + partials * self._slots.shape[-1]
 

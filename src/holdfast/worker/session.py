@@ -24,14 +24,14 @@ from torch.optim import Optimizer
 from holdfast.arena.memory import Phase, Word
 from holdfast.core.seeds import seed_for
 from holdfast.data.dataset import Dataset, as_dataset, seed_everything
-from holdfast.data.loading.loader import Loaded, Loader, Unit, model_seed
-from holdfast.data.loading.order import Order
+from holdfast.data.loading.loader import Loaded, Loader, WorkItem, model_seed
+from holdfast.data.loading.order import SampleOrder
 from holdfast.errors import Aborted, JobError
 from holdfast.job.spec import Job
 from holdfast.worker import device, failpoints
-from holdfast.worker.best import best_after, hope_is_lost
+from holdfast.worker.best import best_after, should_stop_early
 from holdfast.worker.evaluation import Measure
-from holdfast.worker.membership.attach import Assembly, ModelFactory, OptimizerFactory
+from holdfast.worker.membership.attach import AttachedModel, ModelFactory, OptimizerFactory
 from holdfast.worker.membership.member import Member
 from holdfast.worker.progress import Progress
 from holdfast.worker.resume_check import check_samples, order_of
@@ -57,7 +57,7 @@ class Session:
         self._job, self._member = job, member
         self._hooks = CommitHooks()
         self._evaluation: Callable[[], dict[str, float]] | None = None
-        self._assembly: Assembly | None = None
+        self._attached: AttachedModel | None = None
         self._current: Shard | None = None
         self._samples = 0
         self._calls_before = 0
@@ -124,11 +124,11 @@ class Session:
         Raises:
             JobError: Called twice, or there is nothing to train.
         """
-        self._assembly = self._member.assemble(model, optimizer)
-        self._hooks.follow(self._assembly.optimizer, schedule)
-        return self._assembly.callable, self._assembly.optimizer
+        self._attached = self._member.attach(model, optimizer)
+        self._hooks.follow(self._attached.optimizer, schedule)
+        return self._attached.callable, self._attached.optimizer
 
-    def keep(self, name: str, kept: K) -> K:
+    def register(self, name: str, registered: K) -> K:
         """Make something the user keeps next to the model part of the run's state.
 
         It is saved with every checkpoint, given back when the run is resumed and to a worker that
@@ -146,8 +146,8 @@ class Session:
         Raises:
             JobError: The model is not attached, training has begun, or the name is taken.
         """
-        self._member.keep(name, kept)
-        return kept
+        self._member.register(name, registered)
+        return registered
 
     def on_commit(self, callback: Callable[[], object]) -> None:
         """Have `callback` called on every worker once for every committed step, in order.
@@ -185,16 +185,16 @@ class Session:
         member.begin_loop(self._after_commit)
         check_abort = member.group.arena.check_abort
         loader = Loader(
-            samples, order, member.units, settings=self.job.loader, check_abort=check_abort
+            samples, order, member.work_items, settings=self.job.loader, check_abort=check_abort
         )
         try:
             while True:
                 try:
-                    if self._is_over(order) and not member.progress.owed:
+                    if self._is_over(order) and not member.progress.followup_pending:
                         member.save(final=True)
                         break
                     check_samples(loader, samples, member.progress)
-                    if member.progress.owed:
+                    if member.progress.followup_pending:
                         self._follow_up(order)
                     elif member.progress.stop:
                         raise StopRequested
@@ -263,7 +263,7 @@ class Session:
             except Aborted:
                 self._member.join()
 
-    def _begin(self, samples: Dataset, epochs: int) -> Order:
+    def _begin(self, samples: Dataset, epochs: int) -> SampleOrder:
         """Note how the run iterates over its data, for those who watch it too."""
         member, progress = self._member, self._member.progress
         order = member.order = order_of(self.job, samples, epochs, progress)
@@ -272,13 +272,13 @@ class Session:
         arena[rank, Word.COMMITTED] = progress.step
         return order
 
-    def _is_over(self, order: Order) -> bool:
+    def _is_over(self, order: SampleOrder) -> bool:
         progress = self._member.progress
-        return progress.step >= order.total_steps or hope_is_lost(
+        return progress.step >= order.total_steps or should_stop_early(
             progress.best, self.job.evaluation
         )
 
-    def _one_step(self, loader: Loader, samples: Dataset, order: Order) -> Iterator[Shard]:
+    def _one_step(self, loader: Loader, samples: Dataset, order: SampleOrder) -> Iterator[Shard]:
         """Yield what this worker owes to the step in hand, and commit it."""
         member, step = self._member, self._member.progress.step
         member.group.arena[member.group.rank, Word.EPOCH] = order.epoch_of(step)
@@ -290,19 +290,21 @@ class Session:
             yield from self._missing_shards(loader, samples, order)
             yield from self._verified_shards(loader, order)
 
-    def _missing_shards(self, loader: Loader, samples: Dataset, order: Order) -> Iterator[Shard]:
+    def _missing_shards(
+        self, loader: Loader, samples: Dataset, order: SampleOrder
+    ) -> Iterator[Shard]:
         member, step = self._member, self._member.progress.step
         arena, rank = member.group.arena, member.group.rank
         while missing := member.missing():
             arena.check_abort()
-            loader.owe(member.units)
+            loader.set_work_items(member.work_items)
             arena.enter(rank, Phase.DATA)
             loaded = loader.take(step, missing[0])
             if loaded is None and self.job.sync == "ddp":
                 loaded = borrowed(samples, order, step)
             yield from self._computed(missing[0], loaded, order, again=False)
 
-    def _verified_shards(self, loader: Loader, order: Order) -> Iterator[Shard]:
+    def _verified_shards(self, loader: Loader, order: SampleOrder) -> Iterator[Shard]:
         """Yield shards of other workers, to see whether they give the same here."""
         member, step = self._member, self._member.progress.step
         arena, rank = member.group.arena, member.group.rank
@@ -313,7 +315,7 @@ class Session:
             yield from self._computed(pending[0], loaded, order, again=True)
 
     def _computed(
-        self, unit: Unit, loaded: Loaded | None, order: Order, *, again: bool
+        self, unit: WorkItem, loaded: Loaded | None, order: SampleOrder, *, again: bool
     ) -> Iterator[Shard]:
         """Yield what was read of a unit, and account for it."""
         member, stepper, step = self._member, self._member.stepper, self._member.progress.step
@@ -326,7 +328,7 @@ class Session:
         yield from self._one_shard(loaded, order.epoch_of(step))
         stepper.end_shard()
 
-    def _follow_up(self, order: Order) -> None:
+    def _follow_up(self, order: SampleOrder) -> None:
         """Do what is due after the newest step: evaluate, save, stop.
 
         All of it may be done again, for instance by somebody who takes over in the middle of it.
@@ -334,14 +336,14 @@ class Session:
         progress = self._member.progress
         progress.calls = 0
         improved = self._evaluate_after(progress.step - 1, order)
-        progress.calls_owed = progress.calls
+        progress.followup_calls = progress.calls
         every = self.job.checkpoint.every_steps
         due = every and progress.step % every == 0
         if progress.stop or progress.save or improved or due:
             self._member.save(final=progress.stop)
-        progress.owed = False
+        progress.followup_pending = False
 
-    def _evaluate_after(self, step: int, order: Order) -> bool:
+    def _evaluate_after(self, step: int, order: SampleOrder) -> bool:
         """Evaluate if it is time to; returns whether the result is the best so far."""
         progress, wish = self._member.progress, self.job.evaluation
         epoch = order.epoch_of(step) + 1
@@ -350,7 +352,7 @@ class Session:
             return False
         results = self._evaluation()
         self._member.evaluation_noted(results)
-        progress.best = best_after(progress.best_then, wish, progress.step, results)
+        progress.best = best_after(progress.previous_best, wish, progress.step, results)
         return progress.best.step == progress.step
 
     def _evaluate_once(self, dataset: object, measure: Measure) -> dict[str, float]:
@@ -378,9 +380,9 @@ class Session:
         arena, rank = self._member.group.arena, self._member.group.rank
         before = arena.enter(rank, Phase.COMPUTE)
         if self._hooks.has_callbacks:
-            assert self._assembly is not None
+            assert self._attached is not None
             seed_everything(seed_for("commit", self.job.seed, self.step))
-            with self._assembly.user_state.module_changes.noted():
+            with self._attached.user_state.module_changes.noted():
                 self._hooks.call()
         self._hooks.set_rates(self.step)
         arena.enter(rank, before)

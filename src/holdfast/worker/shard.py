@@ -7,7 +7,7 @@ from typing import Any
 
 from holdfast.core.plan import Plan
 from holdfast.data.dataset import Batch
-from holdfast.data.loading.loader import Unit
+from holdfast.data.loading.loader import WorkItem
 from holdfast.job.spec import Job
 
 
@@ -38,12 +38,12 @@ class Shard:
         return self.batch[1]
 
 
-def alone(shard: int) -> Unit:
+def alone(shard: int) -> WorkItem:
     """A shard that is computed by itself."""
-    return Unit(shard, range(shard, shard + 1))
+    return WorkItem(shard, range(shard, shard + 1))
 
 
-def units_of(plan: Plan, place: int, job: Job) -> list[Unit]:
+def work_items_of(plan: Plan, place: int, job: Job) -> list[WorkItem]:
     """What a member computes in every step: its shards one by one, or all of them as one.
 
     Args:
@@ -56,4 +56,4 @@ def units_of(plan: Plan, place: int, job: Job) -> list[Unit]:
     if not job.merges_shards:
         return [alone(shard) for shard in shards]
     missing = range(plan.world_size, job.workers) if place == 0 else range(0)
-    return [Unit(place, shards), *(Unit(leaf, range(0)) for leaf in missing)]
+    return [WorkItem(place, shards), *(WorkItem(leaf, range(0)) for leaf in missing)]

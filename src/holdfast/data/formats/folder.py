@@ -10,7 +10,7 @@ from typing import Final
 import numpy as np
 
 from holdfast.data.formats.pictures import decoded
-from holdfast.data.source import BLOCK, Blocks, Source
+from holdfast.data.source import BLOCK, Blocks, SampleSource
 from holdfast.errors import JobError
 
 _SUFFIXES: Final = frozenset({".png", ".jpg", ".jpeg"})
@@ -18,7 +18,7 @@ _SUFFIXES: Final = frozenset({".png", ".jpg", ".jpeg"})
 Labelled = tuple[Path, int]
 
 
-def image_folder(path: Path, height: int) -> tuple[Source, Source | None, list[str]]:
+def image_folder(path: Path, height: int) -> tuple[SampleSource, SampleSource | None, list[str]]:
     """The images below `path`, scaled and cut to `height`.
 
     Returns:
@@ -42,14 +42,14 @@ def image_folder(path: Path, height: int) -> tuple[Source, Source | None, list[s
     return _source(training, classes, height), test, classes
 
 
-def _source(root: Path, classes: list[str], height: int) -> Source:
+def _source(root: Path, classes: list[str], height: int) -> SampleSource:
     folders = _visible(root)
     if not folders:
         raise JobError(f"{root} holds no folders of classes; fill it, or remove it")
     labelled = [
         (file, _class_of(folder, classes)) for folder in folders for file in _pictures(folder)
     ]
-    return Source(
+    return SampleSource(
         files=tuple(file for file, _ in labelled), blocks=lambda: _blocks(labelled, height)
     )
 

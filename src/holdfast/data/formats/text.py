@@ -64,11 +64,11 @@ def windows(path: Path | None, length: int) -> tuple[Windows, Windows]:
         JobError: The text cannot be read or is too short.
     """
     if path is None:
-        return parted(_reference(), length, "the language reference")
-    return parted(_read(path), length, f"text {path}")
+        return split_windows(_reference(), length, "the language reference")
+    return split_windows(_read(path), length, f"text {path}")
 
 
-def parted(text: bytes, length: int, where: str) -> tuple[Windows, Windows]:
+def split_windows(text: bytes, length: int, where: str) -> tuple[Windows, Windows]:
     """Training and test windows of `text`, which errors call `where`.
 
     Raises:

@@ -22,16 +22,16 @@ import torch
 from holdfast.core.seeds import seed_for
 from holdfast.data.dataset import Batch, Dataset, generator_for, generators_kept, name_of
 from holdfast.data.loading.digest import digest_of_samples
-from holdfast.data.loading.order import Order
+from holdfast.data.loading.order import SampleOrder
 from holdfast.data.loading.processes import LoaderProcesses
 from holdfast.job.spec import LoaderSettings
 
-NAP_S: Final = 0.002
+ABORT_POLL_S: Final = 0.002
 """The longest wait for a read between two looks whether the generation is over, seconds."""
 
 
 @dataclass(frozen=True, slots=True)
-class Unit:
+class WorkItem:
     """Shards that are computed together, and the leaf of the reduction tree that they fill."""
 
     leaf: int
@@ -52,7 +52,7 @@ class Loaded:
 
 
 R = TypeVar("R")
-Key = tuple[int, Unit]
+Key = tuple[int, WorkItem]
 """A step, and a unit of it."""
 
 
@@ -71,8 +71,8 @@ class Loader:
     def __init__(
         self,
         dataset: Dataset,
-        order: Order,
-        units: Sequence[Unit],
+        order: SampleOrder,
+        units: Sequence[WorkItem],
         *,
         settings: LoaderSettings,
         check_abort: Callable[[], None],
@@ -85,7 +85,7 @@ class Loader:
         self._thread: ThreadPoolExecutor | None = None
         self._processes: LoaderProcesses[Key | None, Loaded | str | None] | None = None
 
-    def take(self, step: int, unit: Unit) -> Loaded | None:
+    def take(self, step: int, unit: WorkItem) -> Loaded | None:
         """The samples of `unit` in `step`; None where it has none.
 
         Raises:
@@ -102,7 +102,7 @@ class Loader:
         del self._ahead[step, unit.leaf]
         return found
 
-    def read_now(self, step: int, unit: Unit) -> Loaded | None:
+    def read_now(self, step: int, unit: WorkItem) -> Loaded | None:
         """The samples of a unit that this worker does not owe; None where it has none.
 
         Raises:
@@ -132,7 +132,7 @@ class Loader:
             read = cast("functools.partial[str]", self._processes.begin(None))
         return self._result(self._thread.submit(read))
 
-    def owe(self, units: Sequence[Unit]) -> None:
+    def set_work_items(self, units: Sequence[WorkItem]) -> None:
         """Read these units from now on."""
         if units is self._units:
             return
@@ -150,7 +150,7 @@ class Loader:
             self._processes.close()
 
     def _result(self, future: Future[R]) -> R:
-        while not wait([future], NAP_S).done:
+        while not wait([future], ABORT_POLL_S).done:
             self._check_abort()
         return future.result()
 
@@ -163,7 +163,7 @@ class Loader:
         with _one_thread():  # this thread's own number, and the one that others begin with
             self._thread.submit(torch.get_num_threads).result()
 
-    def _submit(self, step: int, unit: Unit) -> None:
+    def _submit(self, step: int, unit: WorkItem) -> None:
         if (step, unit.leaf) in self._ahead:
             return
         assert self._thread is not None
@@ -172,7 +172,7 @@ class Loader:
             begun = cast("Callable[[], Loaded | None]", self._processes.begin((step, unit)))
         self._ahead[step, unit.leaf] = self._thread.submit(self._finish, begun)
 
-    def _from(self, step: int, unit: Unit) -> Iterator[tuple[int, Unit]]:
+    def _from(self, step: int, unit: WorkItem) -> Iterator[tuple[int, WorkItem]]:
         """What this worker owes from `unit` of `step` on."""
         start = self._units.index(unit)
         for later in self._units[start:]:
@@ -215,11 +215,11 @@ def _one_thread() -> Iterator[None]:
         torch.set_num_threads(count)
 
 
-def sample_key(seed: int, step: int, unit: Unit) -> tuple[int | str, ...]:
+def sample_key(seed: int, step: int, unit: WorkItem) -> tuple[int | str, ...]:
     """What the chance in reading a shard hangs on."""
     return ("samples", seed, step, unit.leaf)
 
 
-def model_seed(seed: int, step: int, unit: Unit) -> int:
+def model_seed(seed: int, step: int, unit: WorkItem) -> int:
     """What the chance in computing a shard (dropout, say) hangs on."""
     return seed_for("model", seed, step, unit.leaf)

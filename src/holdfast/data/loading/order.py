@@ -17,7 +17,7 @@ from holdfast.data.permutation import Indices, Permutation
 
 
 @dataclass(frozen=True, kw_only=True)
-class Order:
+class SampleOrder:
     """The walk of one run through one data set.
 
     Attributes:

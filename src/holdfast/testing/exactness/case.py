@@ -68,7 +68,7 @@ Scheduler = Literal["none", "exponential", "step", "restarts", "one_cycle", "pla
 Data = Literal["plain", "numpy", "generator", "augmented"]
 Weight = Literal["samples", "tokens"]
 Evaluate = Literal["never", "epochs", "in_loop"]
-Policy = Literal["replace", "shrink", "restart"]
+FailurePolicy = Literal["replace", "shrink", "restart"]
 
 _STRICT = ConfigDict(extra="forbid")
 
@@ -167,7 +167,7 @@ class Configuration:
     """What must not show in the result.
 
     Attributes:
-        workers, shares, prefetch, loader_workers, checkpoint_every: The job's keys.
+        workers, shards_per_worker, prefetch, loader_workers, checkpoint_every: The job's keys.
         policy: What happens after a failure.
         kills: When which worker dies.
         stop_at: The step after which the run is stopped, to be resumed; None: it is not.
@@ -177,11 +177,11 @@ class Configuration:
     __pydantic_config__: ClassVar[ConfigDict] = _STRICT
 
     workers: int = 1
-    shares: tuple[int, ...] | None = None
+    shards_per_worker: tuple[int, ...] | None = None
     prefetch: int = 2
     loader_workers: int = 0
     checkpoint_every: int = 100
-    policy: Policy = "replace"
+    policy: FailurePolicy = "replace"
     kills: tuple[Kill, ...] = ()
     stop_at: int | None = None
     resume_workers: int = 1

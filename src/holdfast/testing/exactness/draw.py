@@ -18,12 +18,12 @@ from holdfast.testing.exactness.case import (
     Data,
     DType,
     Evaluate,
+    FailurePolicy,
     Implementation,
     Kill,
     Model,
     Optimizer,
     Part,
-    Policy,
     Recipe,
     Schedule,
     Scheduler,
@@ -66,7 +66,7 @@ _SCHEDULERS: Final[Mapping[Scheduler, int]] = {
     "sequential": 2,
 }
 _EVALUATE: Final[Mapping[Evaluate, int]] = {"never": 5, "epochs": 3, "in_loop": 3}
-_POLICIES: Final[Mapping[Policy, int]] = {"replace": 5, "shrink": 3, "restart": 2}
+_POLICIES: Final[Mapping[FailurePolicy, int]] = {"replace": 5, "shrink": 3, "restart": 2}
 _WORLDS: Final = {1: 1, 2: 5, 3: 4, 4: 1}
 _CLIP_NORMS: Final = {None: 5, 0.01: 2, 0.3: 2, 100.0: 1}
 KEPT_STOPPED: Final = 0.4
@@ -104,7 +104,7 @@ def is_possible(case: Case) -> bool:
 
 
 def _fits(made: Configuration, recipe: Recipe) -> bool:
-    shares = made.shares
+    shares = made.shards_per_worker
     if shares is None:
         shared_out = made.workers <= recipe.shards
     else:
@@ -209,7 +209,7 @@ def _uneven(chance: random.Random, recipe: Recipe) -> Configuration:
     spare = recipe.shards - least * workers
     cuts = sorted(chance.randint(0, spare) for _ in range(workers - 1))
     shares = tuple(hi - lo + least for lo, hi in itertools.pairwise([0, *cuts, spare]))
-    return Configuration(workers=workers, shares=shares)
+    return Configuration(workers=workers, shards_per_worker=shares)
 
 
 def _killed(chance: random.Random, recipe: Recipe) -> Configuration:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from holdfast.testing.exactness.case import REFERENCE, Case, Configuration, dump, words
-from holdfast.testing.exactness.outcome import HANG, Outcome, problem
+from holdfast.testing.exactness.outcome import HANG, CaseOutcome, problem
 from holdfast.testing.exactness.runner import Runner
 from holdfast.testing.exactness.shrink import shrink
 
@@ -21,7 +21,7 @@ ITSELF: Final = "the reference differs from itself"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Report:
+class CaseReport:
     """What came of a case.
 
     Attributes:
@@ -59,7 +59,7 @@ class Report:
         return replace(self.case, configurations=tuple(each for each, wrong in pairs if wrong))
 
 
-def examine(case: Case, runner: Runner) -> Report:
+def examine(case: Case, runner: Runner) -> CaseReport:
     """Run a case in its configurations and in the reference, and compare."""
     began = time.monotonic()
     reference, *others = _run(case, runner, REFERENCE)
@@ -68,7 +68,7 @@ def examine(case: Case, runner: Runner) -> Report:
         again = _run(replace(case, configurations=()), runner, REFERENCE)[0]
         if problem(reference, again):
             problems = tuple(f"{ITSELF}: {problem(reference, again)}" for _ in problems)
-    return Report(
+    return CaseReport(
         case=case,
         problems=problems,
         refusal=f"{reference.error}: {reference.message}" if reference.error else "",
@@ -77,7 +77,7 @@ def examine(case: Case, runner: Runner) -> Report:
     )
 
 
-def shrunk(report: Report, runner: Runner) -> Report:
+def shrunk(report: CaseReport, runner: Runner) -> CaseReport:
     """A plainer case in which something is wrong too."""
     found = [report]
 
@@ -93,7 +93,7 @@ def shrunk(report: Report, runner: Runner) -> Report:
     return found[-1]
 
 
-def line(name: str, report: Report) -> str:
+def line(name: str, report: CaseReport) -> str:
     """What came of a case, in a line."""
     word = "FOUND" if report.found else "refused" if report.refusal else "ok"
     died = f", {report.kills} of {report.planned} kills" if report.planned else ""
@@ -104,7 +104,7 @@ def line(name: str, report: Report) -> str:
     )
 
 
-def details(report: Report) -> str:
+def details(report: CaseReport) -> str:
     """What is wrong, configuration by configuration."""
     return "\n".join(
         f"  {_named(made)}: {wrong or 'as the reference'}"
@@ -112,7 +112,7 @@ def details(report: Report) -> str:
     )
 
 
-def specification(report: Report) -> str:
+def specification(report: CaseReport) -> str:
     """What `--job` takes to run the failing part of it again."""
     return dump(report.failing())
 
@@ -121,6 +121,6 @@ def _named(made: Configuration) -> str:
     return f"({words(made) or 'one worker'})"
 
 
-def _run(case: Case, runner: Runner, first: Configuration) -> list[Outcome]:
+def _run(case: Case, runner: Runner, first: Configuration) -> list[CaseOutcome]:
     with tempfile.TemporaryDirectory(prefix="exactness-") as folder:
         return runner.run_all(case.recipe, (first, *case.configurations), Path(folder))

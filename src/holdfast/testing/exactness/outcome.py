@@ -21,7 +21,7 @@ COMPARED: Final = ("loss", "norm", "lr", "epoch", "samples", "logged", "skipped"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
+class CaseOutcome:
     """Of one run.
 
     Attributes:
@@ -49,7 +49,7 @@ class Outcome:
         metrics: Iterable[Mapping[str, Any]],
         events: Iterable[Mapping[str, Any]],
         kills: int,
-    ) -> Outcome:
+    ) -> CaseOutcome:
         """From an answer of `engines.job_server`, and the run's metrics and events."""
         lines = list(metrics)
         unfinished = "" if answer.get("status") == "finished" else str(answer.get("status", ""))
@@ -76,13 +76,13 @@ def _casualties(events: Iterable[Mapping[str, Any]], kills: int) -> Iterator[str
     for event in events:
         if event["event"] != "worker-exited":
             continue
-        as_planned = event["loss"] and event["cause"] == KILLED and left > 0
+        as_planned = event["unexpected"] and event["cause"] == KILLED and left > 0
         left -= as_planned
-        if event["status"] not in EXPECTED_STATUSES or (event["loss"] and not as_planned):
+        if event["status"] not in EXPECTED_STATUSES or (event["unexpected"] and not as_planned):
             yield f"rank {event['rank']} {event['cause']}"
 
 
-def problem(reference: Outcome, other: Outcome) -> str:
+def problem(reference: CaseOutcome, other: CaseOutcome) -> str:
     """How the other outcome contradicts the reference, in words; empty if it does not."""
     if reference.error and reference.error not in REFUSALS:
         return f"the reference failed with {reference.error}: {reference.message}"
@@ -91,7 +91,7 @@ def problem(reference: Outcome, other: Outcome) -> str:
     return "" if reference.error else _unlike(reference, other)
 
 
-def _unlike(reference: Outcome, other: Outcome) -> str:
+def _unlike(reference: CaseOutcome, other: CaseOutcome) -> str:
     """In what two runs differ that have finished."""
     step = first_difference(reference, other)
     where = (
@@ -110,22 +110,22 @@ def _unlike(reference: Outcome, other: Outcome) -> str:
     return ""
 
 
-def first_difference(reference: Outcome, other: Outcome) -> int | None:
+def first_difference(reference: CaseOutcome, other: CaseOutcome) -> int | None:
     """The first step that one of them does not have, or of which they tell unlike things."""
     numbers = sorted({*reference.steps, *other.steps})
     return next((n for n in numbers if reference.steps.get(n) != other.steps.get(n)), None)
 
 
-def _how(reference: Outcome, other: Outcome, step: int) -> str:
+def _how(reference: CaseOutcome, other: CaseOutcome, step: int) -> str:
     one, two = reference.steps.get(step, {}), other.steps.get(step, {})
     unlike = [key for key in COMPARED if one.get(key) != two.get(key)]
     return f" ({', '.join(f'{key} {one.get(key)} → {two.get(key)}' for key in unlike)})"
 
 
-def _named(outcome: Outcome) -> str:
+def _named(outcome: CaseOutcome) -> str:
     """The error without numbers: steps, ranks and values may differ between configurations."""
     return f"{outcome.error} {re.sub(r'[0-9.]+', '#', outcome.message)}"
 
 
-def _ending(outcome: Outcome) -> str:
+def _ending(outcome: CaseOutcome) -> str:
     return f"{outcome.error}: {outcome.message}" if outcome.error else "finished"

@@ -21,7 +21,7 @@ from typing import Any, Final, Self
 from holdfast.observe import lines
 from holdfast.observe.run_dir import EVENTS, METRICS
 from holdfast.testing.exactness.case import Configuration, Recipe, plain
-from holdfast.testing.exactness.outcome import HANG, Outcome
+from holdfast.testing.exactness.outcome import HANG, CaseOutcome
 
 LANES: Final = 2
 """Runs at a time. Most of a run is the start of its processes, which leaves no core idle."""
@@ -53,7 +53,7 @@ class Runner:
 
     def run_all(
         self, recipe: Recipe, configurations: Sequence[Configuration], folder: Path
-    ) -> list[Outcome]:
+    ) -> list[CaseOutcome]:
         """Run a recipe in all configurations; `folder` is for what the runs leave behind."""
         numbered = enumerate(configurations)
         return list(
@@ -62,7 +62,7 @@ class Runner:
             )
         )
 
-    def _run(self, recipe: Recipe, configuration: Configuration, run_dir: Path) -> Outcome:
+    def _run(self, recipe: Recipe, configuration: Configuration, run_dir: Path) -> CaseOutcome:
         run_dir.mkdir(parents=True)
         timeout_s = COMPILE_TIMEOUT_S if recipe.compile else TIMEOUT_S
         lane = self._lanes.get()
@@ -70,12 +70,12 @@ class Runner:
             job = job_of(recipe, configuration, run_dir)
             answer = lane.run(job, run_dir, resume=False, timeout_s=timeout_s)
             if answer.get("status") == "stopped" and configuration.stop_at is not None:
-                resumed = {"workers": configuration.resume_workers, "shares": None}
+                resumed = {"workers": configuration.resume_workers, "shards_per_worker": None}
                 answer = lane.run(job | resumed, run_dir, resume=True, timeout_s=timeout_s)
         finally:
             self._lanes.put(lane)
         metrics, events = _lines(run_dir / METRICS), _lines(run_dir / EVENTS)
-        return Outcome.of(answer, metrics, events, kills=len(list(run_dir.glob("killed-*"))))
+        return CaseOutcome.of(answer, metrics, events, kills=len(list(run_dir.glob("killed-*"))))
 
 
 class _Lane:
@@ -151,7 +151,7 @@ def job_of(recipe: Recipe, made: Configuration, run_dir: Path) -> dict[str, Any]
         "compile": recipe.compile,
         "threads_per_worker": recipe.threads,
         "workers": made.workers,
-        "shares": made.shares,
+        "shards_per_worker": made.shards_per_worker,
         "on_failure": made.policy,
         "loader": {"prefetch": made.prefetch, "workers": made.loader_workers},
         "checkpoint": {"every_steps": made.checkpoint_every},

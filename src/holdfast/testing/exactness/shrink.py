@@ -60,7 +60,7 @@ def _plainer(case: Case) -> Iterator[Case]:
 def _plainer_configurations(made: Configuration) -> Iterator[Configuration]:
     yield from _with_defaults(made)
     if made.workers > 2:
-        yield replace(made, workers=made.workers - 1, shares=None)
+        yield replace(made, workers=made.workers - 1, shards_per_worker=None)
     for number, kill in enumerate(made.kills):
         before, after = made.kills[:number], made.kills[number + 1 :]
         yield replace(made, kills=before + after)

@@ -139,7 +139,7 @@ def _keep(
     """Keep what the recipe keeps next to the model; returns the average, if there is one."""
     scheduler = optimizers.scheduler(recipe.scheduler, optimizer, recipe.steps)
     if scheduler is not None:
-        session.keep("scheduler", scheduler)
+        session.register("scheduler", scheduler)
         session.on_commit(
             (lambda: scheduler.step(session.loss or 0.0))
             if isinstance(scheduler, ReduceLROnPlateau)
@@ -150,7 +150,7 @@ def _keep(
     if not recipe.average:
         return None
     moving = get_ema_multi_avg_fn(0.8)  # type: ignore[no-untyped-call]
-    average = session.keep("average", AveragedModel(model, multi_avg_fn=moving))
+    average = session.register("average", AveragedModel(model, multi_avg_fn=moving))
     session.on_commit(lambda: average.update_parameters(model))
     average.train(mode=False)  # its own buffers must not change in the loop
     return average

@@ -19,7 +19,7 @@ from typing import Final, NoReturn
 from holdfast.arena.layout import ALIGNMENT
 from holdfast.arena.replica import Replica
 from holdfast.errors import ReplicaError
-from holdfast.transport.shared_memory import Meeting, SharedMemoryGroup
+from holdfast.transport.shared_memory import BarrierTag, SharedMemoryGroup
 
 NUM_SLICES: Final = 256
 """Steps in which all of a replica is compared."""
@@ -28,7 +28,7 @@ Compared = tuple[int, int, int]
 """The start and end of a range, bytes, and the steps after which it was last found equal."""
 
 
-class Comparison:
+class ReplicaChecker:
     """One worker's part in every comparison.
 
     Args:
@@ -82,7 +82,7 @@ class Comparison:
     def check_all(self, step: int) -> None:
         """Compare whole replicas after `step` steps; as `check`."""
         whole = (0, self._replica.flat.numel(), min(self._equal_at))
-        digests = self._group.barrier(Meeting.COMPARE, step, self._replica.digest())
+        digests = self._group.barrier(BarrierTag.COMPARE, step, self._replica.digest())
         if len(set(digests)) > 1:
             self._blame(step, digests, [whole], f"after step {step}")
         self.begin(step)
@@ -102,7 +102,7 @@ class Comparison:
         self.in_doubt = True
         group = self._group
         name, since = self._first_difference(step, ranges)
-        since = min(group.barrier(Meeting.COMPARE, step, since))  # who has joined knows less
+        since = min(group.barrier(BarrierTag.COMPARE, step, since))  # who has joined knows less
         (common, count), *_ = Counter(digests).most_common()
         odd = [rank for rank, each in zip(group.members, digests, strict=True) if each != common]
         usual = next(rank for rank in group.members if rank not in odd)
@@ -116,7 +116,7 @@ class Comparison:
                 "model outside the optimizer and session.on_commit"
             )
         while True:
-            group.barrier(Meeting.COMPARE, step)  # whoever tells of it does not come
+            group.barrier(BarrierTag.COMPARE, step)  # whoever tells of it does not come
 
     def _first_difference(self, step: int, ranges: Sequence[Compared]) -> tuple[str, int]:
         """The name of the first tensor that differs, found by bisection with all members, and the
@@ -132,7 +132,7 @@ class Comparison:
             middle = (first + last) // 2
             left = [(start, end) for _, start, end, _ in pieces[first:middle]]
             mine = self._replica.digest(*left)
-            if len(set(self._group.barrier(Meeting.COMPARE, step, mine))) > 1:
+            if len(set(self._group.barrier(BarrierTag.COMPARE, step, mine))) > 1:
                 last = middle
             else:
                 first = middle

@@ -53,28 +53,34 @@ _REDUCTION: Final[Mapping[str, Kernel]] = MappingProxyType(
 
 
 @dataclass(frozen=True, slots=True)
-class Sensitive:
+class SensitiveKernels:
     """Kernels whose bits depend on more than the numbers that they are given.
 
     Attributes:
         reduction: Those of the reduction, by alignment or by rows.
-        by_alignment: Those of common models that depend on where in memory a tensor lies.
-        by_rows: Those of common models that depend on how many rows are computed together.
+        alignment_sensitive: Those of common models that depend on where in memory a tensor lies.
+        batch_sensitive: Those of common models that depend on how many rows are computed together.
     """
 
     reduction: tuple[str, ...]
-    by_alignment: tuple[str, ...]
-    by_rows: tuple[str, ...]
+    alignment_sensitive: tuple[str, ...]
+    batch_sensitive: tuple[str, ...]
 
 
 @functools.cache
-def sensitive_kernels() -> Sensitive:
+def sensitive_kernels() -> SensitiveKernels:
     """Test the kernels of this host; takes about 10 ms, once."""
-    reduction = (n for n, kernel in _REDUCTION.items() if by_alignment(kernel) or by_rows(kernel))
-    return Sensitive(
+    reduction = (
+        n
+        for n, kernel in _REDUCTION.items()
+        if alignment_sensitive(kernel) or batch_sensitive(kernel)
+    )
+    return SensitiveKernels(
         reduction=(*reduction, *(() if _squares_alike() else ("dot",))),
-        by_alignment=tuple(n for n, k in {"dot": _dot, **_MODEL}.items() if by_alignment(k)),
-        by_rows=tuple(name for name, kernel in _MODEL.items() if by_rows(kernel)),
+        alignment_sensitive=tuple(
+            n for n, k in {"dot": _dot, **_MODEL}.items() if alignment_sensitive(k)
+        ),
+        batch_sensitive=tuple(name for name, kernel in _MODEL.items() if batch_sensitive(kernel)),
     )
 
 
@@ -89,7 +95,7 @@ def check_reduction() -> None:
         )
 
 
-def by_alignment(kernel: Kernel) -> bool:
+def alignment_sensitive(kernel: Kernel) -> bool:
     """Whether a kernel's bits depend on where its input begins."""
     return any(
         not torch.equal(kernel(_moved(inputs, offset)), kernel(inputs))
@@ -98,7 +104,7 @@ def by_alignment(kernel: Kernel) -> bool:
     )
 
 
-def by_rows(kernel: Kernel) -> bool:
+def batch_sensitive(kernel: Kernel) -> bool:
     """Whether a kernel gives a row other bits when fewer rows are computed together."""
     return any(
         not torch.equal(kernel(inputs[start:end].clone()), whole[start:end])

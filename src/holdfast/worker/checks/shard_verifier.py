@@ -22,7 +22,7 @@ from holdfast.arena.digest import digest
 from holdfast.core.plan import Plan
 from holdfast.core.verification import checked_shards, wrong_ranks
 from holdfast.errors import HardwareError, JobError
-from holdfast.transport.shared_memory import Meeting, SharedMemoryGroup
+from holdfast.transport.shared_memory import BarrierTag, SharedMemoryGroup
 
 COLUMNS: Final = 4
 _GENERATION, _STEP, _RANK, _DIGEST = range(COLUMNS)
@@ -32,7 +32,7 @@ _NOT_FINITE: Final = 1
 """The digest of a shard whose loss is not finite: of two NaNs arithmetic may hand on either."""
 
 
-class Verification:
+class ShardVerifier:
     """One worker's part in all verifications.
 
     Args:
@@ -67,7 +67,7 @@ class Verification:
             for place in range(size if size > 1 and self._rate else 0)
             for shard in checked_shards(self._plan, place, step, self._rate)
         }
-        own = self._group.place
+        own = self._group.member_index
         self.pending = [shard for shard, verifier in self._checked.items() if verifier == own]
 
     def concerns(self, shard: int) -> bool:
@@ -100,7 +100,7 @@ class Verification:
         if not self._checked:
             return False
         mine = next((1 + shard for shard in self._found if self._differs(shard)), 0)
-        reports = self._group.barrier(Meeting.VERIFY, self._step, mine)
+        reports = self._group.barrier(BarrierTag.VERIFY, self._step, mine)
         self._disputed = max(reports) - 1
         if self.is_disputed:
             self._first = {
@@ -120,8 +120,8 @@ class Verification:
             JobError: That cannot be told.
         """
         group, shard = self._group, self._disputed
-        verified = group.barrier(Meeting.VERIFY, self._step, self._verified)
-        again = group.barrier(Meeting.VERIFY, self._step, self._found.get(shard, 0))
+        verified = group.barrier(BarrierTag.VERIFY, self._step, self._verified)
+        again = group.barrier(BarrierTag.VERIFY, self._step, self._found.get(shard, 0))
         first = self._first | {self._verifier: verified[group.members.index(self._verifier)]}
         wrong = wrong_ranks(first, dict(zip(group.members, again, strict=True)))
         if group.rank in wrong:
@@ -132,7 +132,7 @@ class Verification:
                 "checked may be wrong too"
             )
         while set(wrong) & set(group.members):
-            group.barrier(Meeting.VERIFY, self._step)  # who is wrong does not come
+            group.barrier(BarrierTag.VERIFY, self._step)  # who is wrong does not come
         names = " and ".join(f"rank {rank}" for rank in sorted(first))
         raise JobError(
             f"{names} compute different gradients for shard {shard} in step {self._step + 1} from "

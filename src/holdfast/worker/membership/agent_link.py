@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from holdfast.arena.memory import Arena, Phase
 from holdfast.errors import HoldfastError
-from holdfast.transport.shared_memory import NAP_S
+from holdfast.transport.shared_memory import ABORT_POLL_S
 from holdfast.wire.channel import Channel
-from holdfast.wire.messages import Leave, Parked, Release
+from holdfast.wire.messages import HaltedMessage, ResumeMessage, ShutdownMessage
 
 
-class Left(BaseException):
+class WorkerShutdown(BaseException):
     """The run is over for this worker; not an Exception, so that user code lets it pass."""
 
 
-class Condemned(BaseException):
+class SelfEviction(BaseException):
     """This worker must not go on; not an Exception, so that user code lets it pass.
 
     Args:
@@ -25,7 +25,7 @@ class Condemned(BaseException):
         self.error = error
 
 
-class Seat:
+class AgentLink:
     """One worker's, for life.
 
     Args:
@@ -37,7 +37,7 @@ class Seat:
     def __init__(self, rank: int, arena: Arena, channel: Channel) -> None:
         self._rank, self._arena, self._channel = rank, arena, channel
 
-    def await_release(self, committed: int | None) -> Release:
+    def await_resume(self, committed: int | None) -> ResumeMessage:
         """Stand still until all members of the newest generation do, and are let go.
 
         Args:
@@ -51,17 +51,19 @@ class Seat:
         while True:
             if self._arena.newest_generation > parked:
                 parked = self._arena.newest_generation
-                self._channel.send(Parked(rank=self._rank, generation=parked, committed=committed))
-            for message in self._channel.poll(NAP_S):
-                if isinstance(message, Leave):
-                    raise Left
-                if isinstance(message, Release) and message.generation == parked:
+                self._channel.send(
+                    HaltedMessage(rank=self._rank, generation=parked, committed=committed)
+                )
+            for message in self._channel.poll(ABORT_POLL_S):
+                if isinstance(message, ShutdownMessage):
+                    raise WorkerShutdown
+                if isinstance(message, ResumeMessage) and message.generation == parked:
                     self._arena.enter(self._rank, before)
                     return message
             if self._channel.at_end:
-                raise Left
+                raise WorkerShutdown
 
-    def await_leave(self) -> None:
+    def await_shutdown(self) -> None:
         """Wait until the others have finished too.
 
         Raises:
@@ -70,5 +72,7 @@ class Seat:
         self._arena.enter(self._rank, Phase.LEFT)
         while not self._channel.at_end:
             self._arena.check_abort()
-            if any(isinstance(message, Leave) for message in self._channel.poll(NAP_S)):
+            if any(
+                isinstance(message, ShutdownMessage) for message in self._channel.poll(ABORT_POLL_S)
+            ):
                 return

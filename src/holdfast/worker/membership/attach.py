@@ -14,14 +14,14 @@ from holdfast.arena.replica import Replica, Trained, replica_layout
 from holdfast.core import tree
 from holdfast.core.seeds import seed_for
 from holdfast.data.dataset import seed_everything
-from holdfast.data.loading.loader import Unit
+from holdfast.data.loading.loader import WorkItem
 from holdfast.errors import JobError, NoStateError
 from holdfast.job.spec import Job
-from holdfast.transport.shared_memory import Meeting, SharedMemoryGroup
-from holdfast.wire.messages import Release
+from holdfast.transport.shared_memory import BarrierTag, SharedMemoryGroup
+from holdfast.wire.messages import ResumeMessage
 from holdfast.worker.compiled import compile_every_shape
-from holdfast.worker.membership.agent_link import Condemned
-from holdfast.worker.membership.memory_check import check_room
+from holdfast.worker.membership.agent_link import SelfEviction
+from holdfast.worker.membership.memory_check import check_memory
 from holdfast.worker.sections import Sections
 from holdfast.worker.step.ddp import DdpModel
 from holdfast.worker.user_state.user_state import UserState
@@ -30,7 +30,7 @@ ModelFactory = Callable[[], nn.Module]
 OptimizerFactory = Callable[[Iterable[nn.Parameter]], Optimizer]
 
 
-class Assembly:
+class AttachedModel:
     """Model and optimizer, the same on every worker, and the memory that they move into.
 
     Args:
@@ -61,7 +61,7 @@ class Assembly:
         self._job, self._group, self._device = job, group, device
         self.sections: Sections | None = None
         self.replica: Replica | None = None
-        self.kept: dict[str, object] = {}
+        self.registered: dict[str, object] = {}
         self._is_initial = True  # until another state has been asked for
         seed_everything(seed_for("attach", job.seed))
         self.module = model()
@@ -70,7 +70,7 @@ class Assembly:
             raise JobError("the model has no parameter to train")
         self.callable = DdpModel(self.module) if job.sync == "ddp" else self.module
 
-    def meet(self, units: list[Unit], release: Release) -> tuple[Replica, Sections]:
+    def meet(self, units: list[WorkItem], release: ResumeMessage) -> tuple[Replica, Sections]:
         """Make sure that all members train the same model, and have memory for it.
 
         Args:
@@ -85,12 +85,12 @@ class Assembly:
         group, size_bytes = self._group, self._layout.size_bytes
         if not (release.donors or release.restore or self._is_initial):
             lost = "its donor was lost, and it no longer has the initial values"
-            raise Condemned(NoStateError(f"has no state to start from: {lost}"))
+            raise SelfEviction(NoStateError(f"has no state to start from: {lost}"))
         taken = release.donors.get(group.rank, group.rank) != group.rank
         self._is_initial &= not (taken or release.restore)
         # Before they share memory, for none must cut off what another writes to.
         different = "different models: their shapes differ"
-        group.agree(Meeting.ATTACH, 0, self._layout.digest, different)
+        group.agree(BarrierTag.ATTACH, 0, self._layout.digest, different)
         if self.sections is None:
             named = self.module.named_parameters()
             trained = {n: p for n, p in named if p.requires_grad}
@@ -102,9 +102,11 @@ class Assembly:
                 num_shards=self._job.shards,
                 replica_bytes=size_bytes,
             )
-        if release.generation == 1 and group.place == 0:  # nobody has any of that memory yet
-            check_room(self._job, self.sections, size_bytes if self._in_arena else 0)
-        group.barrier(Meeting.ATTACH, 0)  # nobody fills memory before there is known to be enough
+        if release.generation == 1 and group.member_index == 0:  # nobody has any of that memory yet
+            check_memory(self._job, self.sections, size_bytes if self._in_arena else 0)
+        group.barrier(
+            BarrierTag.ATTACH, 0
+        )  # nobody fills memory before there is known to be enough
         if self.replica is None:
             self.replica = self._moved_in(self.sections, units, empty=bool(release.donors))
         return self.replica, self.sections
@@ -112,13 +114,13 @@ class Assembly:
     @cached_property
     def trained(self) -> Trained:
         """What makes up a replica: no more is kept from the first use on."""
-        kept = {name: each for name, each in self.kept.items() if isinstance(each, nn.Module)}
+        kept = {name: each for name, each in self.registered.items() if isinstance(each, nn.Module)}
         return Trained(model=self.module, optimizer=self.optimizer, kept=kept)
 
     @cached_property
     def user_state(self) -> UserState:
         """What user code keeps apart from tensors."""
-        return UserState(self.trained, self.kept)
+        return UserState(self.trained, self.registered)
 
     @cached_property
     def _layout(self) -> Layout:
@@ -129,7 +131,7 @@ class Assembly:
         """Whether replicas lie in the arena, where a worker can read those of others."""
         return self._device.type == "cpu"
 
-    def _moved_in(self, sections: Sections, units: list[Unit], *, empty: bool) -> Replica:
+    def _moved_in(self, sections: Sections, units: list[WorkItem], *, empty: bool) -> Replica:
         rank, size_bytes = self._group.rank, self._layout.size_bytes
         partials = tree.most_partials([unit.leaf for unit in units], sections.num_leaves)
         sections.prepare(rank, partials, with_replica=self._in_arena)

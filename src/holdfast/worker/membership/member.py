@@ -16,27 +16,27 @@ from typing import Any
 
 from holdfast.arena.memory import Arena, Phase, Word
 from holdfast.arena.replica import Replica
-from holdfast.data.loading.loader import Unit
-from holdfast.data.loading.order import Order
+from holdfast.data.loading.loader import WorkItem
+from holdfast.data.loading.order import SampleOrder
 from holdfast.errors import Aborted, HardwareError, JobError, UntrustedStateError
 from holdfast.observe import lines
-from holdfast.transport.shared_memory import Meeting, SharedMemoryGroup
-from holdfast.wire.messages import Release
-from holdfast.wire.worker_spec import Launch
+from holdfast.transport.shared_memory import BarrierTag, SharedMemoryGroup
+from holdfast.wire.messages import ResumeMessage
+from holdfast.wire.worker_spec import WorkerSpec
 from holdfast.worker import device
 from holdfast.worker.checks.numerics import check_portable, exactness
-from holdfast.worker.checks.replica_checker import Comparison
+from holdfast.worker.checks.replica_checker import ReplicaChecker
 from holdfast.worker.checks.self_test import check_reduction
 from holdfast.worker.evaluation import Evaluator
-from holdfast.worker.membership.agent_link import Condemned, Seat
-from holdfast.worker.membership.attach import Assembly, ModelFactory, OptimizerFactory
-from holdfast.worker.membership.state_checker import ComparedState
-from holdfast.worker.membership.state_transfer import Handover
+from holdfast.worker.membership.agent_link import AgentLink, SelfEviction
+from holdfast.worker.membership.attach import AttachedModel, ModelFactory, OptimizerFactory
+from holdfast.worker.membership.state_checker import StateChecker
+from holdfast.worker.membership.state_transfer import StateTransfer
 from holdfast.worker.progress import Progress
-from holdfast.worker.recorder import Journal
+from holdfast.worker.recorder import Recorder
 from holdfast.worker.sections import Sections
-from holdfast.worker.shard import alone, units_of
-from holdfast.worker.step.committed import Asked, Brought, Committed, UserStatesDiffer
+from holdfast.worker.shard import alone, work_items_of
+from holdfast.worker.step.committed import Committed, CommitVote, RequestFlags, UserStatesDiffer
 from holdfast.worker.step.ddp import DdpModel, DdpStepper
 from holdfast.worker.step.tree import Stepper
 from holdfast.worker.times import Times
@@ -60,7 +60,9 @@ class Member:
         evaluator: Measures, once there is a model.
     """
 
-    def __init__(self, launch: Launch, arena: Arena, seat: Seat, journal: Journal) -> None:
+    def __init__(
+        self, launch: WorkerSpec, arena: Arena, seat: AgentLink, journal: Recorder
+    ) -> None:
         self.job = job = launch.job
         rank = launch.rank
         self.device = device.choose(job.device, rank)
@@ -69,50 +71,50 @@ class Member:
             check_reduction()
         self.group = SharedMemoryGroup(arena, rank, job.timeout_s)
         self.progress = Progress()
-        self.units: list[Unit] = []
+        self.work_items: list[WorkItem] = []
         self.shards = range(0)
-        self.order: Order | None = None
+        self.order: SampleOrder | None = None
         self.evaluator: Evaluator | None = None
-        self._seat, self._journal = seat, journal
-        self._assembly: Assembly | None = None
+        self._agent, self._recorder = seat, journal
+        self._attached: AttachedModel | None = None
         self._stepper: Stepper | DdpStepper | None = None
         self._committed: int | None = None
-        self._compared: ComparedState | None = None
+        self._compared: StateChecker | None = None
         self._after_commit: Callable[[], None] = lambda: None
         self._rechecks = self._loop_over = False
         self._times = Times(arena, rank)
 
-    def assemble(self, model: ModelFactory, optimizer: OptimizerFactory) -> Assembly:
+    def attach(self, model: ModelFactory, optimizer: OptimizerFactory) -> AttachedModel:
         """Build what is to be trained.
 
         Raises:
             JobError: It cannot be trained.
         """
-        if self._assembly is not None:
+        if self._attached is not None:
             raise JobError("session.attach was called twice; a run trains one model")
-        self._assembly = Assembly(self.job, self.group, self.device, model, optimizer)
-        return self._assembly
+        self._attached = AttachedModel(self.job, self.group, self.device, model, optimizer)
+        return self._attached
 
-    def keep(self, name: str, kept: object) -> None:
+    def register(self, name: str, kept: object) -> None:
         """Make `kept` part of the run's state.
 
         Raises:
             JobError: There is no model, training has begun, or the name is taken.
         """
-        if self._assembly is None:
+        if self._attached is None:
             raise JobError("call session.attach(model, optimizer) before session.keep")
         if self._stepper is not None:
             raise JobError(
-                f"session.keep({name!r}, …) was called after the run's state was asked for; call "
-                "it right after session.attach"
+                f"session.register({name!r}, …) was called too late; call it right after "
+                "session.attach"
             )
-        if name in self._assembly.kept or "." in name:
+        if name in self._attached.registered or "." in name:
             raise JobError(f"session.keep needs a name without dots for each object, not {name!r}")
-        self._assembly.kept[name] = kept
+        self._attached.registered[name] = kept
 
     def join_once(self) -> None:
         """Join the others if there is a model to train, and that has not been done."""
-        if self._assembly is not None and self._stepper is None:
+        if self._attached is not None and self._stepper is None:
             self.join()
 
     def begin_loop(self, after_commit: Callable[[], None]) -> None:
@@ -156,16 +158,16 @@ class Member:
         return self._stepper
 
     @property
-    def _state(self) -> ComparedState:
+    def _state(self) -> StateChecker:
         assert self._compared is not None, "the members have not met"
         return self._compared
 
     @property
     def replica(self) -> Replica:
         """This worker's state, once the members have met."""
-        assert self._assembly is not None
-        assert self._assembly.replica is not None
-        return self._assembly.replica
+        assert self._attached is not None
+        assert self._attached.replica is not None
+        return self._attached.replica
 
     def join(self) -> None:
         """Stand still until a generation begins, and come to where it goes on.
@@ -176,18 +178,18 @@ class Member:
             JobError: The members train different things.
         """
         while True:
-            if self._compared is not None and self._compared.comparison.in_doubt:
-                raise Condemned(UntrustedStateError("may have the state of a wrong replica"))
-            release = self._seat.await_release(self._committed)
+            if self._compared is not None and self._compared.replicas.in_doubt:
+                raise SelfEviction(UntrustedStateError("may have the state of a wrong replica"))
+            release = self._agent.await_resume(self._committed)
             with contextlib.suppress(Aborted):
                 self._enter(release)
                 return
 
-    def missing(self) -> list[Unit]:
+    def missing(self) -> list[WorkItem]:
         """What of this worker's part of the step in hand nobody has computed."""
-        return [unit for unit in self.units if not self.stepper.has(unit.leaf)]
+        return [unit for unit in self.work_items if not self.stepper.has(unit.leaf)]
 
-    def to_verify(self) -> list[Unit]:
+    def to_verify(self) -> list[WorkItem]:
         """What this worker computes only to see whether it gives the same here as elsewhere."""
         stepper = self._stepper
         return [alone(s) for s in stepper.to_verify] if isinstance(stepper, Stepper) else []
@@ -207,20 +209,20 @@ class Member:
             Condemned: This worker has computed wrong bits.
         """
         arena = self.group.arena
-        asked = Asked.STOP if arena.stop_requested else Asked.NOTHING
-        if arena.save_requested > self._journal.begun_in(arena.generation):
-            asked |= Asked.SAVE
-        brought = Brought(
-            asked=asked,
+        asked = RequestFlags.STOP if arena.stop_requested else RequestFlags.NOTHING
+        if arena.save_requested > self._recorder.begun_in(arena.generation):
+            asked |= RequestFlags.SAVE
+        brought = CommitVote(
+            requests=asked,
             user_state=self._state.user_digest(self.progress),
-            replica=self._state.comparison.digest(self.progress.step),
+            replica=self._state.replicas.digest(self.progress.step),
         )
         try:
             committed = self.stepper.commit(self.progress.step, brought)
         except UserStatesDiffer as found:
             self._state.refuse(self.progress, found.first, found.other)
         except HardwareError as error:
-            raise Condemned(error) from None
+            raise SelfEviction(error) from None
         arena.enter(self.group.rank, Phase.DATA)
         if committed is None:
             self._begin_recheck()
@@ -230,7 +232,7 @@ class Member:
 
     def evaluation_noted(self, results: dict[str, float]) -> None:
         """Write down what was measured after the newest step."""
-        self._journal.evaluation(self.progress.step, results)
+        self._recorder.evaluation(self.progress.step, results)
 
     def save(self, *, final: bool) -> None:
         """Write a checkpoint with the others.
@@ -242,12 +244,12 @@ class Member:
         if self.progress.step == self.progress.saved:
             return
         self.group.arena.enter(self.group.rank, Phase.CHECKPOINT)
-        part = self._journal.write_part(self.replica, self.group, self.progress)
+        part = self._recorder.write_part(self.replica, self.group, self.progress)
         try:  # after the writing, so that a bit that has flipped meanwhile is not committed
             self._state.compare_all(self.progress)
         except HardwareError as error:
-            raise Condemned(error) from None
-        self._journal.commit_part(part, self.group, self.progress, final=final)
+            raise SelfEviction(error) from None
+        self._recorder.commit_part(part, self.group, self.progress, final=final)
 
     def finish(self) -> None:
         """Make the last step durable, with the others.
@@ -256,15 +258,15 @@ class Member:
             Aborted: The generation is over.
         """
         self.join_once()
-        if self._assembly is not None and not self._loop_over:
+        if self._attached is not None and not self._loop_over:
             self.take_changes()
-        self.group.barrier(Meeting.END, self.progress.step)
-        if self._assembly is not None:
+        self.group.barrier(BarrierTag.END, self.progress.step)
+        if self._attached is not None:
             self.save(final=True)
 
     def result(self) -> dict[str, Any]:
         """What the run has come to; the same from every member."""
-        if self._assembly is None:
+        if self._attached is None:
             return {}
         best = self.progress.best
         return {
@@ -272,7 +274,7 @@ class Member:
             "loss": self.progress.loss,
             "metrics": self.progress.metrics,
             "best": None if best.value is None else {"step": best.step, "value": best.value},
-            **self._journal.throughput(),
+            **self._recorder.throughput(),
             "seconds": self._times.means(),
             "exactness": exactness(self.job, self.progress.numerics_changes),
             "weights_sha256": self.replica.weights_sha256(),
@@ -282,31 +284,31 @@ class Member:
         assert isinstance(self._stepper, Stepper)
         self._rechecks = True
         if not self._stepper.to_verify:
-            self.units = [alone(shard) for shard in self._stepper.rechecked]
+            self.work_items = [alone(shard) for shard in self._stepper.rechecked]
 
-    def _enter(self, release: Release) -> None:
+    def _enter(self, release: ResumeMessage) -> None:
         self._rechecks = False
         self.group.enter(release.generation, release.members)
         plan = self.job.plan(len(release.members))
-        self.units = units_of(plan, self.group.place, self.job)
-        self.shards = plan.shards_of(self.group.place)
-        if self._assembly is None:
+        self.work_items = work_items_of(plan, self.group.member_index, self.job)
+        self.shards = plan.shards_of(self.group.member_index)
+        if self._attached is None:
             return  # a task that trains nothing
-        replica, sections = self._assembly.meet(self.units, release)
-        if release.generation == 1 and self.group.place == 0:
-            self._journal.kernels_tested()
+        replica, sections = self._attached.meet(self.work_items, release)
+        if release.generation == 1 and self.group.member_index == 0:
+            self._recorder.kernels_tested()
         if release.donors:
             self._settle(release, replica, sections)
         else:
-            sections.settled[self.group.rank] = 0
+            sections.intact_step[self.group.rank] = 0
             self._restore(release, replica)
-        self._journal.take_up(self.progress, writes=self.group.place == 0)
+        self._recorder.take_up(self.progress, writes=self.group.member_index == 0)
         is_first = self._stepper is None
         if is_first:
-            self._compared = ComparedState(self._assembly, self.group, self.progress)
+            self._compared = StateChecker(self._attached, self.group, self.progress)
             # It may write to the parameters, for DDP.
-            self._stepper = self._new_stepper(replica, sections, self._compared.comparison)
-            trained = self._assembly.trained
+            self._stepper = self._new_stepper(replica, sections, self._compared.replicas)
+            trained = self._attached.trained
             self.evaluator = Evaluator(
                 self.group,
                 sections.evaluation,
@@ -317,25 +319,25 @@ class Member:
         if is_first or release.donors.get(self.group.rank) != self.group.rank:
             self._state.arrived(self.progress)
         if isinstance(self._stepper, Stepper):
-            self._stepper.share_out(
+            self._stepper.assign_shards(
                 self.progress.step,
                 plan,
-                one_unit=len(self.units) == 1,
+                one_unit=len(self.work_items) == 1,
                 keep=not self.job.merges_shards,
             )
 
-    def _settle(self, release: Release, replica: Replica, sections: Sections) -> None:
+    def _settle(self, release: ResumeMessage, replica: Replica, sections: Sections) -> None:
         """Bring this worker to the step from which all go on, with what members have."""
-        assert self._assembly is not None
+        assert self._attached is not None
         own = release.donors[self.group.rank] == self.group.rank
         if own and self.progress.step < release.step:
             assert isinstance(self._stepper, Stepper)
             self._note(self._stepper.complete(self.progress.step))
-        handover = Handover(self.group, sections, replica)
+        handover = StateTransfer(self.group, sections, replica)
         if not own:
             self._committed = None  # until it has all of the other's state
-            self._journal.take_up(self.progress, writes=False)
-        self.progress = handover.bring_together(release, self.progress)
+            self._recorder.take_up(self.progress, writes=False)
+        self.progress = handover.transfer(release, self.progress)
         self._committed = self.progress.step
         if not own:
             self._restore_user_state()
@@ -343,17 +345,17 @@ class Member:
                 self._stepper.restart()
 
     def _restore_user_state(self) -> None:
-        assert self._assembly is not None
+        assert self._attached is not None
         if self.progress.user_state:  # not before training has begun
-            self._assembly.user_state.restore(self.progress.user_state)
+            self._attached.user_state.restore(self.progress.user_state)
 
-    def _restore(self, release: Release, replica: Replica) -> None:
+    def _restore(self, release: ResumeMessage, replica: Replica) -> None:
         """Load the newest checkpoint that all can verify, or begin anew."""
-        restored = self._journal.restore(replica, self.group, release.restore)
+        restored = self._recorder.restore(replica, self.group, release.restore)
         self.progress = self.progress.replaced_by(restored)
         self._restore_user_state()
         self.group.agree(
-            Meeting.ATTACH,
+            BarrierTag.ATTACH,
             self.progress.step,
             replica.digest(),
             "different weights; the model's factory must draw from torch's seeded generator only",
@@ -363,17 +365,17 @@ class Member:
             self._stepper.restart()
 
     def _new_stepper(
-        self, replica: Replica, sections: Sections, comparison: Comparison
+        self, replica: Replica, sections: Sections, comparison: ReplicaChecker
     ) -> Stepper | DdpStepper:
-        assert self._assembly is not None
+        assert self._attached is not None
         parts = (sections, comparison, self.group, self.job)
-        if isinstance(self._assembly.callable, DdpModel):
-            return DdpStepper(replica, self._assembly.callable, *parts)
+        if isinstance(self._attached.callable, DdpModel):
+            return DdpStepper(replica, self._attached.callable, *parts)
         return Stepper(replica, *parts)
 
     def _note(self, committed: Committed) -> None:
         """Write down a committed step."""
-        assert self._assembly is not None
+        assert self._attached is not None
         assert self.order is not None
         samples = self.order.batch_size_of(committed.step)
         record = {
@@ -381,7 +383,7 @@ class Member:
             "epoch": self.order.epoch_of(committed.step),
             "loss": lines.number(committed.loss),
             "norm": lines.number(committed.norm),
-            "lr": float(self._assembly.optimizer.param_groups[0]["lr"]),
+            "lr": float(self._attached.optimizer.param_groups[0]["lr"]),
             "samples": samples,
             "logged": {name: lines.number(value) for name, value in committed.logged.items()},
             **({"skipped": True} if committed.skipped else {}),
@@ -389,12 +391,12 @@ class Member:
         self.progress.committed(
             lines.number(committed.loss),
             record,
-            save=Asked.SAVE in committed.asked,
-            stop=Asked.STOP in committed.asked,
+            save=RequestFlags.SAVE in committed.requests,
+            stop=RequestFlags.STOP in committed.requests,
         )
         self._state.call(self._after_commit, self.progress)
         self.take_changes()
         self._state.settle(self.progress)
         self._committed = self.progress.step
         self.group.arena[self.group.rank, Word.SAMPLES] += samples
-        self._journal.step(record, self._times.since_last())
+        self._recorder.step(record, self._times.since_last())

@@ -9,10 +9,10 @@ from holdfast.errors import JobError
 from holdfast.job.spec import Job
 from holdfast.linux.host_memory import available
 from holdfast.worker.sections import Sections
-from holdfast.worker.shard import units_of
+from holdfast.worker.shard import work_items_of
 
 
-def check_room(job: Job, sections: Sections, replica_bytes: int) -> None:
+def check_memory(job: Job, sections: Sections, replica_bytes: int) -> None:
     """Compare what the run will certainly write to with what can be had.
 
     What a model needs for its activations is not known yet and not counted.
@@ -26,7 +26,7 @@ def check_room(job: Job, sections: Sections, replica_bytes: int) -> None:
         JobError: The run cannot fit.
     """
     plan = job.plan()
-    leaves = [[unit.leaf for unit in units_of(plan, rank, job)] for rank in range(job.workers)]
+    leaves = [[unit.leaf for unit in work_items_of(plan, rank, job)] for rank in range(job.workers)]
     num_leaves = job.workers if job.merges_shards else job.shards
     partials = sum(tree.most_partials(own, num_leaves) for own in leaves)
     shared, own = sections.used_bytes(partials), job.workers * replica_bytes

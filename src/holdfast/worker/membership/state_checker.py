@@ -13,15 +13,15 @@ from collections.abc import Callable
 from typing import Any, NoReturn
 
 from holdfast.errors import JobError
-from holdfast.transport.shared_memory import Meeting, SharedMemoryGroup
-from holdfast.worker.checks.replica_checker import Comparison
-from holdfast.worker.membership.attach import Assembly
-from holdfast.worker.membership.state_transfer import Handover
+from holdfast.transport.shared_memory import BarrierTag, SharedMemoryGroup
+from holdfast.worker.checks.replica_checker import ReplicaChecker
+from holdfast.worker.membership.attach import AttachedModel
+from holdfast.worker.membership.state_transfer import StateTransfer
 from holdfast.worker.progress import Progress
 from holdfast.worker.user_state.user_state import difference, digest
 
 
-class ComparedState:
+class StateChecker:
     """That of one worker.
 
     Args:
@@ -33,12 +33,14 @@ class ComparedState:
         comparison: Of the replicas.
     """
 
-    def __init__(self, assembly: Assembly, group: SharedMemoryGroup, progress: Progress) -> None:
+    def __init__(
+        self, assembly: AttachedModel, group: SharedMemoryGroup, progress: Progress
+    ) -> None:
         assert assembly.replica is not None
         assert assembly.sections is not None
         self._replica, self._sections = assembly.replica, assembly.sections
         self._user_state, self._group = assembly.user_state, group
-        self.comparison = Comparison(assembly.replica, group, progress.step)
+        self.replicas = ReplicaChecker(assembly.replica, group, progress.step)
 
     def remember(self, progress: Progress) -> None:
         """Note what user code keeps, now that all that it does between two steps is done.
@@ -49,7 +51,7 @@ class ComparedState:
         self._replica.capture_modules()
         progress.remember(self._user_state.capture())
         self._writes = self._replica.writes()
-        size, most = len(json.dumps(_kept(progress))), self._sections.letters.shape[1] // 2
+        size, most = len(json.dumps(_kept(progress))), self._sections.transfer_headers.shape[1] // 2
         if size > most:
             largest = max(_kept(progress).items(), key=lambda item: len(json.dumps(item)))[0]
             raise JobError(
@@ -67,16 +69,16 @@ class ComparedState:
         found = {name for name in now if now[name] != before.get(name)}
         if not found <= set(progress.overwritten):
             progress.overwritten = sorted(found.union(progress.overwritten))
-            self.comparison.compare_always(progress.overwritten)
+            self.replicas.compare_always(progress.overwritten)
 
     def settle(self, progress: Progress) -> None:
         """Note that nothing changes the replica until the next commit."""
-        self._sections.settled[self._group.rank] = progress.step + 1
+        self._sections.intact_step[self._group.rank] = progress.step + 1
 
     def arrived(self, progress: Progress) -> None:
         """Note the state that another worker or a checkpoint has given, or the initial one."""
-        self.comparison.begin(progress.step)
-        self.comparison.compare_always(progress.overwritten)
+        self.replicas.begin(progress.step)
+        self.replicas.compare_always(progress.overwritten)
         self._writes = self._replica.writes()
         self._buffers = self._replica.digest(self._replica.buffer_range)
 
@@ -97,7 +99,7 @@ class ComparedState:
                 "asked for something, or in session.on_commit"
             )
         if progress.user_state:  # of a run that continues, before what code sets at its start
-            progress.take_back_state()
+            progress.restore_committed_state()
             self._user_state.restore(progress.user_state)
         self.remember(progress)
         self.settle(progress)
@@ -129,7 +131,7 @@ class ComparedState:
             Aborted: The generation is over.
             JobError: Always.
         """
-        handover = Handover(self._group, self._sections, self._replica)
+        handover = StateTransfer(self._group, self._sections, self._replica)
         left, right = (
             {"session.state": letter["state"], **letter["user_state"]}
             for letter in handover.exchange(progress, first, other)
@@ -149,12 +151,12 @@ class ComparedState:
         """
         group = self._group
         own = digest(_kept(progress))
-        found = group.barrier(Meeting.COMPARE, progress.step, own)
+        found = group.barrier(BarrierTag.COMPARE, progress.step, own)
         for rank, each in zip(group.members, found, strict=True):
             if each != found[0]:
                 self.refuse(progress, group.members[0], rank)
-        self.comparison.check_all(progress.step)
+        self.replicas.check_all(progress.step)
 
 
 def _kept(progress: Progress) -> dict[str, Any]:
-    return {"session.state": progress.state_then, **progress.user_state}
+    return {"session.state": progress.committed_state, **progress.user_state}

@@ -22,8 +22,8 @@ from holdfast.arena.pages import give_back
 from holdfast.arena.replica import Replica
 from holdfast.arena.tensors import copy_past_cache
 from holdfast.errors import JobError, ReplicaError
-from holdfast.transport.shared_memory import Meeting, SharedMemoryGroup
-from holdfast.wire.messages import Release
+from holdfast.transport.shared_memory import BarrierTag, SharedMemoryGroup
+from holdfast.wire.messages import ResumeMessage
 from holdfast.worker.progress import Progress
 from holdfast.worker.sections import Sections
 
@@ -31,7 +31,7 @@ _PREFIX: Final = 8
 """Bytes before a letter, which say how long it is."""
 
 
-class Handover:
+class StateTransfer:
     """One worker's part in every handover.
 
     Args:
@@ -45,7 +45,7 @@ class Handover:
         # Else it is copied there, for as long as others need it.
         self._in_arena = replica.flat.device.type == "cpu"
 
-    def bring_together(self, release: Release, progress: Progress) -> Progress:
+    def transfer(self, release: ResumeMessage, progress: Progress) -> Progress:
         """Give this worker's state to those who need it, or get it; returns its progress then.
 
         Args:
@@ -59,20 +59,20 @@ class Handover:
         donor = release.donors[rank]
         if donor == rank:
             if rank == min(release.donors.values()):
-                self._check_lost(release)
-            self._write_letter(progress)
+                self._check_replicas_of_lost(release)
+            self._write_header(progress)
             if any(giver == rank != taker for taker, giver in release.donors.items()):
                 self._stage()
         position = progress.position if donor == rank else -1
-        positions = group.barrier(Meeting.STAGED, release.step, position)
+        positions = group.barrier(BarrierTag.STAGED, release.step, position)
         furthest = group.members[positions.index(max(positions))]
         if donor != rank:
             self._take(donor, release.step)
-            found = Progress.taken_over(self._letter_of(furthest)["progress"])
+            found = Progress.from_donor(self._header_of(furthest)["progress"])
             progress = progress.replaced_by(found)
         elif position < max(positions):
-            progress.follow(Progress.taken_over(self._letter_of(furthest)["progress"]))
-        group.barrier(Meeting.COPIED, release.step)
+            progress.follow(Progress.from_donor(self._header_of(furthest)["progress"]))
+        group.barrier(BarrierTag.COPIED, release.step)
         if not self._in_arena:
             memory = self._staged(rank)
             give_back(memory.data_ptr(), memory.numel())
@@ -84,9 +84,9 @@ class Handover:
         Raises:
             Aborted: The generation is over.
         """
-        self._write_letter(progress)
-        self._group.barrier(Meeting.COMPARE, progress.step)
-        return [self._letter_of(rank)["progress"] for rank in ranks]
+        self._write_header(progress)
+        self._group.barrier(BarrierTag.COMPARE, progress.step)
+        return [self._header_of(rank)["progress"] for rank in ranks]
 
     def _stage(self) -> None:
         if not self._in_arena:
@@ -99,26 +99,26 @@ class Handover:
             ReplicaError: It differs from what the worker that was lost here has left.
         """
         rank = self._group.rank
-        if self._has_left(rank, step):
+        if self._has_intact_replica(rank, step):
             self._check_equal(rank, donor, step)
         else:
             self._replica.flat.copy_(self._staged(donor))
-        self._sections.settled[rank] = 0
-        self._replica.restored(frozenset(self._letter_of(donor)["absent"]))
+        self._sections.intact_step[rank] = 0
+        self._replica.restored(frozenset(self._header_of(donor)["absent"]))
 
-    def _check_lost(self, release: Release) -> None:
+    def _check_replicas_of_lost(self, release: ResumeMessage) -> None:
         """Compare this worker's state with what workers have left that nobody replaces.
 
         Raises:
             ReplicaError: One of them differs.
         """
         for rank in range(self._group.arena.world_size):
-            if rank not in release.members and self._has_left(rank, release.step):
+            if rank not in release.members and self._has_intact_replica(rank, release.step):
                 self._check_equal(rank, self._group.rank, release.step)
 
-    def _has_left(self, rank: int, step: int) -> bool:
+    def _has_intact_replica(self, rank: int, step: int) -> bool:
         """Whether a lost worker has left its replica after `step` steps, whole."""
-        return self._in_arena and int(self._sections.settled[rank]) == step + 1
+        return self._in_arena and int(self._sections.intact_step[rank]) == step + 1
 
     def _check_equal(self, lost: int, rank: int, step: int) -> None:
         left, mine = self._staged(lost), self._staged(rank)
@@ -137,10 +137,10 @@ class Handover:
     def _staged(self, rank: int) -> torch.Tensor:
         return self._sections.replica(rank, self._replica.flat.numel())
 
-    def _write_letter(self, progress: Progress) -> None:
-        letter = {"progress": progress.plain(), "absent": sorted(self._replica.absent)}
+    def _write_header(self, progress: Progress) -> None:
+        letter = {"progress": progress.plain(), "absent": sorted(self._replica.uninitialized)}
         text = json.dumps(letter).encode()
-        room = self._sections.letters[self._group.rank]
+        room = self._sections.transfer_headers[self._group.rank]
         if _PREFIX + len(text) > len(room):
             raise JobError(
                 f"the user state and the results of evaluations take {len(text):,} bytes, and "
@@ -149,8 +149,8 @@ class Handover:
         framed = len(text).to_bytes(_PREFIX) + text
         room[: len(framed)] = torch.frombuffer(bytearray(framed), dtype=torch.uint8)
 
-    def _letter_of(self, rank: int) -> dict[str, Any]:
-        room = self._sections.letters[rank].numpy()
+    def _header_of(self, rank: int) -> dict[str, Any]:
+        room = self._sections.transfer_headers[rank].numpy()
         length = int.from_bytes(room[:_PREFIX].tobytes())
         letter: dict[str, Any] = json.loads(room[_PREFIX : _PREFIX + length].tobytes())
         return letter

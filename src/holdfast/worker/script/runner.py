@@ -26,20 +26,20 @@ from holdfast.linux.lifeline import STOP_SIGNALS
 from holdfast.observe import restarts
 from holdfast.transport.shared_memory import SharedMemoryGroup
 from holdfast.wire.channel import Channel
-from holdfast.wire.messages import Finished
-from holdfast.wire.worker_spec import LEFT_STATUS, Launch
+from holdfast.wire.messages import FinishedMessage
+from holdfast.wire.worker_spec import LEFT_STATUS, WorkerSpec
 from holdfast.worker import cascade
 from holdfast.worker.failure import failure
-from holdfast.worker.membership.agent_link import Left, Seat
+from holdfast.worker.membership.agent_link import AgentLink, WorkerShutdown
 from holdfast.worker.rendezvous import HOST, await_store_port, keep_store
 from holdfast.worker.script import program
 
 
-def run(launch: Launch, script: Script, arena: Arena, seat: Seat, channel: Channel) -> int:
+def run(launch: WorkerSpec, script: Script, arena: Arena, seat: AgentLink, channel: Channel) -> int:
     """Run a script as one of its workers; returns the exit status."""
     group = SharedMemoryGroup(arena, launch.rank, launch.job.timeout_s)
     try:
-        release = seat.await_release(None)
+        release = seat.await_resume(None)
         group.enter(release.generation, release.members)
         # The store lasts as long as rank 0 holds it here.
         store = keep_store(group, launch.job.port) if launch.rank == 0 else None
@@ -56,9 +56,11 @@ def run(launch: Launch, script: Script, arena: Arena, seat: Seat, channel: Chann
                 return code
             _be_quiet()  # others may still need the store
         result = {"status": "stopped" if arena.stop_requested else "finished"}
-        channel.send(Finished(rank=launch.rank, generation=group.arena.generation, result=result))
-        seat.await_leave()
-    except (Left, Aborted):
+        channel.send(
+            FinishedMessage(rank=launch.rank, generation=group.arena.generation, result=result)
+        )
+        seat.await_shutdown()
+    except (WorkerShutdown, Aborted):
         return LEFT_STATUS
     except BaseException as error:  # noqa: BLE001  # the boundary of the user's code
         return _fail(error, launch.rank, arena, channel)
@@ -77,7 +79,7 @@ def _fail(error: BaseException, rank: int, arena: Arena, channel: Channel) -> in
     """Tell of an exception and end as Python does, unless another worker's death was the cause."""
     error = program.without_us(error, __file__)
     try:
-        if cascade.may_be_one(error):
+        if cascade.is_connection_error(error):
             cascade.await_abort(arena)
         arena.check_abort()
     except Aborted:
@@ -90,7 +92,7 @@ def _fail(error: BaseException, rank: int, arena: Arena, channel: Channel) -> in
     return 1
 
 
-def _set_environment(launch: Launch, port: int) -> None:
+def _set_environment(launch: WorkerSpec, port: int) -> None:
     """Give back what the fork server has changed for itself, and add what torchrun would."""
     environment.restore()
     rank, world_size = str(launch.rank), str(launch.job.workers)

@@ -14,7 +14,7 @@ from holdfast.transport.shared_memory import SharedMemoryGroup
 from holdfast.worker.step.finite import is_finite
 
 
-class Asked(enum.IntFlag):
+class RequestFlags(enum.IntFlag):
     """What the run was asked to do after a step. What one worker has seen by then holds for all."""
 
     NOTHING = 0
@@ -27,7 +27,7 @@ _ASKED_MASK: Final = (1 << _ASKED_BITS) - 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Brought:
+class CommitVote:
     """What a worker tells the others when it comes to a commit.
 
     Attributes:
@@ -36,14 +36,14 @@ class Brought:
         replica: A digest of part of its replica.
     """
 
-    asked: Asked
+    requests: RequestFlags
     user_state: int
     replica: int
 
     @property
     def value(self) -> int:
         """All of it but the digest of the replica, in a word."""
-        return self.user_state << _ASKED_BITS | self.asked
+        return self.user_state << _ASKED_BITS | self.requests
 
 
 def check_user_states(group: SharedMemoryGroup, reduced: Reduced) -> None:
@@ -83,7 +83,7 @@ class Committed:
     logged: dict[str, float]
     norm: float
     skipped: bool
-    asked: Asked
+    requests: RequestFlags
 
 
 def commit_step(group: SharedMemoryGroup, step: int, reduced: Reduced, norm: float) -> Committed:
@@ -96,5 +96,5 @@ def commit_step(group: SharedMemoryGroup, step: int, reduced: Reduced, norm: flo
         logged=reduced.logged,
         norm=norm,
         skipped=not is_finite(norm),
-        asked=Asked(functools.reduce(operator.or_, reduced.values) & _ASKED_MASK),
+        requests=RequestFlags(functools.reduce(operator.or_, reduced.values) & _ASKED_MASK),
     )

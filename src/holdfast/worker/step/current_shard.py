@@ -28,10 +28,10 @@ class CurrentShard:
     number: int
     slot: Slot
     fired: list[bool]
-    again: bool
+    verify_only: bool
     weight: float | None = None
-    orphaned: bool = False
-    left: list[torch.Tensor] = field(default_factory=list)
+    discarded: bool = False
+    raw_gradients: list[torch.Tensor] = field(default_factory=list)
     logged: dict[str, float] = field(default_factory=dict)
 
 
@@ -45,7 +45,7 @@ def check_loss(loss: torch.Tensor) -> None:
         )
 
 
-def check_room_for(logged: Mapping[str, float]) -> None:
+def check_logged_count(logged: Mapping[str, float]) -> None:
     """Raises: JobError: more is logged than fits."""
     if len(logged) > NUM_STATS - LOGGED:
         raise JobError(f"a step can log {NUM_STATS - LOGGED} values, not {len(logged)}")

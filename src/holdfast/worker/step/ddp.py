@@ -27,17 +27,17 @@ from holdfast.collectives.slot import LOSS, WEIGHT
 from holdfast.core import tree
 from holdfast.data.dataset import Dataset, generator_for, seed_everything
 from holdfast.data.loading.loader import Loaded
-from holdfast.data.loading.order import Order
+from holdfast.data.loading.order import SampleOrder
 from holdfast.errors import JobError
 from holdfast.job.spec import Job
-from holdfast.transport.shared_memory import Meeting, SharedMemoryGroup
-from holdfast.worker.cascade import await_abort, may_be_one
-from holdfast.worker.checks.replica_checker import Comparison
+from holdfast.transport.shared_memory import BarrierTag, SharedMemoryGroup
+from holdfast.worker.cascade import await_abort, is_connection_error
+from holdfast.worker.checks.replica_checker import ReplicaChecker
 from holdfast.worker.rendezvous import meet
 from holdfast.worker.sections import Sections
 from holdfast.worker.step.buffers import Buffers
-from holdfast.worker.step.committed import Brought, Committed, check_user_states, commit_step
-from holdfast.worker.step.current_shard import check_loss, check_room_for
+from holdfast.worker.step.committed import Committed, CommitVote, check_user_states, commit_step
+from holdfast.worker.step.current_shard import check_logged_count, check_loss
 from holdfast.worker.step.finite import is_finite, not_finite
 
 
@@ -82,7 +82,7 @@ class DdpStepper:
         replica: Replica,
         model: DdpModel,
         sections: Sections,
-        comparison: Comparison,
+        comparison: ReplicaChecker,
         group: SharedMemoryGroup,
         job: Job,
     ) -> None:
@@ -145,14 +145,14 @@ class DdpStepper:
         self._slot.stats[WEIGHT] = weight
         self._slot.stats[LOSS] = weight * loss.detach().double()
         step = self._group.arena[self._group.rank, Word.COMMITTED]
-        brought = self._group.barrier(Meeting.WEIGHTS, step, word_of(weight))
+        brought = self._group.barrier(BarrierTag.WEIGHTS, step, word_of(weight))
         total = sum(map(float_of, brought))
         if not (math.isfinite(total) and total > 0):
             raise JobError(f"the batches of a step weigh {total} in all; it must be above 0")
         try:
             (loss * (weight * len(self._group.members) / total)).backward()  # type: ignore[no-untyped-call]
         except RuntimeError as error:
-            if may_be_one(error):
+            if is_connection_error(error):
                 await_abort(self._group.arena)
             raise
 
@@ -180,7 +180,7 @@ class DdpStepper:
             JobError: There are more than fit.
         """
         self._logged |= values
-        check_room_for(self._logged)
+        check_logged_count(self._logged)
 
     def end_shard(self) -> None:
         """Write down what the batch says.
@@ -203,7 +203,7 @@ class DdpStepper:
         self._buffers.begin()
         self._replica.optimizer.zero_grad()
 
-    def commit(self, step: int, brought: Brought) -> Committed:
+    def commit(self, step: int, brought: CommitVote) -> Committed:
         """Check, clip, update and commit; as `Stepper.commit`."""
         arena, rank = self._group.arena, self._group.rank
         arena.enter(rank, Phase.REDUCE)
@@ -241,7 +241,7 @@ class DdpStepper:
         return float(length)
 
 
-def borrowed(samples: Dataset, order: Order, step: int) -> Loaded:
+def borrowed(samples: Dataset, order: SampleOrder, step: int) -> Loaded:
     """What a worker without samples computes, because all must take part: samples of others, which
     count nothing. Two, because batch normalisation can make nothing of one.
     """

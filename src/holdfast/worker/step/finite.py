@@ -9,14 +9,14 @@ import torch
 
 from holdfast.errors import NonFiniteError
 
-TOO_LONG: Final = 2.0**64
+MAX_FINITE_NORM: Final = 2.0**64
 """The norm whose square overflows float32: PyTorch's own total norm would be infinite, and so would
 what an optimizer such as Adam keeps of the squares, for the rest of the run."""
 
 
 def is_finite(norm: float) -> bool:
     """Whether a gradient of this 2-norm can be learned from; NaN is below nothing."""
-    return norm < TOO_LONG
+    return norm < MAX_FINITE_NORM
 
 
 def not_finite(

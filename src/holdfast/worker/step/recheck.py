@@ -20,7 +20,7 @@ import torch
 from holdfast.collectives.slot import Slot, SlotLayout
 from holdfast.core import tree
 from holdfast.errors import HardwareError
-from holdfast.transport.shared_memory import Meeting, SharedMemoryGroup
+from holdfast.transport.shared_memory import BarrierTag, SharedMemoryGroup
 from holdfast.worker.step.finite import is_finite, not_finite
 from holdfast.worker.step.partials import PartialSums
 
@@ -69,7 +69,7 @@ class Recheck:
             rank: [shard for node in sums for shard in tree.leaves(node, num_leaves)]
             for rank, sums in suspects.items()
         }
-        before = group.members[group.place - 1]
+        before = group.members[group.member_index - 1]
         self._theirs, self.shards = suspects[before], self._shards_of[before]
         self.sums = PartialSums(
             functools.cache(lambda _: _private(layout)),
@@ -97,7 +97,7 @@ class Recheck:
         """
         group = self._group
         same = all(self._is_same(node, slot) for node, slot in self._theirs.items())
-        found = group.barrier(Meeting.RECHECK, step, self._finding if same else _OTHER_BITS)
+        found = group.barrier(BarrierTag.RECHECK, step, self._finding if same else _OTHER_BITS)
         checked = (group.members[place - 1] for place in range(len(group.members)))
         to_blame = [rank for rank, what in zip(checked, found, strict=True) if what == _OTHER_BITS]
         if group.rank in to_blame:
@@ -107,7 +107,7 @@ class Recheck:
                 "processor and memory of its host"
             )
         if to_blame:
-            group.barrier(Meeting.RECHECK, step)  # they do not come, for they are leaving
+            group.barrier(BarrierTag.RECHECK, step)  # they do not come, for they are leaving
         odd = [what - 1 for what in found if what > _SAME_BITS]
         shards = odd or [shard for shards in self._shards_of.values() for shard in shards]
         blame = "so it is the data or the model and not the hardware: "

@@ -26,14 +26,14 @@ from holdfast.core.plan import Plan
 from holdfast.data.dataset import seed_everything
 from holdfast.errors import JobError
 from holdfast.job.spec import Job
-from holdfast.transport.shared_memory import Meeting, SharedMemoryGroup
+from holdfast.transport.shared_memory import BarrierTag, SharedMemoryGroup
 from holdfast.worker import failpoints
-from holdfast.worker.checks.replica_checker import Comparison
-from holdfast.worker.checks.shard_verifier import Verification, digest_of
+from holdfast.worker.checks.replica_checker import ReplicaChecker
+from holdfast.worker.checks.shard_verifier import ShardVerifier, digest_of
 from holdfast.worker.sections import Sections
 from holdfast.worker.step.buffers import Buffers
-from holdfast.worker.step.committed import Brought, Committed, check_user_states, commit_step
-from holdfast.worker.step.current_shard import CurrentShard, check_loss, check_room_for
+from holdfast.worker.step.committed import Committed, CommitVote, check_user_states, commit_step
+from holdfast.worker.step.current_shard import CurrentShard, check_logged_count, check_loss
 from holdfast.worker.step.finite import is_finite, not_finite
 from holdfast.worker.step.partials import PartialSums
 from holdfast.worker.step.recheck import Recheck
@@ -54,7 +54,7 @@ class Stepper:
         self,
         replica: Replica,
         sections: Sections,
-        comparison: Comparison,
+        comparison: ReplicaChecker,
         group: SharedMemoryGroup,
         job: Job,
     ) -> None:
@@ -76,7 +76,7 @@ class Stepper:
             layout=layout,
             num_leaves=sections.num_leaves,
         )
-        self._verification = Verification(group, sections.verification, job.verify.recompute)
+        self._verifier = ShardVerifier(group, sections.verification, job.verify.recompute)
         self._shard: CurrentShard | None = None
         self._recheck: Recheck | None = None
         self._members, self._one_unit, self._lone = group.members, False, False
@@ -86,8 +86,8 @@ class Stepper:
     def restart(self) -> None:
         """Begin the step anew, from the replica as it is."""
         if self._shard is not None:
-            self._shard.orphaned = True
-        self._reducer.take_back()
+            self._shard.discarded = True
+        self._reducer.end_lending()
         self._begin_step()
 
     def commit_buffers(self) -> None:
@@ -106,7 +106,7 @@ class Stepper:
         """Leave the model's buffers alone from now on."""
         self._buffers.release()
 
-    def share_out(self, step: int, plan: Plan, *, one_unit: bool, keep: bool) -> None:
+    def assign_shards(self, step: int, plan: Plan, *, one_unit: bool, keep: bool) -> None:
         """Agree with the members that there are now on what is left of the step in hand.
 
         Args:
@@ -119,16 +119,16 @@ class Stepper:
             Aborted: The generation is over.
         """
         self._one_unit, self._recheck = one_unit, None
-        self._verification.begin(step, plan)
+        self._verifier.begin(step, plan)
         if self._members != self._group.members:
             self._members = self._group.members
             self._reducer.write_lent(self._sums.slots(0))
-            self._reducer.share_out()
+            self._reducer.assign_blocks()
             if not (keep and self._sums.has_room):
                 self.restart()
         self._lone = one_unit and self._shard is None and self._sums.is_empty
         self._reducer.publish(self._sums.table)
-        self._group.barrier(Meeting.TABLES, step)
+        self._group.barrier(BarrierTag.TABLES, step)
         self._theirs = list(self._reducer.published().values())
 
     def has(self, leaf: int) -> bool:
@@ -140,12 +140,12 @@ class Stepper:
     @property
     def to_verify(self) -> list[int]:
         """The shards that this worker computes for no other purpose than to verify them."""
-        return self._verification.pending
+        return self._verifier.pending
 
     @property
     def verifies(self) -> bool:
         """Whether the current shard is one of these."""
-        return self._shard is not None and self._shard.again
+        return self._shard is not None and self._shard.verify_only
 
     def begin_shard(self, leaf: int, seed: int, *, again: bool = False) -> None:
         """Get ready for a shard.
@@ -160,7 +160,9 @@ class Stepper:
         slot.stats.zero_()
         self._buffers.begin()
         fired = [False] * len(self._parameters)
-        self._shard = CurrentShard(leaf=leaf, number=number, slot=slot, fired=fired, again=again)
+        self._shard = CurrentShard(
+            leaf=leaf, number=number, slot=slot, fired=fired, verify_only=again
+        )
         seed_everything(seed)
 
     def backward(self, loss: torch.Tensor, weight: float) -> None:
@@ -188,7 +190,7 @@ class Stepper:
         self._check_no_gradients()
         (loss * weight).backward()  # type: ignore[no-untyped-call]
         failpoints.at_gradient(self._group, self._parameters)
-        if shard.orphaned:
+        if shard.discarded:
             self._forget_gradients()
         else:
             self._collect(shard)
@@ -201,17 +203,17 @@ class Stepper:
         """
         assert self._shard is not None, "log without a shard"
         self._shard.logged |= values
-        check_room_for(self._shard.logged)
+        check_logged_count(self._shard.logged)
 
     def end_shard(self) -> None:
         """Complete the shard's partial sum and add it to its sibling's, where that is here."""
         shard, self._shard = self._shard, None
         assert shard is not None, "no shard was begun"
-        if shard.orphaned:
+        if shard.discarded:
             self._forget_gradients()
-        elif shard.again:
+        elif shard.verify_only:
             self._sums_in_hand.give_back(shard.number)
-            self._verification.note(shard.leaf, self._digest(shard))
+            self._verifier.note(shard.leaf, self._digest(shard))
         elif shard.weight is None:
             self._check_no_gradients()
             self._sums_in_hand.give_back(shard.number)
@@ -223,7 +225,7 @@ class Stepper:
     def skip_shard(self, leaf: int, *, again: bool = False) -> None:
         """Account for a shard that has no samples, or taught nothing: it weighs nothing."""
         if again:
-            self._verification.note(leaf, None)
+            self._verifier.note(leaf, None)
             return
         self._sums_in_hand.enter(leaf, tree.EMPTY)
 
@@ -238,7 +240,7 @@ class Stepper:
         """The shards that this worker computes again in a recheck."""
         return [] if self._recheck is None else self._recheck.shards
 
-    def commit(self, step: int, brought: Brought) -> Committed | None:
+    def commit(self, step: int, brought: CommitVote) -> Committed | None:
         """Reduce, check, clip, update and commit.
 
         Args:
@@ -261,12 +263,12 @@ class Stepper:
         arena.enter(rank, Phase.REDUCE)
         if self._recheck is not None:
             self._recheck.settle(step, self._mean_gradients())
-        if self._verification.is_disputed:
-            self._verification.settle()
+        if self._verifier.is_disputed:
+            self._verifier.settle()
         reduced = self._reduce(step, brought)
         check_user_states(self._group, reduced)
         self._comparison.check(step, reduced.digests)
-        if self._verification.find_dispute():
+        if self._verifier.find_dispute():
             self._comparison.check_all(step)  # a wrong weight is a cause of that, too
             return None
         if not is_finite(reduced.norm):
@@ -281,24 +283,24 @@ class Stepper:
         elif self._non_finite == "recompute":
             self._begin_recheck(step)
             return None
-        arena[rank, Word.ROOTED] = step + 1
-        return self._take_over(step, reduced)
+        arena[rank, Word.REDUCED_STEP] = step + 1
+        return self._apply(step, reduced)
 
-    def _reduce(self, step: int, brought: Brought) -> Reduced:
+    def _reduce(self, step: int, brought: CommitVote) -> Reduced:
         return self._reducer.reduce(self._sums.table, step, brought.value, brought.replica)
 
     def complete(self, step: int) -> Committed:
         """Commit a step that others may have committed, when this worker had been called away."""
-        return self._take_over(step, self._reducer.reduced())
+        return self._apply(step, self._reducer.reduced())
 
-    def _take_over(self, step: int, reduced: Reduced) -> Committed:
+    def _apply(self, step: int, reduced: Reduced) -> Committed:
         self._group.arena.enter(self._group.rank, Phase.UPDATE)
-        self._sections.settled[self._group.rank] = 0
+        self._sections.intact_step[self._group.rank] = 0
         if is_finite(reduced.norm):
             self._update(reduced)
-        self._reducer.take_back()
+        self._reducer.end_lending()
         self._begin_step()
-        self._verification.begin(step + 1)
+        self._verifier.begin(step + 1)
         return commit_step(self._group, step, reduced, reduced.norm)
 
     def _mean_gradients(self) -> dict[str, torch.Tensor]:
@@ -306,7 +308,7 @@ class Stepper:
 
     def _begin_recheck(self, step: int) -> None:
         self._reducer.write_lent(self._sums.slots(0))
-        self._group.barrier(Meeting.RECHECK, step)  # all slots are whole
+        self._group.barrier(BarrierTag.RECHECK, step)  # all slots are whole
         self._recheck = Recheck(
             self._group,
             self._sections.slot,
@@ -357,19 +359,21 @@ class Stepper:
         slot.write_logged(shard.logged, weight)
         if self._recheck is not None:
             self._recheck.look_at(shard.leaf, slot)
-        elif self._verification.concerns(shard.leaf):
-            self._verification.publish(shard.leaf, self._digest(shard))
+        elif self._verifier.concerns(shard.leaf):
+            self._verifier.publish(shard.leaf, self._digest(shard))
 
     def _digest(self, shard: CurrentShard) -> int:
-        return digest_of(float(shard.slot.stats[LOSS]), [*shard.left, *self._buffers.left()])
+        return digest_of(
+            float(shard.slot.stats[LOSS]), [*shard.raw_gradients, *self._buffers.left()]
+        )
 
     def _collect(self, shard: CurrentShard) -> None:
         """Move the gradients that autograd has left into the shard's slot, or lend them."""
-        in_doubt = shard.again or self._verification.concerns(shard.leaf)
+        in_doubt = shard.verify_only or self._verifier.concerns(shard.leaf)
         for index, parameter in enumerate(self._parameters):
             gradient, parameter.grad = parameter.grad, None
             if gradient is None:
-                if not shard.again:
+                if not shard.verify_only:
                     shard.slot.gradients[index].zero_()
                 continue
             if gradient.is_sparse:
@@ -377,8 +381,8 @@ class Stepper:
             shard.fired[index] = True
             flat, target = gradient.contiguous().view(-1), shard.slot.flat_gradients[index]
             if in_doubt:
-                shard.left.append(flat)
-            if shard.again:
+                shard.raw_gradients.append(flat)
+            if shard.verify_only:
                 continue
             lendable = self._lone and self._recheck is None and flat.device.type == "cpu"
             start, end = self._reducer.lend(index, flat) if lendable else (0, 0)

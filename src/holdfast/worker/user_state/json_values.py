@@ -63,7 +63,7 @@ def encode(value: object, name: str) -> Any:  # noqa: PLR0911  # one for each ki
     )
 
 
-class Snapshot:
+class ValueVersion:
     """What tells whether a value was changed in place or replaced, without a copy of tensors.
 
     Args:
@@ -76,7 +76,7 @@ class Snapshot:
         self._seen = _seen(value)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Snapshot) and self._seen == other._seen
+        return isinstance(other, ValueVersion) and self._seen == other._seen
 
     def __hash__(self) -> int:
         return hash(type(self))

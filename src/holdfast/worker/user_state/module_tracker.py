@@ -17,7 +17,7 @@ import torch
 from torch import nn
 
 from holdfast.errors import JobError
-from holdfast.worker.user_state.json_values import Snapshot, decode, encode
+from holdfast.worker.user_state.json_values import ValueVersion, decode, encode
 
 _HOOKS: Final = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 _OF_EVERY_MODULE: Final = frozenset(vars(nn.Module()))
@@ -26,7 +26,7 @@ Place = tuple[str, str]
 """The name of a module, and of an attribute of it."""
 
 
-class ModuleChanges:
+class ModuleTracker:
     """Those of one worker.
 
     Args:
@@ -90,9 +90,9 @@ class ModuleChanges:
                     "and change its values in place"
                 )
 
-    def _snapshots(self) -> dict[Place, Snapshot]:
+    def _snapshots(self) -> dict[Place, ValueVersion]:
         return {
-            (name, key): Snapshot(value)
+            (name, key): ValueVersion(value)
             for name, module in self._modules()
             for key, value in vars(module).items()
             if key not in _OF_EVERY_MODULE and not (key.startswith("_") and _is_torchs_own(module))

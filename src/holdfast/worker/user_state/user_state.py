@@ -24,8 +24,8 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from holdfast.arena.replica import KEPT, Trained
 from holdfast.errors import JobError
-from holdfast.worker.user_state.json_values import Snapshot, decode, encode
-from holdfast.worker.user_state.module_tracker import ModuleChanges
+from holdfast.worker.user_state.json_values import ValueVersion, decode, encode
+from holdfast.worker.user_state.module_tracker import ModuleTracker
 
 _DIGEST_BYTES: Final = 7
 _NAMED: Final = 200
@@ -61,8 +61,8 @@ class UserState:
         self._kept = {name: each for name, each in kept.items() if not isinstance(each, nn.Module)}
         kept_modules = {KEPT + name: module for name, module in trained.kept.items()}
         roots = {"": trained.model, **kept_modules}
-        self.module_changes = ModuleChanges(roots)
-        self._not_saved: dict[str, Snapshot] = {}
+        self.module_changes = ModuleTracker(roots)
+        self._not_saved: dict[str, ValueVersion] = {}
         self._groups = [list(map(id, g["params"])) for g in self._optimizer.param_groups]
         self._modules = {
             n: m for at, root in roots.items() for n, m in root.named_modules(prefix=at)
@@ -134,7 +134,7 @@ class UserState:
                 try:
                     found[key] = encode(value, f"{key} of the optimizer")
                 except JobError:
-                    now = Snapshot(value)
+                    now = ValueVersion(value)
                     if self._not_saved.setdefault(key, now) != now:
                         raise
             if (
@@ -234,7 +234,7 @@ def _replace(group: dict[str, Any], options: Mapping[str, Any]) -> None:
 def _stateful(name: str, kept: object) -> Stateful:
     if not isinstance(kept, Stateful):
         raise JobError(
-            f"session.keep({name!r}, …) was given a {type(kept).__name__}, which has no state_dict "
-            "and load_state_dict"
+            f"session.register({name!r}, …) was given a {type(kept).__name__}, which has no "
+            "state_dict and load_state_dict"
         )
     return kept
