@@ -29,8 +29,8 @@ def header_of(layout, step, **fields):
         Tensor(name=e.name, dtype=e.dtype, shape=e.shape, offset=e.offset) for e in layout.entries
     )
     plain = {
-        "generation": 1, "weights_config": {"seed": 0}, "uninitialized": (), "state": {}, "loss": None,
-        "metrics": {}, "order": {}, "versions": {},
+        "generation": 1, "weights_config": {"seed": 0}, "uninitialized": (), "state": {},
+        "loss": None, "metrics": {}, "order": {}, "versions": {},
     }  # fmt: skip
     known = {"step": step, "tensors": tensors, "size_bytes": layout.size_bytes}
     return Header(**{**plain, **known, **fields})

@@ -69,7 +69,7 @@ def test_links_lead_somewhere(page):
 
 def test_source_files_named_in_the_tour_exist():
     text = (ROOT / "docs" / "concepts" / "step.md").read_text()
-    named = set(re.findall(r"\b([a-z]+/[a-z_]+\.py)\b", text))
+    named = set(re.findall(r"\b([a-z]+(?:/[a-z_]+)+\.py)\b", text))
     assert len(named) > 10
     assert {name for name in named if not (ROOT / "src" / "holdfast" / name).exists()} == set()
 

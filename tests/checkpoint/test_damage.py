@@ -107,7 +107,7 @@ DAMAGE = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("corrupt-checkpoint", DAMAGE, ids=lambda damage: damage.__name__)
+@pytest.mark.parametrize("damage", DAMAGE, ids=lambda damage: damage.__name__)
 def test_damage_is_refused_with_a_reason(saved, damage):
     directory, _, layout = saved
     damage(directory)

@@ -33,7 +33,7 @@ def saved(tmp_path_factory):
     return directory, flat, layout, json.loads((directory / manifest.MANIFEST).read_bytes())
 
 
-def write(directory, plain, *, reduced_step=True):
+def write(directory, plain, *, rooted=True):
     """Write a manifest, with digests that match it wherever it can be parsed at all."""
     text = json.dumps(plain)
     try:
@@ -88,7 +88,7 @@ def test_an_altered_manifest_gives_the_state_or_a_checkpoint_error(saved, data, 
     plain = json.loads(json.dumps(sound))
     for _ in range(changes):
         alter(data, plain)
-    write(directory, plain, reduced_step=rooted)
+    write(directory, plain, rooted=rooted)
     with contextlib.suppress(CheckpointError):
         read = manifest.read(directory)
         assert torch.equal(read_state(directory, read, layout), flat)

@@ -109,7 +109,7 @@ def test_a_fatal_failure_ends_the_run_at_once():
 
 
 def test_what_follows_from_another_failure_is_not_counted():
-    policy = dataclasses.replace(POLICY, failures=1)
+    policy = dataclasses.replace(POLICY, max_failures=1)
     cluster = running(CoordinatorStateMachine(policy, [GenerationOpened(5, HOSTS)], 0.0))
     (first,) = opened(cluster.tell("a", failed={0: KILLED}))
     cluster.tell_all(generation=6, stage=Stage.RUN, failed={})

@@ -17,35 +17,35 @@ def verdict_after(seconds, **sighting):
     return says
 
 
-@pytest.mark.parametrize("activity", list(PhaseKind))
-def test_a_stopped_worker_hangs_whatever_it_was_at(activity):
-    assert verdict_after(0.7, activity=activity, stopped=True) == ""
-    assert verdict_after(1.0, activity=activity, stopped=True) == "was stopped for 0.8 s"
+@pytest.mark.parametrize("phase_kind", list(PhaseKind))
+def test_a_stopped_worker_hangs_whatever_it_was_at(phase_kind):
+    assert verdict_after(0.7, phase_kind=phase_kind, stopped=True) == ""
+    assert verdict_after(1.0, phase_kind=phase_kind, stopped=True) == "was stopped for 0.8 s"
 
 
 def test_a_worker_that_was_stopped_for_a_moment_does_not():
-    assert verdict_after(60, activity=PhaseKind.WAITING, stopped=lambda look: look % 8 != 0) == ""
+    assert verdict_after(60, phase_kind=PhaseKind.WAITING, stopped=lambda look: look % 8 != 0) == ""
 
 
 def test_waiting_is_never_a_hang():
-    assert verdict_after(10_000, activity=PhaseKind.WAITING) == ""
+    assert verdict_after(10_000, phase_kind=PhaseKind.WAITING) == ""
 
 
 def test_our_own_code_hangs_after_a_second_and_the_users_after_what_the_job_allows():
-    assert verdict_after(0.9, activity=PhaseKind.HOLDFAST) == ""
-    assert verdict_after(1.2, activity=PhaseKind.HOLDFAST).startswith("did nothing for 1.")
-    assert verdict_after(29, activity=PhaseKind.USER) == ""
-    assert verdict_after(31, activity=PhaseKind.USER).startswith("did nothing for 30.")
+    assert verdict_after(0.9, phase_kind=PhaseKind.HOLDFAST) == ""
+    assert verdict_after(1.2, phase_kind=PhaseKind.HOLDFAST).startswith("did nothing for 1.")
+    assert verdict_after(29, phase_kind=PhaseKind.USER) == ""
+    assert verdict_after(31, phase_kind=PhaseKind.USER).startswith("did nothing for 30.")
 
 
 def test_whoever_uses_the_processor_works():
-    assert verdict_after(500, activity=PhaseKind.HOLDFAST, cpu_s=lambda look: look * 0.01) == ""
+    assert verdict_after(500, phase_kind=PhaseKind.HOLDFAST, cpu_s=lambda look: look * 0.01) == ""
 
 
 def test_whoever_only_murmurs_does_not():
     cpu_s = {"cpu_s": lambda look: look * LOOK_S * 0.005}
-    assert verdict_after(20, activity=PhaseKind.USER, **cpu_s) == ""
-    assert verdict_after(40, activity=PhaseKind.USER, **cpu_s).startswith("did nothing for 3")
+    assert verdict_after(20, phase_kind=PhaseKind.USER, **cpu_s) == ""
+    assert verdict_after(40, phase_kind=PhaseKind.USER, **cpu_s).startswith("did nothing for 3")
 
 
 def test_whoever_has_murmured_for_long_and_then_works_is_seen_to_work():
@@ -53,7 +53,7 @@ def test_whoever_has_murmured_for_long_and_then_works_is_seen_to_work():
         seconds = look * LOOK_S
         return 0.005 * seconds if seconds < 25 else seconds - 24.875
 
-    assert verdict_after(50, activity=PhaseKind.USER, cpu_s=cpu_s) == ""
+    assert verdict_after(50, phase_kind=PhaseKind.USER, cpu_s=cpu_s) == ""
 
 
 def together(seconds, **cpu_s):
@@ -88,7 +88,7 @@ def test_who_has_finished_excuses_nobody():
 
 
 def test_whoever_goes_from_phase_to_phase_works():
-    assert verdict_after(500, activity=PhaseKind.HOLDFAST, since=lambda look: look // 7) == ""
+    assert verdict_after(500, phase_kind=PhaseKind.HOLDFAST, since=lambda look: look // 7) == ""
 
 
 def test_what_has_lately_taken_long_may_take_three_times_as_long():

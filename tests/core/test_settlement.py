@@ -6,8 +6,10 @@ from holdfast.core.protocol import Stage, Status
 from holdfast.core.resume_point import choose_resume_point
 
 
-def halted(host: str, committed: dict[int, int], rooted: int = 0) -> Status:
-    return Status(host=host, number=1, stage=Stage.HALT, committed=committed, reduced_step=rooted)
+def halted(host: str, committed: dict[int, int], reduced_step: int = 0) -> Status:
+    return Status(
+        host=host, number=1, stage=Stage.HALT, committed=committed, reduced_step=reduced_step
+    )
 
 
 ONE_HOST = {0: "a", 1: "a", 2: "a"}

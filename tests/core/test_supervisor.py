@@ -12,7 +12,11 @@ def orders(generation, *ranks, restart_all=False):
     members = dict.fromkeys(ranks, "host")
     return DesiredStateReceived(
         DesiredState(
-            generation=generation, stage=Stage.HALT, ranks=ranks, members=members, restart_all=anew
+            generation=generation,
+            stage=Stage.HALT,
+            ranks=ranks,
+            members=members,
+            restart_all=restart_all,
         )
     )
 
@@ -26,12 +30,12 @@ def told(machine, *events):
     return [action for action in actions if not isinstance(action, SendStatus)]
 
 
-def halted(anew):
+def halted(restart_all):
     """A machine whose two workers stand still in the first generation."""
     machine = AgentStateMachine("host", capacity=2, heartbeat_s=1.0, now=0.0)
     told(
         machine,
-        orders(1, 0, 1, restart_all=anew),
+        orders(1, 0, 1, restart_all=restart_all),
         WorkerHalted(0, 1, None, 0),
         WorkerHalted(1, 1, None, 0),
     )

@@ -9,8 +9,8 @@ from holdfast.faults.plan import HARMLESS, WITHOUT_RANK, Fault, FaultPlan, of_fi
 from holdfast.faults.plan import planned as planned_by
 from holdfast.job import load
 
-KINDS = ["kill", "stop", "exit", "raise", "slow", "nan", "flip", "corrupt-replica", "coordinator", "agent",
-         "disk-full", "corrupt-checkpoint"]  # fmt: skip
+KINDS = ["kill", "stop", "exit", "raise", "slow", "nan", "flip", "corrupt-replica", "coordinator",
+         "agent", "disk-full", "corrupt-checkpoint"]  # fmt: skip
 
 
 def planned(*flags, file=None, seed=None, num_random=0):

@@ -49,7 +49,10 @@ def test_params_that_a_worker_would_not_get_are_refused(value):
         ("model.name=vit", "model.name: input should be 'mlp', 'cnn', 'resnet18', 'resnet50', "),
         ("data={}", "data.name: input should be 'digits', 'synthetic-images', "),
         ("data=digits", "data: input should be a mapping of keys to values, not 'digits'"),
-        ("shards_per_worker=[1, x]", "shares.1: input should be a valid integer, not 'x'"),
+        (
+            "shards_per_worker=[1, x]",
+            "shards_per_worker.1: input should be a valid integer, not 'x'",
+        ),
         ("model.name=mlp", "to replace the whole part write 'model={name: mlp}'"),
         ("workers", "'workers' is not key=value"),
         ("workers.x=1", "workers has no keys of its own"),
@@ -78,7 +81,10 @@ def test_a_wrong_override_is_refused_by_name(override, message):
             "optimizer: {name: adamw, momentun: 1}",
             ", line 1: unknown key optimizer.momentun; remove it",
         ),
-        ("shares:\n  - 1\n  - x\n", ", line 3: shares.1: input should be a valid integer, not 'x'"),
+        (
+            "shards_per_worker:\n  - 1\n  - x\n",
+            ", line 3: shards_per_worker.1: input should be a valid integer, not 'x'",
+        ),
         ("seed: 1\nbatch: 8\nseed: 2\n", ", line 3 cannot be read: 'seed' is given twice"),
         ("seed: 1\nbatch: [8\n", ", line 3 cannot be read: expected ',' or ']'"),
         ("params: {day: 2026-13-45}", " cannot be read: month must be in 1..12"),
@@ -122,7 +128,9 @@ def test_an_override_is_blamed_for_what_it_has_set_and_the_file_for_the_rest(tmp
 @given(st.one_of(st.text(), st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(
-        st.sampled_from(["model", "data", "name", "mlp", "digits", "batch", "x\n", "shares"]), inner
+        st.sampled_from(
+            ["model", "data", "name", "mlp", "digits", "batch", "x\n", "shards_per_worker"]
+        ), inner
     ),
 ).map(yaml.safe_dump)))  # fmt: skip
 def test_any_text_is_a_job_or_refused_in_one_line(text):

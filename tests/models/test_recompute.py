@@ -22,7 +22,9 @@ def transformer(spec, **keys):
     if spec is not GptSpec:
         pytest.importorskip("transformers")
     torch.manual_seed(1)
-    model = models.build_language_model(spec(name=spec.__name__.lower(), **TINY, **keys), context=6)
+    model = models.build_language_model(
+        spec(name=spec.__name__.removesuffix("Spec").lower(), **TINY, **keys), context=6
+    )
     return model, torch.randint(256, (4, 6))
 
 

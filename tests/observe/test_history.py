@@ -20,11 +20,11 @@ EVENTS = [
     {"time_unix_s": 100.0, "event": "run-started", "workers": 2},
     {"time_unix_s": 101.25, "event": "worker-started", "rank": 1, "pid": 7},
     {"time_unix_s": 102.5, "event": "worker-exited", "rank": 1, "pid": 7, "status": -9,
-     "cause": KILLED, "error": "", "loss": True},
+     "cause": KILLED, "error": "", "unexpected": True},
     {"time_unix_s": 103.0, "event": "worker-exited", "rank": 0, "pid": 6, "status": 3,
-     "cause": "exited 3", "error": "", "loss": False},
+     "cause": "exited 3", "error": "", "unexpected": False},
     {"time_unix_s": 103.5, "event": "worker-exited", "rank": 1, "pid": 8, "status": 0,
-     "cause": "exited 0", "error": "", "loss": False},
+     "cause": "exited 0", "error": "", "unexpected": False},
     {"time_unix_s": 4000.0, "event": "something", "new": [1]},
 ]  # fmt: skip
 RECEIPT = {

@@ -23,7 +23,7 @@ def started(at, rank, pid=None):
 
 
 def exited(at, rank, cause, status, pid=None, **fields):
-    known = {"rank": rank, "pid": pid or 100 + rank, "loss": True, "error": "", **fields}
+    known = {"rank": rank, "pid": pid or 100 + rank, "unexpected": True, "error": "", **fields}
     return event(at, "worker-exited", cause=cause, status=status, **known)
 
 
@@ -31,9 +31,10 @@ def killed(at, rank, **fields):
     return exited(at, rank, "was killed by SIGKILL", -9, **fields)
 
 
-def generation(at, number, members, *, at_step, reached=0, restored=False):
+def generation(at, number, members, *, at_step, last_committed_step=0, from_checkpoint=False):
     fields = {"number": number, "members": members, "step": at_step}
-    return event(at, "generation", **fields, reached=reached, restored=restored)
+    fields |= {"last_committed_step": last_committed_step, "from_checkpoint": from_checkpoint}
+    return event(at, "generation-started", **fields)
 
 
 def run_of(workers, steps):
@@ -42,7 +43,7 @@ def run_of(workers, steps):
     return [
         event(0, "run-started", workers=workers),
         *(started(0.5, rank) for rank in ranks),
-        generation(1, 1, [*ranks], at_step=0, restored=True),
+        generation(1, 1, [*ranks], at_step=0, from_checkpoint=True),
     ], [step(1 + number, number) for number in range(1, steps + 1)]
 
 
@@ -70,10 +71,10 @@ def test_a_script_that_begins_anew_has_steps_of_its_own():
     events, _ = run_of(2, 0)
     went = [
         killed(6.1, 1),
-        exited(6.2, 0, "exited 3", 3, loss=False),
+        exited(6.2, 0, "exited 3", 3, unexpected=False),
         started(6.3, 0, pid=200),
     ]
-    release = generation(6.4, 2, [0, 1], at_step=0, restored=True)
+    release = generation(6.4, 2, [0, 1], at_step=0, from_checkpoint=True)
     [receipt] = RecoveryTracker(tells_steps=False).see([*events, *went, release], [])
     assert recovery_reports.text(receipt, LOGS).splitlines() == [
         "── receipt 1 ── rank 1 was killed by SIGKILL",
@@ -86,8 +87,8 @@ def test_a_script_that_begins_anew_has_steps_of_its_own():
 def test_a_blow_on_purpose_is_named_and_timed_from_there():
     [receipt] = reckon(
         [
-            event(6.0, "fault", kind="kill", rank=1, step=5),
-            event(1.5, "fault", kind="slow", rank=2, step=0),
+            event(6.0, "fault-injected", kind="kill", rank=1, step=5),
+            event(1.5, "fault-injected", kind="slow", rank=2, step=0),
             killed(6.1, 1),
             killed(6.1, 2),
             generation(6.4, 2, [0, 3], at_step=5),
@@ -109,13 +110,15 @@ RAISED = {"cause": "raised RuntimeError: Connection closed by peer", "status": 1
     "victims",
     [
         [exited(6.2, rank, **RAISED) for rank in (0, 2, 3)],
-        [killed(6.2, rank, loss=False) for rank in (0, 2, 3)],
+        [killed(6.2, rank, unexpected=False) for rank in (0, 2, 3)],
         [exited(6.2, rank, "was killed by SIGABRT", -6) for rank in (0, 2, 3)],
     ],
 )
 def test_of_a_crash_with_three_victims_only_the_culprit_is_named(victims):
     anew = [started(6.3, rank, pid=200 + rank) for rank in range(4)]
-    release = generation(6.5, 2, [0, 1, 2, 3], at_step=4, reached=5, restored=True)
+    release = generation(
+        6.5, 2, [0, 1, 2, 3], at_step=4, last_committed_step=5, from_checkpoint=True
+    )
     [receipt] = reckon([killed(6.1, 1), *victims, *anew, release], [step(6.7, 5, samples=20)])
     assert [cause.who for cause in receipt.causes] == ["rank 1"]
     assert (receipt.ended, receipt.halted) == ((0, 2, 3), ())
@@ -159,7 +162,9 @@ def test_a_lost_host_takes_its_workers_along_and_the_fork_server_its_agent():
             event(6.1, "fork-server-exited", pid=1, status=-9, cause="was killed by SIGKILL"),
             event(6.1, "agent-exited", pid=2, status=-9, cause="was killed by SIGKILL"),
             *(started(8, rank, pid=200 + rank) for rank in range(4)),
-            generation(8.5, 2, [0, 1, 2, 3], at_step=2, reached=0, restored=True),
+            generation(
+                8.5, 2, [0, 1, 2, 3], at_step=2, last_committed_step=0, from_checkpoint=True
+            ),
         ],
         [step(8.7, 3)],
     )
@@ -174,7 +179,9 @@ def test_a_lost_host_takes_its_workers_along_and_the_fork_server_its_agent():
 
 
 def test_a_refused_checkpoint_shows_in_the_step_from_which_all_went_on():
-    release = generation(6.5, 2, [0, 1, 2, 3], at_step=4, reached=5, restored=True)
+    release = generation(
+        6.5, 2, [0, 1, 2, 3], at_step=4, last_committed_step=5, from_checkpoint=True
+    )
     [receipt] = reckon([killed(6.1, 1), release], [step(6.7, 1)])
     assert (receipt.checkpoint, receipt.recomputed_steps) == (0, 5)
     assert "   from    the start" in recovery_reports.text(receipt, LOGS)
@@ -243,7 +250,7 @@ def test_a_run_that_fails_or_ends_closes_its_receipt():
     "events",
     [
         [generation(6.2, 2, [0, 1, 2, 3], at_step=5)],
-        [exited(6.1, 1, "exited 3", 3, loss=False)],
+        [exited(6.1, 1, "exited 3", 3, unexpected=False)],
         [event(6.1, "coordinator-exited", pid=1, status=0, cause="exited 0")],
         [
             exited(6.1, 1, "the loss must be a scalar", 1, error="JobError"),
@@ -299,7 +306,7 @@ def test_words_of_ours_are_not_said_twice_and_those_of_others_are_cut():
 def test_a_blow_that_is_told_of_after_the_loss_is_known_as_that_and_serves_once():
     entries = [
         event(6.1, "coordinator-exited", pid=1, status=-9, cause="was killed by SIGKILL"),
-        event(6.2, "fault", kind="coordinator", step=5),
+        event(6.2, "fault-injected", kind="coordinator", step=5),
         event(6.9, "coordinator-recovered", generation=1),
         event(7.1, "coordinator-exited", pid=2, status=-9, cause="was killed by SIGKILL"),
         event(7.9, "coordinator-recovered", generation=1),

@@ -10,10 +10,28 @@ from holdfast.observe.lines import EventLog
     ("events", "count"),
     [
         (["run-started"], 0),
-        (["run-started", "generation"], 0),
-        (["run-started", "generation", "worker-exited", "generation", "generation"], 2),
-        (["run-started", "generation", "generation", "run-started", "generation"], 0),
-        (["run-started", "generation", "generation", "run-started"], 0),
+        (["run-started", "generation-started"], 0),
+        (
+            [
+                "run-started",
+                "generation-started",
+                "worker-exited",
+                "generation-started",
+                "generation-started",
+            ],
+            2,
+        ),
+        (
+            [
+                "run-started",
+                "generation-started",
+                "generation-started",
+                "run-started",
+                "generation-started",
+            ],
+            0,
+        ),
+        (["run-started", "generation-started", "generation-started", "run-started"], 0),
     ],
 )
 def test_every_start_of_all_workers_but_the_first_of_a_life_counts(tmp_path, events, count):

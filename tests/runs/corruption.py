@@ -42,7 +42,7 @@ def try_one(folder, seed, whole):
     found = train(folder / "run", workers=workers, every=every, params=params)
     name, _, step = mark.read_text().partition(" ")
     events = [json.loads(line) for line in (folder / "run/events.jsonl").read_text().splitlines()]
-    lost = [e for e in events if e["event"] == "worker-exited" and e["loss"]]
+    lost = [e for e in events if e["event"] == "worker-exited" and e["unexpected"]]
     back = [e for e in events if e["event"] == "generation-started"][1:]
     told = f"{workers} workers, {name} after step {step}"
     if found.weights_sha256 != whole:
@@ -50,7 +50,7 @@ def try_one(folder, seed, whole):
     if not lost:
         return "", f"{told}, overwritten before it was read"
     told += f", found after step {back[0]['reached']}"
-    if back[0]["reached"] - int(step) > 300:
+    if back[0]["last_committed_step"] - int(step) > 300:
         return "found too late", told
     return "" if "has another" in lost[0]["cause"] else f"rank {lost[0]['rank']}: {lost[0]}", told
 

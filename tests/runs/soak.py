@@ -200,7 +200,7 @@ def soak(forks, folder, *, seed, steps, faults):
     began = time.monotonic()
     storm = Soak(folder / "disturbed", orders, seed, steps, faults)
     broken = storm.run(job, forks)
-    assert sum(storm.struck.values()) == faults
+    assert sum(storm.injected.values()) == faults
     assert broken["weights_sha256"] == whole["weights_sha256"]
     used = samples_of(folder / "disturbed")
     assert used == samples_of(folder / "undisturbed")
@@ -219,7 +219,7 @@ def soak(forks, folder, *, seed, steps, faults):
     return {
         "seed": seed,
         "steps": steps,
-        "struck": dict(storm.struck),
+        "struck": dict(storm.injected),
         "seconds": round(time.monotonic() - began, 1),
         "generations": sum(
             event["event"] == "generation-started"

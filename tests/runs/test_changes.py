@@ -29,7 +29,9 @@ def test_buffers_may_be_changed_after_a_step(train, tmp_path, every_steps):
     run, deaths = tmp_path / "run", [(5, 1, str(tmp_path / "mark"))]
     killed = train(run, **changing("annealing", params={"deaths": deaths}, **keys))
     assert killed["weights_sha256"] == alone["weights_sha256"]
-    assert len([e for e in events_of(run) if e["event"] == "worker-exited" and e["loss"]]) == 1
+    assert (
+        len([e for e in events_of(run) if e["event"] == "worker-exited" and e["unexpected"]]) == 1
+    )
     again = train(run, resume=True, **changing("annealing", params={"deaths": deaths}, **keys))
     assert again["weights_sha256"] == alone["weights_sha256"]
     (newest, *_) = manifest.committed(run / "checkpoints")
@@ -54,7 +56,9 @@ def test_state_survives_a_death_before_the_loop_of_a_resumed_run(train, tmp_path
     back_to(tmp_path / "run", 4)
     again = train(tmp_path / "run", resume=True, **changing("counting", **keys))
     assert again["weights_sha256"] == whole["weights_sha256"]
-    lost = [e for e in events_of(tmp_path / "run") if e["event"] == "worker-exited" and e["loss"]]
+    lost = [
+        e for e in events_of(tmp_path / "run") if e["event"] == "worker-exited" and e["unexpected"]
+    ]
     assert [each["rank"] for each in lost] == [1]
 
 
@@ -65,7 +69,9 @@ def test_modules_may_be_changed_after_a_step(train, tmp_path, what):
     run = tmp_path / "run"
     killed = train(run, **changing("in_callback", params=params))
     assert killed["weights_sha256"] == alone["weights_sha256"]
-    assert len([e for e in events_of(run) if e["event"] == "worker-exited" and e["loss"]]) == 1
+    assert (
+        len([e for e in events_of(run) if e["event"] == "worker-exited" and e["unexpected"]]) == 1
+    )
 
 
 @pytest.mark.parametrize("every_steps", [0, 3, 4])

@@ -99,7 +99,7 @@ def test_what_strikes_others_does_not_show_in_the_weights(
 ):
     result, storm = weather(f"{flag}:step=6")
     assert result["weights_sha256"] == undisturbed(KEYS["epochs"])
-    assert [struck.fault.kind for struck in storm.struck] == [flag]
+    assert [struck.fault.kind for struck in storm.injected] == [flag]
     assert len(named(tmp_path / "run", f"{ended}-exited")) == 1
     assert blamed(tmp_path / "run") == [(ended, flag)]
 
@@ -108,7 +108,7 @@ def test_what_strikes_others_does_not_show_in_the_weights(
 def test_a_full_disk_costs_a_checkpoint_and_no_step(weather, undisturbed, tmp_path):
     result, storm = weather("disk-full:step=6,rank=1")
     assert result["weights_sha256"] == undisturbed(KEYS["epochs"])
-    assert [struck.step for struck in storm.struck] == [8]
+    assert [struck.step for struck in storm.injected] == [8]
     (failed,) = named(tmp_path / "run", "checkpoint-failed")
     assert failed["step"] == 8
     assert "rank 1: [Errno 28] No space left on device" in failed["reason"]
@@ -120,7 +120,7 @@ def test_damage_shows_when_the_checkpoint_is_needed_and_is_passed_over(
     checkpoint = {"every_steps": 4, "keep": 9}
     result, storm = weather("corrupt-checkpoint:step=9", "agent:step=9", checkpoint=checkpoint)
     assert result["weights_sha256"] == undisturbed(KEYS["epochs"])
-    assert [struck.fault.kind for struck in storm.struck] == ["corrupt-checkpoint", "agent"]
+    assert [struck.fault.kind for struck in storm.injected] == ["corrupt-checkpoint", "agent"]
     refused = named(tmp_path / "run", "checkpoint-rejected")
     if refused:
         assert {event["rank"] for event in refused} == {0, 1}
@@ -143,7 +143,7 @@ def test_a_nan_strikes_the_very_step(weather, tmp_path):
 def test_wrong_bits_are_computed_again_elsewhere(weather, undisturbed, tmp_path, flag):
     result, storm = weather(f"{flag}:step=7,rank=1", non_finite="recompute")
     assert result["weights_sha256"] == undisturbed(KEYS["epochs"])
-    assert [struck.step for struck in storm.struck] == [7]
+    assert [struck.step for struck in storm.injected] == [7]
     assert [event["rank"] for event in named(tmp_path / "run", "worker-exited")] == [1]
 
 
@@ -169,7 +169,7 @@ def test_many_faults_strike_each_once_though_one_takes_the_agent(weather, undist
     result, storm = weather(*flags, restarts={"limit": 99})
     assert result["weights_sha256"] == undisturbed(KEYS["epochs"])
     assert storm.missed == []
-    assert sorted(struck.fault.kind for struck in storm.struck) == sorted(
+    assert sorted(struck.fault.kind for struck in storm.injected) == sorted(
         flag.partition(":")[0] for flag in flags
     )
 
@@ -182,17 +182,17 @@ def test_a_run_that_goes_on_is_struck_in_the_steps_that_are_left(weather, undist
     result, storm = weather(*flags, resume=True)
     assert result["weights_sha256"] == undisturbed(KEYS["epochs"])
     assert storm.missed == []
-    assert [struck.step for struck in storm.struck] == [s.fault.step for s in storm.struck]
+    assert [struck.step for struck in storm.injected] == [s.fault.step for s in storm.injected]
     drawn = planned_of(*flags).drawn(KEYS["workers"], range(4, STEPS))
-    assert [struck.fault for struck in storm.struck] == drawn
+    assert [struck.fault for struck in storm.injected] == drawn
 
 
 @pytest.mark.soak
 def test_what_is_due_does_not_wait_for_what_is_not(weather):
     later, soon = "exit:step=70,rank=1", "exit:after_s=0.05,rank=1"
     _, storm = weather(later, soon, epochs=12)
-    assert [struck.fault.step for struck in storm.struck] == [None, 70]
-    assert storm.struck[0].step < storm.struck[1].step == 70
+    assert [struck.fault.step for struck in storm.injected] == [None, 70]
+    assert storm.injected[0].step < storm.injected[1].step == 70
 
 
 def test_the_same_seed_is_the_same_storm(weather, undisturbed):
@@ -201,7 +201,7 @@ def test_the_same_seed_is_the_same_storm(weather, undisturbed):
         result, storm = weather(name=name, seed=5, num_random=4, restarts={"limit": 99})
         assert result["weights_sha256"] == undisturbed(KEYS["epochs"])
         assert storm.missed == []
-        found.append(sorted(str(struck.fault) for struck in storm.struck))
+        found.append(sorted(str(struck.fault) for struck in storm.injected))
     assert found[0] == found[1]
 
 
@@ -230,7 +230,7 @@ def test_what_cannot_strike_is_told_with_the_reason(weather, tmp_path, flag, rea
     result, storm = weather(flag)
     assert result["steps"] == STEPS
     assert [missed.reason for missed in storm.missed] == [reason]
-    assert storm.struck == []
+    assert storm.injected == []
     assert named(tmp_path / "run", "fault") == []
 
 
@@ -340,9 +340,9 @@ def test_a_job_is_run_in_a_storm_and_both_are_told_of(start, job, tmp_path, undi
     found = last_object(out)
     assert found["weights_sha256"] == undisturbed(5)
     assert found["missed"] == []
-    assert len(found["struck"]) == 3
+    assert len(found["injected"]) == 3
     assert {"kind": "kill", "rank": 1} in [
-        {key: fault[key] for key in ("kind", "rank") if key in fault} for fault in found["struck"]
+        {key: fault[key] for key in ("kind", "rank") if key in fault} for fault in found["injected"]
     ]
     assert load.load(str(tmp_path / "run" / "job.yaml")).epochs == 5
 
@@ -420,7 +420,7 @@ def test_a_storm_that_is_ended_leaves_no_order_behind(start, job, tmp_path):
         storm.send_signal(number)
         status, out, err = finish(storm)
         assert (status, err) == (130, "")
-        assert [fault["kind"] for fault in last_object(out)["struck"]] == ["slow"]
+        assert [fault["kind"] for fault in last_object(out)["injected"]] == ["slow"]
         assert [fault["reason"] for fault in last_object(out)["missed"]] == [
             "rank 0 wrote no checkpoint from then on"
         ]
@@ -463,7 +463,7 @@ def test_a_script_of_another_process_is_struck(start, tmp_path):
     flags = ["--fault", "kill:rank=1,after_s=0", "--json"]
     status, out, err = finish(start("chaos", "--run", run_dir, *flags))
     assert status == 0, err
-    assert last_object(out)["struck"] == [{"kind": "kill", "rank": 1, "after_s": 0.0}]
+    assert last_object(out)["injected"] == [{"kind": "kill", "rank": 1, "after_s": 0.0}]
     wait_until(lambda: len(named(run_dir, "generation")) == 2)
     end.touch()
     status, out, err = finish(running)

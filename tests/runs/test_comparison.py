@@ -17,7 +17,7 @@ pytestmark = pytest.mark.slow
 
 
 def lost(run_dir):
-    return [e for e in events_of(run_dir) if e["event"] == "worker-exited" and e["loss"]]
+    return [e for e in events_of(run_dir) if e["event"] == "worker-exited" and e["unexpected"]]
 
 
 # Gloo adds in an order of its own where there are more than two.
@@ -36,7 +36,7 @@ def test_an_altered_weight_is_found_before_a_checkpoint_and_undone(train, tmp_pa
     else:
         assert "one of which is wrong" in first["cause"]
     generations = [e for e in events_of(tmp_path / "run") if e["event"] == "generation-started"]
-    assert (generations[1]["restored"], generations[1]["step"]) == (True, 4)
+    assert (generations[1]["from_checkpoint"], generations[1]["step"]) == (True, 4)
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
@@ -49,7 +49,7 @@ def test_a_bit_that_flips_at_a_checkpoint_is_not_committed(train, tmp_path, when
     (first, *_) = lost(tmp_path / "run")
     assert "differs after step 8" in first["cause"]
     generations = [e for e in events_of(tmp_path / "run") if e["event"] == "generation-started"]
-    assert (generations[1]["restored"], generations[1]["step"]) == (True, 4)
+    assert (generations[1]["from_checkpoint"], generations[1]["step"]) == (True, 4)
 
 
 @pytest.mark.parametrize("dies", [0, 1])

@@ -120,7 +120,7 @@ def strike(train, whole, tmp_path):
 
 def assert_only_struck_workers_ended(run_dir, faults):
     """The survivors of a failure resume: weights alone would be the same if all had crashed."""
-    lost = [e for e in events_of(run_dir) if e["event"] == "worker-exited" and e["loss"]]
+    lost = [e for e in events_of(run_dir) if e["event"] == "worker-exited" and e["unexpected"]]
     fatal = [fault for fault in faults if fault["how"] != "nap"]
     struck = [fault["rank"] for fault in fatal if Path(fault["mark"]).exists()]
     assert sorted(event["rank"] for event in lost) == sorted(struck)

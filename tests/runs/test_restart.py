@@ -76,7 +76,7 @@ def test_a_damaged_checkpoint_is_passed_over_by_all(strike, tmp_path):
     damage = {
         "at": "holdfast.worker.step.tree:Stepper.begin_shard",
         "when": "before",
-        "how": "corrupt-checkpoint",
+        "how": "damage",
     }
     path = str(tmp_path / "run" / "checkpoints" / "step-00000030")
     events = strike(

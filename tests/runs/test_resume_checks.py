@@ -45,7 +45,7 @@ def test_a_checkpoint_copied_from_another_run_is_refused_by_the_key_that_differs
     assert train(run_dir=run, resume=True, **SAVING)["weights_sha256"] == whole
     (refused,) = named(run, "checkpoint-rejected")
     assert "is of a job with seed=1, not 0" in refused["reason"]
-    assert named(run, "generation")[-1]["reached"] == 0
+    assert named(run, "generation-started")[-1]["last_committed_step"] == 0
     assert (run / "checkpoints" / "step-00000008.rejected-1").is_dir()
 
 

@@ -13,4 +13,4 @@ def test_a_very_short_soak(forks, tmp_path):
 @pytest.mark.soak
 def test_a_short_soak(forks, tmp_path):
     found = soak(forks, tmp_path, seed=7, steps=250, faults=40)
-    assert len(found["struck"]) == 5
+    assert len(found["injected"]) == 5

@@ -46,7 +46,7 @@ def test_optimizers_schedulers_and_averages_survive_anything(train, tmp_path, op
         run_dir = tmp_path / policy
         keys = own("keeping", params={**params, "deaths": deaths}, on_failure=policy)
         assert same(train(run_dir, **keys))
-        lost = [e for e in events_of(run_dir) if e["event"] == "worker-exited" and e["loss"]]
+        lost = [e for e in events_of(run_dir) if e["event"] == "worker-exited" and e["unexpected"]]
         assert [event["rank"] for event in lost] == [0, 1], "others than those killed have ended"
 
 

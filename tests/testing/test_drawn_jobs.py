@@ -210,7 +210,7 @@ def test_two_outcomes_are_compared_in_words(reference, other, words):
 def test_an_outcome_is_read_from_an_answer_and_metrics():
     line = STEP | {"step": 1, "seconds": 0.1, "phases": {}}
     answer = {"status": "finished", "weights_sha256": "abc"}
-    exited = {"event": "worker-exited", "rank": 0, "loss": True}
+    exited = {"event": "worker-exited", "rank": 0, "unexpected": True}
     killed = exited | {"cause": "was killed by SIGKILL", "status": -9}
     read = CaseOutcome.of(
         answer,
@@ -218,7 +218,7 @@ def test_an_outcome_is_read_from_an_answer_and_metrics():
         [
             {"event": "run-started"},
             killed,
-            killed | {"rank": 1, "loss": False},
+            killed | {"rank": 1, "unexpected": False},
             killed | {"rank": 3},
             exited | {"cause": "raised KeyError", "status": 1, "rank": 2},
             exited | {"cause": "hung: it did nothing", "status": -9, "rank": 4},

@@ -21,7 +21,7 @@ from holdfast.testing.simulation import Simulation
 
 def replacing(world_size: int, **more: Any) -> RecoveryPolicy:
     return RecoveryPolicy(
-        world_size=world_size, min_workers=world_size, **{"failures": 10**6} | more
+        world_size=world_size, min_workers=world_size, **{"max_failures": 10**6} | more
     )
 
 
@@ -184,7 +184,7 @@ def test_a_host_that_is_cut_off_is_fenced_and_comes_back_as_another() -> None:
 
 
 def test_a_run_that_fails_again_and_again_ends_with_the_reason() -> None:
-    policy = replacing(2, failures=3)
+    policy = replacing(2, max_failures=3)
     simulation = Simulation(Cluster(hosts=1, capacity=2, num_steps=1000), policy, seed=0)
     for time in range(5, 30, 5):
         simulation.at(time, lambda: simulation.kill_worker(simulation.living_workers()[0]))

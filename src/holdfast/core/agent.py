@@ -58,7 +58,7 @@ class AgentStateMachine:
 
     Args:
         host: The agent's name.
-        room: How many workers it can run.
+        capacity: How many workers it can run.
         heartbeat_s: How often it reports, seconds.
         now: This process's monotonic clock, seconds, as in every `now` here.
 
@@ -66,9 +66,9 @@ class AgentStateMachine:
         generation, stage: As in `Status`.
     """
 
-    def __init__(self, host: str, room: int, heartbeat_s: float, now: float) -> None:
+    def __init__(self, host: str, capacity: int, heartbeat_s: float, now: float) -> None:
         self.generation, self.stage = 0, Stage.IDLE
-        self._host, self._capacity, self._heartbeat_s = host, room, heartbeat_s
+        self._host, self._capacity, self._heartbeat_s = host, capacity, heartbeat_s
         self._desired = DesiredState(generation=0, stage=Stage.IDLE)
         self._workers: dict[int, _Worker] = {}
         self._ending: set[int] = set()

@@ -49,7 +49,8 @@ class Fault(Spec):
     Attributes:
         kind: `kill` (SIGKILL), `stop` (SIGSTOP), `exit`, `raise`, `slow`, `nan` and `flip` (in a
             gradient), `corrupt-replica` and `disk-full` are injected into a worker;
-            `coordinator` and `agent` are killed; `corrupt-checkpoint` changes a byte of the newest checkpoint.
+            `coordinator` and `agent` are killed; `corrupt-checkpoint` changes a byte of the newest
+            checkpoint.
         rank: The worker.
         step: As soon as that many steps are committed.
         after_s: Or so many seconds after the run was seen to train.

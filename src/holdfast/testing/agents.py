@@ -69,7 +69,9 @@ class Agents:
     def start(self) -> None:
         """A host joins."""
         name = f"host-{next(self._names):04}"
-        machine = AgentStateMachine(name, self._cluster.room, self._heartbeat_s, self._timeline.now)
+        machine = AgentStateMachine(
+            name, self._cluster.capacity, self._heartbeat_s, self._timeline.now
+        )
         self._agents[name] = SimulatedAgent(name, machine, self._usual, self._timeline.now)
         self._timeline.after(self._chance.uniform(0, 0.01), self._tell, name, events.Tick())
 

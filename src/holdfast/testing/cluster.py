@@ -10,7 +10,7 @@ class Cluster:
     """What is simulated.
 
     Attributes:
-        hosts: How many, each with room for `room` workers.
+        hosts: How many, each with how many workers it can run: `capacity`.
         num_steps, step_s: Length of the run, and of a step in seconds.
         delay_s, loss, late: The network's, as in `testing.network.Link`.
         fork_s: What a new worker takes to stand ready.
@@ -20,7 +20,7 @@ class Cluster:
     """
 
     hosts: int
-    room: int
+    capacity: int
     num_steps: int
     step_s: float = 1.0
     delay_s: float = 0.002

@@ -46,7 +46,7 @@ def endure(*, hosts: int, seconds: float, bursts: int, seed: int) -> Endured:
     """
     cluster = Cluster(
         hosts=hosts,
-        room=1,
+        capacity=1,
         num_steps=UNBOUNDED,
         checkpoint_every=CHECKPOINT_EVERY,
         check_every=hosts,

@@ -54,11 +54,11 @@ class Scenario(_Part):
 
     about: str
     hosts: int
-    room: int
+    capacity: int
     steps: int
     world_size: int
     min_workers: int
-    failures: int = 10
+    max_failures: int = 10
     seed: int = 0
     faults: tuple[ScenarioFault, ...]
     ends: str = ""
@@ -76,11 +76,11 @@ def load(path: Path) -> Scenario:
 
 def play(scenario: Scenario) -> Simulation:
     """Let it happen, to the end of the run."""
-    cluster = Cluster(hosts=scenario.hosts, room=scenario.room, num_steps=scenario.steps)
+    cluster = Cluster(hosts=scenario.hosts, capacity=scenario.capacity, num_steps=scenario.steps)
     policy = RecoveryPolicy(
         world_size=scenario.world_size,
         min_workers=scenario.min_workers,
-        max_failures=scenario.failures,
+        max_failures=scenario.max_failures,
     )
     simulation = Simulation(cluster, policy, scenario.seed)
     for fault in scenario.faults:
