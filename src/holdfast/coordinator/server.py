@@ -211,4 +211,5 @@ class Server:
             reason=run.reason,
             root_cause=run.root_cause,
             result=None if run.result is None else dict(run.result),
+            waiting_for=run.waiting_for(),
         )

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 from holdfast.core.actions import (
     AppendToJournal,
@@ -47,6 +47,9 @@ from holdfast.core.protocol import (
 )
 from holdfast.core.restart_budget import RestartBudget
 from holdfast.core.resume_point import choose_resume_point
+
+NAMED_HOSTS: Final = 3
+"""The most hosts that `waiting_for` names."""
 
 
 class CoordinatorStateMachine:
@@ -127,6 +130,23 @@ class CoordinatorStateMachine:
         save_at = self._checkpoints.next_deadline() if self.stage == Stage.RUN else None
         waits = (self.heartbeats.next_deadline(), self._grow_at, self._join_deadline, save_at)
         return min((wait for wait in waits if wait is not None), default=None)
+
+    def waiting_for(self) -> str:
+        """What has to happen before the run can make progress, in words; empty if nothing has."""
+        if self.stage == Stage.END:
+            return ""
+        if self._waiting:
+            verb = {Stage.IDLE: "report", Stage.HALT: "be ready", Stage.RUN: "resume"}[self.stage]
+            first = list(self._waiting)[:NAMED_HOSTS]
+            named = [f"{_ranks(self._member_hosts[host])} on {host}" for host in first]
+            more = len(self._waiting) - len(first)
+            others = [f"{more} more hosts"] if more else []
+            return f"{' and '.join([*named, *others])} to {verb}"
+        wanted, joined = self.policy.min_workers, len(self.members)
+        if joined < wanted:
+            missing = wanted - joined
+            return f"{missing} more worker{'s'[: missing > 1]} ({joined} of {wanted} joined)"
+        return ""
 
     def check_invariants(self) -> None:
         """Raises: AssertionError: This machine is in a state that it must never be in."""
@@ -373,6 +393,10 @@ class CoordinatorStateMachine:
 def _is_state_untrusted(status: Status) -> bool:
     """Whether a worker has failed in a way that leaves no worker's state to be trusted."""
     return any(failure.state_untrusted for failure in status.failed.values())
+
+
+def _ranks(ranks: Sequence[int]) -> str:
+    return f"rank{'s'[: len(ranks) > 1]} {', '.join(map(str, ranks))}"
 
 
 def _by_host(members: Mapping[int, str]) -> dict[str, tuple[int, ...]]:

@@ -57,12 +57,14 @@ class RunRequestMessage(Message):
 
 
 class RunStateMessage(Message):
-    """How a run is; see `core.coordinator.Run`."""
+    """The state of a run; see `core.coordinator.CoordinatorStateMachine`."""
 
     stage: Stage
     reason: str
     root_cause: tuple[int, Failure] | None
     result: dict[str, Any] | None
+    waiting_for: str = ""
+    """What has to happen before the run can make progress, in words; empty if nothing has."""
 
 
 class Service:
