@@ -80,7 +80,7 @@ def test_what_strikes_a_worker_does_not_show_in_the_weights(weather, undisturbed
     result, storm = weather(f"{flag}:step=5,rank=1{lasting}")
     assert result["weights_sha256"] == undisturbed(KEYS["epochs"])
     assert storm.missed == []
-    (fault,) = named(tmp_path / "run", "fault")
+    (fault,) = named(tmp_path / "run", "fault-injected")
     assert (fault["kind"], fault["rank"]) == (flag, 1)
     ended = [event["rank"] for event in named(tmp_path / "run", "worker-exited")]
     assert ended == ([] if flag == "slow" else [1])
@@ -90,7 +90,7 @@ def test_what_strikes_a_worker_does_not_show_in_the_weights(weather, undisturbed
     else:
         assert fault["step"] >= 5
         names = [event["event"] for event in events_of(tmp_path / "run")]
-        assert names.index("fault") < names.index("worker-exited")  # which it explains
+        assert names.index("fault-injected") < names.index("worker-exited")  # which it explains
 
 
 @pytest.mark.parametrize(("flag", "ended"), [("coordinator", "coordinator"), ("agent", "agent")])
@@ -133,7 +133,7 @@ def test_damage_shows_when_the_checkpoint_is_needed_and_is_passed_over(
 def test_a_nan_strikes_the_very_step(weather, tmp_path):
     with pytest.raises(NonFiniteError):
         weather("nan:step=7,rank=1")
-    (fault,) = named(tmp_path / "run", "fault")
+    (fault,) = named(tmp_path / "run", "fault-injected")
     assert (fault["kind"], fault["rank"], fault["step"]) == ("nan", 1, 7)
     assert metrics_of(tmp_path / "run")[-1]["step"] == 7
 
@@ -158,7 +158,7 @@ def test_a_step_with_a_nan_can_be_left_out(weather, tmp_path):
 def test_a_flipped_bit_counts_as_not_finite(weather, tmp_path):
     with pytest.raises(NonFiniteError):
         weather("flip:step=7,rank=0")
-    (fault,) = named(tmp_path / "run", "fault")
+    (fault,) = named(tmp_path / "run", "fault-injected")
     assert (fault["kind"], fault["step"]) == ("flip", 7)
 
 
@@ -231,7 +231,7 @@ def test_what_cannot_strike_is_told_with_the_reason(weather, tmp_path, flag, rea
     assert result["steps"] == STEPS
     assert [missed.reason for missed in storm.missed] == [reason]
     assert storm.injected == []
-    assert named(tmp_path / "run", "fault") == []
+    assert named(tmp_path / "run", "fault-injected") == []
 
 
 @pytest.mark.soak
@@ -247,7 +247,7 @@ def test_one_that_waits_for_another_says_so(weather):
 def test_a_full_disk_at_the_end_is_the_error_of_the_run(weather, tmp_path):
     with pytest.raises(CheckpointError, match="the checkpoint of step 30 could not be written"):
         weather("disk-full:step=29,rank=0")
-    assert len(named(tmp_path / "run", "fault")) == 1
+    assert len(named(tmp_path / "run", "fault-injected")) == 1
 
 
 @pytest.mark.soak
@@ -394,7 +394,7 @@ def test_a_run_of_another_process_is_struck(start, job, tmp_path, undisturbed):
     status, out, err = finish(start("chaos", "--run", run_dir, *flags, "--json"))
     assert status == 0, err
     assert last_object(out)["missed"] == []
-    assert sorted(fault["kind"] for fault in named(run_dir, "fault")) == [
+    assert sorted(fault["kind"] for fault in named(run_dir, "fault-injected")) == [
         "coordinator", "kill", "raise",
     ]  # fmt: skip
     status, out, err = finish(training)
@@ -408,11 +408,11 @@ def test_a_storm_that_is_ended_leaves_no_order_behind(start, job, tmp_path):
     training = under_way(start, job, run_dir, epochs=500)
 
     def blow(*flags):
-        before = len(named(run_dir, "fault"))
+        before = len(named(run_dir, "fault-injected"))
         storm = start(
             "chaos", "--run", run_dir, *flags, "--fault", "slow:after_s=0,seconds=0", "--json"
         )
-        wait_until(lambda: len(named(run_dir, "fault")) > before)
+        wait_until(lambda: len(named(run_dir, "fault-injected")) > before)
         return storm
 
     for number in STOP_SIGNALS:
@@ -456,7 +456,7 @@ def test_a_script_of_another_process_is_struck(start, tmp_path):
     script.write_text(WAITS)
     running = start("run", "--workers", "2", "--run", run_dir, "--json", script, end)
     events = run_dir / "events.jsonl"
-    wait_until(lambda: events.exists() and named(run_dir, "generation") != [])
+    wait_until(lambda: events.exists() and named(run_dir, "generation-started") != [])
     status, _, err = finish(start("chaos", "--run", run_dir, "--fault", "nan:after_s=0"))
     assert status == 2
     assert "a script is struck by agent, coordinator, kill, stop, each with after_s" in err
@@ -464,7 +464,7 @@ def test_a_script_of_another_process_is_struck(start, tmp_path):
     status, out, err = finish(start("chaos", "--run", run_dir, *flags))
     assert status == 0, err
     assert last_object(out)["injected"] == [{"kind": "kill", "rank": 1, "after_s": 0.0}]
-    wait_until(lambda: len(named(run_dir, "generation")) == 2)
+    wait_until(lambda: len(named(run_dir, "generation-started")) == 2)
     end.touch()
     status, out, err = finish(running)
     assert status == 0, err
@@ -476,7 +476,7 @@ def test_one_storm_at_a_time_strikes_a_run(start, job, tmp_path):
     run_dir = tmp_path / "run"
     under_way(start, job, run_dir, epochs=500)
     first = start("chaos", "--run", run_dir, "--fault", "kill:step=1", "--fault", "exit:step=2999")
-    wait_until(lambda: named(run_dir, "fault") != [])
+    wait_until(lambda: named(run_dir, "fault-injected") != [])
     status, _, err = finish(start("chaos", "--run", run_dir, "--fault", "kill"))
     assert (status, err) == (2, "holdfast: another storm strikes this run; wait for its end\n")
     assert first.poll() is None
@@ -487,7 +487,7 @@ def test_the_end_of_the_run_is_that_of_the_storm_however_it_comes(start, job, tm
     run_dir = tmp_path / "run"
     training = under_way(start, job, run_dir, epochs=500)
     storm = start("chaos", "--run", run_dir, "--fault", "kill:step=1", "--fault", "exit:step=2999")
-    wait_until(lambda: named(run_dir, "fault") != [])
+    wait_until(lambda: named(run_dir, "fault-injected") != [])
     training.kill()
     status, _, err = finish(storm)
     assert status == 1

@@ -72,7 +72,7 @@ def test_a_job_of_ours_passes_in_other_worlds(tmp_path):
     assert abs(shares[0] - shares[1]) > 1
     assert (fault["fault"], fault["world"]) == ("kill", None)
     assert "3 workers: the same weights as the undisturbed run\n" in done.stderr
-    assert f"2 workers, shares {shares}: the same weights" in done.stderr
+    assert f"2 workers, shards_per_worker {shares}: the same weights" in done.stderr
 
 
 @pytest.mark.soak
@@ -216,7 +216,7 @@ def test_a_signal_between_two_trials_ends_a_drill_too(tmp_path, forks):
             ["--faults", "kill,nan", "non_finite=skip"],
             (
                 "nan would change the weights with sync=tree, numerics=exact and non_finite=skip; "
-                "try kill, stop, exit, raise, slow, corrupt, coordinator, agent, disk-full, "
+                "try kill, stop, exit, raise, slow, corrupt-replica, coordinator, agent, disk-full, "
                 "corrupt-checkpoint"
             ),
         ),

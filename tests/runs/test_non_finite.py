@@ -222,7 +222,9 @@ def test_a_death_in_a_recheck_changes_nothing(strike, at, when, rank):
 def test_a_sum_that_goes_wrong_once_is_done_again(strike, tmp_path, rank):
     barrier = {"at": "holdfast.transport.shared_memory:SharedMemoryGroup.barrier", "when": "before"}
     strike({**barrier, "how": "wrong sum", "rank": rank, "step": 6}, workers=2)
-    assert [event["event"] for event in events_of(tmp_path / "run")].count("generation") == 1
+    assert [event["event"] for event in events_of(tmp_path / "run")].count(
+        "generation-started"
+    ) == 1
 
 
 def test_who_is_to_blame_leaves_whatever_the_task_holds_and_catches(train, tmp_path):

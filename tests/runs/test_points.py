@@ -28,16 +28,26 @@ POINT = ("who", "at", "when", "which")
 
 START = [
     ("coordinator", "holdfast.coordinator.journal:Journal.__init__", "after", 1),
-    ("coordinator", "holdfast.coordinator.server:Server._tell", "before", "Reported("),
-    ("coordinator", "holdfast.coordinator.journal:Journal.append", "after", "Opened("),
+    ("coordinator", "holdfast.coordinator.server:Server._tell", "before", "StatusReceived("),
+    ("coordinator", "holdfast.coordinator.journal:Journal.append", "after", "GenerationOpened("),
     ("coordinator", "holdfast.coordinator.server:Server._send", "after", "<Stage.RUN"),
     ("agent", "holdfast.launch.fork_client:ForkClient.await_ready", "before", 1),
     ("agent", "holdfast.launch.fork_client:ForkClient.fork", "after", 1),
     ("agent", "holdfast.agent.agent:Agent._resume_workers", "after", 1),
 ]
 RECOVERY = [
-    ("coordinator", "holdfast.coordinator.journal:Journal.append", "before", "Opened(generation=2"),
-    ("coordinator", "holdfast.coordinator.journal:Journal.append", "after", "Opened(generation=2"),
+    (
+        "coordinator",
+        "holdfast.coordinator.journal:Journal.append",
+        "before",
+        "GenerationOpened(generation=2",
+    ),
+    (
+        "coordinator",
+        "holdfast.coordinator.journal:Journal.append",
+        "after",
+        "GenerationOpened(generation=2",
+    ),
     ("coordinator", "shutil:rmtree", "after", ".tmp"),
     ("coordinator", "holdfast.coordinator.server:Server._send", "after", "2, stage=<Stage.RUN"),
     ("agent", "holdfast.agent.agent:Agent._on_worker_exit", "before", 1),
@@ -51,22 +61,22 @@ COMMIT = [
     ("pathlib:Path.rename", "before", ".tmp"),
     ("pathlib:Path.rename", "after", ".tmp"),
     ("pathlib:Path.rename", "after", ".0.tmp"),
-    ("holdfast.coordinator.server:Server._send", "before", "checkpoint_result=Verdict("),
+    ("holdfast.coordinator.server:Server._send", "before", "checkpoint_result=CheckpointResult("),
 ]
 PARTS = [
-    ("holdfast.agent.agent:Agent._on_worker", "before", "Wrote("),
+    ("holdfast.agent.agent:Agent._on_worker", "before", "PartWrittenMessage("),
     ("holdfast.wire.link:CoordinatorLink.say", "after", "Part(number="),
-    ("holdfast.agent.agent:Agent._send_all", "before", "CheckpointDone("),
+    ("holdfast.agent.agent:Agent._send_all", "before", "CheckpointResultMessage("),
 ]
 END = [
-    ("coordinator", "holdfast.coordinator.journal:Journal.append", "before", "Ended("),
-    ("coordinator", "holdfast.coordinator.journal:Journal.append", "after", "Ended("),
-    ("agent", "holdfast.agent.agent:Agent._on_worker", "before", "Finished("),
+    ("coordinator", "holdfast.coordinator.journal:Journal.append", "before", "RunEnded("),
+    ("coordinator", "holdfast.coordinator.journal:Journal.append", "after", "RunEnded("),
+    ("agent", "holdfast.agent.agent:Agent._on_worker", "before", "FinishedMessage("),
     ("agent", "holdfast.wire.link:CoordinatorLink.say", "before", "finished=frozenset({0, 1})"),
 ]
 OVER = [
     ("coordinator", "holdfast.coordinator.server:Server._tell", "before", "Disconnected("),
-    ("agent", "holdfast.agent.agent:Agent._send_all", "before", "Leave("),
+    ("agent", "holdfast.agent.agent:Agent._send_all", "before", "ShutdownMessage("),
 ]
 
 

@@ -176,7 +176,7 @@ def test_a_worker_that_runs_out_of_memory_fails_the_run(struck):
 @pytest.mark.parametrize("how", sampled(["raise", "kill", "stop"], 1))
 @pytest.mark.parametrize("keys", [{"sync": "ddp"}, {"on_failure": "restart"}])
 def test_in_a_crash_that_ends_everybody_only_the_culprit_is_named(struck, how, keys):
-    of = "ddp:DdpStepper" if "sync" in keys else "step:Stepper"
+    of = "step.ddp:DdpStepper" if "sync" in keys else "step.tree:Stepper"
     receipt, said = struck({"at": f"holdfast.worker.{of}.begin_shard", "how": how}, **keys)
     assert [who for who, _ in causes(receipt)] == ["rank 1"]
     assert (receipt["ended"], receipt["halted"]) == (OTHERS, [])

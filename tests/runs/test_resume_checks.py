@@ -93,7 +93,9 @@ def test_a_resume_on_unlike_software_is_refused_where_the_job_says_so(train, tmp
     back_to(run, 4)
     stored = manifest.read(newest(run)).numerics
     rewrite(newest(run), numerics={**stored, "processor": "i386"})
-    with pytest.raises(JobError, match=r"step 4 was made on other .*: processor i386 → .*unlike"):
+    with pytest.raises(
+        JobError, match=r"step 4 was made on other .*: processor i386 → .*on_numerics_change"
+    ):
         train(run_dir=run, resume=True, workers=2, on_numerics_change="refuse", **SAVING)
     assert manifest.step_of(newest(run)) == 4
     assert train(run_dir=run, resume=True, **SAVING)["status"] == "finished"

@@ -110,7 +110,7 @@ def test_a_stop_ends_the_step_saves_and_can_be_resumed(train, tmp_path):
     assert result["status"] == "stopped"
     assert result["steps"] > 5
     saved = events_of(tmp_path / "run")
-    assert {"checkpoint", "stop-requested"} <= {event["event"] for event in saved}
+    assert {"checkpoint-committed", "stop-requested"} <= {event["event"] for event in saved}
 
     again = Controls(stop=True)
     second = train(run_dir=tmp_path / "run", resume=True, controls=again, **own("eternal"))
@@ -197,7 +197,7 @@ def test_a_damaged_checkpoint_is_passed_over_by_all_and_the_run_ends_the_same(tr
         path.write_bytes(data)
     resumed = train(run_dir=tmp_path / "run", resume=True, **keys)
     assert resumed["weights_sha256"] == whole
-    refused = [e["directory"] for e in events_of(tmp_path / "run") if "refused" in e["event"]]
+    refused = [e["directory"] for e in events_of(tmp_path / "run") if "rejected" in e["event"]]
     assert {path.rpartition("-")[2] for path in refused} == {"00000012", "00000008"}
     assert (root / "step-00000012.rejected-1").is_dir()
     assert (root / "step-00000012" / "manifest.json").exists()

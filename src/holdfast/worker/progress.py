@@ -129,13 +129,13 @@ class Progress:
             JobError: `state` holds what JSON cannot.
         """
         check_plain(self.committed_state)
-        bests = {"best": dict(self.best), "best_then": dict(self.previous_best)}
+        bests = {"best": dict(self.best), "previous_best": dict(self.previous_best)}
         return asdict(self) | bests | {"state": self.committed_state}
 
     @classmethod
     def from_donor(cls, plain: dict[str, Any]) -> Self:
         """What `plain` gave, as it is for a worker that begins there."""
-        bests = {name: Best(**plain[name]) for name in ("best", "best_then")}
+        bests = {name: Best(**plain[name]) for name in ("best", "previous_best")}
         found = cls(**(plain | bests))
         found.state = copy.deepcopy(found.committed_state)
         found.calls = 0 if found.followup_pending else found.followup_calls

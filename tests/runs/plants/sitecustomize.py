@@ -92,7 +92,7 @@ def scheduler():
     """What the session is to keep is not part of the state."""
     from holdfast.worker.session import Session
 
-    patch(Session, "keep", lambda _: lambda self, name, kept: kept)
+    patch(Session, "register", lambda _: lambda self, name, registered: registered)
 
 
 if "holdfast.launch.fork_server" in sys.orig_argv:
