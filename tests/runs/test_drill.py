@@ -216,8 +216,8 @@ def test_a_signal_between_two_trials_ends_a_drill_too(tmp_path, forks):
             ["--faults", "kill,nan", "non_finite=skip"],
             (
                 "nan would change the weights with sync=tree, numerics=exact and non_finite=skip; "
-                "try kill, stop, exit, raise, slow, corrupt-replica, coordinator, agent, disk-full, "
-                "corrupt-checkpoint"
+                "try kill, stop, exit, raise, slow, corrupt-replica, coordinator, agent, "
+                "disk-full, corrupt-checkpoint"
             ),
         ),
         (
