@@ -4,6 +4,7 @@ import pytest
 
 from holdfast.arena.fault_requests import FaultRequests, InProcessFault
 from holdfast.arena.memory import Arena, Phase, Word
+from holdfast.arena.worker_status import WorkerStatus
 
 
 @pytest.fixture
@@ -15,7 +16,7 @@ def arena():
 
 def test_injections_of_all_kinds_and_phases_have_words_of_their_own(arena):
     for phase in Phase:
-        arena.enter(1, phase)
+        WorkerStatus(arena, 1).enter(phase)
     ordered = FaultRequests(arena, 1)
     for injection in InProcessFault:
         ordered.request(injection, step=7, seconds=injection + 0.5)

@@ -7,8 +7,11 @@ from pathlib import Path
 import pytest
 
 from holdfast.arena.memory import Arena, Word
+from holdfast.arena.worker_status import WorkerStatus
+from holdfast.collectives.exact import ReduceTag
 from holdfast.errors import Aborted, HoldfastError, JobError
-from holdfast.transport.shared_memory import BarrierTag, SharedMemoryGroup
+from holdfast.transport.shared_memory import SharedMemoryGroup
+from holdfast.worker.barriers import WorkerTag, describe
 
 
 @pytest.fixture
@@ -24,7 +27,7 @@ def in_threads(arena, act):
 
     def run(rank):
         try:
-            found[rank] = act(SharedMemoryGroup(arena, rank, timeout_s=20))
+            found[rank] = act(SharedMemoryGroup(arena, rank, 20, describe))
         except HoldfastError as error:
             found[rank] = error
 
@@ -39,7 +42,7 @@ def in_threads(arena, act):
 def test_a_barrier_gives_everyone_what_everyone_brought(arena):
     def act(group):
         return [
-            group.barrier(BarrierTag.PARTIALS, step, 100 * step + group.rank) for step in range(200)
+            group.barrier(ReduceTag.PARTIALS, step, 100 * step + group.rank) for step in range(200)
         ]
 
     expected = [tuple(100 * step + rank for rank in range(3)) for step in range(200)]
@@ -48,7 +51,7 @@ def test_a_barrier_gives_everyone_what_everyone_brought(arena):
 
 def test_workers_that_come_for_different_things_are_told_so(arena):
     def act(group):
-        group.barrier(BarrierTag.END if group.rank == 1 else BarrierTag.PARTIALS, 7)
+        group.barrier(WorkerTag.END if group.rank == 1 else ReduceTag.PARTIALS, 7)
 
     for error in in_threads(arena, act):
         assert isinstance(error, JobError)
@@ -65,7 +68,7 @@ def test_the_abort_word_ends_a_barrier_that_nobody_would_complete(arena):
             arena.announce(1)
             return None
         waiting.set()
-        return group.barrier(BarrierTag.PARTIALS, 0)
+        return group.barrier(ReduceTag.PARTIALS, 0)
 
     first, second, _ = in_threads(arena, act)
     assert isinstance(first, Aborted)
@@ -74,7 +77,7 @@ def test_the_abort_word_ends_a_barrier_that_nobody_would_complete(arena):
 
 def test_a_wait_has_a_deadline_and_says_for_whom_it_waited(arena):
     with pytest.raises(HoldfastError, match=r"rank 0 waited 0 s for rank 1, .* 'starting'"):
-        SharedMemoryGroup(arena, 0, timeout_s=0.01).barrier(BarrierTag.PARTIALS, 0)
+        SharedMemoryGroup(arena, 0, 0.01, describe).barrier(ReduceTag.PARTIALS, 0)
 
 
 def test_other_processes_see_the_same_words_and_sections(arena):
@@ -83,12 +86,12 @@ def test_other_processes_see_the_same_words_and_sections(arena):
     if pid == 0:
         other = Arena(arena.fd)
         other[1, Word.COMMITTED] = 42
-        other.publish_loss(1, 0.5)
+        WorkerStatus(other, 1).loss = 0.5
         other.map_sections(1 << 20)[100] = 7
         os._exit(0)
     os.waitpid(pid, 0)
     assert arena[1, Word.COMMITTED] == 42
-    assert arena.loss(1) == 0.5
+    assert WorkerStatus(arena, 1).loss == 0.5
     assert sections[100] == 7
 
 

@@ -10,6 +10,7 @@ import pytest
 from rich.console import Console
 
 from holdfast.arena.memory import Arena, Phase, Word
+from holdfast.arena.worker_status import WorkerStatus
 from holdfast.observe.run_dir import worker_log
 from holdfast.observe.tee import Tee
 from holdfast.observe.terminal import PLAIN_INTERVAL_S, Pace, RunView
@@ -25,7 +26,7 @@ def commit(arena, step, *, of=100, loss=0.5, rank=0):
     arena[rank, Word.TOTAL_STEPS], arena[rank, Word.EPOCHS] = of, 4
     arena[rank, Word.COMMITTED], arena[rank, Word.EPOCH] = step, step * 4 // of
     arena[rank, Word.SAMPLES] = 64 * step
-    arena.publish_loss(rank, loss)
+    WorkerStatus(arena, rank).loss = loss
 
 
 class Watched:
@@ -62,7 +63,7 @@ def test_progress_continues_where_rank_0_is_lost_and_the_world_has_shrunk(arena,
     for rank in (0, 1):
         arena.enter_generation(rank, 1)
         commit(arena, 20, rank=rank)
-    arena.enter(0, Phase.EVALUATE)
+    WorkerStatus(arena, 0).enter(Phase.EVALUATE)
     seen.watch(arena, PLAIN_INTERVAL_S)
     arena.enter_generation(1, 2)
     commit(arena, 60, loss=0.25, rank=1)
@@ -88,7 +89,7 @@ def test_a_pipe_is_told_of_an_evaluation_once_though_no_step_goes_by(arena, tmp_
     seen = Watched(tmp_path, terminal=False)
     commit(arena, 25)
     seen.watch(arena, PLAIN_INTERVAL_S)
-    arena.enter(1, Phase.EVALUATE)
+    WorkerStatus(arena, 1).enter(Phase.EVALUATE)
     for _ in range(3):
         seen.watch(arena, PLAIN_INTERVAL_S)
     assert seen.text.getvalue().splitlines() == [
@@ -105,7 +106,7 @@ def test_a_terminal_shows_the_same_facts_beside_a_bar_and_lines_of_workers_above
         commit(arena, step)
         seen.watch(arena, 0.5)
     worker_log(tmp_path, 1).write_text("\x1b[31mred\x1b[0m [bold]and plain\nlast")
-    arena.enter(0, Phase.CHECKPOINT)
+    WorkerStatus(arena, 0).enter(Phase.CHECKPOINT)
     seen.watch(arena, 0.5)
     seen.view.close()
     shown = seen.text.getvalue()

@@ -13,7 +13,7 @@ from sample_tasks import Points, adamw
 from torch import nn
 
 from faults import is_first, wrap
-from holdfast.transport.shared_memory import BarrierTag
+from holdfast.collectives.exact import ReduceTag
 
 PAUSES_S = {"sleep": 600, "nap": 3}
 SIGNALS = {
@@ -124,7 +124,7 @@ def arm(session, fault):
 
     def strike(arguments):
         member = session._member
-        if fault["how"] == "wrong sum" and arguments[1] is not BarrierTag.ROOT:
+        if fault["how"] == "wrong sum" and arguments[1] is not ReduceTag.REDUCED:
             return
         done = member.progress.step
         here = done == fault["step"] if "step" in fault else 0 < done <= fault["until"]
@@ -133,7 +133,7 @@ def arm(session, fault):
             calls[done] > fault.get("which", 0)
             and member.group.rank == fault["rank"]
             and here
-            and member.group.arena.newest_generation >= fault.get("generation", 1)
+            and member._arena.newest_generation >= fault.get("generation", 1)
             and ("mark" not in fault or is_first(fault["mark"]))
         ):
             if fault["how"] == "poison":

@@ -257,7 +257,7 @@ def wrong_bits(session):
 
     def flip(arguments):
         nonlocal count
-        if member.group.rank != params["rank"] or member.group.arena.newest_generation > 1:
+        if member.group.rank != params["rank"] or member._arena.newest_generation > 1:
             return
         count += 1
         if (count + params.get("phase", 0)) % 10 == 0:

@@ -9,15 +9,24 @@ import torch
 from holdfast.arena.fault_requests import FaultRequests, InProcessFault
 from holdfast.arena.memory import Arena, Word
 from holdfast.arena.replica import Replica, Trained, replica_layout
-from holdfast.transport.shared_memory import SharedMemoryGroup
-from holdfast.worker import failpoints
+from holdfast.arena.worker_status import WorkerStatus
+from holdfast.worker.failpoints import Failpoints, flip
 
 
 @pytest.fixture
-def group():
-    arena = Arena.create(2)
-    yield SharedMemoryGroup(arena, 1, timeout_s=1)
-    arena.close()
+def arena():
+    made = Arena.create(2)
+    yield made
+    made.close()
+
+
+def failpoints_of(arena, rank):
+    return Failpoints(FaultRequests(arena, rank), WorkerStatus(arena, rank))
+
+
+@pytest.fixture
+def failpoints(arena):
+    return failpoints_of(arena, 1)
 
 
 @pytest.fixture
@@ -28,8 +37,8 @@ def replica():
     return Replica(trained, layout, torch.zeros(layout.size_bytes, dtype=torch.uint8))
 
 
-def ordered(group, kind, step=0, seconds=0.0):
-    found = FaultRequests(group.arena, group.rank)
+def ordered(arena, kind, step=0, seconds=0.0):
+    found = FaultRequests(arena, 1)
     found.request(kind, step=step, seconds=seconds)
     return found
 
@@ -40,40 +49,40 @@ def parameter(gradient):
     return found
 
 
-def test_an_order_is_obeyed_once_and_from_its_step_on(group, replica):
-    injections = ordered(group, InProcessFault.RAISE, step=3)
-    failpoints.at_step(group, replica)
-    group.arena[1, Word.COMMITTED] = 4
+def test_an_order_is_obeyed_once_and_from_its_step_on(arena, failpoints, replica):
+    injections = ordered(arena, InProcessFault.RAISE, step=3)
+    failpoints.at_step(replica)
+    arena[1, Word.COMMITTED] = 4
     with pytest.raises(RuntimeError, match="a fault that was asked for"):
-        failpoints.at_step(group, replica)
-    failpoints.at_step(group, replica)
+        failpoints.at_step(replica)
+    failpoints.at_step(replica)
     assert injections.acknowledged(InProcessFault.RAISE) == (1, 4)
     assert injections.request(InProcessFault.RAISE, step=5, seconds=0) == 2
-    failpoints.at_step(group, replica)
+    failpoints.at_step(replica)
     assert injections.is_pending(InProcessFault.RAISE)
 
 
-def test_an_order_is_for_one_worker_and_one_kind(group, replica):
-    injections = ordered(group, InProcessFault.RAISE)
-    failpoints.at_step(SharedMemoryGroup(group.arena, 0, timeout_s=1), replica)
-    failpoints.at_part(group)
+def test_an_order_is_for_one_worker_and_one_kind(arena, failpoints, replica):
+    injections = ordered(arena, InProcessFault.RAISE)
+    failpoints_of(arena, 0).at_step(replica)
+    failpoints.at_part()
     assert injections.is_pending(InProcessFault.RAISE)
 
 
-def test_an_order_that_is_withdrawn_is_not_obeyed(group, replica):
-    injections = ordered(group, InProcessFault.EXIT)
+def test_an_order_that_is_withdrawn_is_not_obeyed(arena, failpoints, replica):
+    injections = ordered(arena, InProcessFault.EXIT)
     injections.withdraw(InProcessFault.EXIT)
-    failpoints.at_step(group, replica)
+    failpoints.at_step(replica)
     assert injections.acknowledged(InProcessFault.EXIT) == (0, 0)
 
 
-def test_corruption_flips_one_bit_of_any_kind_of_state_that_is_there(group, replica):
+def test_corruption_flips_one_bit_of_any_kind_of_state_that_is_there(arena, failpoints, replica):
     kinds = set()
     for step in range(40):
         before = replica.flat.clone()
-        ordered(group, InProcessFault.CORRUPT, step=step)
-        group.arena[1, Word.COMMITTED] = step
-        failpoints.at_step(group, replica)
+        ordered(arena, InProcessFault.CORRUPT, step=step)
+        arena[1, Word.COMMITTED] = step
+        failpoints.at_step(replica)
         changed = (replica.flat ^ before).nonzero().flatten().tolist()
         assert len(changed) == 1
         flipped = int((replica.flat ^ before)[changed[0]])
@@ -84,18 +93,18 @@ def test_corruption_flips_one_bit_of_any_kind_of_state_that_is_there(group, repl
     assert {"model.0.weight", "model.1.running_var", "model.1.num_batches_tracked"} <= kinds
 
 
-def test_a_full_disk_is_an_error_of_the_system(group):
-    ordered(group, InProcessFault.DISK_FULL)
+def test_a_full_disk_is_an_error_of_the_system(arena, failpoints):
+    ordered(arena, InProcessFault.DISK_FULL)
     with pytest.raises(OSError, match="No space left") as caught:
-        failpoints.at_part(group)
+        failpoints.at_part()
     assert caught.value.errno == errno.ENOSPC
-    failpoints.at_part(group)
+    failpoints.at_part()
 
 
-def test_a_nan_is_put_into_one_value(group):
-    ordered(group, InProcessFault.NAN)
+def test_a_nan_is_put_into_one_value(arena, failpoints):
+    ordered(arena, InProcessFault.NAN)
     scalar, matrix = torch.ones(()), torch.ones(2, 3)
-    failpoints.at_gradient(group, [parameter(g) for g in (None, torch.ones(0), scalar, matrix)])
+    failpoints.at_gradient([parameter(g) for g in (None, torch.ones(0), scalar, matrix)])
     assert bool(scalar.isnan())
     assert bool(matrix.isfinite().all())
 
@@ -103,7 +112,7 @@ def test_a_nan_is_put_into_one_value(group):
 @pytest.mark.parametrize("value", [0.01, -1.5, 3.0, math.inf])
 def test_a_flip_makes_a_float16_infinite(value):
     gradient = torch.tensor([0.001, value], dtype=torch.float16)
-    assert failpoints.flip([gradient]) == math.isfinite(value)
+    assert flip([gradient]) == math.isfinite(value)
     assert gradient.isfinite().tolist() == [True, False]
 
 
@@ -114,21 +123,21 @@ def test_a_flip_sets_the_highest_free_bit_of_the_largest_value(dtype, value):
     large = torch.zeros(2, 2, dtype=dtype).t()  # as the gradient of a transposed weight may be
     large[1, 0] = value
     before = large.clone()
-    assert failpoints.flip([small, large])
+    assert flip([small, large])
     assert torch.equal(small, torch.full((3,), value / 8, dtype=dtype))
     assert before.ne(large).nonzero().tolist() == [[1, 0]]
     factor = float(large[1, 0].double() / before[1, 0].double())
     assert not math.isfinite(factor) or math.log2(factor) in [1 << bit for bit in range(11)]
 
 
-def test_zeros_and_what_is_no_number_already_are_passed_over(group):
-    injections = ordered(group, InProcessFault.FLIP)
+def test_zeros_and_what_is_no_number_already_are_passed_over(arena, failpoints):
+    injections = ordered(arena, InProcessFault.FLIP)
     gradient = torch.zeros(2)
-    failpoints.at_gradient(group, [parameter(gradient)])
-    failpoints.at_gradient(group, [])
+    failpoints.at_gradient([parameter(gradient)])
+    failpoints.at_gradient([])
     gradient[0] = torch.nan
-    failpoints.at_gradient(group, [parameter(gradient)])
+    failpoints.at_gradient([parameter(gradient)])
     assert injections.is_pending(InProcessFault.FLIP)
     gradient[0] = 0.5
-    failpoints.at_gradient(group, [parameter(gradient)])
+    failpoints.at_gradient([parameter(gradient)])
     assert injections.acknowledged(InProcessFault.FLIP) == (1, 0)

@@ -18,6 +18,7 @@ from holdfast.transport.shared_memory import SharedMemoryGroup
 from holdfast.wire.channel import pair
 from holdfast.wire.messages import CheckpointRejectedMessage
 from holdfast.wire.worker_spec import WorkerSpec
+from holdfast.worker.barriers import describe
 from holdfast.worker.recorder import Recorder
 
 STEPS = (1, 2, 3)
@@ -76,7 +77,7 @@ def restore(hosts):
 
     def member(rank):
         near, far = pair()
-        group = SharedMemoryGroup(Arena(arena.fd), rank, timeout_s=20)
+        group = SharedMemoryGroup(Arena(arena.fd), rank, 20, describe)
         group.enter(1, tuple(range(len(hosts))))
         launch = WorkerSpec(job=JOB, rank=rank, run_dir=str(hosts[rank]), attempt="0a")
         listed = [str(path) for path in manifest.committed(hosts[rank])]

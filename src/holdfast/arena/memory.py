@@ -20,7 +20,6 @@ import mmap
 import os
 import platform
 import struct
-import time
 from typing import Final, Self
 
 from holdfast.arena.pages import HUGE_PAGE, map_file
@@ -31,6 +30,9 @@ WORD: Final = 8
 """Bytes in a word (int64)."""
 LINE: Final = 64
 """Words in a line: whole cache lines, so that no two workers write to the same one."""
+
+ABORT_POLL_S: Final = 0.002
+"""The longest time that a waiting worker takes to notice an abort, seconds."""
 
 _MAGIC: Final = 0x686F6C64666173  # "holdfas"
 
@@ -131,37 +133,15 @@ class Arena:
         rank, word = at
         self._words[LINE * (rank + 1) + word] = value
 
+    def line(self, rank: int) -> memoryview:
+        """The line of `rank`; see `arena.worker_status`."""
+        first = LINE * (rank + 1)
+        return self._words[first : first + LINE]
+
     def fault_requests(self, rank: int) -> memoryview:
         """The line of injections into `rank`; see `arena.fault_requests`."""
         first = LINE * (self.world_size + 1 + rank)
         return self._words[first : first + LINE]
-
-    def claim_rank(self, rank: int) -> None:
-        """Note that a new process is `rank` now."""
-        self[rank, Word.PHASE], self[rank, Word.PHASE_SINCE] = Phase.STARTING, time.monotonic_ns()
-
-    def enter(self, rank: int, phase: Phase) -> Phase:
-        """Note that `rank` begins `phase`, and how long it was in the one before; returns that."""
-        now = time.monotonic_ns()
-        line = LINE * (rank + 1)
-        before = self._words[line + Word.PHASE]
-        since = self._words[line + Word.PHASE_SINCE] or now
-        self._words[line + Word.PHASE_TIMES + before] += now - since
-        self._words[line + Word.PHASE] = phase
-        self._words[line + Word.PHASE_SINCE] = now
-        return Phase(before)
-
-    def times(self, rank: int) -> dict[Phase, float]:
-        """How long `rank` has been in each phase up to its last change, seconds."""
-        first = LINE * (rank + 1) + Word.PHASE_TIMES
-        return {phase: self._words[first + phase] / 1e9 for phase in Phase}
-
-    def loss(self, rank: int) -> float:
-        """The loss of the newest step that `rank` committed."""
-        return float_of(self[rank, Word.LOSS])
-
-    def publish_loss(self, rank: int, loss: float) -> None:
-        self[rank, Word.LOSS] = word_of(loss)
 
     @property
     def stop_requested(self) -> bool:

@@ -24,6 +24,7 @@ import numpy as np
 import torch
 
 from holdfast.arena.memory import Arena
+from holdfast.collectives.exact import ReduceTag
 from holdfast.data.dataset import Batch
 from holdfast.data.loading.loader import Loader, WorkItem
 from holdfast.data.loading.order import SampleOrder
@@ -31,8 +32,9 @@ from holdfast.data.permutation import Indices
 from holdfast.errors import Aborted
 from holdfast.job.spec import LoaderSettings
 from holdfast.linux.lifeline import die_with_parent
-from holdfast.transport.shared_memory import BarrierTag, SharedMemoryGroup
+from holdfast.transport.shared_memory import SharedMemoryGroup
 from holdfast.wire.channel import pair
+from holdfast.worker.barriers import describe
 from holdfast.worker.recorder import await_commit
 
 ROUND_TIMEOUT_S: Final = 60.0
@@ -51,8 +53,12 @@ class _NeverRead:
         return (indices, generator)
 
 
+def _group(arena: Arena, rank: int) -> SharedMemoryGroup:
+    return SharedMemoryGroup(arena, rank, ROUND_TIMEOUT_S, describe)
+
+
 def _in_barrier(arena: Arena, rank: int) -> None:
-    SharedMemoryGroup(arena, rank, ROUND_TIMEOUT_S).barrier(BarrierTag.PARTIALS, 0)
+    _group(arena, rank).barrier(ReduceTag.PARTIALS, 0)
 
 
 def _for_samples(arena: Arena, rank: int) -> None:
@@ -67,7 +73,7 @@ def _for_samples(arena: Arena, rank: int) -> None:
 
 def _for_checkpoint(arena: Arena, rank: int) -> None:
     near, far = pair()
-    await_commit(near, SharedMemoryGroup(arena, rank, ROUND_TIMEOUT_S), number=1)
+    await_commit(near, _group(arena, rank), number=1, timeout_s=ROUND_TIMEOUT_S)
     far.close()
 
 

@@ -18,6 +18,7 @@ worker need not be copied to its slot there: the worker lends it to its reducer 
 
 from __future__ import annotations
 
+import enum
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -26,6 +27,7 @@ import torch
 
 from holdfast.arena.layout import ALIGNMENT
 from holdfast.arena.tensors import copy_past_cache, read_names
+from holdfast.collectives.group import BarrierTag, Group
 from holdfast.collectives.slot import (
     BLOCK,
     LOGGED,
@@ -38,7 +40,16 @@ from holdfast.collectives.slot import (
 )
 from holdfast.core import tree
 from holdfast.errors import JobError
-from holdfast.transport.shared_memory import BarrierTag, SharedMemoryGroup
+
+
+@enum.unique
+class ReduceTag(BarrierTag):
+    """What a barrier of the reducer is for."""
+
+    TABLES = 1, "exchanging tables of partial sums for step {next}"
+    PARTIALS = 2, "summing the gradient of step {next}"
+    REDUCED = 3, "summing the gradient of step {next}"
+    CLIP = 4, "clipping the gradient of step {next}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,7 +92,7 @@ class TreeReducer:
 
     def __init__(
         self,
-        group: SharedMemoryGroup,
+        group: Group,
         *,
         tables: torch.Tensor,
         norms: torch.Tensor,
@@ -165,7 +176,7 @@ class TreeReducer:
             JobError: No shard called `backward`, or shards logged different names.
         """
         self.publish(table)
-        values = self._group.barrier(BarrierTag.PARTIALS, step, value)
+        values = self._group.barrier(ReduceTag.PARTIALS, step, value)
         term = tree.reduction(self.published(), self._num_leaves)
         if term is None:
             raise JobError(
@@ -193,7 +204,7 @@ class TreeReducer:
             values=values,
             digests=(),
         )
-        digests = self._group.barrier(BarrierTag.ROOT, step, digest)
+        digests = self._group.barrier(ReduceTag.REDUCED, step, digest)
         return replace(self.reduced(), digests=digests)
 
     def reduced(self) -> Reduced:
@@ -212,7 +223,7 @@ class TreeReducer:
         for index in self._mine:
             if index < self._layout.num_gradient_blocks:
                 self._root.blocks[index].mul_(factor)
-        self._group.barrier(BarrierTag.CLIP, step)
+        self._group.barrier(ReduceTag.CLIP, step)
 
     def _small(self, term: tree.Term) -> tuple[torch.Tensor, torch.Tensor, Slot]:
         """The statistics and flags of a term, and its leftmost slot."""

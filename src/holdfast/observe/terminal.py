@@ -15,6 +15,7 @@ from rich.progress import BarColumn, Progress, TextColumn
 from rich.text import Text
 
 from holdfast.arena.memory import Arena, Phase, Word
+from holdfast.arena.worker_status import WorkerStatus
 from holdfast.observe.tee import Tee
 
 PLAIN_INTERVAL_S: Final = 5.0
@@ -129,7 +130,7 @@ def _facts(arena: Arena, rank: int, pace: tuple[float, float] | None) -> str:
     facts = [
         f"epoch {arena[rank, Word.EPOCH] + 1}/{arena[rank, Word.EPOCHS]}",
         f"step {step}/{total}",
-        f"loss {arena.loss(rank):.4f}" if step else "",
+        f"loss {WorkerStatus(arena, rank).loss:.4f}" if step else "",
     ]
     if pace is not None:
         steps_per_s, samples_per_s = pace

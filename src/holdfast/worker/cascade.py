@@ -13,8 +13,8 @@ from typing import Final
 
 import torch.distributed as dist
 
-from holdfast.arena.memory import Arena
-from holdfast.transport.shared_memory import ABORT_POLL_S
+from holdfast.arena.memory import ABORT_POLL_S
+from holdfast.collectives.group import Group
 
 ABORT_TIMEOUT_S: Final = 5.0
 """How long a failed collective waits for the agent's word that another worker was lost."""
@@ -24,7 +24,7 @@ _OF_A_CONNECTION: Final = re.compile(
 )
 
 
-def await_abort(arena: Arena) -> None:
+def await_abort(group: Group) -> None:
     """Give the agent time to say that another worker was lost.
 
     Raises:
@@ -32,7 +32,7 @@ def await_abort(arena: Arena) -> None:
     """
     deadline = time.monotonic() + ABORT_TIMEOUT_S
     while time.monotonic() < deadline:
-        arena.check_abort()
+        group.check_abort()
         time.sleep(ABORT_POLL_S)
 
 

@@ -25,7 +25,8 @@ from holdfast.data.dataset import (
     seed_everything,
 )
 from holdfast.errors import JobError
-from holdfast.transport.shared_memory import BarrierTag, SharedMemoryGroup
+from holdfast.worker.barriers import WorkerTag
+from holdfast.worker.context import WorkerContext
 from holdfast.worker.device import moved
 
 Measure = Callable[[nn.Module, Batch], dict[str, float]]
@@ -51,7 +52,7 @@ class Evaluator:
     """Measures on one worker what it owes.
 
     Args:
-        group: The workers.
+        context: Of this worker.
         table: Where the sums are written down, shared.
         modules: The model, and what `measure` may use next to it: put into evaluation mode.
         batch_size: Samples measured at a time.
@@ -60,14 +61,14 @@ class Evaluator:
 
     def __init__(
         self,
-        group: SharedMemoryGroup,
+        context: WorkerContext,
         table: EvaluationTable,
         *,
         modules: Sequence[nn.Module],
         batch_size: int,
         device: torch.device,
     ) -> None:
-        self._group, self._table, self._modules = group, table, modules
+        self._context, self._table, self._modules = context, table, modules
         self._batch_size, self._device = batch_size, device
 
     def evaluate(
@@ -85,8 +86,8 @@ class Evaluator:
             Aborted: The generation is over.
             JobError: `measure` gave different names, or too many.
         """
-        group, rows = self._group, self._table.rows
-        group.arena.enter(group.rank, Phase.EVALUATE)
+        group, rows = self._context.group, self._table.rows
+        self._context.status.enter(Phase.EVALUATE)
         modes = [(part, part.training) for module in self._modules for part in module.modules()]
         for module in self._modules:
             module.eval()
@@ -99,12 +100,12 @@ class Evaluator:
                 module.training = was_training
         if names:
             write_names(self._table.names, names)
-        seen = group.barrier(BarrierTag.EVALUATION, step, seed_for(*names) if names else 0)
+        seen = group.barrier(WorkerTag.EVALUATION, step, seed_for(*names) if names else 0)
         if len({digest for digest in seen if digest}) > 1:
             raise JobError("the evaluation must give the same names for every batch")
         means = (_sum(rows)[1:] / rows[:, 0].sum()).tolist()
         result = dict(zip(read_names(self._table.names), means, strict=False))
-        group.barrier(BarrierTag.EVALUATED, step)
+        group.barrier(WorkerTag.EVALUATED, step)
         return result
 
     def _measure(self, shards: range, dataset: Dataset, measure: Measure) -> list[str]:
@@ -117,7 +118,7 @@ class Evaluator:
             for first in range(start, end, self._batch_size):
                 indices = np.arange(first, min(first + self._batch_size, end))
                 seed_everything(seed_for("evaluation", first))
-                self._group.arena.check_abort()
+                self._context.group.check_abort()
                 batch = dataset.batch(indices, generator_for("evaluation", first))
                 values = measure(self._modules[0], moved(batch, self._device))
                 names = _same_names(names, sorted(values))

@@ -19,7 +19,7 @@ from holdfast.arena.fault_requests import FaultRequests, InProcessFault
 from holdfast.arena.layout import Entry
 from holdfast.arena.memory import Phase
 from holdfast.arena.replica import MODEL, Replica
-from holdfast.transport.shared_memory import SharedMemoryGroup
+from holdfast.arena.worker_status import WorkerStatus
 
 EXIT_STATUS: Final = 5
 """Of a worker that was asked to exit; none of those that mean something."""
@@ -32,43 +32,48 @@ _EXPONENTS: Final = {
 """An integer as wide as a float, and which of its bits are the exponent's (IEEE 754)."""
 
 
-def at_step(group: SharedMemoryGroup, replica: Replica) -> None:
-    """Exit, be slow, raise or corrupt its replica where this worker is to, before it computes
-    anything of a step.
+class Failpoints:
+    """The points at which one worker injects faults into itself.
+
+    Args:
+        requests: The faults that it is asked for.
+        status: Of this worker.
     """
-    ordered = FaultRequests(group.arena, group.rank)
-    if ordered.is_due(InProcessFault.SLOW):
-        group.arena.enter(group.rank, Phase.COMPUTE)  # as if the user's code were slow
-        time.sleep(ordered.acknowledge(InProcessFault.SLOW))
-    if ordered.is_due(InProcessFault.CORRUPT):
-        ordered.acknowledge(InProcessFault.CORRUPT)
-        corrupt(replica, random.Random(str(ordered.acknowledged(InProcessFault.CORRUPT))))
-    if ordered.is_due(InProcessFault.EXIT):
-        ordered.acknowledge(InProcessFault.EXIT)
-        os._exit(EXIT_STATUS)
-    if ordered.is_due(InProcessFault.RAISE):
-        ordered.acknowledge(InProcessFault.RAISE)
-        raise RuntimeError("a fault that was asked for")
 
+    def __init__(self, requests: FaultRequests, status: WorkerStatus) -> None:
+        self._requests, self._status = requests, status
 
-def at_gradient(group: SharedMemoryGroup, parameters: Sequence[torch.nn.Parameter]) -> None:
-    """Spoil one value of a shard's gradient where this worker is to."""
-    ordered = FaultRequests(group.arena, group.rank)
-    for injection, spoil in ((InProcessFault.NAN, poison), (InProcessFault.FLIP, flip)):
-        if ordered.is_due(injection) and spoil(_gradients(parameters)):
-            ordered.acknowledge(injection)
+    def at_step(self, replica: Replica) -> None:
+        """Exit, raise, be slow or corrupt the replica, before anything of a step is computed."""
+        requests = self._requests
+        if requests.is_due(InProcessFault.SLOW):
+            self._status.enter(Phase.COMPUTE)  # as if the user's code were slow
+            time.sleep(requests.acknowledge(InProcessFault.SLOW))
+        if requests.is_due(InProcessFault.CORRUPT):
+            requests.acknowledge(InProcessFault.CORRUPT)
+            corrupt(replica, random.Random(str(requests.acknowledged(InProcessFault.CORRUPT))))
+        if requests.is_due(InProcessFault.EXIT):
+            requests.acknowledge(InProcessFault.EXIT)
+            os._exit(EXIT_STATUS)
+        if requests.is_due(InProcessFault.RAISE):
+            requests.acknowledge(InProcessFault.RAISE)
+            raise RuntimeError("a fault that was asked for")
 
+    def at_gradient(self, parameters: Sequence[torch.nn.Parameter]) -> None:
+        """Corrupt one value of a shard's gradient."""
+        for fault, change in ((InProcessFault.NAN, poison), (InProcessFault.FLIP, flip)):
+            if self._requests.is_due(fault) and change(_gradients(parameters)):
+                self._requests.acknowledge(fault)
 
-def at_part(group: SharedMemoryGroup) -> None:
-    """Find the disk full where this worker is to, before it writes its part of a checkpoint.
+    def at_part(self) -> None:
+        """Fail to write a part of a checkpoint.
 
-    Raises:
-        OSError: It is to.
-    """
-    ordered = FaultRequests(group.arena, group.rank)
-    if ordered.is_due(InProcessFault.DISK_FULL):
-        ordered.acknowledge(InProcessFault.DISK_FULL)
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        Raises:
+            OSError: The disk is full.
+        """
+        if self._requests.is_due(InProcessFault.DISK_FULL):
+            self._requests.acknowledge(InProcessFault.DISK_FULL)
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
 def corrupt(replica: Replica, chance: random.Random) -> str:

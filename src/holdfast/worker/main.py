@@ -13,6 +13,7 @@ from typing import Any, cast
 import torch
 
 from holdfast.arena.memory import Arena
+from holdfast.arena.worker_status import WorkerStatus
 from holdfast.errors import Aborted, NoStateError
 from holdfast.observe.stacks import stacks_file, write_on_signal
 from holdfast.tasks import reference
@@ -39,16 +40,17 @@ def main(config: str, arena_fd: int, socket_fd: int) -> int:
     """
     launch = WorkerSpec.model_validate_json(config)
     channel, arena = Channel(socket.socket(fileno=socket_fd)), Arena(arena_fd)
-    arena.claim_rank(launch.rank)
+    status = WorkerStatus(arena, launch.rank)
+    status.claim()
     write_on_signal(stacks_file(Path(launch.run_dir) / "logs", launch.rank))
-    seat = AgentLink(launch.rank, arena, channel)
+    seat = AgentLink(status, arena, channel)
     if launch.job.script is not None:
         return runner.run(launch, launch.job.script, arena, seat, channel)
     torch.set_num_threads(launch.job.threads_per_worker)
     try:
         member = Member(launch, arena, seat, Recorder(launch, channel))
-        status = _train(Session(launch.job, member))
-        _finish(member, seat, channel, status)
+        ending = _train(Session(launch.job, member))
+        _finish(member, seat, channel, ending)
     except (WorkerShutdown, Aborted):
         return LEFT_STATUS
     except SelfEviction as end:
@@ -81,7 +83,7 @@ def _finish(member: Member, seat: AgentLink, channel: Channel, status: str) -> N
         try:
             member.finish()
             result = {**member.result(), "status": status}
-            generation = member.group.arena.generation
+            generation = member.group.generation
             channel.send(
                 FinishedMessage(rank=member.group.rank, generation=generation, result=result)
             )

@@ -11,21 +11,22 @@ from typing import Any
 
 import torch
 
+from holdfast.arena.memory import ABORT_POLL_S
 from holdfast.arena.replica import Replica
 from holdfast.checkpoint import manifest
 from holdfast.checkpoint.manifest import Header, Tensor
 from holdfast.checkpoint.save import write_part
+from holdfast.collectives.group import Group
 from holdfast.core.protocol import Part
 from holdfast.errors import CheckpointError, HoldfastError
 from holdfast.observe import lines
 from holdfast.observe.run_dir import EVENTS, METRICS
-from holdfast.transport.shared_memory import ABORT_POLL_S, SharedMemoryGroup
 from holdfast.wire.channel import Channel
 from holdfast.wire.messages import CheckpointResultMessage, PartWrittenMessage
 from holdfast.wire.worker_spec import WorkerSpec
-from holdfast.worker import failpoints
 from holdfast.worker.checks.numerics import numerics_of
 from holdfast.worker.checks.self_test import sensitive_kernels
+from holdfast.worker.context import WorkerContext
 from holdfast.worker.progress import Progress
 from holdfast.worker.restore import Restorer
 
@@ -47,9 +48,7 @@ class Recorder:
         self._samples, self._seconds = 0, 0.0
         self._last_step_at: float | None = None
 
-    def restore(
-        self, replica: Replica, group: SharedMemoryGroup, checkpoints: Sequence[str]
-    ) -> Progress:
+    def restore(self, replica: Replica, group: Group, checkpoints: Sequence[str]) -> Progress:
         """Take the state of the best of `checkpoints`; see `worker.restore`."""
         restorer = Restorer(self._launch, self._channel)
         return restorer.restore(replica, group, [Path(each) for each in checkpoints])
@@ -95,16 +94,17 @@ class Recorder:
         """How many checkpoints this worker has begun in a generation."""
         return self._begun[1] if self._begun[0] == generation else 0
 
-    def write_part(self, replica: Replica, group: SharedMemoryGroup, progress: Progress) -> Part:
+    def write_part(self, context: WorkerContext, replica: Replica, progress: Progress) -> Part:
         """Write this worker's part of a checkpoint; where that fails, the part holds the error."""
-        rank, step, generation = self._launch.rank, progress.step, group.arena.generation
+        group, step = context.group, progress.step
+        rank, generation = group.rank, group.generation
         number = self.begun_in(generation) + 1
         self._begun = (generation, number)
         attempt = manifest.attempt_in(generation, self._launch.attempt)
         temporary = self._run_dir / "checkpoints" / manifest.temporary_name(step, attempt)
         flat, of = replica.flat.cpu(), len(group.members)
         try:
-            failpoints.at_part(group)
+            context.failpoints.at_part()
             file = write_part(temporary, flat, replica.layout, group.member_index, of)
         except OSError as error:
             return Part(number=number, step=step, error=f"rank {rank}: {error}")
@@ -113,9 +113,7 @@ class Recorder:
             content["header"] = self._header(replica, progress, generation)
         return Part(number=number, step=step, content=content)
 
-    def commit_part(
-        self, part: Part, group: SharedMemoryGroup, progress: Progress, *, final: bool
-    ) -> None:
+    def commit_part(self, part: Part, group: Group, progress: Progress, *, final: bool) -> None:
         """Report this worker's part of a checkpoint and wait until all of it is committed.
 
         If that fails, training continues with the older checkpoints, unless this one is `final`.
@@ -123,8 +121,8 @@ class Recorder:
         Raises:
             CheckpointError: It is final and could not be committed.
         """
-        self._channel.send(PartWrittenMessage(generation=group.arena.generation, part=part))
-        problem = await_commit(self._channel, group, part.number)
+        self._channel.send(PartWrittenMessage(generation=group.generation, part=part))
+        problem = await_commit(self._channel, group, part.number, self._launch.job.timeout_s)
         if not problem:
             progress.saved = part.step
         elif final:
@@ -176,22 +174,23 @@ class Recorder:
         ).model_dump(mode="json")
 
 
-def await_commit(channel: Channel, group: SharedMemoryGroup, number: int) -> str:
+def await_commit(channel: Channel, group: Group, number: int, timeout_s: float) -> str:
     """Wait for word on a checkpoint: why there is none, or nothing if there is one.
 
     Args:
         channel: To the agent.
         group: Those who write it.
         number: Of the checkpoints of the generation.
+        timeout_s: How long to wait, seconds.
 
     Raises:
         Aborted: The generation is over, noticed within `NAP_S`.
         HoldfastError: There was no word in time.
     """
-    deadline = time.monotonic() + group.timeout_s
+    deadline = time.monotonic() + timeout_s
     while time.monotonic() < deadline:
-        group.arena.check_abort()
+        group.check_abort()
         for message in channel.poll(ABORT_POLL_S):
             if isinstance(message, CheckpointResultMessage) and message.number == number:
                 return message.error
-    raise HoldfastError(f"no word on a checkpoint in {group.timeout_s:.0f} s")
+    raise HoldfastError(f"no word on a checkpoint in {timeout_s:.0f} s")

@@ -13,8 +13,10 @@ from typing import Final
 
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
+from holdfast.arena.memory import ABORT_POLL_S
+from holdfast.collectives.group import Group
 from holdfast.errors import JobError
-from holdfast.transport.shared_memory import ABORT_POLL_S, BarrierTag, SharedMemoryGroup
+from holdfast.worker.barriers import WorkerTag
 
 HOST: Final = "127.0.0.1"
 """Where it listens: for this host alone."""
@@ -22,7 +24,7 @@ RELEASE_TIMEOUT_S: Final = 10.0
 """How long the port of a store that has ended may stay taken."""
 
 
-def meet(group: SharedMemoryGroup, port: int) -> TCPStore:
+def meet(group: Group, port: int) -> TCPStore:
     """A store for this worker to use.
 
     Args:
@@ -37,30 +39,30 @@ def meet(group: SharedMemoryGroup, port: int) -> TCPStore:
     return TCPStore(HOST, await_store_port(group), is_master=False)
 
 
-def keep_store(group: SharedMemoryGroup, port: int) -> TCPStore:
+def keep_store(group: Group, port: int) -> TCPStore:
     """Keep the store, as rank 0; see `meet`."""
     with _listener(group, port) as listener:
         taken = listener.getsockname()[1]
         store = TCPStore(
             HOST, taken, is_master=True, master_listen_fd=listener.detach(), use_libuv=True
         )
-    group.barrier(BarrierTag.ATTACH, 0, taken)
+    group.barrier(WorkerTag.ATTACH, 0, taken)
     return store
 
 
-def await_store_port(group: SharedMemoryGroup) -> int:
+def await_store_port(group: Group) -> int:
     """The port at which rank 0 keeps the store, once it does."""
-    return group.barrier(BarrierTag.ATTACH, 0)[0]
+    return group.barrier(WorkerTag.ATTACH, 0)[0]
 
 
-def _listener(group: SharedMemoryGroup, port: int) -> socket.socket:
+def _listener(group: Group, port: int) -> socket.socket:
     """A socket that listens. The one before had children perhaps, which may hold its port yet."""
-    deadline = time.monotonic() + (RELEASE_TIMEOUT_S if group.arena.generation > 1 else 0)
+    deadline = time.monotonic() + (RELEASE_TIMEOUT_S if group.generation > 1 else 0)
     while True:
         try:
             return socket.create_server((HOST, port))  # with SO_REUSEADDR
         except OSError as error:
-            group.arena.check_abort()
+            group.check_abort()
             if error.errno != errno.EADDRINUSE or time.monotonic() > deadline:
                 raise JobError(
                     f"port {port} of {HOST}: {os.strerror(error.errno or 0)}; set port=0 to take a "

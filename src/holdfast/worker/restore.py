@@ -26,13 +26,14 @@ from holdfast.arena.replica import Replica
 from holdfast.checkpoint import manifest
 from holdfast.checkpoint.manifest import Manifest
 from holdfast.checkpoint.restore import read_state
+from holdfast.collectives.group import Group
 from holdfast.errors import CheckpointError, JobError
 from holdfast.observe.lines import EventLog
 from holdfast.observe.run_dir import EVENTS
-from holdfast.transport.shared_memory import BarrierTag, SharedMemoryGroup
 from holdfast.wire.channel import Channel
 from holdfast.wire.messages import CheckpointRejectedMessage
 from holdfast.wire.worker_spec import WorkerSpec
+from holdfast.worker.barriers import WorkerTag
 from holdfast.worker.checks.numerics import changes, numerics_of
 from holdfast.worker.progress import Progress
 
@@ -65,9 +66,7 @@ class Restorer:
         self._launch, self._channel = launch, channel
         self._refusals: list[str] = []
 
-    def restore(
-        self, replica: Replica, group: SharedMemoryGroup, checkpoints: Sequence[Path]
-    ) -> Progress:
+    def restore(self, replica: Replica, group: Group, checkpoints: Sequence[Path]) -> Progress:
         """Load the newest checkpoint that all members have and can verify.
 
         Args:
@@ -86,7 +85,7 @@ class Restorer:
         left = sorted(checkpoints, key=manifest.step_of, reverse=True)
         passed_over, any_offered = list[Path](), False
         while True:
-            offers = group.barrier(BarrierTag.RESTORE, 0, _newest(left))
+            offers = group.barrier(WorkerTag.RESTORE, 0, _newest(left))
             any_offered |= max(offers) != _NONE
             candidate = min(offers)
             if candidate == _NONE:
@@ -98,7 +97,7 @@ class Restorer:
                 continue
             directory = left.pop(0)
             found = self._verified(directory, replica)
-            digests = group.barrier(BarrierTag.RESTORE, 0, _NONE if found is None else found.digest)
+            digests = group.barrier(WorkerTag.RESTORE, 0, _NONE if found is None else found.digest)
             if found is not None and set(digests) == {found.digest}:
                 changed = self._numerics_changes(
                     found.manifest, replica, first=group.member_index == 0

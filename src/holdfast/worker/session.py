@@ -28,7 +28,7 @@ from holdfast.data.loading.loader import Loaded, Loader, WorkItem, model_seed
 from holdfast.data.loading.order import SampleOrder
 from holdfast.errors import Aborted, JobError
 from holdfast.job.spec import Job
-from holdfast.worker import device, failpoints
+from holdfast.worker import device
 from holdfast.worker.best import best_after, should_stop_early
 from holdfast.worker.evaluation import Measure
 from holdfast.worker.membership.attach import AttachedModel, ModelFactory, OptimizerFactory
@@ -183,7 +183,7 @@ class Session:
         order = self._begin(samples, epochs)
         self._hooks.begin(order.total_steps, self.step)
         member.begin_loop(self._after_commit)
-        check_abort = member.group.arena.check_abort
+        check_abort = member.group.check_abort
         loader = Loader(
             samples, order, member.work_items, settings=self.job.loader, check_abort=check_abort
         )
@@ -267,9 +267,9 @@ class Session:
         """Note how the run iterates over its data, for those who watch it too."""
         member, progress = self._member, self._member.progress
         order = member.order = order_of(self.job, samples, epochs, progress)
-        arena, rank = member.group.arena, member.group.rank
-        arena[rank, Word.TOTAL_STEPS], arena[rank, Word.EPOCHS] = order.total_steps, epochs
-        arena[rank, Word.COMMITTED] = progress.step
+        status = member.context.status
+        status[Word.TOTAL_STEPS], status[Word.EPOCHS] = order.total_steps, epochs
+        status[Word.COMMITTED] = progress.step
         return order
 
     def _is_over(self, order: SampleOrder) -> bool:
@@ -281,9 +281,9 @@ class Session:
     def _one_step(self, loader: Loader, samples: Dataset, order: SampleOrder) -> Iterator[Shard]:
         """Yield what this worker owes to the step in hand, and commit it."""
         member, step = self._member, self._member.progress.step
-        member.group.arena[member.group.rank, Word.EPOCH] = order.epoch_of(step)
+        member.context.status[Word.EPOCH] = order.epoch_of(step)
         self._samples = order.batch_size_of(step)
-        failpoints.at_step(member.group, member.replica)
+        member.context.failpoints.at_step(member.replica)
         yield from self._missing_shards(loader, samples, order)
         yield from self._verified_shards(loader, order)
         while not member.commit():
@@ -294,11 +294,10 @@ class Session:
         self, loader: Loader, samples: Dataset, order: SampleOrder
     ) -> Iterator[Shard]:
         member, step = self._member, self._member.progress.step
-        arena, rank = member.group.arena, member.group.rank
         while missing := member.missing():
-            arena.check_abort()
+            member.group.check_abort()
             loader.set_work_items(member.work_items)
-            arena.enter(rank, Phase.DATA)
+            member.context.status.enter(Phase.DATA)
             loaded = loader.take(step, missing[0])
             if loaded is None and self.job.sync == "ddp":
                 loaded = borrowed(samples, order, step)
@@ -307,10 +306,9 @@ class Session:
     def _verified_shards(self, loader: Loader, order: SampleOrder) -> Iterator[Shard]:
         """Yield shards of other workers, to see whether they give the same here."""
         member, step = self._member, self._member.progress.step
-        arena, rank = member.group.arena, member.group.rank
         while pending := member.to_verify():
-            arena.check_abort()
-            arena.enter(rank, Phase.DATA)
+            member.group.check_abort()
+            member.context.status.enter(Phase.DATA)
             loaded = loader.read_now(step, pending[0])
             yield from self._computed(pending[0], loaded, order, again=True)
 
@@ -323,7 +321,7 @@ class Session:
             assert isinstance(stepper, Stepper)
             stepper.skip_shard(unit.leaf, again=again)
             return
-        member.group.arena.enter(member.group.rank, Phase.COMPUTE)
+        member.context.status.enter(Phase.COMPUTE)
         stepper.begin_shard(unit.leaf, model_seed(self.job.seed, step, unit), again=again)
         yield from self._one_shard(loaded, order.epoch_of(step))
         stepper.end_shard()
@@ -377,15 +375,15 @@ class Session:
         return known[call]
 
     def _after_commit(self) -> None:
-        arena, rank = self._member.group.arena, self._member.group.rank
-        before = arena.enter(rank, Phase.COMPUTE)
+        status = self._member.context.status
+        before = status.enter(Phase.COMPUTE)
         if self._hooks.has_callbacks:
             assert self._attached is not None
             seed_everything(seed_for("commit", self.job.seed, self.step))
             with self._attached.user_state.module_changes.noted():
                 self._hooks.call()
         self._hooks.set_rates(self.step)
-        arena.enter(rank, before)
+        status.enter(before)
 
     def _one_shard(self, loaded: Loaded, epoch: int) -> Iterator[Shard]:
         batch = loaded.batch

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from holdfast.arena.memory import Arena, Phase
+from holdfast.arena.worker_status import WorkerStatus
 
 
 class Times:
@@ -14,18 +15,18 @@ class Times:
     """
 
     def __init__(self, arena: Arena, rank: int) -> None:
-        self._arena, self._rank = arena, rank
-        self._before = arena.times(rank)
+        self._statuses = [WorkerStatus(arena, each) for each in range(arena.world_size)]
+        self._own = self._statuses[rank]
+        self._before = self._own.times()
 
     def since_last(self) -> dict[str, float]:
         """What this worker has spent since this was last asked, seconds."""
-        before, self._before = self._before, self._arena.times(self._rank)
+        before, self._before = self._before, self._own.times()
         spent = {phase.name.lower(): now - before[phase] for phase, now in self._before.items()}
         return {name: round(seconds, 6) for name, seconds in spent.items() if seconds}
 
     def means(self) -> dict[str, float]:
         """What the workers have spent in this life of the run, seconds, their mean."""
-        ranks = range(self._arena.world_size)
-        times = [self._arena.times(rank) for rank in ranks]
+        times = [status.times() for status in self._statuses]
         totals = {phase.name.lower(): sum(time[phase] for time in times) for phase in Phase}
-        return {name: round(total / len(ranks), 4) for name, total in totals.items() if total}
+        return {name: round(total / len(times), 4) for name, total in totals.items() if total}

@@ -171,7 +171,7 @@ def _distance(
 
 def _stop(session: Session, run_dir: Path) -> None:
     """Ask for a stop, and wait until the request has come: the run ends after this very step."""
-    arena: Any = session._member.group.arena
+    arena: Any = session._member._arena
     try:
         os.close(os.open(run_dir / STOP, os.O_CREAT | os.O_EXCL))
     except FileExistsError:  # another shard, or the resumed run

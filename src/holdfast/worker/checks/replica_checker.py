@@ -18,8 +18,9 @@ from typing import Final, NoReturn
 
 from holdfast.arena.layout import ALIGNMENT
 from holdfast.arena.replica import Replica
+from holdfast.collectives.group import Group
 from holdfast.errors import ReplicaError
-from holdfast.transport.shared_memory import BarrierTag, SharedMemoryGroup
+from holdfast.worker.barriers import WorkerTag
 
 NUM_SLICES: Final = 256
 """Steps in which all of a replica is compared."""
@@ -41,7 +42,7 @@ class ReplicaChecker:
             wrong one has contributed.
     """
 
-    def __init__(self, replica: Replica, group: SharedMemoryGroup, step: int) -> None:
+    def __init__(self, replica: Replica, group: Group, step: int) -> None:
         self._replica, self._group = replica, group
         size = replica.flat.numel()
         cuts = [size * at // NUM_SLICES // ALIGNMENT * ALIGNMENT for at in range(NUM_SLICES)]
@@ -82,7 +83,7 @@ class ReplicaChecker:
     def check_all(self, step: int) -> None:
         """Compare whole replicas after `step` steps; as `check`."""
         whole = (0, self._replica.flat.numel(), min(self._equal_at))
-        digests = self._group.barrier(BarrierTag.COMPARE, step, self._replica.digest())
+        digests = self._group.barrier(WorkerTag.COMPARE, step, self._replica.digest())
         if len(set(digests)) > 1:
             self._blame(step, digests, [whole], f"after step {step}")
         self.begin(step)
@@ -102,7 +103,7 @@ class ReplicaChecker:
         self.in_doubt = True
         group = self._group
         name, since = self._first_difference(step, ranges)
-        since = min(group.barrier(BarrierTag.COMPARE, step, since))  # who has joined knows less
+        since = min(group.barrier(WorkerTag.COMPARE, step, since))  # who has joined knows less
         (common, count), *_ = Counter(digests).most_common()
         odd = [rank for rank, each in zip(group.members, digests, strict=True) if each != common]
         usual = next(rank for rank in group.members if rank not in odd)
@@ -116,7 +117,7 @@ class ReplicaChecker:
                 "model outside the optimizer and session.on_commit"
             )
         while True:
-            group.barrier(BarrierTag.COMPARE, step)  # whoever tells of it does not come
+            group.barrier(WorkerTag.COMPARE, step)  # whoever tells of it does not come
 
     def _first_difference(self, step: int, ranges: Sequence[Compared]) -> tuple[str, int]:
         """The name of the first tensor that differs, found by bisection with all members, and the
@@ -132,7 +133,7 @@ class ReplicaChecker:
             middle = (first + last) // 2
             left = [(start, end) for _, start, end, _ in pieces[first:middle]]
             mine = self._replica.digest(*left)
-            if len(set(self._group.barrier(BarrierTag.COMPARE, step, mine))) > 1:
+            if len(set(self._group.barrier(WorkerTag.COMPARE, step, mine))) > 1:
                 last = middle
             else:
                 first = middle

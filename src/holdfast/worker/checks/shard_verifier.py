@@ -19,10 +19,11 @@ from typing import Final, NoReturn
 import torch
 
 from holdfast.arena.digest import digest
+from holdfast.collectives.group import Group
 from holdfast.core.plan import Plan
 from holdfast.core.verification import checked_shards, wrong_ranks
 from holdfast.errors import HardwareError, JobError
-from holdfast.transport.shared_memory import BarrierTag, SharedMemoryGroup
+from holdfast.worker.barriers import WorkerTag
 
 COLUMNS: Final = 4
 _GENERATION, _STEP, _RANK, _DIGEST = range(COLUMNS)
@@ -44,7 +45,7 @@ class ShardVerifier:
         pending: The shards that this worker is to compute again before it comes to the commit.
     """
 
-    def __init__(self, group: SharedMemoryGroup, table: torch.Tensor, rate: float) -> None:
+    def __init__(self, group: Group, table: torch.Tensor, rate: float) -> None:
         self._group, self._table, self._rate = group, table, rate
         self._plan = Plan(counts=())
         self._step, self._disputed = 0, -1
@@ -76,7 +77,7 @@ class ShardVerifier:
 
     def publish(self, shard: int, digest: int) -> None:
         """Let others see what this worker, which owes `shard`, has computed."""
-        generation = self._group.arena.generation
+        generation = self._group.generation
         self._table[shard] = torch.tensor([generation, self._step + 1, self._group.rank, digest])
 
     def note(self, shard: int, digest: int | None) -> None:
@@ -100,7 +101,7 @@ class ShardVerifier:
         if not self._checked:
             return False
         mine = next((1 + shard for shard in self._found if self._differs(shard)), 0)
-        reports = self._group.barrier(BarrierTag.VERIFY, self._step, mine)
+        reports = self._group.barrier(WorkerTag.VERIFY, self._step, mine)
         self._disputed = max(reports) - 1
         if self.is_disputed:
             self._first = {
@@ -120,8 +121,8 @@ class ShardVerifier:
             JobError: That cannot be told.
         """
         group, shard = self._group, self._disputed
-        verified = group.barrier(BarrierTag.VERIFY, self._step, self._verified)
-        again = group.barrier(BarrierTag.VERIFY, self._step, self._found.get(shard, 0))
+        verified = group.barrier(WorkerTag.VERIFY, self._step, self._verified)
+        again = group.barrier(WorkerTag.VERIFY, self._step, self._found.get(shard, 0))
         first = self._first | {self._verifier: verified[group.members.index(self._verifier)]}
         wrong = wrong_ranks(first, dict(zip(group.members, again, strict=True)))
         if group.rank in wrong:
@@ -132,7 +133,7 @@ class ShardVerifier:
                 "checked may be wrong too"
             )
         while set(wrong) & set(group.members):
-            group.barrier(BarrierTag.VERIFY, self._step)  # who is wrong does not come
+            group.barrier(WorkerTag.VERIFY, self._step)  # who is wrong does not come
         names = " and ".join(f"rank {rank}" for rank in sorted(first))
         raise JobError(
             f"{names} compute different gradients for shard {shard} in step {self._step + 1} from "
@@ -142,14 +143,14 @@ class ShardVerifier:
 
     def _differs(self, shard: int) -> bool:
         generation, step, rank, digest = self._table[shard].tolist()
-        if (generation, step) != (self._group.arena.generation, self._step + 1):
+        if (generation, step) != (self._group.generation, self._step + 1):
             return False  # by nobody in this generation
         if rank == self._group.rank:
             return False
         return bool(digest != self._found[shard])
 
 
-def _advice(group: SharedMemoryGroup) -> str:
+def _advice(group: Group) -> str:
     if len(group.members) > 2:  # enough for a majority, which there is not
         return "all workers disagree, so look for the former first"
     return "run the job with three workers or more to find out which"

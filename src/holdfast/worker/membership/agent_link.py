@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from holdfast.arena.memory import Arena, Phase
+from holdfast.arena.memory import ABORT_POLL_S, Arena, Phase
+from holdfast.arena.worker_status import WorkerStatus
 from holdfast.errors import HoldfastError
-from holdfast.transport.shared_memory import ABORT_POLL_S
 from holdfast.wire.channel import Channel
 from holdfast.wire.messages import HaltedMessage, ResumeMessage, ShutdownMessage
 
@@ -29,13 +29,13 @@ class AgentLink:
     """One worker's, for life.
 
     Args:
-        rank: This worker.
+        status: Of this worker.
         arena: Says which generation is the newest.
         channel: To the agent.
     """
 
-    def __init__(self, rank: int, arena: Arena, channel: Channel) -> None:
-        self._rank, self._arena, self._channel = rank, arena, channel
+    def __init__(self, status: WorkerStatus, arena: Arena, channel: Channel) -> None:
+        self._status, self._arena, self._channel = status, arena, channel
 
     def await_resume(self, committed: int | None) -> ResumeMessage:
         """Stand still until all members of the newest generation do, and are let go.
@@ -46,19 +46,19 @@ class AgentLink:
         Raises:
             Left: The run is over.
         """
-        before = self._arena.enter(self._rank, Phase.WAIT)
+        before = self._status.enter(Phase.WAIT)
         parked = 0
         while True:
             if self._arena.newest_generation > parked:
                 parked = self._arena.newest_generation
                 self._channel.send(
-                    HaltedMessage(rank=self._rank, generation=parked, committed=committed)
+                    HaltedMessage(rank=self._status.rank, generation=parked, committed=committed)
                 )
             for message in self._channel.poll(ABORT_POLL_S):
                 if isinstance(message, ShutdownMessage):
                     raise WorkerShutdown
                 if isinstance(message, ResumeMessage) and message.generation == parked:
-                    self._arena.enter(self._rank, before)
+                    self._status.enter(before)
                     return message
             if self._channel.at_end:
                 raise WorkerShutdown
@@ -69,7 +69,7 @@ class AgentLink:
         Raises:
             Aborted: They have not, and need this worker once more.
         """
-        self._arena.enter(self._rank, Phase.LEFT)
+        self._status.enter(Phase.LEFT)
         while not self._channel.at_end:
             self._arena.check_abort()
             if any(

@@ -10,16 +10,17 @@ from torch import nn
 from torch.optim import Optimizer
 
 from holdfast.arena.layout import Layout
+from holdfast.arena.memory import Arena
 from holdfast.arena.replica import Replica, Trained, replica_layout
 from holdfast.core import tree
 from holdfast.core.seeds import seed_for
 from holdfast.data.dataset import seed_everything
 from holdfast.data.loading.loader import WorkItem
 from holdfast.errors import JobError, NoStateError
-from holdfast.job.spec import Job
-from holdfast.transport.shared_memory import BarrierTag, SharedMemoryGroup
 from holdfast.wire.messages import ResumeMessage
+from holdfast.worker.barriers import WorkerTag, agree
 from holdfast.worker.compiled import compile_every_shape
+from holdfast.worker.context import WorkerContext
 from holdfast.worker.membership.agent_link import SelfEviction
 from holdfast.worker.membership.memory_check import check_memory
 from holdfast.worker.sections import Sections
@@ -34,8 +35,8 @@ class AttachedModel:
     """Model and optimizer, the same on every worker, and the memory that they move into.
 
     Args:
-        job: What is to be run.
-        group: The workers.
+        context: Of this worker.
+        arena: The host's shared memory.
         device: Where to compute.
         model: Gives the model.
         optimizer: Gives its optimizer.
@@ -52,23 +53,24 @@ class AttachedModel:
 
     def __init__(
         self,
-        job: Job,
-        group: SharedMemoryGroup,
+        context: WorkerContext,
+        arena: Arena,
         device: torch.device,
         model: ModelFactory,
         optimizer: OptimizerFactory,
     ) -> None:
-        self._job, self._group, self._device = job, group, device
+        self._job, self._group = context.job, context.group
+        self._arena, self._device = arena, device
         self.sections: Sections | None = None
         self.replica: Replica | None = None
         self.registered: dict[str, object] = {}
         self._is_initial = True  # until another state has been asked for
-        seed_everything(seed_for("attach", job.seed))
+        seed_everything(seed_for("attach", self._job.seed))
         self.module = model()
         self.optimizer = optimizer([p for p in self.module.parameters() if p.requires_grad])
         if not any(parameter.requires_grad for parameter in self.module.parameters()):
             raise JobError("the model has no parameter to train")
-        self.callable = DdpModel(self.module) if job.sync == "ddp" else self.module
+        self.callable = DdpModel(self.module) if self._job.sync == "ddp" else self.module
 
     def meet(self, units: list[WorkItem], release: ResumeMessage) -> tuple[Replica, Sections]:
         """Make sure that all members train the same model, and have memory for it.
@@ -90,12 +92,12 @@ class AttachedModel:
         self._is_initial &= not (taken or release.restore)
         # Before they share memory, for none must cut off what another writes to.
         different = "different models: their shapes differ"
-        group.agree(BarrierTag.ATTACH, 0, self._layout.digest, different)
+        agree(group, WorkerTag.ATTACH, 0, self._layout.digest, different)
         if self.sections is None:
             named = self.module.named_parameters()
             trained = {n: p for n, p in named if p.requires_grad}
             self.sections = Sections(
-                group.arena,
+                self._arena,
                 trained if self._job.sync == "tree" else {},
                 dict(self.module.named_buffers()),
                 num_leaves=self._job.workers if self._job.merges_shards else self._job.shards,
@@ -104,9 +106,8 @@ class AttachedModel:
             )
         if release.generation == 1 and group.member_index == 0:  # nobody has any of that memory yet
             check_memory(self._job, self.sections, size_bytes if self._in_arena else 0)
-        group.barrier(
-            BarrierTag.ATTACH, 0
-        )  # nobody fills memory before there is known to be enough
+        # No worker writes to memory before there is known to be enough.
+        group.barrier(WorkerTag.ATTACH, 0)
         if self.replica is None:
             self.replica = self._moved_in(self.sections, units, empty=bool(release.donors))
         return self.replica, self.sections

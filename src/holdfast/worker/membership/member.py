@@ -20,13 +20,15 @@ from holdfast.data.loading.loader import WorkItem
 from holdfast.data.loading.order import SampleOrder
 from holdfast.errors import Aborted, HardwareError, JobError, UntrustedStateError
 from holdfast.observe import lines
-from holdfast.transport.shared_memory import BarrierTag, SharedMemoryGroup
+from holdfast.transport.shared_memory import SharedMemoryGroup
 from holdfast.wire.messages import ResumeMessage
 from holdfast.wire.worker_spec import WorkerSpec
-from holdfast.worker import device
+from holdfast.worker import barriers, device
+from holdfast.worker.barriers import WorkerTag, agree
 from holdfast.worker.checks.numerics import check_portable, exactness
 from holdfast.worker.checks.replica_checker import ReplicaChecker
 from holdfast.worker.checks.self_test import check_reduction
+from holdfast.worker.context import WorkerContext
 from holdfast.worker.evaluation import Evaluator
 from holdfast.worker.membership.agent_link import AgentLink, SelfEviction
 from holdfast.worker.membership.attach import AttachedModel, ModelFactory, OptimizerFactory
@@ -53,6 +55,7 @@ class Member:
 
     Attributes:
         job, device, group: What, where and with whom.
+        context: What every part of this worker needs.
         progress: How far the run has come.
         units: What this worker computes in a step; in a recheck, what it computes again.
         shards: Of what, in shards.
@@ -69,7 +72,9 @@ class Member:
         check_portable(job)
         if not job.merges_shards:
             check_reduction()
-        self.group = SharedMemoryGroup(arena, rank, job.timeout_s)
+        self.group = SharedMemoryGroup(arena, rank, job.timeout_s, barriers.describe)
+        self.context = WorkerContext.of(job, self.group, arena)
+        self._arena = arena
         self.progress = Progress()
         self.work_items: list[WorkItem] = []
         self.shards = range(0)
@@ -92,7 +97,7 @@ class Member:
         """
         if self._attached is not None:
             raise JobError("session.attach was called twice; a run trains one model")
-        self._attached = AttachedModel(self.job, self.group, self.device, model, optimizer)
+        self._attached = AttachedModel(self.context, self._arena, self.device, model, optimizer)
         return self._attached
 
     def register(self, name: str, kept: object) -> None:
@@ -135,7 +140,7 @@ class Member:
         self.stepper.release_buffers()
         self.replica.release()
         self._loop_over = True
-        self.group.arena.enter(self.group.rank, Phase.LEFT)
+        self.context.status.enter(Phase.LEFT)
 
     def take_changes(self) -> None:
         """Make what user code has changed between two steps part of the run's state.
@@ -208,7 +213,7 @@ class Member:
             Aborted: The generation is over, and the step not committed by this worker.
             Condemned: This worker has computed wrong bits.
         """
-        arena = self.group.arena
+        arena = self._arena
         asked = RequestFlags.STOP if arena.stop_requested else RequestFlags.NOTHING
         if arena.save_requested > self._recorder.begun_in(arena.generation):
             asked |= RequestFlags.SAVE
@@ -223,7 +228,7 @@ class Member:
             self._state.refuse(self.progress, found.first, found.other)
         except HardwareError as error:
             raise SelfEviction(error) from None
-        arena.enter(self.group.rank, Phase.DATA)
+        self.context.status.enter(Phase.DATA)
         if committed is None:
             self._begin_recheck()
             return False
@@ -243,8 +248,8 @@ class Member:
         """
         if self.progress.step == self.progress.saved:
             return
-        self.group.arena.enter(self.group.rank, Phase.CHECKPOINT)
-        part = self._recorder.write_part(self.replica, self.group, self.progress)
+        self.context.status.enter(Phase.CHECKPOINT)
+        part = self._recorder.write_part(self.context, self.replica, self.progress)
         try:  # after the writing, so that a bit that has flipped meanwhile is not committed
             self._state.compare_all(self.progress)
         except HardwareError as error:
@@ -260,7 +265,7 @@ class Member:
         self.join_once()
         if self._attached is not None and not self._loop_over:
             self.take_changes()
-        self.group.barrier(BarrierTag.END, self.progress.step)
+        self.group.barrier(WorkerTag.END, self.progress.step)
         if self._attached is not None:
             self.save(final=True)
 
@@ -310,7 +315,7 @@ class Member:
             self._stepper = self._new_stepper(replica, sections, self._compared.replicas)
             trained = self._attached.trained
             self.evaluator = Evaluator(
-                self.group,
+                self.context,
                 sections.evaluation,
                 modules=(trained.model, *trained.kept.values()),
                 batch_size=self.job.batch,
@@ -354,8 +359,9 @@ class Member:
         restored = self._recorder.restore(replica, self.group, release.restore)
         self.progress = self.progress.replaced_by(restored)
         self._restore_user_state()
-        self.group.agree(
-            BarrierTag.ATTACH,
+        agree(
+            self.group,
+            WorkerTag.ATTACH,
             self.progress.step,
             replica.digest(),
             "different weights; the model's factory must draw from torch's seeded generator only",
@@ -368,7 +374,7 @@ class Member:
         self, replica: Replica, sections: Sections, comparison: ReplicaChecker
     ) -> Stepper | DdpStepper:
         assert self._attached is not None
-        parts = (sections, comparison, self.group, self.job)
+        parts = (sections, comparison, self.context)
         if isinstance(self._attached.callable, DdpModel):
             return DdpStepper(replica, self._attached.callable, *parts)
         return Stepper(replica, *parts)
@@ -398,5 +404,5 @@ class Member:
         self.take_changes()
         self._state.settle(self.progress)
         self._committed = self.progress.step
-        self.group.arena[self.group.rank, Word.SAMPLES] += samples
+        self.context.status[Word.SAMPLES] += samples
         self._recorder.step(record, self._times.since_last())

@@ -12,8 +12,9 @@ import json
 from collections.abc import Callable
 from typing import Any, NoReturn
 
+from holdfast.collectives.group import Group
 from holdfast.errors import JobError
-from holdfast.transport.shared_memory import BarrierTag, SharedMemoryGroup
+from holdfast.worker.barriers import WorkerTag
 from holdfast.worker.checks.replica_checker import ReplicaChecker
 from holdfast.worker.membership.attach import AttachedModel
 from holdfast.worker.membership.state_transfer import StateTransfer
@@ -33,9 +34,7 @@ class StateChecker:
         comparison: Of the replicas.
     """
 
-    def __init__(
-        self, assembly: AttachedModel, group: SharedMemoryGroup, progress: Progress
-    ) -> None:
+    def __init__(self, assembly: AttachedModel, group: Group, progress: Progress) -> None:
         assert assembly.replica is not None
         assert assembly.sections is not None
         self._replica, self._sections = assembly.replica, assembly.sections
@@ -151,7 +150,7 @@ class StateChecker:
         """
         group = self._group
         own = digest(_kept(progress))
-        found = group.barrier(BarrierTag.COMPARE, progress.step, own)
+        found = group.barrier(WorkerTag.COMPARE, progress.step, own)
         for rank, each in zip(group.members, found, strict=True):
             if each != found[0]:
                 self.refuse(progress, group.members[0], rank)

@@ -21,9 +21,10 @@ import torch
 from holdfast.arena.pages import give_back
 from holdfast.arena.replica import Replica
 from holdfast.arena.tensors import copy_past_cache
+from holdfast.collectives.group import Group
 from holdfast.errors import JobError, ReplicaError
-from holdfast.transport.shared_memory import BarrierTag, SharedMemoryGroup
 from holdfast.wire.messages import ResumeMessage
+from holdfast.worker.barriers import WorkerTag
 from holdfast.worker.progress import Progress
 from holdfast.worker.sections import Sections
 
@@ -40,7 +41,7 @@ class StateTransfer:
         replica: This worker's state.
     """
 
-    def __init__(self, group: SharedMemoryGroup, sections: Sections, replica: Replica) -> None:
+    def __init__(self, group: Group, sections: Sections, replica: Replica) -> None:
         self._group, self._sections, self._replica = group, sections, replica
         # Else it is copied there, for as long as others need it.
         self._in_arena = replica.flat.device.type == "cpu"
@@ -64,7 +65,7 @@ class StateTransfer:
             if any(giver == rank != taker for taker, giver in release.donors.items()):
                 self._stage()
         position = progress.position if donor == rank else -1
-        positions = group.barrier(BarrierTag.STAGED, release.step, position)
+        positions = group.barrier(WorkerTag.STAGED, release.step, position)
         furthest = group.members[positions.index(max(positions))]
         if donor != rank:
             self._take(donor, release.step)
@@ -72,7 +73,7 @@ class StateTransfer:
             progress = progress.replaced_by(found)
         elif position < max(positions):
             progress.follow(Progress.from_donor(self._header_of(furthest)["progress"]))
-        group.barrier(BarrierTag.COPIED, release.step)
+        group.barrier(WorkerTag.COPIED, release.step)
         if not self._in_arena:
             memory = self._staged(rank)
             give_back(memory.data_ptr(), memory.numel())
@@ -85,7 +86,7 @@ class StateTransfer:
             Aborted: The generation is over.
         """
         self._write_header(progress)
-        self._group.barrier(BarrierTag.COMPARE, progress.step)
+        self._group.barrier(WorkerTag.COMPARE, progress.step)
         return [self._header_of(rank)["progress"] for rank in ranks]
 
     def _stage(self) -> None:
@@ -112,7 +113,7 @@ class StateTransfer:
         Raises:
             ReplicaError: One of them differs.
         """
-        for rank in range(self._group.arena.world_size):
+        for rank in range(len(self._sections.intact_step)):
             if rank not in release.members and self._has_intact_replica(rank, release.step):
                 self._check_equal(rank, self._group.rank, release.step)
 

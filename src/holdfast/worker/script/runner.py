@@ -19,6 +19,8 @@ import torch
 from torch.distributed import distributed_c10d
 
 from holdfast.arena.memory import Arena, Phase
+from holdfast.arena.worker_status import WorkerStatus
+from holdfast.collectives.group import Group
 from holdfast.errors import Aborted
 from holdfast.job.script import Script
 from holdfast.launch import environment
@@ -28,7 +30,7 @@ from holdfast.transport.shared_memory import SharedMemoryGroup
 from holdfast.wire.channel import Channel
 from holdfast.wire.messages import FinishedMessage
 from holdfast.wire.worker_spec import LEFT_STATUS, WorkerSpec
-from holdfast.worker import cascade
+from holdfast.worker import barriers, cascade
 from holdfast.worker.failure import failure
 from holdfast.worker.membership.agent_link import AgentLink, WorkerShutdown
 from holdfast.worker.rendezvous import HOST, await_store_port, keep_store
@@ -37,7 +39,7 @@ from holdfast.worker.script import program
 
 def run(launch: WorkerSpec, script: Script, arena: Arena, seat: AgentLink, channel: Channel) -> int:
     """Run a script as one of its workers; returns the exit status."""
-    group = SharedMemoryGroup(arena, launch.rank, launch.job.timeout_s)
+    group = SharedMemoryGroup(arena, launch.rank, launch.job.timeout_s, barriers.describe)
     try:
         release = seat.await_resume(None)
         group.enter(release.generation, release.members)
@@ -48,7 +50,7 @@ def run(launch: WorkerSpec, script: Script, arena: Arena, seat: AgentLink, chann
         _forget_the_fork()
         _keep_process_groups()
         if not arena.stop_requested:
-            arena.enter(launch.rank, Phase.COMPUTE)
+            WorkerStatus(arena, launch.rank).enter(Phase.COMPUTE)
             code = program.run(script)
             arena.check_abort()  # its end may have come of another's
             program.end()
@@ -56,14 +58,12 @@ def run(launch: WorkerSpec, script: Script, arena: Arena, seat: AgentLink, chann
                 return code
             _be_quiet()  # others may still need the store
         result = {"status": "stopped" if arena.stop_requested else "finished"}
-        channel.send(
-            FinishedMessage(rank=launch.rank, generation=group.arena.generation, result=result)
-        )
+        channel.send(FinishedMessage(rank=launch.rank, generation=group.generation, result=result))
         seat.await_shutdown()
     except (WorkerShutdown, Aborted):
         return LEFT_STATUS
     except BaseException as error:  # noqa: BLE001  # the boundary of the user's code
-        return _fail(error, launch.rank, arena, channel)
+        return _fail(error, group, channel)
     return 0
 
 
@@ -75,16 +75,16 @@ def _be_quiet() -> None:
         signal.signal(number, signal.SIG_IGN)
 
 
-def _fail(error: BaseException, rank: int, arena: Arena, channel: Channel) -> int:
+def _fail(error: BaseException, group: Group, channel: Channel) -> int:
     """Tell of an exception and end as Python does, unless another worker's death was the cause."""
     error = program.without_us(error, __file__)
     try:
         if cascade.is_connection_error(error):
-            cascade.await_abort(arena)
-        arena.check_abort()
+            cascade.await_abort(group)
+        group.check_abort()
     except Aborted:
         return LEFT_STATUS
-    channel.send(failure(rank, error))
+    channel.send(failure(group.rank, error))
     with contextlib.suppress(Exception):  # the script may have put anything in its place
         sys.stdout.flush()  # what was printed before comes before
     sys.excepthook(type(error), error, error.__traceback__)

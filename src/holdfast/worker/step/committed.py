@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from holdfast.arena.memory import Word
+from holdfast.arena.worker_status import WorkerStatus
 from holdfast.collectives.exact import Reduced
-from holdfast.transport.shared_memory import SharedMemoryGroup
+from holdfast.collectives.group import Group
 from holdfast.worker.step.finite import is_finite
 
 
@@ -46,7 +47,7 @@ class CommitVote:
         return self.user_state << _ASKED_BITS | self.requests
 
 
-def check_user_states(group: SharedMemoryGroup, reduced: Reduced) -> None:
+def check_user_states(group: Group, reduced: Reduced) -> None:
     """Raises: UserStatesDiffer: Members have come to a commit with different user states."""
     digests = [value >> _ASKED_BITS for value in reduced.values]
     for rank, each in zip(group.members, digests, strict=True):
@@ -86,10 +87,9 @@ class Committed:
     requests: RequestFlags
 
 
-def commit_step(group: SharedMemoryGroup, step: int, reduced: Reduced, norm: float) -> Committed:
+def commit_step(status: WorkerStatus, step: int, reduced: Reduced, norm: float) -> Committed:
     """Commit `step`, whose gradient had this norm before clipping: tell whoever watches."""
-    group.arena.publish_loss(group.rank, reduced.loss)
-    group.arena[group.rank, Word.COMMITTED] = step + 1
+    status.loss, status[Word.COMMITTED] = reduced.loss, step + 1
     return Committed(
         step=step,
         loss=reduced.loss,

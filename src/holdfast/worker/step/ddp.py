@@ -29,10 +29,10 @@ from holdfast.data.dataset import Dataset, generator_for, seed_everything
 from holdfast.data.loading.loader import Loaded
 from holdfast.data.loading.order import SampleOrder
 from holdfast.errors import JobError
-from holdfast.job.spec import Job
-from holdfast.transport.shared_memory import BarrierTag, SharedMemoryGroup
+from holdfast.worker.barriers import WorkerTag
 from holdfast.worker.cascade import await_abort, is_connection_error
 from holdfast.worker.checks.replica_checker import ReplicaChecker
+from holdfast.worker.context import WorkerContext
 from holdfast.worker.rendezvous import meet
 from holdfast.worker.sections import Sections
 from holdfast.worker.step.buffers import Buffers
@@ -70,8 +70,7 @@ class DdpStepper:
         model: What user code calls.
         sections: The shared memory; its slots hold no gradient.
         comparison: Of the replica with those of others.
-        group: The workers.
-        job: Says where they meet, and what is to be done with a gradient.
+        context: Of this worker.
 
     Raises:
         JobError: The port is taken.
@@ -83,16 +82,17 @@ class DdpStepper:
         model: DdpModel,
         sections: Sections,
         comparison: ReplicaChecker,
-        group: SharedMemoryGroup,
-        job: Job,
+        context: WorkerContext,
     ) -> None:
+        group = context.group
         self._replica, self._comparison, self._group = replica, comparison, group
-        self._clip_norm, self._non_finite = job.clip_norm, job.non_finite
+        self._status = context.status
+        self._clip_norm, self._non_finite = context.job.clip_norm, context.job.non_finite
         device = replica.flat.device
         own_gpus = device.type == "cuda" and torch.cuda.device_count() >= len(group.members)
         dist.init_process_group(
             "nccl" if own_gpus else "gloo",
-            store=meet(group, job.port),
+            store=meet(group, context.job.port),
             rank=group.rank,
             world_size=len(group.members),
         )
@@ -144,8 +144,8 @@ class DdpStepper:
         self._weight = weight
         self._slot.stats[WEIGHT] = weight
         self._slot.stats[LOSS] = weight * loss.detach().double()
-        step = self._group.arena[self._group.rank, Word.COMMITTED]
-        brought = self._group.barrier(BarrierTag.WEIGHTS, step, word_of(weight))
+        step = self._status[Word.COMMITTED]
+        brought = self._group.barrier(WorkerTag.WEIGHTS, step, word_of(weight))
         total = sum(map(float_of, brought))
         if not (math.isfinite(total) and total > 0):
             raise JobError(f"the batches of a step weigh {total} in all; it must be above 0")
@@ -153,7 +153,7 @@ class DdpStepper:
             (loss * (weight * len(self._group.members) / total)).backward()  # type: ignore[no-untyped-call]
         except RuntimeError as error:
             if is_connection_error(error):
-                await_abort(self._group.arena)
+                await_abort(self._group)
             raise
 
     def has(self, leaf: int) -> bool:
@@ -205,15 +205,14 @@ class DdpStepper:
 
     def commit(self, step: int, brought: CommitVote) -> Committed:
         """Check, clip, update and commit; as `Stepper.commit`."""
-        arena, rank = self._group.arena, self._group.rank
-        arena.enter(rank, Phase.REDUCE)
+        self._status.enter(Phase.REDUCE)
         table = [tree.ABSENT] * tree.num_nodes(len(self._group.members))
-        table[tree.leaf(rank, len(self._group.members))] = 0
+        table[tree.leaf(self._group.rank, len(self._group.members))] = 0
         reduced = self._reducer.reduce(table, step, brought.value, brought.replica)
         check_user_states(self._group, reduced)
         self._comparison.check(step, reduced.digests)
         norm = self._checked_norm(step)
-        arena.enter(rank, Phase.UPDATE)
+        self._status.enter(Phase.UPDATE)
         if is_finite(norm):
             self._replica.step_optimizer()
             self._replica.capture_optimizer()
@@ -221,7 +220,7 @@ class DdpStepper:
         self._buffers.begin()
         self._replica.optimizer.zero_grad()
         self._done = False
-        return commit_step(self._group, step, reduced, norm)
+        return commit_step(self._status, step, reduced, norm)
 
     def _checked_norm(self, step: int) -> float:
         gradients = {

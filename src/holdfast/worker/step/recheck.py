@@ -17,10 +17,11 @@ from typing import Final, NoReturn
 
 import torch
 
+from holdfast.collectives.group import Group
 from holdfast.collectives.slot import Slot, SlotLayout
 from holdfast.core import tree
 from holdfast.errors import HardwareError
-from holdfast.transport.shared_memory import BarrierTag, SharedMemoryGroup
+from holdfast.worker.barriers import WorkerTag
 from holdfast.worker.step.finite import is_finite, not_finite
 from holdfast.worker.step.partials import PartialSums
 
@@ -48,7 +49,7 @@ class Recheck:
 
     def __init__(
         self,
-        group: SharedMemoryGroup,
+        group: Group,
         slots: Callable[[int, int], Slot],
         layout: SlotLayout,
         tables: Mapping[int, Sequence[int]],
@@ -97,7 +98,7 @@ class Recheck:
         """
         group = self._group
         same = all(self._is_same(node, slot) for node, slot in self._theirs.items())
-        found = group.barrier(BarrierTag.RECHECK, step, self._finding if same else _OTHER_BITS)
+        found = group.barrier(WorkerTag.RECHECK, step, self._finding if same else _OTHER_BITS)
         checked = (group.members[place - 1] for place in range(len(group.members)))
         to_blame = [rank for rank, what in zip(checked, found, strict=True) if what == _OTHER_BITS]
         if group.rank in to_blame:
@@ -107,7 +108,7 @@ class Recheck:
                 "processor and memory of its host"
             )
         if to_blame:
-            group.barrier(BarrierTag.RECHECK, step)  # they do not come, for they are leaving
+            group.barrier(WorkerTag.RECHECK, step)  # they do not come, for they are leaving
         odd = [what - 1 for what in found if what > _SAME_BITS]
         shards = odd or [shard for shards in self._shards_of.values() for shard in shards]
         blame = "so it is the data or the model and not the hardware: "

@@ -19,17 +19,16 @@ import torch
 from holdfast.arena.memory import Phase, Word
 from holdfast.arena.replica import Replica
 from holdfast.arena.tensors import copy_past_cache
-from holdfast.collectives.exact import Reduced, TreeReducer
+from holdfast.collectives.exact import Reduced, ReduceTag, TreeReducer
 from holdfast.collectives.slot import LOSS, WEIGHT
 from holdfast.core import tree
 from holdfast.core.plan import Plan
 from holdfast.data.dataset import seed_everything
 from holdfast.errors import JobError
-from holdfast.job.spec import Job
-from holdfast.transport.shared_memory import BarrierTag, SharedMemoryGroup
-from holdfast.worker import failpoints
+from holdfast.worker.barriers import WorkerTag
 from holdfast.worker.checks.replica_checker import ReplicaChecker
 from holdfast.worker.checks.shard_verifier import ShardVerifier, digest_of
+from holdfast.worker.context import WorkerContext
 from holdfast.worker.sections import Sections
 from holdfast.worker.step.buffers import Buffers
 from holdfast.worker.step.committed import Committed, CommitVote, check_user_states, commit_step
@@ -46,8 +45,7 @@ class Stepper:
         replica: What is trained.
         sections: The shared memory.
         comparison: Of the replica with those of others.
-        group: The workers.
-        job: Says what is to be done with a gradient.
+        context: Of this worker.
     """
 
     def __init__(
@@ -55,12 +53,14 @@ class Stepper:
         replica: Replica,
         sections: Sections,
         comparison: ReplicaChecker,
-        group: SharedMemoryGroup,
-        job: Job,
+        context: WorkerContext,
     ) -> None:
+        group = context.group
         self._replica, self._sections, self._group = replica, sections, group
+        self._failpoints = context.failpoints
         self._comparison = comparison
-        self._clip_norm, self._non_finite = job.clip_norm, job.non_finite
+        self._status = context.status
+        self._clip_norm, self._non_finite = context.job.clip_norm, context.job.non_finite
         layout = sections.slot_layout
         self._names = layout.parameter_names
         self._parameters = [replica.parameters[name] for name in self._names]
@@ -76,7 +76,7 @@ class Stepper:
             layout=layout,
             num_leaves=sections.num_leaves,
         )
-        self._verifier = ShardVerifier(group, sections.verification, job.verify.recompute)
+        self._verifier = ShardVerifier(group, sections.verification, context.job.verify.recompute)
         self._shard: CurrentShard | None = None
         self._recheck: Recheck | None = None
         self._members, self._one_unit, self._lone = group.members, False, False
@@ -128,7 +128,7 @@ class Stepper:
                 self.restart()
         self._lone = one_unit and self._shard is None and self._sums.is_empty
         self._reducer.publish(self._sums.table)
-        self._group.barrier(BarrierTag.TABLES, step)
+        self._group.barrier(ReduceTag.TABLES, step)
         self._theirs = list(self._reducer.published().values())
 
     def has(self, leaf: int) -> bool:
@@ -189,7 +189,7 @@ class Stepper:
         shard.slot.stats[LOSS] = weight * loss.detach().double()
         self._check_no_gradients()
         (loss * weight).backward()  # type: ignore[no-untyped-call]
-        failpoints.at_gradient(self._group, self._parameters)
+        self._failpoints.at_gradient(self._parameters)
         if shard.discarded:
             self._forget_gradients()
         else:
@@ -259,8 +259,7 @@ class Stepper:
             UserStatesDiffer: What user code keeps is not the same on all workers.
             JobError: The shards contradict each other.
         """
-        arena, rank = self._group.arena, self._group.rank
-        arena.enter(rank, Phase.REDUCE)
+        self._status.enter(Phase.REDUCE)
         if self._recheck is not None:
             self._recheck.settle(step, self._mean_gradients())
         if self._verifier.is_disputed:
@@ -283,7 +282,7 @@ class Stepper:
         elif self._non_finite == "recompute":
             self._begin_recheck(step)
             return None
-        arena[rank, Word.REDUCED_STEP] = step + 1
+        self._status[Word.REDUCED_STEP] = step + 1
         return self._apply(step, reduced)
 
     def _reduce(self, step: int, brought: CommitVote) -> Reduced:
@@ -294,21 +293,21 @@ class Stepper:
         return self._apply(step, self._reducer.reduced())
 
     def _apply(self, step: int, reduced: Reduced) -> Committed:
-        self._group.arena.enter(self._group.rank, Phase.UPDATE)
+        self._status.enter(Phase.UPDATE)
         self._sections.intact_step[self._group.rank] = 0
         if is_finite(reduced.norm):
             self._update(reduced)
         self._reducer.end_lending()
         self._begin_step()
         self._verifier.begin(step + 1)
-        return commit_step(self._group, step, reduced, reduced.norm)
+        return commit_step(self._status, step, reduced, reduced.norm)
 
     def _mean_gradients(self) -> dict[str, torch.Tensor]:
         return dict(zip(self._names, self._root_gradients, strict=True))
 
     def _begin_recheck(self, step: int) -> None:
         self._reducer.write_lent(self._sums.slots(0))
-        self._group.barrier(BarrierTag.RECHECK, step)  # all slots are whole
+        self._group.barrier(WorkerTag.RECHECK, step)  # all slots are whole
         self._recheck = Recheck(
             self._group,
             self._sections.slot,

@@ -1,0 +1,50 @@
+"""Worker status: what one worker publishes about itself: its phase, its counters, its loss."""
+
+from __future__ import annotations
+
+import time
+
+from holdfast.arena.memory import Arena, Phase, Word, float_of, word_of
+
+
+class WorkerStatus:
+    """One worker's line of the arena. The worker writes it; others read it.
+
+    Args:
+        arena: The host's shared memory.
+        rank: The worker.
+    """
+
+    def __init__(self, arena: Arena, rank: int) -> None:
+        self.rank, self._line = rank, arena.line(rank)
+
+    def __getitem__(self, word: int) -> int:
+        return self._line[word]
+
+    def __setitem__(self, word: int, value: int) -> None:
+        self._line[word] = value
+
+    def claim(self) -> None:
+        """Note that this process is the worker now."""
+        self[Word.PHASE], self[Word.PHASE_SINCE] = Phase.STARTING, time.monotonic_ns()
+
+    def enter(self, phase: Phase) -> Phase:
+        """Begin `phase` and add the time spent in the previous one; returns that one."""
+        line, now = self._line, time.monotonic_ns()
+        before = line[Word.PHASE]
+        line[Word.PHASE_TIMES + before] += now - (line[Word.PHASE_SINCE] or now)
+        line[Word.PHASE], line[Word.PHASE_SINCE] = phase, now
+        return Phase(before)
+
+    def times(self) -> dict[Phase, float]:
+        """How long the worker has been in each phase up to its last change, seconds."""
+        return {phase: self[Word.PHASE_TIMES + phase] / 1e9 for phase in Phase}
+
+    @property
+    def loss(self) -> float:
+        """The loss of the newest step that the worker committed."""
+        return float_of(self[Word.LOSS])
+
+    @loss.setter
+    def loss(self, loss: float) -> None:
+        self[Word.LOSS] = word_of(loss)

@@ -1,0 +1,66 @@
+"""Group: what a reducer, and everything else that workers do together, needs from its peers.
+
+An implementation lives in `transport`. It moves words and knows nothing of what they mean: each
+user of a group has barrier tags of its own.
+"""
+
+from __future__ import annotations
+
+import enum
+from typing import Protocol, Self
+
+
+class BarrierTag(enum.IntEnum):
+    """What a barrier is for: the base of all tags.
+
+    A tag's value is unique among the tags of a run.
+
+    Attributes:
+        doing: What a worker does that waits there, after "rank 2 is"; `{step}` stands for the
+            steps committed and `{next}` for the step after those.
+    """
+
+    doing: str
+
+    def __new__(cls, value: int, doing: str) -> Self:
+        tag = int.__new__(cls, value)
+        tag._value_, tag.doing = value, doing
+        return tag
+
+
+class Group(Protocol):
+    """The members of one generation, seen by one of them."""
+
+    @property
+    def members(self) -> tuple[int, ...]:
+        """The ranks that take part, in order."""
+        ...
+
+    @property
+    def member_index(self) -> int:
+        """The position of this worker among the members."""
+        ...
+
+    @property
+    def rank(self) -> int:
+        """This worker."""
+        ...
+
+    @property
+    def generation(self) -> int:
+        """The generation that this worker takes part in; 0 before its first one."""
+        ...
+
+    def barrier(self, tag: BarrierTag, step: int, value: int = 0) -> tuple[int, ...]:
+        """Wait for all members; returns the value (63 bits) of each, in the order of `members`.
+
+        Raises:
+            Aborted: The generation is over.
+            JobError: Another member is at a different barrier.
+            HoldfastError: A member did not arrive within the job's `timeout_s`.
+        """
+        ...
+
+    def check_abort(self) -> None:
+        """Raises: Aborted: The generation is over."""
+        ...

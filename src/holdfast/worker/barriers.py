@@ -1,0 +1,48 @@
+"""The barriers of a worker, apart from those of the reducer; see `collectives.group`."""
+
+from __future__ import annotations
+
+import enum
+from types import MappingProxyType
+from typing import Final
+
+from holdfast.collectives.exact import ReduceTag
+from holdfast.collectives.group import BarrierTag, Group
+from holdfast.errors import JobError
+
+
+@enum.unique
+class WorkerTag(BarrierTag):
+    """What a barrier of a worker is for."""
+
+    ATTACH = 16, "attaching its model"
+    RESTORE = 17, "restoring a checkpoint"
+    STAGED = 18, "staging its state of step {step} for transfer"
+    COPIED = 19, "transferring the state of step {step}"
+    WEIGHTS = 20, "exchanging the weights of its shards of step {next}"
+    EVALUATION = 21, "evaluating after step {step}"
+    EVALUATED = 22, "evaluating after step {step}"
+    END = 23, "at the end of its function"
+    RECHECK = 24, "recomputing shards of step {next}"
+    COMPARE = 25, "comparing its replica after step {step}"
+    VERIFY = 26, "verifying shards of step {next}"
+
+
+_TAGS: Final = MappingProxyType({tag.value: tag for kind in (ReduceTag, WorkerTag) for tag in kind})
+
+
+def describe(tag: int, step: int) -> str:
+    """What a worker does that waits at a barrier, after "rank 2 is"."""
+    return _TAGS[tag].doing.format(step=step, next=step + 1)
+
+
+def agree(group: Group, tag: BarrierTag, step: int, value: int, problem: str) -> None:
+    """Wait at a barrier to which all members must bring the same value.
+
+    Raises:
+        JobError: Two members have `problem`.
+    """
+    values = group.barrier(tag, step, value)
+    for rank, other in zip(group.members, values, strict=True):
+        if other != values[0]:
+            raise JobError(f"rank {group.members[0]} and rank {rank} have {problem}")

@@ -1,0 +1,37 @@
+"""Worker context: what nearly every part of a worker needs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Self
+
+from holdfast.arena.fault_requests import FaultRequests
+from holdfast.arena.memory import Arena
+from holdfast.arena.worker_status import WorkerStatus
+from holdfast.collectives.group import Group
+from holdfast.job.spec import Job
+from holdfast.worker.failpoints import Failpoints
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerContext:
+    """What nearly every part of a worker needs.
+
+    Attributes:
+        job: The job.
+        group: The members of the current generation.
+        status: What this worker publishes about itself.
+        failpoints: Where it injects faults into itself.
+    """
+
+    job: Job
+    group: Group
+    status: WorkerStatus
+    failpoints: Failpoints
+
+    @classmethod
+    def of(cls, job: Job, group: Group, arena: Arena) -> Self:
+        """The context of this process, whose words are in `arena`."""
+        status = WorkerStatus(arena, group.rank)
+        failpoints = Failpoints(FaultRequests(arena, group.rank), status)
+        return cls(job=job, group=group, status=status, failpoints=failpoints)
