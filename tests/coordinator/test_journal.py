@@ -133,7 +133,7 @@ from test_journal import fact
 from holdfast.coordinator.journal import Journal
 journal = Journal(Path(sys.argv[1]))
 for number in range(10**6):
-    journal.record(fact(number))
+    journal.append(fact(number))
     print(number, flush=True)
 """
 

@@ -17,28 +17,26 @@ TWO_HOSTS = {0: "a", 1: "a", 2: "b", 3: "b"}
 
 
 def test_an_undecided_step_is_computed_again() -> None:
-    start = choose_resume_point(ONE_HOST, [halted("a", {0: 7, 2: 7}, reduced_step=7)], checkpoint=0)
+    start = choose_resume_point(ONE_HOST, [halted("a", {0: 7, 2: 7}, reduced_step=7)])
     assert start.step == 7
     assert {rank: start.donors[rank] for rank in (0, 2)} == {0: 0, 2: 2}
     assert start.donors[1] in (0, 2), "the new worker takes what a survivor has"
 
 
 def test_a_step_that_one_worker_has_committed_is_committed_by_all() -> None:
-    start = choose_resume_point(
-        ONE_HOST, [halted("a", {0: 8, 1: 7, 2: 7}, reduced_step=8)], checkpoint=0
-    )
+    start = choose_resume_point(ONE_HOST, [halted("a", {0: 8, 1: 7, 2: 7}, reduced_step=8)])
     assert start.step == 8
     assert start.donors == {0: 0, 1: 1, 2: 2}, "each can do it from the root on its host"
 
 
 def test_a_step_whose_only_committer_died_is_committed_from_the_root() -> None:
-    start = choose_resume_point(ONE_HOST, [halted("a", {1: 7, 2: 7}, reduced_step=8)], checkpoint=0)
+    start = choose_resume_point(ONE_HOST, [halted("a", {1: 7, 2: 7}, reduced_step=8)])
     assert start.step == 8
 
 
 def test_a_host_without_the_root_takes_the_state_of_another() -> None:
     reports = [halted("a", {0: 7, 1: 7}), halted("b", {2: 8, 3: 7}, reduced_step=8)]
-    start = choose_resume_point(TWO_HOSTS, reports, checkpoint=0)
+    start = choose_resume_point(TWO_HOSTS, reports)
     assert start.step == 8
     assert start.donors[2] == 2
     assert start.donors[3] == 3
@@ -48,25 +46,21 @@ def test_a_host_without_the_root_takes_the_state_of_another() -> None:
 
 def test_a_new_worker_finds_its_state_on_its_own_host() -> None:
     reports = [halted("a", {0: 7, 1: 7}), halted("b", {3: 7})]
-    assert choose_resume_point(TWO_HOSTS, reports, checkpoint=0).donors[2] == 3
+    assert choose_resume_point(TWO_HOSTS, reports).donors[2] == 3
 
 
 def test_an_old_root_takes_nobody_back() -> None:
     assert (
-        choose_resume_point(
-            ONE_HOST, [halted("a", {0: 7, 1: 7, 2: 7}, reduced_step=5)], checkpoint=0
-        ).step
-        == 7
+        choose_resume_point(ONE_HOST, [halted("a", {0: 7, 1: 7, 2: 7}, reduced_step=5)]).step == 7
     )
 
 
-def test_where_no_replica_is_left_the_checkpoint_counts() -> None:
-    start = choose_resume_point(ONE_HOST, [halted("a", {}, reduced_step=9)], checkpoint=5)
-    assert (start.step, start.donors) == (5, {})
+def test_without_a_replica_there_is_no_donor() -> None:
+    assert choose_resume_point(ONE_HOST, [halted("a", {}, reduced_step=9)]) is None
 
 
 def test_what_a_worker_elsewhere_has_does_not_count() -> None:
     """Rank 1 has moved to host b; the report of host a still has its former worker."""
     members = {0: "a", 1: "b"}
     reports = [halted("a", {0: 4, 1: 9}), halted("b", {})]
-    assert choose_resume_point(members, reports, checkpoint=0).step == 4
+    assert choose_resume_point(members, reports).step == 4

@@ -231,6 +231,7 @@ class Agent:
                 (self._arena[rank, Word.COMMITTED] for rank in before), default=0
             ),
             from_checkpoint=not release.start.donors,
+            checkpoint=release.start.checkpoint,
         )
         self._send_all(
             ResumeMessage(

@@ -14,7 +14,7 @@ from holdfast.checkpoint import manifest, parts
 from holdfast.checkpoint.manifest import Header, Manifest, PartFile
 from holdfast.coordinator.retention import Retention
 from holdfast.core.actions import CommitCheckpoint
-from holdfast.core.protocol import CheckpointResult, Part
+from holdfast.core.protocol import CheckpointResult, Part, StoredCheckpoint
 from holdfast.errors import CheckpointError, ProtocolError
 from holdfast.observe.lines import EventLog
 
@@ -40,11 +40,12 @@ class CheckpointStore:
     def __exit__(self, *_: object) -> None:
         self._retention.__exit__()
 
-    @property
-    def newest(self) -> int:
-        """The step of the newest; 0 if there is none."""
-        found = manifest.committed(self._root)
-        return manifest.step_of(found[0]) if found else 0
+    def find_newest(self) -> StoredCheckpoint | None:
+        """The newest checkpoint whose manifest can be read; None if there is none."""
+        for directory in manifest.committed(self._root):
+            with contextlib.suppress(CheckpointError):
+                return StoredCheckpoint(step=manifest.read(directory).step, name=directory.name)
+        return None
 
     def sweep(self) -> None:
         """Remove what was left half written."""

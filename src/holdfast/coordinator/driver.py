@@ -10,11 +10,12 @@ from holdfast.coordinator.journal import Journal
 from holdfast.core.actions import (
     AppendToJournal,
     CommitCheckpoint,
+    FindCheckpoint,
     RemovePartialCheckpoints,
     SendDesiredState,
 )
 from holdfast.core.coordinator import CoordinatorStateMachine
-from holdfast.core.events import CheckpointCompleted, RunEvent
+from holdfast.core.events import CheckpointCompleted, CheckpointFound, RunEvent
 from holdfast.core.policy import RecoveryPolicy
 from holdfast.core.protocol import DesiredState, Stage
 from holdfast.observe.lines import EventLog
@@ -44,9 +45,7 @@ class Driver:
     ) -> None:
         self._journal, self._checkpoints, self._send = journal, checkpoints, send
         self._log = log
-        self.machine = CoordinatorStateMachine(
-            policy, journal.entries(), time.monotonic(), checkpoints.newest
-        )
+        self.machine = CoordinatorStateMachine(policy, journal.entries(), time.monotonic())
 
     def handle(self, event: RunEvent) -> None:
         """Have the machine take note of `event`.
@@ -68,6 +67,8 @@ class Driver:
                     self._send(host, orders)
                 case CommitCheckpoint():
                     self.handle(CheckpointCompleted(self._checkpoints.commit(action)))
+                case FindCheckpoint():
+                    self.handle(CheckpointFound(self._checkpoints.find_newest()))
                 case RemovePartialCheckpoints():
                     self._checkpoints.sweep()
 

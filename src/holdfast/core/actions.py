@@ -66,7 +66,7 @@ class SendDesiredState:
 
 @dataclass(frozen=True, slots=True)
 class CommitCheckpoint:
-    """Make the parts of all members a checkpoint, and say by `Settled` how that went."""
+    """Commit the parts of all members as a checkpoint; `CheckpointCompleted` is its result."""
 
     generation: int
     number: int
@@ -79,7 +79,18 @@ class RemovePartialCheckpoints:
     """Remove what was being written in generations that are over: nobody writes now."""
 
 
-RunAction = AppendToJournal | SendDesiredState | CommitCheckpoint | RemovePartialCheckpoints
+@dataclass(frozen=True, slots=True)
+class FindCheckpoint:
+    """Find the newest readable checkpoint; `CheckpointFound` is its result."""
+
+
+RunAction = (
+    AppendToJournal
+    | SendDesiredState
+    | CommitCheckpoint
+    | FindCheckpoint
+    | RemovePartialCheckpoints
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,6 +17,7 @@ from typing import Any, Final
 
 from holdfast.core.actions import (
     AppendToJournal,
+    FindCheckpoint,
     GenerationOpened,
     JournalEntry,
     RemovePartialCheckpoints,
@@ -28,6 +29,7 @@ from holdfast.core.checkpoint_tracker import CheckpointTracker
 from holdfast.core.events import (
     AgentLost,
     CheckpointCompleted,
+    CheckpointFound,
     Disconnected,
     RunEvent,
     StatusReceived,
@@ -44,6 +46,7 @@ from holdfast.core.protocol import (
     ResumePoint,
     Stage,
     Status,
+    StoredCheckpoint,
 )
 from holdfast.core.restart_budget import RestartBudget
 from holdfast.core.resume_point import choose_resume_point
@@ -58,7 +61,6 @@ class CoordinatorStateMachine:
     Args:
         policy: The user's.
         facts: What was recorded before the coordinator was restarted.
-        checkpoint: The step of the newest checkpoint there is; 0 for none.
         now: This process's monotonic clock, seconds, as in every `now` here.
 
     Attributes:
@@ -71,9 +73,7 @@ class CoordinatorStateMachine:
         heartbeats: When each host was heard.
     """
 
-    def __init__(
-        self, policy: RecoveryPolicy, facts: Iterable[JournalEntry], now: float, checkpoint: int = 0
-    ) -> None:
+    def __init__(self, policy: RecoveryPolicy, facts: Iterable[JournalEntry], now: float) -> None:
         self.policy = policy
         self.generation, self.stage = 0, Stage.IDLE
         self.members: Mapping[int, str] = {}  # orders and facts hold it too: replaced, not changed
@@ -82,10 +82,7 @@ class CoordinatorStateMachine:
         self.root_cause: tuple[int, Failure] | None = None
         self.result: Mapping[str, Any] | None = None
         self._restart_budget = RestartBudget(policy, now)
-        self._checkpoints, self._checkpoint = (
-            CheckpointTracker(policy.checkpoint_s, now),
-            checkpoint,
-        )
+        self._checkpoints = CheckpointTracker(policy.checkpoint_s, now)
         self._stop = self._restart_all = False
         for fact in facts:
             self._replay(fact)
@@ -104,7 +101,9 @@ class CoordinatorStateMachine:
         for host in self._waiting:
             self.heartbeats.heard(host, now)
 
-    def handle(self, event: RunEvent, now: float) -> list[RunAction]:
+    def handle(  # noqa: PLR0911  # one return for each event
+        self, event: RunEvent, now: float
+    ) -> list[RunAction]:
         """Take note of `event`; returns what is to be done, in order."""
         match event:
             case StatusReceived(status):
@@ -117,6 +116,8 @@ class CoordinatorStateMachine:
                 return self._fence([host], "was lost", now)
             case CheckpointCompleted(verdict):
                 return self._on_checkpoint_completed(verdict, now)
+            case CheckpointFound(checkpoint):
+                return self._on_checkpoint_found(checkpoint, now)
             case StopReceived():
                 self._stop = True
                 return self._send_desired_state(self._member_hosts)
@@ -212,8 +213,7 @@ class CoordinatorStateMachine:
         self._waiting.pop(status.host, None)
         if status.parts:
             return [*self._checkpoints.collect(status, self.members)]
-        ready = self.stage == Stage.HALT and not self._waiting and not self._lacks_workers
-        return self._resume(now) if ready else self._grow_if_due(now)
+        return self._choose_resume_point(now) if self._is_ready else self._grow_if_due(now)
 
     def _is_behind(self, status: Status) -> bool:
         """Whether an agent has not done, or heard of, all that it should."""
@@ -342,18 +342,32 @@ class CoordinatorStateMachine:
         record = AppendToJournal(GenerationOpened(self.generation, self.members, self._restart_all))
         return [record, *self._send_desired_state([*self._member_hosts, *left])]
 
-    def _resume(self, now: float) -> list[RunAction]:
-        """All stand still: have them settle the step in hand and go on."""
+    def _choose_resume_point(self, now: float) -> list[RunAction]:
+        """All members have halted: resume from the state of one, or else from a checkpoint."""
+        found = choose_resume_point(
+            self.members, [self._hosts[host] for host in self._member_hosts]
+        )
+        return [FindCheckpoint()] if found is None else self._resume(found, now)
+
+    def _on_checkpoint_found(
+        self, checkpoint: StoredCheckpoint | None, now: float
+    ) -> list[RunAction]:
+        if not self._is_ready:
+            return []  # a member was lost while the storage was read
+        start = ResumePoint(step=0, donors={})
+        if checkpoint is not None:
+            start = ResumePoint(step=checkpoint.step, donors={}, checkpoint=checkpoint.name)
+        return self._resume(start, now)
+
+    def _resume(self, start: ResumePoint, now: float) -> list[RunAction]:
         self._restart_budget.on_resumed(now)
-        reports = [self._hosts[host] for host in self._member_hosts]
-        self.resume_point = choose_resume_point(self.members, reports, self._checkpoint)
+        self.resume_point = start
         self.stage, self._restart_all = Stage.RUN, self.policy.restart_all
         self._waiting = dict.fromkeys(self._member_hosts)
         return [RemovePartialCheckpoints(), *self._send_desired_state(self._member_hosts)]
 
     def _on_checkpoint_completed(self, verdict: CheckpointResult, now: float) -> list[RunAction]:
         self._checkpoints.on_completed(verdict, now)
-        self._checkpoint = self._checkpoint if verdict.error else verdict.step
         return self._send_desired_state(self._member_hosts)
 
     def _end(self, reason: str) -> list[RunAction]:
@@ -368,6 +382,11 @@ class CoordinatorStateMachine:
     @property
     def _lacks_workers(self) -> bool:
         return len(self.members) < self.policy.min_workers
+
+    @property
+    def _is_ready(self) -> bool:
+        """Whether all members have halted, and are enough to resume."""
+        return self.stage == Stage.HALT and not self._waiting and not self._lacks_workers
 
     def _send_desired_state(self, hosts: Iterable[str]) -> list[RunAction]:
         return [

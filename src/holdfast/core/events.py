@@ -6,7 +6,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from holdfast.core.protocol import CheckpointResult, DesiredState, Failure, Part, Status
+from holdfast.core.protocol import (
+    CheckpointResult,
+    DesiredState,
+    Failure,
+    Part,
+    Status,
+    StoredCheckpoint,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +45,13 @@ class CheckpointCompleted:
 
 
 @dataclass(frozen=True, slots=True)
+class CheckpointFound:
+    """The newest checkpoint that can be read now; None if there is none."""
+
+    checkpoint: StoredCheckpoint | None
+
+
+@dataclass(frozen=True, slots=True)
 class StopReceived:
     """The user wants the run to end after the step in hand."""
 
@@ -47,7 +61,15 @@ class Tick:
     """A deadline may have passed."""
 
 
-RunEvent = StatusReceived | Disconnected | AgentLost | CheckpointCompleted | StopReceived | Tick
+RunEvent = (
+    StatusReceived
+    | Disconnected
+    | AgentLost
+    | CheckpointCompleted
+    | CheckpointFound
+    | StopReceived
+    | Tick
+)
 
 
 @dataclass(frozen=True, slots=True)

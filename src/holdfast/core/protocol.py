@@ -93,6 +93,19 @@ class CheckpointResult:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class StoredCheckpoint:
+    """A checkpoint that a run can resume from.
+
+    Attributes:
+        step: Steps committed when it was written.
+        name: Its name in the storage.
+    """
+
+    step: int
+    name: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Status:
     """How an agent and its workers are.
 
@@ -133,17 +146,21 @@ class Status:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResumePoint:
-    """From where a generation goes on.
+    """The state from which a generation resumes.
 
     Attributes:
         step: How many steps are committed.
         donors: From whose replica each rank takes its state: its own if it has it already, or
-            can complete it from the reduced gradient on its host. Empty where nobody is left that
-            has any: all load the checkpoint of `step`, or at step 0 begin anew.
+            can complete it from the reduced gradient on its host. Empty if no rank has a state:
+            then all load `checkpoint`.
+        checkpoint: Name of the newest readable checkpoint, if it is needed. None if there is none
+            either, and training starts from the initial values. Workers that find damage in it
+            agree on an older one; see `core.restore_agreement`.
     """
 
     step: int
     donors: Mapping[int, int]
+    checkpoint: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,14 +15,13 @@ from holdfast.core.protocol import ResumePoint, Status
 
 
 def choose_resume_point(
-    members: Mapping[int, str], reports: Sequence[Status], checkpoint: int
-) -> ResumePoint:
-    """From where the ranks of a new generation go on.
+    members: Mapping[int, str], reports: Sequence[Status]
+) -> ResumePoint | None:
+    """The resume point of a new generation; None if no member has a state.
 
     Args:
         members: The host of every rank.
-        reports: What the halted hosts say, in any order.
-        checkpoint: The step of the newest checkpoint that all verified; 0 for none.
+        reports: The status of each halted host, in any order.
     """
     reach = {
         rank: _reach(report, steps)
@@ -31,7 +30,7 @@ def choose_resume_point(
         if members.get(rank) == report.host
     }
     if not reach:
-        return ResumePoint(step=checkpoint, donors={})
+        return None
     step = max(reach.values())
     ready = [rank for rank, steps in sorted(reach.items()) if steps == step]
     near: dict[str, list[int]] = {}

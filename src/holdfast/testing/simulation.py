@@ -15,7 +15,7 @@ from typing import Any
 from holdfast.core import actions, events
 from holdfast.core.coordinator import CoordinatorStateMachine
 from holdfast.core.policy import RecoveryPolicy
-from holdfast.core.protocol import CheckpointResult, Stage
+from holdfast.core.protocol import CheckpointResult, Stage, StoredCheckpoint
 from holdfast.testing.agents import Agents
 from holdfast.testing.cluster import Cluster
 from holdfast.testing.data_plane import SimulatedWorker
@@ -154,7 +154,7 @@ class Simulation:
 
     def _start_coordinator(self) -> None:
         self.run, self._run_tick = (
-            CoordinatorStateMachine(self.policy, self._journal, self.now, self.checkpoint),
+            CoordinatorStateMachine(self.policy, self._journal, self.now),
             None,
         )
         self._agents.rest.stir(self.run.heartbeats)
@@ -183,9 +183,17 @@ class Simulation:
                     self.checkpoint = step
                     verdict = CheckpointResult(generation=generation, number=number, step=step)
                     self._timeline.after(0.0, self._tell_run, events.CheckpointCompleted(verdict))
+                case actions.FindCheckpoint():
+                    found = events.CheckpointFound(self._newest_checkpoint)
+                    self._timeline.after(0.0, self._tell_run, found)
                 case actions.RemovePartialCheckpoints():
                     pass  # nothing is half written here
         self._wake_run()
+
+    @property
+    def _newest_checkpoint(self) -> StoredCheckpoint | None:
+        step = self.checkpoint
+        return StoredCheckpoint(step=step, name=f"step-{step:08d}") if step else None
 
     def _crashes_at(self, action: actions.RunAction) -> bool:
         """Whether the coordinator dies while it performs this.
