@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Final
+from typing import Any
 
 from holdfast.core.actions import (
     AppendToJournal,
@@ -37,10 +37,9 @@ from holdfast.core.events import (
     Tick,
 )
 from holdfast.core.heartbeats import Heartbeats
-from holdfast.core.placement import place
+from holdfast.core.placement import by_host, in_words, place
 from holdfast.core.policy import RecoveryPolicy
 from holdfast.core.protocol import (
-    CheckpointResult,
     DesiredState,
     Failure,
     ResumePoint,
@@ -49,10 +48,7 @@ from holdfast.core.protocol import (
     StoredCheckpoint,
 )
 from holdfast.core.restart_budget import RestartBudget
-from holdfast.core.resume_point import choose_resume_point
-
-NAMED_HOSTS: Final = 3
-"""The most hosts that `waiting_for` names."""
+from holdfast.core.resume_point import choose_resume_point, resume_from
 
 
 class CoordinatorStateMachine:
@@ -96,14 +92,12 @@ class CoordinatorStateMachine:
         self._grow_at: float | None = None
         self._regrow_from = now
         self._join_deadline: float | None = now + policy.join_timeout_s
-        self._member_hosts = _by_host(self.members)
+        self._member_hosts = by_host(self.members)
         self._waiting = dict.fromkeys(self._member_hosts)
         for host in self._waiting:
             self.heartbeats.heard(host, now)
 
-    def handle(  # noqa: PLR0911  # one return for each event
-        self, event: RunEvent, now: float
-    ) -> list[RunAction]:
+    def handle(self, event: RunEvent, now: float) -> list[RunAction]:  # noqa: PLR0911  # an event
         """Take note of `event`; returns what is to be done, in order."""
         match event:
             case StatusReceived(status):
@@ -115,7 +109,8 @@ class CoordinatorStateMachine:
                 self.heartbeats.forget(host)
                 return self._fence([host], "was lost", now)
             case CheckpointCompleted(verdict):
-                return self._on_checkpoint_completed(verdict, now)
+                self._checkpoints.on_completed(verdict, now)
+                return self._send_desired_state(self._member_hosts)
             case CheckpointFound(checkpoint):
                 return self._on_checkpoint_found(checkpoint, now)
             case StopReceived():
@@ -138,16 +133,13 @@ class CoordinatorStateMachine:
             return ""
         if self._waiting:
             verb = {Stage.IDLE: "report", Stage.HALT: "be ready", Stage.RUN: "resume"}[self.stage]
-            first = list(self._waiting)[:NAMED_HOSTS]
-            named = [f"{_ranks(self._member_hosts[host])} on {host}" for host in first]
-            more = len(self._waiting) - len(first)
-            others = [f"{more} more hosts"] if more else []
-            return f"{' and '.join([*named, *others])} to {verb}"
+            missing = {host: self._member_hosts[host] for host in self._waiting}
+            return f"{in_words(missing)} to {verb}"
         wanted, joined = self.policy.min_workers, len(self.members)
         if joined < wanted:
-            missing = wanted - joined
-            return f"{missing} more worker{'s'[: missing > 1]} ({joined} of {wanted} joined)"
-        return ""
+            more = wanted - joined
+            return f"{more} more worker{'s'[: more > 1]} ({joined} of {wanted} joined)"
+        return "the newest checkpoint to be found" if self.stage == Stage.HALT else ""
 
     def check_invariants(self) -> None:
         """Raises: AssertionError: This machine is in a state that it must never be in."""
@@ -327,7 +319,7 @@ class CoordinatorStateMachine:
         if now < self._regrow_from and len(present) >= self.policy.min_workers:
             room = dict(Counter(present.values()))
         self.members = place(self.policy.world_size, room, present)
-        self._member_hosts = _by_host(self.members)
+        self._member_hosts = by_host(self.members)
         self.generation += 1
         self.stage, self.resume_point, self._grow_at = Stage.HALT, None, None
         self._finished.clear()
@@ -354,10 +346,7 @@ class CoordinatorStateMachine:
     ) -> list[RunAction]:
         if not self._is_ready:
             return []  # a member was lost while the storage was read
-        start = ResumePoint(step=0, donors={})
-        if checkpoint is not None:
-            start = ResumePoint(step=checkpoint.step, donors={}, checkpoint=checkpoint.name)
-        return self._resume(start, now)
+        return self._resume(resume_from(checkpoint), now)
 
     def _resume(self, start: ResumePoint, now: float) -> list[RunAction]:
         self._restart_budget.on_resumed(now)
@@ -365,10 +354,6 @@ class CoordinatorStateMachine:
         self.stage, self._restart_all = Stage.RUN, self.policy.restart_all
         self._waiting = dict.fromkeys(self._member_hosts)
         return [RemovePartialCheckpoints(), *self._send_desired_state(self._member_hosts)]
-
-    def _on_checkpoint_completed(self, verdict: CheckpointResult, now: float) -> list[RunAction]:
-        self._checkpoints.on_completed(verdict, now)
-        return self._send_desired_state(self._member_hosts)
 
     def _end(self, reason: str) -> list[RunAction]:
         self.stage, self.reason = Stage.END, reason
@@ -412,15 +397,3 @@ class CoordinatorStateMachine:
 def _is_state_untrusted(status: Status) -> bool:
     """Whether a worker has failed in a way that leaves no worker's state to be trusted."""
     return any(failure.state_untrusted for failure in status.failed.values())
-
-
-def _ranks(ranks: Sequence[int]) -> str:
-    return f"rank{'s'[: len(ranks) > 1]} {', '.join(map(str, ranks))}"
-
-
-def _by_host(members: Mapping[int, str]) -> dict[str, tuple[int, ...]]:
-    """The ranks of each host, in rank order."""
-    ranks: dict[str, list[int]] = {}
-    for rank, host in members.items():
-        ranks.setdefault(host, []).append(rank)
-    return {host: tuple(own) for host, own in ranks.items()}

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+NAMED_HOSTS: Final = 3
+"""The most hosts that `in_words` names."""
 
 
 def place(
@@ -33,3 +37,22 @@ def place(
     seats = [host for host in hosts for _ in range(free[host])]
     absent = (rank for rank in range(world_size) if rank not in placed)
     return dict(sorted((placed | dict(zip(absent, seats, strict=False))).items()))
+
+
+def by_host(members: Mapping[int, str]) -> dict[str, tuple[int, ...]]:
+    """The ranks of each host, in rank order."""
+    ranks: dict[str, list[int]] = {}
+    for rank, host in members.items():
+        ranks.setdefault(host, []).append(rank)
+    return {host: tuple(own) for host, own in ranks.items()}
+
+
+def in_words(hosts: Mapping[str, Sequence[int]]) -> str:
+    """The ranks of each host as words; names the first NAMED_HOSTS of them."""
+    named = [f"{_in_words(ranks)} on {host}" for host, ranks in hosts.items()][:NAMED_HOSTS]
+    more = len(hosts) - len(named)
+    return " and ".join([*named, *([f"{more} more hosts"] if more else [])])
+
+
+def _in_words(ranks: Sequence[int]) -> str:
+    return f"rank{'s'[: len(ranks) > 1]} {', '.join(map(str, ranks))}"

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from holdfast.core.protocol import ResumePoint, Status
+from holdfast.core.protocol import ResumePoint, Status, StoredCheckpoint
 
 
 def choose_resume_point(
@@ -41,6 +41,13 @@ def choose_resume_point(
         for rank, host in members.items()
     }
     return ResumePoint(step=step, donors=donors)
+
+
+def resume_from(checkpoint: StoredCheckpoint | None) -> ResumePoint:
+    """The resume point of a generation that loads a checkpoint; None begins the run."""
+    if checkpoint is None:
+        return ResumePoint(step=0, donors={})
+    return ResumePoint(step=checkpoint.step, donors={}, checkpoint=checkpoint.name)
 
 
 def _reach(report: Status, committed: int) -> int:
