@@ -19,7 +19,7 @@ if TYPE_CHECKING:
         OutOfMemory,
         WorkerFailed,
     )
-    from holdfast.job.spec import Job
+    from holdfast.job.train_job import TrainJob as Job
     from holdfast.worker.session import Session
     from holdfast.worker.shard import Shard
 
@@ -27,7 +27,7 @@ _HOMES = {
     "CheckpointError": "holdfast.errors",
     "Dataset": "holdfast.data.dataset",
     "HoldfastError": "holdfast.errors",
-    "Job": "holdfast.job.spec",
+    "Job": "holdfast.job.train_job:TrainJob",
     "JobError": "holdfast.errors",
     "NonFiniteError": "holdfast.errors",
     "OutOfMemory": "holdfast.errors",
@@ -57,4 +57,5 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module 'holdfast' has no attribute {name!r}")
-    return getattr(import_module(_HOMES[name]), name)
+    module, _, inside = _HOMES[name].partition(":")
+    return getattr(import_module(module), inside or name)

@@ -10,7 +10,7 @@ from holdfast.data.formats.digits import digits
 from holdfast.data.loading.loader import Loader, WorkItem
 from holdfast.data.loading.order import SampleOrder
 from holdfast.errors import Aborted, JobError
-from holdfast.job.spec import LoaderSettings
+from holdfast.job.settings import LoaderSettings
 
 UNITS = [WorkItem(shard, range(shard, shard + 1)) for shard in range(4)]
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from holdfast.core.plan import Plan
 from holdfast.data.loading.loader import Loader, WorkItem
 from holdfast.data.loading.order import SampleOrder, shard_bounds
-from holdfast.job.spec import LoaderSettings
+from holdfast.job.settings import LoaderSettings
 
 
 class Numbers:

@@ -46,6 +46,8 @@ def test_what_is_slow_is_slow_for_a_second_unless_it_says_otherwise():
     [
         ("kil", "--fault kil: kind: input should be 'kill', 'stop', 'exit', 'raise', 'slow', "),
         ("", "kind: input should be 'kill', "),
+        ("corrupt", "not 'corrupt'; corrupt is now corrupt-replica"),
+        ("damage", "not 'damage'; damage is now corrupt-checkpoint"),
         ("kill:stp=2", "--fault kill:stp=2: unknown key stp; did you mean step?"),
         ("kill:x=2", "unknown key x; known are kind, rank, step, after_s, seconds"),
         ("kill:step", "'step' is not key=value, such as step=25 or rank=1"),
@@ -126,7 +128,8 @@ def test_no_fault_at_all_is_refused():
     ],
 )
 def test_a_job_that_cannot_be_struck_so_is_refused(flag, keys, message):
-    job = load.check(keys, where="test")
+    check = load.check_script if "script" in keys else load.check
+    job = check(keys, where="test")
     with pytest.raises(JobError, match=message):
         planned(flag).check(job)
 

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast.errors import JobError
-from holdfast.job.load import builtin_names, check, dump, load
+from holdfast.job.load import builtin_names, check, check_script, dump, load, of_run
 
 
 @pytest.mark.parametrize("name", builtin_names())
@@ -188,12 +188,46 @@ def test_values_from_python_stay_as_they_are():
     assert job.optimizer.lr == 0.5
 
 
-def test_more_workers_than_shards_are_refused_with_the_way_out():
-    job = check({"workers": 9, "shards": 8}, where="test")
-    with pytest.raises(JobError, match=r"workers=9 .* shards=8, .* start at most 8 workers"):
-        job.plan()
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("shares=[4, 4]", "unknown key shares; it is now shards_per_worker (from shares=[4, 4])"),
+        ("hang_s=5", "unknown key hang_s; it is now hang_timeout_s (from hang_s=5)"),
+        ("unlike=stamp", "unknown key unlike; it is now on_numerics_change=record (from"),
+        ("unlike=refuse", "unknown key unlike; it is now on_numerics_change=fail (from"),
+        ("on_numerics_change=stamp", "should be 'record' or 'fail', not 'stamp'; stamp is now rec"),
+        ("on_numerics_change=refuse", "not 'refuse'; refuse is now fail"),
+    ],
+)
+def test_a_name_of_an_earlier_version_is_refused_with_the_new_one(override, message):
+    with pytest.raises(JobError) as caught:
+        load("digits", [override])
+    assert message in str(caught.value)
 
 
-def test_survivors_of_a_job_with_idle_workers_may_be_more_than_its_shards():
-    job = check({"workers": 3, "shards": 1, "shards_per_worker": [0, 0, 1]}, where="test")
-    assert job.plan(2).counts == (1, 0)
+def test_mistakes_of_a_file_are_told_line_by_line_before_those_of_overrides(tmp_path):
+    path = tmp_path / "job.yaml"
+    path.write_text("seed: x\nworkers: 0\n")
+    with pytest.raises(JobError, match=r"line 1: seed: .*; line 2: workers: .*; batch: .*batch=y"):
+        load(str(path), ["batch=y"])
+
+
+def test_a_run_directory_gives_back_either_kind_of_job(tmp_path):
+    script = check_script({"name": "own", "script": {"path": "a.py"}, "workers": 2}, where="test")
+    for job in (script, load("digits", ["workers=2"])):
+        (tmp_path / "job.yaml").write_text(dump(job))
+        assert of_run(tmp_path) == job
+
+
+def test_a_script_is_refused_where_a_training_job_is_expected(tmp_path):
+    path = tmp_path / "job.yaml"
+    path.write_text("script: {path: a.py}\n")
+    with pytest.raises(JobError, match="use holdfast run to run a script"):
+        load(str(path))
+
+
+def test_a_script_has_none_of_the_keys_of_training():
+    with pytest.raises(JobError, match="unknown key optimizer; remove it"):
+        check_script({"script": {"path": "a.py"}, "optimizer": {"name": "adamw"}}, where="test")
+    with pytest.raises(JobError, match=r"unknown key worker; did you mean workers\?"):
+        check_script({"script": {"path": "a.py"}, "worker": 2}, where="test")

@@ -34,7 +34,7 @@ def run(forks, tmp_path):
             path.write_text(script)
             script = path
         given = {"path": str(script), "arguments": [str(each) for each in arguments]}
-        job = load.check({"script": given, "workers": 2, **keys}, where="test")
+        job = load.check_script({"script": given, "workers": 2, **keys}, where="test")
         return run_script(job, LaunchOptions(forks=forks), run_dir=tmp_path / "run")
 
     return of
@@ -104,7 +104,7 @@ def weights(forks, tmp_path_factory):
     """What an undisturbed run of the training script comes to."""
     path = tmp_path_factory.mktemp("undisturbed")
     script = {"path": str(TRAIN), "arguments": [str(path)]}
-    job = load.check({"script": script, "workers": 2}, where="test")
+    job = load.check_script({"script": script, "workers": 2}, where="test")
     result = run_script(job, LaunchOptions(forks=forks), run_dir=path / "run")
     assert (result.status, result.restarts) == ("finished", 0)
     return (path / "weights").read_text()

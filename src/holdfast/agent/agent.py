@@ -28,6 +28,7 @@ from holdfast.core import actions, events
 from holdfast.core.agent import AgentStateMachine
 from holdfast.core.protocol import Failure, may_be_cascade
 from holdfast.errors import ProtocolError
+from holdfast.job.script_job import ScriptJob
 from holdfast.job.spec import Job
 from holdfast.launch.fork_client import ForkClient
 from holdfast.linux.host_memory import OomKills
@@ -109,7 +110,7 @@ class Agent:
         self._selector = selectors.DefaultSelector()
         self._selector.register(forks.channel, selectors.EVENT_READ, self._on_fork_server)
         self._selector.register(link, selectors.EVENT_READ, self._on_desired_state)
-        self._is_script = run.job.script is not None
+        self._is_script = isinstance(run.job, ScriptJob)
         self._monitor = WorkerMonitor(run.job, arena)
         self._events: deque[events.AgentEvent] = deque()
         self._look_at = time.monotonic()
@@ -319,8 +320,7 @@ class Agent:
         It feels that where they meet in code that is not ours. If it has last words, it has waited
         to hear of another's death.
         """
-        meets_elsewhere = self._is_script or self._run.job.sync == "ddp"
-        if not meets_elsewhere or self._forming_since or self._stopping_since:
+        if not self._run.job.has_process_groups or self._forming_since or self._stopping_since:
             return False
         return worker.failure is None and may_be_cascade(status)
 

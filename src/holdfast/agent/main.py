@@ -48,7 +48,7 @@ def main() -> int:
 
 def _serve(options: argparse.Namespace) -> None:
     run = RunContext(
-        job=load.load(str(options.run_dir / "job.yaml")),
+        job=load.of_run(options.run_dir),
         directory=options.run_dir,
         attempt=options.attempt,
     )

@@ -50,7 +50,7 @@ class WorkerMonitor:
 
     def __init__(self, job: Job, arena: Arena) -> None:
         self._arena = arena
-        self._hangs = HangDetector(job.hang_timeout_s, together=job.script is not None)
+        self._hangs = HangDetector(job.hang_timeout_s, together=not job.records_progress)
         self._accounts: dict[int, _Account] = {}
         self._running: set[int] = set()
         self._search_at = 0.0

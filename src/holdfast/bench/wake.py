@@ -25,12 +25,13 @@ import torch
 
 from holdfast.arena.memory import Arena
 from holdfast.collectives.exact import ReduceTag
+from holdfast.core.plan import WorkItem
 from holdfast.data.dataset import Batch
-from holdfast.data.loading.loader import Loader, WorkItem
+from holdfast.data.loading.loader import Loader
 from holdfast.data.loading.order import SampleOrder
 from holdfast.data.permutation import Indices
 from holdfast.errors import Aborted
-from holdfast.job.spec import LoaderSettings
+from holdfast.job.settings import LoaderSettings
 from holdfast.linux.lifeline import die_with_parent
 from holdfast.transport.shared_memory import SharedMemoryGroup
 from holdfast.wire.channel import pair

@@ -21,7 +21,7 @@ from torch import nn, optim
 if TYPE_CHECKING:
     from holdfast.data.dataset import Batch
     from holdfast.data.permutation import Indices
-    from holdfast.job.spec import Job
+    from holdfast.job.train_job import TrainJob
 
 VOCABULARY: Final = 8192
 CONTEXT: Final = 64
@@ -165,7 +165,7 @@ WORKLOADS: Final[dict[str, type[Workload]]] = {"small": Small, "large": Large, "
 class BenchTask:
     """A workload as holdfast's task; `params` names it and says how many steps to run."""
 
-    def __init__(self, job: Job) -> None:
+    def __init__(self, job: TrainJob) -> None:
         self._workload = WORKLOADS[job.params["workload"]]()
         self._size = job.batch * job.params["steps"]
         self.model, self.optimizer = self._workload.model, self._workload.optimizer

@@ -11,6 +11,7 @@ from holdfast.cli import bench, chaos, drill, events, jobs, train
 from holdfast.cli import run as script
 from holdfast.cli.ending import FAILED_STATUS, STOPPED_STATUS, USAGE_STATUS
 from holdfast.errors import HoldfastError, Interrupted, JobError, WorkerFailed
+from holdfast.job import renamed
 from holdfast.launch.spawn import Spawned
 
 app = typer.Typer(
@@ -37,6 +38,7 @@ def run(spawned: Spawned | None) -> None:
         spawned: A fork server for the command to use.
     """
     try:
+        _check_renamed(_own(sys.argv[1:]))
         app(obj=spawned)
     except HoldfastError as error:
         if isinstance(error, WorkerFailed):
@@ -46,6 +48,14 @@ def run(spawned: Spawned | None) -> None:
         if "--json" in _own(sys.argv[1:]):
             print(json.dumps({"error": type(error).__name__, "message": message}))
         sys.exit(_status(error))
+
+
+def _check_renamed(words: list[str]) -> None:
+    """Raises: JobError: An option has another name now."""
+    for word in words:
+        option = word.partition("=")[0]
+        if option in renamed.OPTIONS:
+            raise JobError(f"no option {option}; it is now {renamed.OPTIONS[option]}")
 
 
 def _status(error: HoldfastError) -> int:

@@ -23,7 +23,7 @@ from holdfast.faults.fault_injector import FaultInjector
 from holdfast.faults.plan import Fault, FaultPlan, planned
 from holdfast.faults.target import Target
 from holdfast.job import load
-from holdfast.job.spec import Job
+from holdfast.job.train_job import TrainJob
 from holdfast.launch.spawn import Spawned
 from holdfast.linux.lifeline import STOP_SIGNALS
 from holdfast.observe.terminal import closing_table
@@ -80,7 +80,7 @@ def chaos(
 def _strike(run: Path, plan: FaultPlan) -> FaultInjector:
     """Strike a run of another process, until a signal stops the storm at most."""
     target = Target.under_way(run)
-    storm = FaultInjector(plan, load.load(str(run / "job.yaml")))
+    storm = FaultInjector(plan, load.of_run(run))
     for number in STOP_SIGNALS:
         signal.signal(number, lambda *_: storm.stop())
     storm.strike(target)
@@ -88,7 +88,7 @@ def _strike(run: Path, plan: FaultPlan) -> FaultInjector:
 
 
 def _train(
-    storm: FaultInjector, job: Job, run: Path | None, *, forks: Spawned | None, quiet: bool
+    storm: FaultInjector, job: TrainJob, run: Path | None, *, forks: Spawned | None, quiet: bool
 ) -> engine.Result:
     """Run a job in a storm; where that fails, the storm is told of all the same."""
     setting = LaunchOptions(forks=forks, sidecar=storm.running)

@@ -15,7 +15,7 @@ from holdfast.engines import script as engine
 from holdfast.engines.launch_options import LaunchOptions
 from holdfast.errors import JobError
 from holdfast.job import load
-from holdfast.job.script import Script
+from holdfast.job.script_job import Script
 
 
 def run(
@@ -62,7 +62,9 @@ def run(
         "hang_timeout_s": hang_timeout_s,
         "restarts": None if max_restarts is None else {"limit": max_restarts},
     }
-    job = load.check({key: each for key, each in values.items() if each is not None}, where=script)
+    job = load.check_script(
+        {key: each for key, each in values.items() if each is not None}, where=script
+    )
     setting = LaunchOptions(tee=ranks(tee, job.workers), forks=context.obj)
     run_and_tell(partial(engine.run_script, job, run_dir=run_dir), setting, as_json=as_json)
 

@@ -31,7 +31,7 @@ def main() -> int:
     die_with_parent(options.parent)
     leave_signals_to_parent()
     try:
-        job = load.load(str(options.run_dir / "job.yaml"))
+        job = load.of_run(options.run_dir)
         root, keep = options.run_dir / "checkpoints", job.checkpoint.keep
         with (
             Journal(options.run_dir / "coordinator.db") as journal,

@@ -25,7 +25,7 @@ def policy_of(job: Job) -> RecoveryPolicy:
     stops, anew = job.on_failure == "stop", job.restarts_all
     shrinks = job.on_failure == "shrink" and not anew
     window_s = job.restarts.window_s
-    if job.script is not None:  # every hang of which takes long: none would be one too many
+    if not job.records_progress:  # every hang takes long, and the budget must outlast it
         hangs_s = 2 * job.hang_timeout_s * (job.restarts.limit + 1)
         window_s = max(window_s, min(hangs_s, MAX_WINDOW_S))
     return RecoveryPolicy(
@@ -36,7 +36,7 @@ def policy_of(job: Job) -> RecoveryPolicy:
         reconnect_s=RECONNECT_TIMEOUT_S,
         max_failures=0 if stops else job.restarts.limit,
         window_s=window_s,
-        repeat_window_s=math.inf if job.script is None else REPEAT_WINDOW_S,
+        repeat_window_s=math.inf if job.records_progress else REPEAT_WINDOW_S,
         restart_all=anew,
         checkpoint_s=job.checkpoint.every_s,
     )

@@ -1,4 +1,4 @@
-"""Plan: which worker computes which shards of a step.
+"""Plan: which worker computes which shards of a step, and in which portions.
 
 Neighbouring shards go to one worker, so that sibling shards meet on it and are added before
 anything is shared (see `core.tree`).
@@ -10,6 +10,24 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from holdfast.errors import JobError
+
+
+@dataclass(frozen=True, slots=True)
+class WorkItem:
+    """Shards that are computed together.
+
+    Attributes:
+        leaf: The leaf of the reduction tree that their gradient fills.
+        shards: The shards; empty if a worker only accounts for a leaf.
+    """
+
+    leaf: int
+    shards: range
+
+    @classmethod
+    def of_shard(cls, shard: int) -> WorkItem:
+        """One shard that is computed by itself."""
+        return cls(shard, range(shard, shard + 1))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,6 +53,23 @@ class Plan:
         first = sum(self.counts[:rank])
         return range(first, first + self.counts[rank])
 
+    def work_items(self, rank: int) -> list[WorkItem]:
+        """What `rank` computes in every step: its shards one by one."""
+        return [WorkItem.of_shard(shard) for shard in self.shards_of(rank)]
+
+    def merged_work_items(self, rank: int, num_leaves: int) -> list[WorkItem]:
+        """What `rank` computes in every step if each worker merges its shards into one leaf.
+
+        Args:
+            rank: A member of this plan.
+            num_leaves: Workers of the job. Rank 0 accounts for those that the plan lacks.
+        """
+        missing = range(self.world_size, num_leaves) if rank == 0 else range(0)
+        return [
+            WorkItem(rank, self.shards_of(rank)),
+            *(WorkItem(leaf, range(0)) for leaf in missing),
+        ]
+
     @classmethod
     def even(cls, num_shards: int, world_size: int) -> Plan:
         """Shares that differ by one shard at most; of more ranks than shards, the last owe none."""
@@ -54,3 +89,30 @@ class Plan:
                 f"{num_shards} shards in all, none below 0"
             )
         return cls(counts=tuple(counts))
+
+
+def plan_step(
+    num_shards: int,
+    num_workers: int,
+    shards_per_worker: Sequence[int] | None,
+    num_members: int | None = None,
+) -> Plan:
+    """The plan of a generation: as the job prescribes, or even.
+
+    Args:
+        num_shards: Shards of a step.
+        num_workers: Workers of the job.
+        shards_per_worker: What the job prescribes, for all of its workers.
+        num_members: Workers in this generation; all by default. With fewer the plan is even.
+
+    Raises:
+        JobError: The workers cannot share the shards.
+    """
+    if shards_per_worker is None and num_workers > num_shards:
+        raise JobError(
+            f"workers={num_workers} is more than shards={num_shards}, so some would never have "
+            f"work: start at most {num_shards} workers, or set shards={num_workers} or more"
+        )
+    if shards_per_worker is None or num_members not in (None, num_workers):
+        return Plan.even(num_shards, num_members or num_workers)
+    return Plan.of_counts(shards_per_worker, num_shards, num_workers)

@@ -66,7 +66,7 @@ def _run(
         old.unlink()  # the facts of an earlier attempt are of no use to this one
     with (
         EventLog(directory.path / EVENTS) as log,
-        stopped_by_signals(controls, "after this step" if job.script is None else "the script"),
+        stopped_by_signals(controls, "after this step" if job.records_progress else "the script"),
     ):
         log.event("run-started", workers=job.workers)
         try:

@@ -13,8 +13,7 @@ from typing import Any
 from holdfast.engines import followed
 from holdfast.engines.launch_options import LaunchOptions
 from holdfast.errors import JobError
-from holdfast.job.script import Script
-from holdfast.job.spec import Job
+from holdfast.job.script_job import Script, ScriptJob
 from holdfast.observe import restarts
 from holdfast.observe.run_dir import new_run
 
@@ -42,7 +41,7 @@ class ScriptResult:
         return asdict(self)
 
 
-def run_script(job: Job, setting: LaunchOptions, *, run_dir: Path | None) -> ScriptResult:
+def run_script(job: ScriptJob, setting: LaunchOptions, *, run_dir: Path | None) -> ScriptResult:
     """Run the script of a job to its end.
 
     Args:
@@ -55,7 +54,6 @@ def run_script(job: Job, setting: LaunchOptions, *, run_dir: Path | None) -> Scr
         JobError: There is no such script, or the directory cannot be used.
         WorkerFailed: A worker died or its code raised, and that is not forgiven.
     """
-    assert job.script is not None
     _check(job.script)
     path = run_dir or new_run(job.name)
     began = time.monotonic()

@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.checkpoint import manifest
+from holdfast.core.plan import plan_step
 from holdfast.engines import followed
 from holdfast.engines.launch_options import LaunchOptions
 from holdfast.errors import JobError
 from holdfast.job import load
-from holdfast.job.spec import Job
+from holdfast.job.train_job import TrainJob
 from holdfast.observe import lines
 from holdfast.observe.run_dir import METRICS, RunDirectory, new_run
 from holdfast.tasks import reference
@@ -121,7 +122,7 @@ class Result:
 
 def train(
     task: str | Callable[..., Any],
-    job: Mapping[str, Any] | Job | None = None,
+    job: Mapping[str, Any] | TrainJob | None = None,
     *,
     run_dir: str | Path | None = None,
     resume: bool = False,
@@ -143,12 +144,10 @@ def train(
 
 
 def run_job(
-    job: Job, setting: LaunchOptions, *, run_dir: str | Path | None, resume: bool
+    job: TrainJob, setting: LaunchOptions, *, run_dir: str | Path | None, resume: bool
 ) -> Result:
     """Run a whole `Job` in a setting of its own; see `train`."""
-    if job.script is not None:
-        raise JobError("holdfast run is what runs a script; leave out the key script")
-    job.plan()  # refuse a job that cannot be shared out before anything is written
+    plan_step(job.shards, job.workers, job.shards_per_worker)  # refuse before anything is written
     path = _path(job, run_dir, resume)
     return followed.run(
         job,
@@ -159,7 +158,7 @@ def run_job(
     )
 
 
-def _path(job: Job, run_dir: str | Path | None, resume: bool) -> Path:
+def _path(job: TrainJob, run_dir: str | Path | None, resume: bool) -> Path:
     if run_dir is not None:
         return Path(run_dir)
     if resume:
@@ -167,17 +166,17 @@ def _path(job: Job, run_dir: str | Path | None, resume: bool) -> Path:
     return new_run(job.name)
 
 
-def _job(task: str | Callable[..., Any], job: Mapping[str, Any] | Job | None) -> Job:
+def _job(task: str | Callable[..., Any], job: Mapping[str, Any] | TrainJob | None) -> TrainJob:
     if isinstance(task, str):
-        if isinstance(job, Job):
+        if isinstance(job, TrainJob):
             raise JobError("give a job's name or a Job, not both")
         return load.load(task, values=job or {})
-    values = job.model_dump() if isinstance(job, Job) else dict(job or {})
+    values = job.model_dump() if isinstance(job, TrainJob) else dict(job or {})
     values = {"name": task.__name__, **values, "task": reference.of(task)}
     return load.check(values, where=task.__qualname__)
 
 
-def _result(found: dict[str, Any], job: Job, path: Path) -> Result:
+def _result(found: dict[str, Any], job: TrainJob, path: Path) -> Result:
     return Result(
         status=found["status"],
         data=None if job.data is None else job.data.name,

@@ -27,7 +27,7 @@ from holdfast.errors import HoldfastError, Interrupted, JobError
 from holdfast.faults.fault_injector import FaultInjector
 from holdfast.faults.plan import IN_GRADIENTS, WITHOUT_RANK, Fault, FaultPlan, Kind
 from holdfast.job import load
-from holdfast.job.spec import Job
+from holdfast.job.train_job import TrainJob
 from holdfast.launch.fork_client import ForkServer
 from holdfast.observe import lines
 from holdfast.observe.run_dir import EVENTS, METRICS
@@ -127,7 +127,7 @@ class Drill:
 
     def __init__(
         self,
-        job: Job,
+        job: TrainJob,
         *,
         seed: int,
         directory: Path,
@@ -178,7 +178,7 @@ class Drill:
     def _run_twin(self, name: str) -> Result:
         return self._run(self._job, name, nullcontext)
 
-    def _run(self, job: Job, name: str, beside: Beside) -> Result:
+    def _run(self, job: TrainJob, name: str, beside: Beside) -> Result:
         """Raises: Interrupted: A signal has ended it early."""
         self._check_stopped()
         setting = LaunchOptions(forks=self._forks, sidecar=beside, controls=self._controls)
@@ -226,7 +226,7 @@ class Drill:
 
     def _tried(
         self,
-        job: Job,
+        job: TrainJob,
         run_dir: Path,
         beside: Beside,
         missed: Callable[[], str],
@@ -285,7 +285,7 @@ def _missed(kind: Kind, run_dir: Path, storm: FaultInjector) -> str:
     return ""
 
 
-def other_worlds(job: Job, seed: int) -> list[World]:
+def other_worlds(job: TrainJob, seed: int) -> list[World]:
     """One worker fewer and one more than `job` has, as far as its shards go, and an uneven plan.
 
     Args:
@@ -311,7 +311,7 @@ def other_worlds(job: Job, seed: int) -> list[World]:
     return [*(World(workers=size) for size in sizes), *plans]
 
 
-def fitting(job: Job) -> tuple[list[Kind], list[FailurePolicy]]:
+def fitting(job: TrainJob) -> tuple[list[Kind], list[FailurePolicy]]:
     """The kinds of faults and the policies that `job` can be tried with.
 
     Where a worker's shards are one batch, the number of workers shows in the weights, so that the
@@ -329,16 +329,14 @@ def fitting(job: Job) -> tuple[list[Kind], list[FailurePolicy]]:
     return kinds, ["restart"] if job.sync == "ddp" else ["replace", "restart"]
 
 
-def check(job: Job, kinds: Sequence[Kind], policies: Sequence[FailurePolicy]) -> None:
+def check(job: TrainJob, kinds: Sequence[Kind], policies: Sequence[FailurePolicy]) -> None:
     """Raises: JobError: `job` would not give the same weights with all of these."""
-    if job.script is not None:
-        raise JobError("a script keeps its weights to itself, so that none can be compared")
     fit, ways = fitting(job)
     _check_all(kinds, fit, job)
     _check_all(policies, ways, job)
 
 
-def _check_all(asked: Sequence[str], possible: Sequence[str], job: Job) -> None:
+def _check_all(asked: Sequence[str], possible: Sequence[str], job: TrainJob) -> None:
     odd = [word for word in asked if word not in possible]
     if "corrupt-replica" in odd and job.workers == 1:
         raise JobError(
@@ -351,7 +349,7 @@ def _check_all(asked: Sequence[str], possible: Sequence[str], job: Job) -> None:
         )
 
 
-def _trial_of(job: Job, kind: Kind, policy: FailurePolicy, steps: int) -> Job:
+def _trial_of(job: TrainJob, kind: Kind, policy: FailurePolicy, steps: int) -> TrainJob:
     keep = max(2, job.checkpoint.keep)
     saving = {**job.checkpoint.model_dump(), "every_steps": _every(steps), "keep": keep}
     keys = {**job.model_dump(), "on_failure": policy, "checkpoint": saving}
@@ -360,7 +358,7 @@ def _trial_of(job: Job, kind: Kind, policy: FailurePolicy, steps: int) -> Job:
     return load.check(keys, where=job.name)
 
 
-def _plan(kind: Kind, job: Job, steps: range, seed: str) -> FaultPlan:
+def _plan(kind: Kind, job: TrainJob, steps: range, seed: str) -> FaultPlan:
     """A fault in the middle half of the run; whom it strikes is drawn too.
 
     Damage shows only to those who need the checkpoint: so the agent is lost at once, and with it

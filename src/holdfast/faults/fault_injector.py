@@ -18,7 +18,7 @@ from typing import Any, Final
 
 from holdfast.errors import HoldfastError
 from holdfast.faults.pending_fault import PendingFault
-from holdfast.faults.plan import Fault, FaultPlan, counts_steps
+from holdfast.faults.plan import Fault, FaultPlan
 from holdfast.faults.target import Target
 from holdfast.job.spec import Job
 from holdfast.observe.lines import EventLog
@@ -75,7 +75,7 @@ class FaultInjector:
 
     def __init__(self, plan: FaultPlan, job: Job) -> None:
         plan.check(job)
-        self._plan, self._workers, self._counts_steps = plan, job.workers, counts_steps(job)
+        self._plan, self._workers, self._counts_steps = plan, job.workers, job.records_progress
         self.injected: list[InjectedFault] = []
         self.missed: list[Missed] = []
         self.stopped = False

@@ -100,13 +100,13 @@ class FaultPlan(Spec):
         for fault in self.faults:
             if fault.rank is not None and fault.rank >= job.workers:
                 raise JobError(f"{fault}: there is no such rank with workers={job.workers}")
-            if fault.kind in IN_GRADIENTS and job.sync == "ddp":
+            if not job.records_progress and (fault.kind not in SIGNALS or fault.after_s is None):
+                kinds = ", ".join(sorted(SIGNALS))
+                raise JobError(f"{fault}: a script is struck by {kinds}, each with after_s")
+            if fault.kind in IN_GRADIENTS and job.has_process_groups:
                 raise JobError(f"{fault}: with sync=ddp no shard has a gradient to strike")
             if fault.kind == "corrupt-replica" and job.workers == 1:
                 raise JobError(f"{fault}: with workers=1 there is no replica to compare with")
-            if not counts_steps(job) and (fault.kind not in SIGNALS or fault.after_s is None):
-                kinds = ", ".join(sorted(SIGNALS))
-                raise JobError(f"{fault}: a script is struck by {kinds}, each with after_s")
 
     def drawn(self, workers: int, steps: range) -> list[Fault]:
         """The faults with all that they left open, in the order of their steps.
@@ -127,11 +127,6 @@ class FaultPlan(Spec):
         if not fault.has_time:
             update["step"] = step
         return fault.model_copy(update=update)
-
-
-def counts_steps(job: Job) -> bool:
-    """Whether the workers of a job commit steps; those that run a script do not."""
-    return job.script is None
 
 
 def planned(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from holdfast.job.spec import Job
+from holdfast.job.spec import kind_of
 
 Schema = dict[str, Any]
 
@@ -16,7 +16,7 @@ def words(values: Mapping[str, Any]) -> dict[str, list[str]]:
     Args:
         values: Of the job: a part that has a name in them has the keys of that variant only.
     """
-    schema = Job.model_json_schema()
+    schema = kind_of(values).model_json_schema()
     return dict(_words(schema, schema["properties"], values, ""))
 
 

@@ -1,19 +1,26 @@
-"""From a job's name or file and `key=value` overrides to a checked `Job`."""
+"""Loading: from a job's name or file and `key=value` overrides to a checked job."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Final, TypeVar
 
 import yaml
 from pydantic import ValidationError
 
 from holdfast.errors import JobError
 from holdfast.job import mistakes
+from holdfast.job.run_keys import RunKeys
+from holdfast.job.script_job import ScriptJob
 from holdfast.job.source import YamlSource
-from holdfast.job.spec import Job
+from holdfast.job.spec import Job, kind_of
+from holdfast.job.train_job import TrainJob
 
+J = TypeVar("J", bound=RunKeys)
+
+JOB_FILE: Final = "job.yaml"
+"""The file of a run directory that holds its job."""
 BUILTIN = Path(__file__).parent / "builtin"
 
 
@@ -28,13 +35,15 @@ def summary(name: str) -> str:
     return first.removeprefix("# ")
 
 
-def load(job: str, overrides: Iterable[str] = (), values: Mapping[str, Any] | None = None) -> Job:
+def load(
+    job: str, overrides: Iterable[str] = (), values: Mapping[str, Any] | None = None
+) -> TrainJob:
     """The job called `job` (a YAML file, or the name of a built-in one) with `overrides` applied.
 
     Args:
         job: A path that ends in .yaml or .yml, or a built-in name.
         overrides: `key=value` each, where key may be dotted and value is YAML.
-        values: Further ones by key, as they are.
+        values: Further values by key, as they are.
 
     Raises:
         JobError: There is no such job, or a key or value in it is wrong.
@@ -44,7 +53,20 @@ def load(job: str, overrides: Iterable[str] = (), values: Mapping[str, Any] | No
         given.override(override)
     for key, value in (values or {}).items():
         given.assign(key, value, f"{key}={value!r}")
-    return _checked(given.values, job, given)
+    if kind_of(given.values) is ScriptJob:
+        raise JobError(f"job {job}: use holdfast run to run a script; remove the key script")
+    return _checked(TrainJob, given.values, job, given)
+
+
+def of_run(run_dir: Path) -> Job:
+    """The job that a run directory belongs to, of either kind.
+
+    Raises:
+        JobError: There is no `job.yaml` in it, or not of this version.
+    """
+    path = str(run_dir / JOB_FILE)
+    given = source(path)
+    return _checked(kind_of(given.values), given.values, path, given)
 
 
 def source(job: str) -> YamlSource:
@@ -67,22 +89,27 @@ def source(job: str) -> YamlSource:
     return given
 
 
-def check(values: Mapping[str, Any], where: str) -> Job:
-    """The job that `values` describe.
+def check(values: Mapping[str, Any], where: str) -> TrainJob:
+    """The training job that `values` describe.
 
     Raises:
         JobError: A key or value is wrong; every mistake is named.
     """
-    return _checked(values, where, None)
+    return _checked(TrainJob, values, where, None)
+
+
+def check_script(values: Mapping[str, Any], where: str) -> ScriptJob:
+    """The job with a script that `values` describe; see `check`."""
+    return _checked(ScriptJob, values, where, None)
 
 
 def dump(job: Job) -> str:
-    """The job as YAML that `load` reads back as the same job."""
+    """The job as YAML that `load` or `of_run` reads back as the same job."""
     return yaml.safe_dump(job.model_dump(mode="json"), sort_keys=False)
 
 
-def _checked(values: Mapping[str, Any], where: str, given: YamlSource | None) -> Job:
+def _checked(kind: type[J], values: Mapping[str, Any], where: str, given: YamlSource | None) -> J:
     try:
-        return Job.model_validate(values)
+        return kind.model_validate(values)
     except ValidationError as error:
         raise JobError(f"job {where}{mistakes.named(error, values, given)}") from None

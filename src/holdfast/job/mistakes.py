@@ -3,26 +3,29 @@
 from __future__ import annotations
 
 import difflib
+import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 from pydantic import ValidationError
 
-from holdfast.job import keys
+from holdfast.job import keys, renamed
 from holdfast.job.source import YamlSource
 
 
 def named(error: ValidationError, values: Mapping[str, Any], given: YamlSource | None) -> str:
-    """All mistakes, to be set behind the job's name.
+    """All mistakes, to be appended to the job's name: those of its file first, line by line.
 
     Args:
-        error: What checking `values` gave.
+        error: The result of checking `values`.
         values: The job's.
         given: Where they come from, if it is known.
     """
-    found = "; ".join(_mistake(mistake, values, given) for mistake in error.errors())
-    joint = ", " if found.startswith("line ") else ": "
-    return joint + " ".join(found.split())
+    found = [_mistake(mistake, values, given) for mistake in error.errors()]
+    found.sort(key=lambda each: each[0] or math.inf)
+    text = "; ".join(f"line {line}: {text}" if line else text for line, text in found)
+    joint = ", " if found[0][0] else ": "
+    return joint + " ".join(text.split())
 
 
 def nearest(word: str, choices: Iterable[str]) -> str | None:
@@ -31,8 +34,10 @@ def nearest(word: str, choices: Iterable[str]) -> str | None:
     return f"did you mean {close[0]}?" if close else None
 
 
-def _mistake(mistake: Any, values: Mapping[str, Any], given: YamlSource | None) -> str:
-    """One of pydantic's errors: its place, its key, what is wrong, and what may be meant."""
+def _mistake(
+    mistake: Any, values: Mapping[str, Any], given: YamlSource | None
+) -> tuple[int | None, str]:
+    """One of pydantic's errors: its line, if it is in a file, its key and what is wrong."""
     path = _path(mistake["loc"], values)
     if mistake["type"].startswith("union_tag"):
         path.append("name")
@@ -41,12 +46,11 @@ def _mistake(mistake: Any, values: Mapping[str, Any], given: YamlSource | None) 
     else:
         text = f"{_dotted(path)}: {problem(mistake, path, values)}"
     if given is None:
-        return text
+        return None, text
     override = given.overridden(path)
     if override is not None and mistake["type"] != "withheld":
-        return f"{text} (from {override})"
-    line = given.line(path)
-    return text if line is None else f"line {line}: {text}"
+        return None, f"{text} (from {override})"
+    return given.line(path), text
 
 
 def problem(mistake: Any, path: list[str | int], values: Mapping[str, Any]) -> str:
@@ -54,7 +58,7 @@ def problem(mistake: Any, path: list[str | int], values: Mapping[str, Any]) -> s
     kind, got = mistake["type"], mistake.get("input")
     if kind == "withheld":  # what was given may be a secret
         return str(mistake["msg"])
-    if kind == "value_error":  # one of ours, whole already
+    if kind == "value_error":  # one of ours, complete already
         return str(mistake["ctx"]["error"])
     if kind.startswith("union_tag"):
         *others, last = map(repr, keys.words(values)[_dotted(path)])
@@ -64,7 +68,9 @@ def problem(mistake: Any, path: list[str | int], values: Mapping[str, Any]) -> s
     else:
         message = mistake["msg"].partition(", unable to ")[0]
     shown = f", not {got!r:.100}" if isinstance(got, str | int | float | bool | None) else ""
-    return f"{message[0].lower()}{message[1:]}{shown}"
+    new = renamed.VALUES.get(str(path[-1]), {}).get(str(got))
+    hint = f"; {got} is now {new}" if new else ""
+    return f"{message[0].lower()}{message[1:]}{shown}{hint}"
 
 
 def _path(loc: tuple[str | int, ...], values: Any) -> list[str | int]:
@@ -85,10 +91,14 @@ def _path(loc: tuple[str | int, ...], values: Any) -> list[str | int]:
 def _instead(path: list[str | int], values: Mapping[str, Any], given: YamlSource | None) -> str:
     """What to do about an unknown key."""
     *parents, last = map(str, path)
+    if not parents and last in renamed.KEYS:
+        new = renamed.KEYS[last]
+        value = renamed.VALUES.get(new, {}).get(str(values[last]))
+        return f"it is now {new}={value}" if value else f"it is now {new}"
     close = nearest(last, keys.below(values, *parents))
-    renamed = given.overridden([*parents, "name"]) if given and parents else None
-    if close is None and renamed is not None and ".name=" in renamed:
-        part, _, name = renamed.partition(".name=")
+    replaced = given.overridden([*parents, "name"]) if given and parents else None
+    if close is None and replaced is not None and ".name=" in replaced:
+        part, _, name = replaced.partition(".name=")
         return f"to replace the whole part write '{part}={{name: {name}}}'"
     return close or "remove it"
 

@@ -37,11 +37,11 @@ class Follower:
     ) -> None:
         self._path, self._tell, self._notifier = path, tell, notifier
         self._receipts = path / RECEIPTS
-        self._metrics = path / METRICS if job.script is None else None
+        self._metrics = path / METRICS if job.records_progress else None
         self._events, self._news = Tail(path / EVENTS), list[dict[str, Any]]()
         kept = lines.last(self._receipts)
         numbers = [each["number"] for each in kept if isinstance(each.get("number"), int)]
-        self._reckoning = RecoveryTracker(max(numbers, default=0), tells_steps=job.script is None)
+        self._reckoning = RecoveryTracker(max(numbers, default=0), tells_steps=job.records_progress)
 
     def watch(self) -> None:
         """See to what has happened since the last call."""

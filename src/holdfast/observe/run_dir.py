@@ -150,12 +150,12 @@ class RunDirectory:
     def _check_same_job(spec: Path, job: Job) -> None:
         if not spec.exists():
             raise JobError(f"{spec.parent} holds no run to resume; leave out --resume to start one")
-        before, now = load.load(str(spec)).weights_config(), job.weights_config()
-        changed = [key for key in now if now[key] != before.get(key)]
+        before, now = load.of_run(spec.parent).weights_config(), job.weights_config()
+        changed = [key for key in before | now if now.get(key) != before.get(key)]
         if changed:
             key = changed[0]
             raise JobError(
-                f"{spec.parent} is a run with {key}={before.get(key)}, not {now[key]}: "
+                f"{spec.parent} is a run with {key}={before.get(key)}, not {now.get(key)}: "
                 "its weights would not be those of either job. Resume with the same value, "
                 "or start a new run"
             )

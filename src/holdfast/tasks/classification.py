@@ -17,7 +17,7 @@ from holdfast.data.images import Images, Splits
 from holdfast.errors import JobError
 from holdfast.job.data import LabelledData
 from holdfast.job.models import CnnSpec, MlpSpec, ResnetSpec
-from holdfast.job.spec import Job
+from holdfast.job.train_job import TrainJob
 from holdfast.tasks import optimizers
 
 Classifier = MlpSpec | CnnSpec | ResnetSpec
@@ -30,7 +30,7 @@ class Classification:
         JobError: The job names no data or no model.
     """
 
-    def __init__(self, job: Job) -> None:
+    def __init__(self, job: TrainJob) -> None:
         if not isinstance(job.data, LabelledData) or not isinstance(job.model, Classifier):
             raise JobError(
                 "task classification needs images and a classifier, "

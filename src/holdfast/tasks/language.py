@@ -22,7 +22,7 @@ from holdfast.data.masking import Masked
 from holdfast.errors import JobError
 from holdfast.job.data import TextData
 from holdfast.job.models import BertSpec, Gpt2Spec, GptSpec
-from holdfast.job.spec import Job
+from holdfast.job.train_job import TrainJob
 from holdfast.tasks import optimizers
 
 
@@ -35,7 +35,7 @@ class LanguageModelling:
 
     _MODELS: ClassVar[tuple[str, ...]] = ("gpt", "gpt2")
 
-    def __init__(self, job: Job) -> None:
+    def __init__(self, job: TrainJob) -> None:
         if (
             not isinstance(job.data, TextData)
             or not isinstance(job.model, GptSpec | Gpt2Spec | BertSpec)

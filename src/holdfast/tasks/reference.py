@@ -13,6 +13,7 @@ from typing import Any, Final
 from holdfast.errors import JobError
 from holdfast.job.models import BertSpec, Gpt2Spec
 from holdfast.job.spec import Job
+from holdfast.job.train_job import TrainJob
 
 BUILTIN: Final = {
     "classification": "holdfast.tasks.classification:Classification",
@@ -31,7 +32,7 @@ def of_job(job: Job) -> list[str]:
     """References to what every worker of `job` imports: its task, and its model's library; for a
     script nothing, which runs only once for a worker.
     """
-    if job.script is not None:
+    if not isinstance(job, TrainJob):
         return []
     return [job.task, _TRANSFORMERS] if isinstance(job.model, Gpt2Spec | BertSpec) else [job.task]
 

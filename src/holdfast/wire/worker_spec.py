@@ -7,6 +7,7 @@ from typing import Final
 from pydantic import BaseModel, ConfigDict
 
 from holdfast.job.spec import Job
+from holdfast.job.train_job import TrainJob
 
 LEFT_STATUS: Final = 3
 """The exit status of a worker that left because it was told to, or its generation was over."""
@@ -28,3 +29,9 @@ class WorkerSpec(BaseModel):
     rank: int
     run_dir: str
     attempt: str
+
+    @property
+    def train_job(self) -> TrainJob:
+        """The job, in code that only workers of a training job reach."""
+        assert isinstance(self.job, TrainJob)
+        return self.job

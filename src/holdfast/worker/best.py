@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from holdfast.checkpoint.manifest import Best
 from holdfast.errors import JobError
-from holdfast.job.spec import Evaluation
+from holdfast.job.settings import Evaluation
 
 
 def best_after(best: Best, wish: Evaluation, step: int, results: Mapping[str, float]) -> Best:

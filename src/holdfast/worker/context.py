@@ -9,7 +9,7 @@ from holdfast.arena.fault_requests import FaultRequests
 from holdfast.arena.memory import Arena
 from holdfast.arena.worker_status import WorkerStatus
 from holdfast.collectives.group import Group
-from holdfast.job.spec import Job
+from holdfast.job.train_job import TrainJob
 from holdfast.worker.failpoints import Failpoints
 
 
@@ -24,13 +24,13 @@ class WorkerContext:
         failpoints: Where it injects faults into itself.
     """
 
-    job: Job
+    job: TrainJob
     group: Group
     status: WorkerStatus
     failpoints: Failpoints
 
     @classmethod
-    def of(cls, job: Job, group: Group, arena: Arena) -> Self:
+    def of(cls, job: TrainJob, group: Group, arena: Arena) -> Self:
         """The context of this process, whose words are in `arena`."""
         status = WorkerStatus(arena, group.rank)
         failpoints = Failpoints(FaultRequests(arena, group.rank), status)

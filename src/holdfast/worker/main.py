@@ -15,6 +15,7 @@ import torch
 from holdfast.arena.memory import Arena
 from holdfast.arena.worker_status import WorkerStatus
 from holdfast.errors import Aborted, NoStateError
+from holdfast.job.script_job import ScriptJob
 from holdfast.observe.stacks import stacks_file, write_on_signal
 from holdfast.tasks import reference
 from holdfast.wire.channel import Channel
@@ -44,12 +45,12 @@ def main(config: str, arena_fd: int, socket_fd: int) -> int:
     status.claim()
     write_on_signal(stacks_file(Path(launch.run_dir) / "logs", launch.rank))
     seat = AgentLink(status, arena, channel)
-    if launch.job.script is not None:
-        return runner.run(launch, launch.job.script, arena, seat, channel)
-    torch.set_num_threads(launch.job.threads_per_worker)
+    if isinstance(launch.job, ScriptJob):
+        return runner.run(launch, launch.job, arena, seat, channel)
+    torch.set_num_threads(launch.train_job.threads_per_worker)
     try:
         member = Member(launch, arena, seat, Recorder(launch, channel))
-        ending = _train(Session(launch.job, member))
+        ending = _train(Session(launch.train_job, member))
         _finish(member, seat, channel, ending)
     except (WorkerShutdown, Aborted):
         return LEFT_STATUS

@@ -164,7 +164,7 @@ class Recorder:
             metrics=progress.metrics,
             best=progress.best,
             order=progress.order,
-            numerics=numerics_of(self._launch.job, replica.flat.device),
+            numerics=numerics_of(self._launch.train_job, replica.flat.device),
             numerics_changes=tuple(progress.numerics_changes),
             versions={
                 "holdfast": metadata.version("holdfast"),

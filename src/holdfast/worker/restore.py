@@ -143,8 +143,8 @@ class Restorer:
         Raises:
             JobError: They do, and the job does not accept that.
         """
-        changed = changes(found.numerics, numerics_of(self._launch.job, replica.flat.device))
-        if changed and self._launch.job.on_numerics_change == "fail":
+        changed = changes(found.numerics, numerics_of(self._launch.train_job, replica.flat.device))
+        if changed and self._launch.train_job.on_numerics_change == "fail":
             raise JobError(
                 f"the checkpoint of step {found.step} was made on other hardware or software: "
                 f"{', '.join(changed)}. The weights would not be bit-exact; resume where it was "

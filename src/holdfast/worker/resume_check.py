@@ -8,11 +8,11 @@ from holdfast.data.dataset import Dataset, name_of
 from holdfast.data.loading.loader import Loader
 from holdfast.data.loading.order import SampleOrder
 from holdfast.errors import JobError
-from holdfast.job.spec import Job
+from holdfast.job.train_job import TrainJob
 from holdfast.worker.progress import Progress
 
 
-def order_of(job: Job, samples: Dataset, epochs: int, progress: Progress) -> SampleOrder:
+def order_of(job: TrainJob, samples: Dataset, epochs: int, progress: Progress) -> SampleOrder:
     """The iteration order of a run over its data, noted in its `progress`.
 
     Raises:

@@ -22,12 +22,13 @@ from torch import nn
 from torch.optim import Optimizer
 
 from holdfast.arena.memory import Phase, Word
+from holdfast.core.plan import WorkItem
 from holdfast.core.seeds import seed_for
 from holdfast.data.dataset import Dataset, as_dataset, seed_everything
-from holdfast.data.loading.loader import Loaded, Loader, WorkItem, model_seed
+from holdfast.data.loading.loader import Loaded, Loader, model_seed
 from holdfast.data.loading.order import SampleOrder
 from holdfast.errors import Aborted, JobError
-from holdfast.job.spec import Job
+from holdfast.job.train_job import TrainJob
 from holdfast.worker import device
 from holdfast.worker.best import best_after, should_stop_early
 from holdfast.worker.evaluation import Measure
@@ -53,7 +54,7 @@ class StopRequested(BaseException):
 class Session:
     """A worker's view of the run."""
 
-    def __init__(self, job: Job, member: Member) -> None:
+    def __init__(self, job: TrainJob, member: Member) -> None:
         self._job, self._member = job, member
         self._hooks = CommitHooks()
         self._evaluation: Callable[[], dict[str, float]] | None = None
@@ -64,7 +65,7 @@ class Session:
         self._loop_begun = False
 
     @property
-    def job(self) -> Job:
+    def job(self) -> TrainJob:
         """What the run was asked to do; `job.params` holds what is meant for the task."""
         return self._job
 

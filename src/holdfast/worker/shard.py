@@ -5,10 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from holdfast.core.plan import Plan
+from holdfast.core.plan import Plan, WorkItem, plan_step
 from holdfast.data.dataset import Batch
-from holdfast.data.loading.loader import WorkItem
-from holdfast.job.spec import Job
+from holdfast.job.train_job import TrainJob
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,22 +37,13 @@ class Shard:
         return self.batch[1]
 
 
-def alone(shard: int) -> WorkItem:
-    """A shard that is computed by itself."""
-    return WorkItem(shard, range(shard, shard + 1))
+def plan_of(job: TrainJob, num_members: int | None = None) -> Plan:
+    """Which member computes which shards of a step; see `core.plan.plan_step`."""
+    return plan_step(job.shards, job.workers, job.shards_per_worker, num_members)
 
 
-def work_items_of(plan: Plan, place: int, job: Job) -> list[WorkItem]:
-    """What a member computes in every step: its shards one by one, or all of them as one.
-
-    Args:
-        plan: For the members there are.
-        place: Which of them.
-        job: A job that merges shards has a leaf for each worker, of whom some may be missing; the
-            first member accounts for theirs.
-    """
-    shards = plan.shards_of(place)
-    if not job.merges_shards:
-        return [alone(shard) for shard in shards]
-    missing = range(plan.world_size, job.workers) if place == 0 else range(0)
-    return [WorkItem(place, shards), *(WorkItem(leaf, range(0)) for leaf in missing)]
+def work_items_of(plan: Plan, place: int, job: TrainJob) -> list[WorkItem]:
+    """What a member computes in every step: its shards one by one, or all of them as one."""
+    if job.merges_shards:
+        return plan.merged_work_items(place, job.num_leaves)
+    return plan.work_items(place)

@@ -19,23 +19,16 @@ from typing import Final, TypeVar, cast
 
 import torch
 
+from holdfast.core.plan import WorkItem
 from holdfast.core.seeds import seed_for
 from holdfast.data.dataset import Batch, Dataset, generator_for, generators_kept, name_of
 from holdfast.data.loading.digest import digest_of_samples
 from holdfast.data.loading.order import SampleOrder
 from holdfast.data.loading.processes import LoaderProcesses
-from holdfast.job.spec import LoaderSettings
+from holdfast.job.settings import LoaderSettings
 
 ABORT_POLL_S: Final = 0.002
 """The longest wait for a read between two looks whether the generation is over, seconds."""
-
-
-@dataclass(frozen=True, slots=True)
-class WorkItem:
-    """Shards that are computed together, and the leaf of the reduction tree that they fill."""
-
-    leaf: int
-    shards: range
 
 
 @dataclass(frozen=True, slots=True)

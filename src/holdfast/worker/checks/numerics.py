@@ -15,14 +15,14 @@ from typing import Final
 import torch
 
 from holdfast.errors import JobError
-from holdfast.job.spec import Job
+from holdfast.job.train_job import TrainJob
 from holdfast.worker.checks.kernels import kernel_digests
 
 _VARIABLES: Final = ("MKL_CBWR", "ATEN_CPU_CAPABILITY", "ONEDNN_MAX_CPU_ISA")
 """Environment variables that make libraries choose other kernels."""
 
 
-def numerics_of(job: Job, device: torch.device) -> dict[str, str]:
+def numerics_of(job: TrainJob, device: torch.device) -> dict[str, str]:
     """What the bits of this host's workers depend on, by name.
 
     It is the same for all workers of a host, so that all decide alike.
@@ -41,7 +41,7 @@ def numerics_of(job: Job, device: torch.device) -> dict[str, str]:
     }
 
 
-def check_portable(job: Job) -> None:
+def check_portable(job: TrainJob) -> None:
     """Raises: JobError: This processor cannot give the numerics that the job asks for."""
     capability = torch.backends.cpu.get_cpu_capability()
     if job.numerics == "portable" and capability != "AVX2":
@@ -62,7 +62,7 @@ def changes(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
     ]
 
 
-def exactness(job: Job, changed: list[str]) -> str:
+def exactness(job: TrainJob, changed: list[str]) -> str:
     """What can be said of the bits of a run's weights."""
     if job.merges_shards:
         return "not exact: sync=ddp" if job.sync == "ddp" else "not exact: numerics=fast"

@@ -13,9 +13,9 @@ from holdfast.arena.layout import Layout
 from holdfast.arena.memory import Arena
 from holdfast.arena.replica import Replica, Trained, replica_layout
 from holdfast.core import tree
+from holdfast.core.plan import WorkItem
 from holdfast.core.seeds import seed_for
 from holdfast.data.dataset import seed_everything
-from holdfast.data.loading.loader import WorkItem
 from holdfast.errors import JobError, NoStateError
 from holdfast.wire.messages import ResumeMessage
 from holdfast.worker.barriers import WorkerTag, agree
@@ -100,7 +100,7 @@ class AttachedModel:
                 self._arena,
                 trained if self._job.sync == "tree" else {},
                 dict(self.module.named_buffers()),
-                num_leaves=self._job.workers if self._job.merges_shards else self._job.shards,
+                num_leaves=self._job.num_leaves,
                 num_shards=self._job.shards,
                 replica_bytes=size_bytes,
             )

@@ -16,7 +16,7 @@ from typing import Any
 
 from holdfast.arena.memory import Arena, Phase, Word
 from holdfast.arena.replica import Replica
-from holdfast.data.loading.loader import WorkItem
+from holdfast.core.plan import WorkItem
 from holdfast.data.loading.order import SampleOrder
 from holdfast.errors import Aborted, HardwareError, JobError, UntrustedStateError
 from holdfast.observe import lines
@@ -37,7 +37,7 @@ from holdfast.worker.membership.state_transfer import StateTransfer
 from holdfast.worker.progress import Progress
 from holdfast.worker.recorder import Recorder
 from holdfast.worker.sections import Sections
-from holdfast.worker.shard import alone, work_items_of
+from holdfast.worker.shard import plan_of, work_items_of
 from holdfast.worker.step.committed import Committed, CommitVote, RequestFlags, UserStatesDiffer
 from holdfast.worker.step.ddp import DdpModel, DdpStepper
 from holdfast.worker.step.tree import Stepper
@@ -66,7 +66,7 @@ class Member:
     def __init__(
         self, launch: WorkerSpec, arena: Arena, seat: AgentLink, journal: Recorder
     ) -> None:
-        self.job = job = launch.job
+        self.job = job = launch.train_job
         rank = launch.rank
         self.device = device.choose(job.device, rank)
         check_portable(job)
@@ -197,7 +197,8 @@ class Member:
     def to_verify(self) -> list[WorkItem]:
         """What this worker computes only to see whether it gives the same here as elsewhere."""
         stepper = self._stepper
-        return [alone(s) for s in stepper.to_verify] if isinstance(stepper, Stepper) else []
+        shards = stepper.to_verify if isinstance(stepper, Stepper) else ()
+        return [WorkItem.of_shard(shard) for shard in shards]
 
     @property
     def rechecks(self) -> bool:
@@ -289,12 +290,12 @@ class Member:
         assert isinstance(self._stepper, Stepper)
         self._rechecks = True
         if not self._stepper.to_verify:
-            self.work_items = [alone(shard) for shard in self._stepper.rechecked]
+            self.work_items = [WorkItem.of_shard(shard) for shard in self._stepper.rechecked]
 
     def _enter(self, release: ResumeMessage) -> None:
         self._rechecks = False
         self.group.enter(release.generation, release.members)
-        plan = self.job.plan(len(release.members))
+        plan = plan_of(self.job, len(release.members))
         self.work_items = work_items_of(plan, self.group.member_index, self.job)
         self.shards = plan.shards_of(self.group.member_index)
         if self._attached is None:

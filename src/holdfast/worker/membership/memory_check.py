@@ -6,13 +6,13 @@ from rich.filesize import decimal as in_words
 
 from holdfast.core import tree
 from holdfast.errors import JobError
-from holdfast.job.spec import Job
+from holdfast.job.train_job import TrainJob
 from holdfast.linux.host_memory import available
 from holdfast.worker.sections import Sections
-from holdfast.worker.shard import work_items_of
+from holdfast.worker.shard import plan_of, work_items_of
 
 
-def check_memory(job: Job, sections: Sections, replica_bytes: int) -> None:
+def check_memory(job: TrainJob, sections: Sections, replica_bytes: int) -> None:
     """Compare what the run will certainly write to with what can be had.
 
     What a model needs for its activations is not known yet and not counted.
@@ -25,10 +25,9 @@ def check_memory(job: Job, sections: Sections, replica_bytes: int) -> None:
     Raises:
         JobError: The run cannot fit.
     """
-    plan = job.plan()
+    plan = plan_of(job)
     leaves = [[unit.leaf for unit in work_items_of(plan, rank, job)] for rank in range(job.workers)]
-    num_leaves = job.workers if job.merges_shards else job.shards
-    partials = sum(tree.most_partials(own, num_leaves) for own in leaves)
+    partials = sum(tree.most_partials(own, job.num_leaves) for own in leaves)
     shared, own = sections.used_bytes(partials), job.workers * replica_bytes
     host = available()
     if shared + own <= host.size_bytes:

@@ -23,7 +23,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import NoReturn
 
-from holdfast.job.script import Script
+from holdfast.job.script_job import Script
 
 
 def run(script: Script) -> int:

@@ -22,7 +22,7 @@ from holdfast.arena.memory import Arena, Phase
 from holdfast.arena.worker_status import WorkerStatus
 from holdfast.collectives.group import Group
 from holdfast.errors import Aborted
-from holdfast.job.script import Script
+from holdfast.job.script_job import ScriptJob
 from holdfast.launch import environment
 from holdfast.linux.lifeline import STOP_SIGNALS
 from holdfast.observe import restarts
@@ -37,21 +37,21 @@ from holdfast.worker.rendezvous import HOST, await_store_port, keep_store
 from holdfast.worker.script import program
 
 
-def run(launch: WorkerSpec, script: Script, arena: Arena, seat: AgentLink, channel: Channel) -> int:
+def run(launch: WorkerSpec, job: ScriptJob, arena: Arena, seat: AgentLink, channel: Channel) -> int:
     """Run a script as one of its workers; returns the exit status."""
     group = SharedMemoryGroup(arena, launch.rank, launch.job.timeout_s, barriers.describe)
     try:
         release = seat.await_resume(None)
         group.enter(release.generation, release.members)
         # The store lasts as long as rank 0 holds it here.
-        store = keep_store(group, launch.job.port) if launch.rank == 0 else None
+        store = keep_store(group, port=0) if launch.rank == 0 else None
         port = store.port if store else await_store_port(group)
         _set_environment(launch, port)
         _forget_the_fork()
         _keep_process_groups()
         if not arena.stop_requested:
             WorkerStatus(arena, launch.rank).enter(Phase.COMPUTE)
-            code = program.run(script)
+            code = program.run(job.script)
             arena.check_abort()  # its end may have come of another's
             program.end()
             if code != 0 or store is None:

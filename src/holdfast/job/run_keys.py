@@ -1,0 +1,43 @@
+"""The keys that every job has: what coordinator and agents know of a run without its workload."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import BeforeValidator, Field
+from pydantic_core import PydanticCustomError
+
+from holdfast.job.part import Spec
+from holdfast.job.settings import Restarts
+
+
+def _are_variables(names: object) -> object:
+    """Refuse what is not a list of names without repeating it: it may be an address."""
+    if isinstance(names, list | tuple) and all(
+        isinstance(name, str) and name.isidentifier() for name in names
+    ):
+        return names
+    raise PydanticCustomError(
+        "withheld",
+        "input should be a list of names of environment variables that hold the addresses, such "
+        "as [MY_WEBHOOK], and not the addresses themselves",
+    )
+
+
+class RunKeys(Spec):
+    """How the workers of a run are started, watched and restarted."""
+
+    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")] = "job"
+    """Name of the job; its run directories start with it."""
+    workers: Annotated[int, Field(ge=1, le=256)] = 1
+    """World size: number of worker processes."""
+    timeout_s: Annotated[float, Field(gt=0)] = 1800.0
+    """Seconds that workers wait for each other before the run fails."""
+    hang_timeout_s: Annotated[float, Field(gt=0)] = 60.0
+    """Seconds that your code may spend idle in one shard before its worker counts as hung and is
+    replaced; at least three times the duration of its slowest recent shard. Idle: the worker and
+    the processes that it started use less than 1 % of one CPU."""
+    restarts: Restarts = Restarts()
+    notify: Annotated[tuple[str, ...], BeforeValidator(_are_variables)] = ()
+    """Names of environment variables, each of which holds an Apprise address. Recoveries and the
+    end of the run are announced there."""

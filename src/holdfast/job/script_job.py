@@ -1,0 +1,48 @@
+"""A job that runs a script with a training loop of its own, as `torchrun` starts it."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, Literal, Self
+
+from pydantic import model_validator
+
+from holdfast.job.part import Spec
+from holdfast.job.run_keys import RunKeys
+from holdfast.job.settings import CheckpointSettings
+
+
+class Script(Spec):
+    """The program that every worker runs; it reads its rank from torchrun's environment."""
+
+    path: str | None = None
+    """The file, as `python FILE` would run it."""
+    module: str | None = None
+    """In its place a module, as `python -m MODULE` would run it."""
+    arguments: tuple[str, ...] = ()
+    """Its command-line arguments."""
+
+    @model_validator(mode="after")
+    def _is_one_of_two(self) -> Self:
+        if (self.path is None) == (self.module is None):
+            raise ValueError("give one of path and module")
+        return self
+
+
+class ScriptJob(RunKeys):
+    """What `holdfast run` runs: a script, restarted on all workers when one of them fails.
+
+    The script saves and loads its own checkpoints. Its steps are not known to holdfast.
+    """
+
+    script: Script
+    on_failure: Literal["restart", "stop"] = "restart"
+
+    checkpoint: ClassVar[CheckpointSettings] = CheckpointSettings(every_steps=0)
+    restarts_all: ClassVar[bool] = True
+    records_progress: ClassVar[bool] = False
+    has_process_groups: ClassVar[bool] = True
+    library_variables: ClassVar[dict[str, str]] = {}
+
+    def weights_config(self) -> dict[str, Any]:
+        """The keys that a resumed run may not change, as plain data."""
+        return {"name": self.name, "script": self.script.model_dump(exclude={"arguments"})}

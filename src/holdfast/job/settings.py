@@ -1,0 +1,77 @@
+"""The keys of a job that have keys of their own: checkpoints, evaluation, loading, verification."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal, Self
+
+from pydantic import Field, field_validator, model_validator
+
+from holdfast.core.verification import LEAST_SHARE
+from holdfast.job.part import Count, Spec
+
+
+class CheckpointSettings(Spec):
+    """When checkpoints are written. The end of a run and a request to stop also write one."""
+
+    every_steps: Annotated[int, Field(ge=0)] = 100
+    """Steps between checkpoints; 0 disables this."""
+    every_s: Annotated[float, Field(ge=0)] = 0.0
+    """Seconds between checkpoints, counted from the newest one of any kind; 0 disables this."""
+    keep: Count = 2
+    """Number of checkpoints to keep; older ones are deleted."""
+
+
+class Evaluation(Spec):
+    """When the task's test data is evaluated, and what follows from the result."""
+
+    every_epochs: Count = 1
+    """Epochs between evaluations; the last epoch is always evaluated."""
+    best: str | None = None
+    """The metric whose best checkpoint is kept, such as `accuracy`."""
+    goal: Literal["max", "min"] = "max"
+    """Whether a higher or a lower value of it is better."""
+    patience: Count | None = None
+    """Evaluations without improvement after which the run stops early."""
+
+    @model_validator(mode="after")
+    def _patience_needs_a_metric(self) -> Self:
+        if self.patience is not None and self.best is None:
+            raise ValueError("patience needs a metric to watch; set evaluation.best too")
+        return self
+
+
+class LoaderSettings(Spec):
+    """How samples are read. None of these keys changes what is read."""
+
+    prefetch: Annotated[int, Field(ge=0, le=64)] = 2
+    """Shards that a worker reads ahead; at least as many as it has loader processes."""
+    workers: Annotated[int, Field(ge=0, le=64)] = 0
+    """Loader processes of each worker. With 0 the worker reads in a thread or, if the data set may
+    draw from the global random generators, between shards."""
+    pin_memory: bool = False
+    """Copy samples to page-locked memory, for faster transfer to a GPU; no effect without CUDA."""
+
+
+class Verify(Spec):
+    """Checks during the run, in addition to those that are always on."""
+
+    recompute: Annotated[float, Field(ge=0, le=1)] = 0.0
+    """Share of shards that a second worker recomputes and compares before the step commits: one in
+    N, where N is the largest prime that is at most 1 / recompute. 0, or at least 0.000001. No
+    effect with one worker."""
+
+    @field_validator("recompute")
+    @classmethod
+    def _is_within_reach(cls, share: float) -> float:
+        if 0 < share < LEAST_SHARE:
+            raise ValueError(f"must be 0, or at least {LEAST_SHARE:f}")
+        return share
+
+
+class Restarts(Spec):
+    """The restart budget: failures tolerated per window. One more ends the run."""
+
+    limit: Annotated[int, Field(ge=0)] = 10
+    """Failures of workers or hosts tolerated within the window."""
+    window_s: Annotated[float, Field(gt=0)] = 600.0
+    """Length of the window, seconds."""

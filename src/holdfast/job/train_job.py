@@ -1,0 +1,192 @@
+"""A job that trains a model: its keys, their meaning and range.
+
+What a key may hold is written so that the message of a refused value says what is allowed.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import Field, ValidationInfo, field_validator
+
+from holdfast.job.data import Data
+from holdfast.job.models import Model
+from holdfast.job.optimizers import AdamW, Constant, Optimizer, Schedule
+from holdfast.job.part import Count
+from holdfast.job.portable import PINNED
+from holdfast.job.run_keys import RunKeys
+from holdfast.job.settings import CheckpointSettings, Evaluation, LoaderSettings, Verify
+
+NonFinite = Literal["stop", "skip", "recompute"]
+
+
+class TrainJob(RunKeys):
+    """What `holdfast train` runs: a model, its data and how it is trained.
+
+    The keys in `FREE_ON_RESUME`, and a model's `gradient_checkpointing`, may differ when a run is
+    resumed. None of them changes the weights on one kind of hardware, except `non_finite`, which
+    lets a failed run continue.
+    """
+
+    # The task: model, data and loss.
+    task: str = "classification"
+    """`classification`, `language`, `masked-language`, or your own: `package.module:name` or
+    `path/to/file.py:name`, where name is a task class or a function that takes the session."""
+    params: dict[str, Any] = Field(default_factory=dict)
+    """Parameters of your own task: any plain values."""
+    data: Data | None = None
+    model: Model | None = None
+
+    # Optimization.
+    optimizer: Optimizer = AdamW(name="adamw")
+    schedule: Schedule = Constant()
+    batch: Count = 64
+    """Global batch size: samples per step over all workers."""
+    epochs: Annotated[Count, Field(le=10**9)] = 1
+    seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
+    clip_norm: Annotated[float, Field(gt=0)] | None = None
+    """Maximum gradient norm (L2)."""
+
+    # How a step is computed.
+    shards: Annotated[int, Field(ge=1, le=4096)] = 8
+    """Shards per step: a constant of the job, independent of the machine."""
+    shards_per_worker: tuple[int, ...] | None = None
+    """Number of shards of each worker; even by default."""
+    numerics: Literal["exact", "portable", "fast"] = "exact"
+    """`exact`: the same bits for every number of workers. `portable`: also on x86-64 processors of
+    different makers; slower. `fast`: a worker's shards form one batch."""
+    sync: Literal["tree", "ddp"] = "tree"
+    """How gradients are summed. `tree`: along a tree over shards, through shared memory. `ddp`:
+    PyTorch's DistributedDataParallel (gloo, or NCCL on GPUs); a worker's shards form one batch."""
+    port: Annotated[int, Field(ge=0, le=65535)] = 0
+    """Port of the rendezvous of `sync: ddp`, on this host only; 0 chooses a free port."""
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    """`auto`: GPUs if there are any."""
+    precision: Literal["fp32", "bf16"] = "fp32"
+    """`bf16`: forward passes under PyTorch's autocast; weights and gradients stay in fp32."""
+    compile: bool = False
+    """Compile the model with torch.compile, once for every shape of a batch."""
+    threads_per_worker: Annotated[Count, Field(le=1024)] = 1
+    """Threads of a worker's kernels; they affect the bits."""
+
+    # Failures.
+    on_failure: Literal["replace", "shrink", "restart", "stop"] = "replace"
+    """What happens when a worker fails. `replace`: a replacement takes its rank and the run
+    continues. `shrink`: the other workers continue with its shards at once; a replacement joins
+    later. `restart`: all workers restart from the newest checkpoint; `sync: ddp` does this instead
+    of the two before. `stop`: the run ends."""
+    on_numerics_change: Literal["record", "fail"] = "record"
+    """What happens when a run is resumed on hardware or software unlike that of its checkpoint.
+    `record`: it continues, and its result names the difference. `fail`: it does not start."""
+    non_finite: NonFinite = "stop"
+    """What happens when a step's gradient is NaN or infinite. `stop`: the run ends. `skip`: the
+    step changes nothing. `recompute`: other workers compute it again. If the result is the same,
+    the run ends; if not, the worker that was wrong is replaced."""
+    verify: Verify = Verify()
+
+    # Reading, measuring, saving.
+    evaluation: Evaluation = Evaluation()
+    loader: LoaderSettings = LoaderSettings()
+    checkpoint: CheckpointSettings = CheckpointSettings()
+
+    records_progress: ClassVar[bool] = True
+    """Whether steps, metrics and checkpoints of the workers are known to holdfast."""
+    FREE_ON_RESUME: ClassVar[frozenset[str]] = frozenset(
+        {
+            "workers",
+            "shards_per_worker",
+            "timeout_s",
+            "port",
+            "device",
+            "on_numerics_change",
+            "loader",
+            "checkpoint",
+            "hang_timeout_s",
+            "on_failure",
+            "non_finite",
+            "verify",
+            "restarts",
+            "notify",
+        }
+    )
+
+    @field_validator("params")
+    @classmethod
+    def _params_are_plain(cls, params: dict[str, Any]) -> dict[str, Any]:
+        try:
+            text = json.dumps(params, allow_nan=False, ensure_ascii=False).encode()
+        except (TypeError, ValueError, RecursionError) as error:
+            raise ValueError(
+                f"{error}; params may hold finite numbers, strings, lists and mappings"
+            ) from None
+        plain: dict[str, Any] = json.loads(text)
+        return plain
+
+    @field_validator("sync")
+    @classmethod
+    def _portable_bits_are_of_the_tree(cls, chosen: str, keys: ValidationInfo) -> str:
+        if chosen == "ddp" and keys.data.get("numerics") == "portable":
+            raise ValueError("ddp does not give portable numerics; set sync=tree")
+        return chosen
+
+    @field_validator("non_finite")
+    @classmethod
+    def _bits_are_compared_by_shard(cls, chosen: NonFinite, keys: ValidationInfo) -> NonFinite:
+        merges = keys.data.get("sync") == "ddp" or keys.data.get("numerics") == "fast"
+        if chosen == "recompute" and merges:
+            raise ValueError(
+                "recompute compares the bits of shards, which needs sync=tree and numerics=exact; "
+                "set those, or stop or skip here"
+            )
+        return chosen
+
+    @field_validator("verify")
+    @classmethod
+    def _shards_are_verified_alone(cls, chosen: Verify, keys: ValidationInfo) -> Verify:
+        merges = keys.data.get("sync") == "ddp" or keys.data.get("numerics") == "fast"
+        if chosen.recompute and merges:
+            raise ValueError(
+                "recompute compares the bits of shards, which needs sync=tree and numerics=exact; "
+                "set those, or recompute=0"
+            )
+        return chosen
+
+    @property
+    def has_process_groups(self) -> bool:
+        """Whether workers communicate through gloo or NCCL, where the failure of one shows in all
+        the others.
+        """
+        return self.sync == "ddp"
+
+    @property
+    def restarts_all(self) -> bool:
+        """Whether the failure of one worker restarts all of them from a checkpoint.
+
+        A collective of gloo or NCCL cannot continue with a replacement.
+        """
+        return self.on_failure == "restart" or self.sync == "ddp"
+
+    @property
+    def merges_shards(self) -> bool:
+        """Whether a worker's shards form one batch, so that the plan shows in the weights."""
+        return self.numerics == "fast" or self.sync == "ddp"
+
+    @property
+    def num_leaves(self) -> int:
+        """Leaves of the reduction tree: a shard each, or a worker each where shards are merged."""
+        return self.workers if self.merges_shards else self.shards
+
+    @property
+    def library_variables(self) -> dict[str, str]:
+        """Environment variables that must be set when a worker loads its libraries."""
+        return dict(PINNED) if self.numerics == "portable" else {}
+
+    def weights_config(self) -> dict[str, Any]:
+        """The keys that decide the weights, as plain data."""
+        not_in_weights = {"model": {"gradient_checkpointing"}, "data": {"cache"}}
+        whole = self.model_dump(mode="json", exclude=not_in_weights)
+        keys = {key: value for key, value in whole.items() if key not in self.FREE_ON_RESUME}
+        if self.merges_shards:  # last, because these follow from other keys
+            keys |= {key: whole[key] for key in ("workers", "shards_per_worker")}
+        return keys
