@@ -1,25 +1,27 @@
 """Every exception that holdfast raises.
 
     HoldfastError
-    ├── JobError            the job, task or data is wrong: the user can mend it
-    │   └── NonFiniteError  a gradient came out as NaN or infinity
+    ├── JobError            the job, task or data is wrong: the user can fix it
+    │   └── NonFiniteError  a gradient contains NaN or infinity
     ├── DataError           a data set raised while it was read
-    ├── CheckpointError     a checkpoint is missing, damaged or cannot be written
-    ├── ProtocolError       another process said something that it must not say
-    ├── HardwareError       a worker computed something wrongly; another takes its place
-    │   └── ReplicaError    a worker's replica is wrong; all go back to a checkpoint
+    ├── CheckpointError     a checkpoint is missing, corrupt or cannot be written
+    ├── ProtocolError       another process broke the protocol
+    ├── HardwareError       a worker computed something wrongly; it is replaced
+    │   └── ReplicaError    a worker's replica is wrong; all restart from a checkpoint
     ├── NoStateError        a worker has no state to start from; it is replaced
-    │   └── UntrustedStateError   nor has any other; all go back to a checkpoint
+    │   └── UntrustedStateError   no other worker has one either; all restart from a checkpoint
     ├── OutOfMemory         the host or a GPU had too little memory for the run
-    ├── Interrupted         whoever asked for the run has ended it before it was done
-    ├── WorkerFailed        a worker died or raised; it names the rank that is to blame
+    ├── Interrupted         the run was ended before it was done, on request
+    ├── WorkerFailed        a worker died or raised; names the rank that is the root cause
     └── Aborted             the generation that this process takes part in is over
 
-A message says what happened, where (file, key, rank) and what to do next.
+What each means for the run of a worker that raises it is in `MEANINGS`. A message says what
+happened, where (file, key, rank) and what to do next.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Final
 
 
@@ -32,7 +34,7 @@ class JobError(HoldfastError):
 
 
 class NonFiniteError(JobError):
-    """The reduced gradient of a step holds a NaN or an infinity."""
+    """The reduced gradient of a step contains NaN or infinity."""
 
 
 class DataError(HoldfastError):
@@ -40,7 +42,7 @@ class DataError(HoldfastError):
 
 
 class CheckpointError(HoldfastError):
-    """A checkpoint is missing, damaged, or could not be made durable."""
+    """A checkpoint is missing, corrupt, or could not be made durable."""
 
 
 class ProtocolError(HoldfastError):
@@ -52,11 +54,11 @@ class HardwareError(HoldfastError):
 
 
 class ReplicaError(HardwareError):
-    """A worker's replica differs from others': no state since the last checkpoint counts."""
+    """A worker's replica differs from others': no state since the last checkpoint is trusted."""
 
 
 class NoStateError(HoldfastError):
-    """A worker has no state to start from: its donor was lost, and its initial values are gone."""
+    """A worker has no state to start from: its donor failed, and its initial values are gone."""
 
 
 class UntrustedStateError(NoStateError):
@@ -64,7 +66,7 @@ class UntrustedStateError(NoStateError):
 
 
 class OutOfMemory(HoldfastError):
-    """A worker was refused memory, or killed for want of it; the message names its rank."""
+    """A worker was refused memory, or was OOM-killed; the message names its rank."""
 
 
 class Interrupted(HoldfastError):
@@ -75,7 +77,7 @@ class WorkerFailed(HoldfastError):
     """A worker died or raised.
 
     Attributes:
-        rank: The worker to blame; its victims are not named.
+        rank: The root cause; cascading failures are not named.
         traceback: The worker's own traceback, or None where it died without one.
     """
 
@@ -86,18 +88,39 @@ class WorkerFailed(HoldfastError):
 
 
 class Aborted(HoldfastError):
-    """The generation in which this process worked or waited is over; never the cause of it."""
+    """The generation in which this process worked or waited is over; never a root cause."""
 
 
-BY_NAME: Final = {
-    error.__name__: error
-    for error in (
-        HoldfastError,
-        JobError,
-        NonFiniteError,
-        CheckpointError,
-        ProtocolError,
-        OutOfMemory,
-    )
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Meaning:
+    """What it means for a run that a worker has raised an error.
+
+    Attributes:
+        fatal: It would happen again on any worker: the run ends with this error.
+        repeatable: It may happen again on this worker: the run ends if it does so too often.
+        state_untrusted: No worker's state is trusted: all restart from a checkpoint.
+        is_cascading: Another failure, which is counted, has caused it.
+    """
+
+    fatal: bool = False
+    repeatable: bool = False
+    state_untrusted: bool = False
+    is_cascading: bool = False
+
+
+MEANINGS: Final = {
+    HoldfastError: Meaning(fatal=True),
+    JobError: Meaning(fatal=True),
+    NonFiniteError: Meaning(fatal=True),
+    CheckpointError: Meaning(fatal=True),
+    ProtocolError: Meaning(fatal=True),
+    OutOfMemory: Meaning(fatal=True),
+    HardwareError: Meaning(repeatable=True),
+    ReplicaError: Meaning(repeatable=True, state_untrusted=True),
+    NoStateError: Meaning(is_cascading=True),
+    UntrustedStateError: Meaning(is_cascading=True, state_untrusted=True),
 }
-"""The errors that a worker's report can stand for, by name, where their traceback tells nothing."""
+"""The errors that need no traceback. Any other exception is the user's: it is repeatable."""
+
+BY_NAME: Final = {error.__name__: error for error in MEANINGS}
+"""The errors of `MEANINGS` by the name that a worker reports."""

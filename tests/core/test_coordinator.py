@@ -1,9 +1,46 @@
 """The coordinator's machine: who is in, in which stage, and what it sends."""
 
+import dataclasses
+
+from holdfast.core.actions import AppendToJournal, GenerationOpened, RunEnded
 from holdfast.core.coordinator import CoordinatorStateMachine
 from holdfast.core.events import CheckpointFound, StatusReceived
 from holdfast.core.policy import RecoveryPolicy
 from holdfast.core.protocol import Failure, Stage, Status
+
+POLICY = RecoveryPolicy(world_size=3, min_workers=3)
+WRONG = Failure(cause="has another weight", repeatable=True, state_untrusted=True)
+KILLED = Failure(cause="was killed")
+HOSTS = {0: "a", 1: "b", 2: "c"}
+
+
+class Cluster:
+    """Three hosts with a worker each, in what they tell a coordinator."""
+
+    def __init__(self, run):
+        self.run = run
+        self.statuses = {h: Status(host=h, number=0, capacity=1, stage=Stage.IDLE) for h in "abc"}
+
+    def tell(self, host, **fields):
+        old = self.statuses[host]
+        new = dataclasses.replace(old, number=old.number + 1, **fields)
+        self.statuses[host] = new
+        return self.run.handle(StatusReceived(new), now=float(new.number))
+
+    def tell_all(self, **fields):
+        return [action for host in "abc" for action in self.tell(host, **fields)]
+
+
+def opened(actions):
+    return [each.entry for each in actions if isinstance(each, AppendToJournal)]
+
+
+def running(run):
+    """A cluster whose workers train in generation 5, after a restart of the coordinator."""
+    cluster = Cluster(run)
+    cluster.tell_all(generation=5, stage=Stage.RUN)
+    assert run.stage == Stage.RUN
+    return cluster
 
 
 def machine(workers=2):
@@ -45,3 +82,63 @@ def test_waiting_for_counts_the_hosts_that_it_does_not_name():
     assert run.waiting_for() == (
         "rank 0 on a and rank 1 on b and rank 2 on c and 3 more hosts to be ready"
     )
+
+
+def test_a_wrong_replica_restarts_all_though_the_coordinator_was_away_meanwhile():
+    cluster = Cluster(CoordinatorStateMachine(POLICY, [GenerationOpened(5, HOSTS)], 0.0))
+    cluster.tell("a", generation=5, stage=Stage.RUN)
+    cluster.tell("b", generation=5, stage=Stage.RUN)
+    (fact,) = opened(cluster.tell("c", generation=5, stage=Stage.RUN, failed={2: WRONG}))
+    assert fact == GenerationOpened(6, HOSTS, restart_all=True)
+
+
+def test_a_wrong_replica_restarts_all_though_another_failure_was_told_before():
+    cluster = running(CoordinatorStateMachine(POLICY, [GenerationOpened(5, HOSTS)], 0.0))
+    (first,) = opened(cluster.tell("a", failed={0: KILLED}))
+    assert first == GenerationOpened(6, HOSTS, restart_all=False)
+    (second,) = opened(cluster.tell("c", failed={2: WRONG}))
+    assert second == GenerationOpened(7, HOSTS, restart_all=True)
+    assert opened(cluster.tell("c", failed={2: WRONG})) == []  # the same report again
+
+
+def test_all_are_restarted_once_and_not_again_after_a_restart_of_the_coordinator():
+    cluster = running(
+        CoordinatorStateMachine(POLICY, [GenerationOpened(5, HOSTS, restart_all=True)], 0.0)
+    )
+    (fact,) = opened(cluster.tell("a", failed={0: KILLED}))
+    assert fact == GenerationOpened(6, HOSTS, restart_all=False)
+    cluster = Cluster(
+        CoordinatorStateMachine(POLICY, [GenerationOpened(5, HOSTS, restart_all=True)], 0.0)
+    )
+    cluster.tell("a", generation=5, stage=Stage.RUN)
+    cluster.tell("b", generation=5, stage=Stage.RUN)
+    (fact,) = opened(cluster.tell("c", generation=5, stage=Stage.RUN, failed={2: KILLED}))
+    assert fact == GenerationOpened(6, HOSTS, restart_all=False)
+    cluster = Cluster(
+        CoordinatorStateMachine(POLICY, [GenerationOpened(5, HOSTS, restart_all=True)], 0.0)
+    )
+    (fact,) = opened(cluster.tell_all(generation=4, stage=Stage.HALT))
+    assert fact == GenerationOpened(6, HOSTS, restart_all=True)  # it was not carried out
+
+
+def test_a_fatal_failure_ends_the_run_at_once():
+    cluster = running(CoordinatorStateMachine(POLICY, [GenerationOpened(5, HOSTS)], 0.0))
+    failed = {1: dataclasses.replace(KILLED, fatal=True)}
+    (fact,) = opened(cluster.tell("b", failed=failed))
+    assert isinstance(fact, RunEnded)
+    assert fact.reason == "rank 1 was killed"
+
+
+def test_what_follows_from_another_failure_is_not_counted():
+    policy = dataclasses.replace(POLICY, max_failures=1)
+    cluster = running(CoordinatorStateMachine(policy, [GenerationOpened(5, HOSTS)], 0.0))
+    (first,) = opened(cluster.tell("a", failed={0: KILLED}))
+    cluster.tell_all(generation=6, stage=Stage.RUN, failed={})
+    follows = Failure(cause="has no state to begin with", is_cascading=True)
+    (second,) = opened(cluster.tell("b", failed={1: follows}))
+    assert (first.generation, second.generation) == (6, 7)
+    assert second.members == HOSTS
+    cluster.tell_all(generation=7, stage=Stage.RUN, failed={})
+    (third,) = opened(cluster.tell("b", failed={1: follows, 2: KILLED}))
+    assert isinstance(third, RunEnded)
+    assert "rank 2 was killed; restart budget exhausted: more than 1 failures" in third.reason

@@ -1,123 +1,116 @@
-"""Failures that make all states untrustworthy, and when there was one too many."""
-
-import dataclasses
+"""Who failed: which exits are expected, which are root causes, which other failures caused."""
 
 import pytest
 
-from holdfast.core.actions import AppendToJournal, GenerationOpened, RunEnded
-from holdfast.core.coordinator import CoordinatorStateMachine
-from holdfast.core.events import StatusReceived
-from holdfast.core.policy import RecoveryPolicy
-from holdfast.core.protocol import Failure, Stage, Status
-from holdfast.core.restart_budget import RestartBudget
+from holdfast.core.failures import LEFT_STATUS, Exit, Report, describe, judge, root_cause
+from holdfast.core.protocol import Failure
+from holdfast.errors import BY_NAME, MEANINGS
 
-POLICY = RecoveryPolicy(world_size=3, min_workers=3)
-WRONG = Failure(cause="has another weight", repeatable=True, state_untrusted=True)
-KILLED = Failure(cause="was killed")
-HOSTS = {0: "a", 1: "b", 2: "c"}
+RAISED = Report(error="ValueError", message="no such file", traceback="Traceback …")
 
 
-class Cluster:
-    """Three hosts with a worker each, in what they tell a coordinator."""
-
-    def __init__(self, run):
-        self.run = run
-        self.statuses = {h: Status(host=h, number=0, capacity=1, stage=Stage.IDLE) for h in "abc"}
-
-    def tell(self, host, **fields):
-        old = self.statuses[host]
-        new = dataclasses.replace(old, number=old.number + 1, **fields)
-        self.statuses[host] = new
-        return self.run.handle(StatusReceived(new), now=float(new.number))
-
-    def tell_all(self, **fields):
-        return [action for host in "abc" for action in self.tell(host, **fields)]
+def exit_of(status, **fields):
+    return Exit(rank=1, status=status, **fields)
 
 
-def opened(actions):
-    return [each.entry for each in actions if isinstance(each, AppendToJournal)]
+@pytest.mark.parametrize(
+    ("status", "words"),
+    [
+        (0, "exited 0"),
+        (3, "exited 3"),
+        (-9, "was killed by SIGKILL"),
+        (-99, "was killed by signal 99"),
+    ],
+)
+def test_an_exit_status_in_words(status, words):
+    assert describe(status) == words
 
 
-def running(run):
-    """A cluster whose workers train in generation 5, after a restart of the coordinator."""
-    cluster = Cluster(run)
-    cluster.tell_all(generation=5, stage=Stage.RUN)
-    assert run.stage == Stage.RUN
-    return cluster
+@pytest.mark.parametrize(
+    ("status", "repeatable"), [(-9, False), (-15, False), (-11, True), (7, True)]
+)
+def test_only_what_a_process_does_to_itself_is_repeatable(status, repeatable):
+    failure = judge(exit_of(status))
+    assert failure == Failure(cause=describe(status), repeatable=repeatable)
 
 
-def test_a_wrong_replica_restarts_all_though_the_coordinator_was_away_meanwhile():
-    cluster = Cluster(CoordinatorStateMachine(POLICY, [GenerationOpened(5, HOSTS)], 0.0))
-    cluster.tell("a", generation=5, stage=Stage.RUN)
-    cluster.tell("b", generation=5, stage=Stage.RUN)
-    (fact,) = opened(cluster.tell("c", generation=5, stage=Stage.RUN, failed={2: WRONG}))
-    assert fact == GenerationOpened(6, HOSTS, restart_all=True)
-
-
-def test_a_wrong_replica_restarts_all_though_another_failure_was_told_before():
-    cluster = running(CoordinatorStateMachine(POLICY, [GenerationOpened(5, HOSTS)], 0.0))
-    (first,) = opened(cluster.tell("a", failed={0: KILLED}))
-    assert first == GenerationOpened(6, HOSTS, restart_all=False)
-    (second,) = opened(cluster.tell("c", failed={2: WRONG}))
-    assert second == GenerationOpened(7, HOSTS, restart_all=True)
-    assert opened(cluster.tell("c", failed={2: WRONG})) == []  # the same report again
-
-
-def test_all_are_restarted_once_and_not_again_after_a_restart_of_the_coordinator():
-    cluster = running(
-        CoordinatorStateMachine(POLICY, [GenerationOpened(5, HOSTS, restart_all=True)], 0.0)
+def test_an_exception_of_user_code_is_repeatable_and_keeps_its_traceback():
+    assert judge(exit_of(1, report=RAISED)) == Failure(
+        cause="raised ValueError: no such file", traceback="Traceback …", repeatable=True
     )
-    (fact,) = opened(cluster.tell("a", failed={0: KILLED}))
-    assert fact == GenerationOpened(6, HOSTS, restart_all=False)
-    cluster = Cluster(
-        CoordinatorStateMachine(POLICY, [GenerationOpened(5, HOSTS, restart_all=True)], 0.0)
+
+
+@pytest.mark.parametrize("error", MEANINGS, ids=lambda error: error.__name__)
+def test_every_error_of_ours_means_what_the_table_says(error):
+    failure = judge(exit_of(1, report=Report(error=error.__name__, message="so it was")))
+    meaning = MEANINGS[error]
+    assert failure == Failure(
+        cause="so it was",
+        error=error.__name__ if meaning.fatal else "",
+        fatal=meaning.fatal,
+        repeatable=meaning.repeatable,
+        state_untrusted=meaning.state_untrusted,
+        is_cascading=meaning.is_cascading,
     )
-    cluster.tell("a", generation=5, stage=Stage.RUN)
-    cluster.tell("b", generation=5, stage=Stage.RUN)
-    (fact,) = opened(cluster.tell("c", generation=5, stage=Stage.RUN, failed={2: KILLED}))
-    assert fact == GenerationOpened(6, HOSTS, restart_all=False)
-    cluster = Cluster(
-        CoordinatorStateMachine(POLICY, [GenerationOpened(5, HOSTS, restart_all=True)], 0.0)
+    assert BY_NAME[error.__name__] is error
+
+
+def test_the_seconds_of_a_hang_are_no_part_of_its_cause():
+    assert judge(exit_of(-9, hung="did nothing for 3.0 s")) == Failure(
+        cause="hung: it did nothing", repeatable=True
     )
-    (fact,) = opened(cluster.tell_all(generation=4, stage=Stage.HALT))
-    assert fact == GenerationOpened(6, HOSTS, restart_all=True)  # it was not carried out
+    stopped = judge(exit_of(-9, hung="was stopped for 0.8 s"))
+    assert stopped == Failure(cause="hung: it was stopped")
 
 
-def test_a_rank_that_goes_wrong_from_one_checkpoint_on_ends_the_run_whatever_the_step():
-    failures = RestartBudget(POLICY, 0.0)
-    assert not failures.on_failure(2, WRONG, 40, 1.0)
-    assert not failures.on_failure(2, dataclasses.replace(WRONG, cause="step 50"), 40, 70.0)
-    last = dataclasses.replace(WRONG, cause="step 60")
-    reason = failures.on_failure(2, last, 40, 140.0)
-    assert reason == "rank 2 step 60, 3 times without a checkpoint in between"
+def test_a_kill_after_the_kernel_ran_out_of_memory_is_fatal_and_others_are_not():
+    failure = judge(exit_of(-9, exhausted="this machine's memory"))
+    assert failure.fatal
+    assert failure.error == "OutOfMemory"
+    assert "rank 1 was OOM-killed (limit: this machine's memory): lower batch" in failure.cause
+    assert not judge(exit_of(-11, exhausted="this machine's memory")).fatal
 
 
-@pytest.mark.parametrize(("rank", "start"), [(1, 40), (2, 50)])
-def test_another_rank_or_a_newer_checkpoint_is_not_the_same_failure(rank, start):
-    failures = RestartBudget(POLICY, 0.0)
-    for _ in range(2):
-        assert not failures.on_failure(2, WRONG, 40, 1.0)
-    assert not failures.on_failure(rank, WRONG, start, 2.0)
+@pytest.mark.parametrize(
+    ("end", "expected"),
+    [
+        (exit_of(-9), False),
+        (exit_of(0), False),
+        (exit_of(-9, called_off=True), True),
+        (exit_of(-9, called_off=True, hung="did nothing for 3.0 s"), False),
+        (exit_of(1, run_over=True), True),
+        (exit_of(LEFT_STATUS), False),
+        (exit_of(LEFT_STATUS, halting=True), True),
+        (exit_of(1, halting=True), False),
+        (exit_of(0, is_script=True), True),
+        (exit_of(0, is_script=True, report=RAISED), False),
+        (exit_of(5, is_script=True), False),
+        (exit_of(5, is_script=True, stopping=True), True),
+    ],
+)
+def test_which_exits_are_expected(end, expected):
+    assert end.is_expected == expected
 
 
-def test_a_fatal_failure_ends_the_run_at_once():
-    cluster = running(CoordinatorStateMachine(POLICY, [GenerationOpened(5, HOSTS)], 0.0))
-    failed = {1: dataclasses.replace(KILLED, fatal=True)}
-    (fact,) = opened(cluster.tell("b", failed=failed))
-    assert isinstance(fact, RunEnded)
-    assert fact.reason == "rank 1 was killed"
+@pytest.mark.parametrize(
+    ("end", "cascading"),
+    [
+        (exit_of(1), False),
+        (exit_of(1, after_failure=True), True),
+        (exit_of(1, after_failure=True, report=RAISED), True),
+        (exit_of(-6, after_failure=True), True),
+        (exit_of(-9, after_failure=True), False),
+        (exit_of(-9, after_failure=True, hung="did nothing for 3.0 s"), False),
+        (exit_of(1, after_failure=True, report=Report(error="JobError", message="")), False),
+        (exit_of(1, after_failure=True, report=Report(error="ReplicaError", message="")), False),
+        (exit_of(1, report=Report(error="NoStateError", message="")), True),
+    ],
+)
+def test_which_failures_another_failure_has_caused(end, cascading):
+    assert judge(end).is_cascading == cascading
 
 
-def test_what_follows_from_another_failure_is_not_counted():
-    policy = dataclasses.replace(POLICY, max_failures=1)
-    cluster = running(CoordinatorStateMachine(policy, [GenerationOpened(5, HOSTS)], 0.0))
-    (first,) = opened(cluster.tell("a", failed={0: KILLED}))
-    cluster.tell_all(generation=6, stage=Stage.RUN, failed={})
-    follows = Failure(cause="has no state to begin with", is_cascading=True)
-    (second,) = opened(cluster.tell("b", failed={1: follows}))
-    assert (first.generation, second.generation) == (6, 7)
-    assert second.members == HOSTS
-    cluster.tell_all(generation=7, stage=Stage.RUN, failed={})
-    (third,) = opened(cluster.tell("b", failed={1: follows, 2: KILLED}))
-    assert isinstance(third, RunEnded)
-    assert "rank 2 was killed, the last of more than 1 failures" in third.reason
+def test_the_root_cause_is_the_first_failure_that_no_other_has_caused():
+    caused, killed = Failure(cause="exited 1", is_cascading=True), Failure(cause="was killed")
+    assert root_cause({0: caused, 3: killed, 1: killed}) == (3, killed)
+    assert root_cause({0: caused}) is None

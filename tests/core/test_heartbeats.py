@@ -8,7 +8,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.core.heartbeats import Heartbeats
-from holdfast.core.sliding_window import SlidingWindow
 
 
 def watched(gaps: list[float]) -> tuple[Heartbeats, float]:
@@ -82,11 +81,3 @@ def test_nobody_is_suspected_within_the_floor(gaps: list[float]) -> None:
         assert beats.suspects(now) == []
         beats.heard("a", now)
     assert beats.suspects(beats.deadline_of("a")) == ["a"]
-
-
-def test_the_budget_forgets_old_failures() -> None:
-    budget = SlidingWindow(failures=2, window_s=10.0)
-    assert budget.admit(0.0)
-    assert budget.admit(1.0)
-    assert budget.admit(10.5), "the first is forgotten"
-    assert not budget.admit(10.6)

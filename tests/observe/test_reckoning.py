@@ -109,9 +109,9 @@ RAISED = {"cause": "raised RuntimeError: Connection closed by peer", "status": 1
 @pytest.mark.parametrize(
     "victims",
     [
-        [exited(6.2, rank, **RAISED) for rank in (0, 2, 3)],
+        [exited(6.2, rank, unexpected=False, **RAISED) for rank in (0, 2, 3)],
         [killed(6.2, rank, unexpected=False) for rank in (0, 2, 3)],
-        [exited(6.2, rank, "was killed by SIGABRT", -6) for rank in (0, 2, 3)],
+        [exited(6.2, rank, "was killed by SIGABRT", -6, unexpected=False) for rank in (0, 2, 3)],
     ],
 )
 def test_of_a_crash_with_three_victims_only_the_culprit_is_named(victims):

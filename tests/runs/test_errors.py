@@ -259,8 +259,8 @@ def test_a_run_that_cannot_fit_into_its_control_group_is_refused_before_it_fills
 def test_a_worker_that_the_kernel_kills_for_want_of_memory_is_reported_so(train, limited):
     status, out, err = train([*OWN, f"task={TASKS}:swelling"], limited)
     assert (status, out, len(err)) == (FAILED_RUN, "", 1), err
-    assert "rank 1 was killed by the kernel, which ran out of the 800.0 MB that " in err[0]
-    assert ": lower batch, start fewer workers or allow more, and resume" in err[0]
+    assert "rank 1 was OOM-killed (limit: the 800.0 MB that " in err[0]
+    assert "): lower batch, start fewer workers or allow more, and resume" in err[0]
 
 
 @pytest.mark.soak
@@ -270,7 +270,7 @@ def test_a_fork_server_that_the_kernel_kills_for_want_of_memory_is_reported_so(
 ):
     status, out, err = train([*OWN, f"task={TASKS}:starving", *keys], limited)
     assert (status, out, len(err)) == (FAILED_RUN, "", 1), err
-    assert "the fork server was killed by the kernel, which ran out of the 800.0 MB" in err[0]
+    assert "the fork server was OOM-killed (limit: the 800.0 MB" in err[0]
 
 
 def test_a_fork_server_that_does_not_come_up_ends_the_run(train, place, monkeypatch):

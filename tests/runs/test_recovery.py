@@ -320,6 +320,6 @@ def test_a_world_that_has_shrunk_grows_again(train, tmp_path):
 
 def test_whoever_dies_again_and_again_ends_the_run_in_a_line_that_names_it(train):
     with pytest.raises(
-        WorkerFailed, match=r"rank \d was killed by SIGKILL, the last of more than 3"
+        WorkerFailed, match=r"rank \d was killed by SIGKILL; restart budget exhausted: more than 3"
     ):
         train(task=f"{TASKS}:vanishing", workers=2, shards=2, restarts={"limit": 3})

@@ -122,8 +122,8 @@ def test_last_words_name_cause_rank_and_checkpoint(train, tmp_path):
     with pytest.raises(WorkerFailed) as caught:
         train(**KEYS, restarts={"limit": 3}, params={"faults": faults})
     assert str(caught.value) == (
-        f"rank 1 was killed by {signal.SIGKILL.name}, the last of more than 3 failures in 600 s; "
-        "resume the run from its last checkpoint, of step 30"
+        f"rank 1 was killed by {signal.SIGKILL.name}; restart budget exhausted: more than 3 "
+        "failures in 600 s; resume the run from its last checkpoint, of step 30"
     )
 
 

@@ -19,19 +19,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from holdfast.agent.exit_causes import failure_of
-from holdfast.agent.worker_handle import WorkerHandle
+from holdfast.agent.worker_handle import WorkerHandle, await_exits
 from holdfast.agent.worker_monitor import WorkerMonitor
 from holdfast.arena.memory import Arena, Word
 from holdfast.checkpoint import manifest
 from holdfast.core import actions, events
 from holdfast.core.agent import AgentStateMachine
-from holdfast.core.protocol import Failure, may_be_cascade
+from holdfast.core.failures import Exit, judge
+from holdfast.core.protocol import Failure
 from holdfast.errors import ProtocolError
 from holdfast.job.script_job import ScriptJob
 from holdfast.job.spec import Job
 from holdfast.launch.fork_client import ForkClient
-from holdfast.linux.host_memory import OomKills
+from holdfast.linux.host_memory import OomKills, available
 from holdfast.observe.lines import EventLog
 from holdfast.observe.run_dir import worker_log
 from holdfast.observe.stacks import stacks_file
@@ -50,7 +50,7 @@ from holdfast.wire.messages import (
     ShutdownMessage,
 )
 from holdfast.wire.rpc import DesiredStateMessage, StatusMessage
-from holdfast.wire.worker_spec import LEFT_STATUS, WorkerSpec
+from holdfast.wire.worker_spec import WorkerSpec
 
 HEARTBEAT_S: Final = 1.0
 """How often the coordinator hears from an agent at least."""
@@ -137,10 +137,10 @@ class Agent:
     def close(self) -> None:
         """End every worker, and wait until all are gone."""
         if self.exit_reason == "":
-            self._await_ends(SHUTDOWN_TIMEOUT_S)
+            await_exits(self._workers.values(), SHUTDOWN_TIMEOUT_S)
         for worker in self._workers.values():
             worker.kill()
-        self._await_ends(SHUTDOWN_TIMEOUT_S)
+        await_exits(self._workers.values(), SHUTDOWN_TIMEOUT_S)
         for worker in self._workers.values():
             worker.forget()
         self._selector.close()
@@ -219,6 +219,8 @@ class Agent:
     def _resume_workers(self, release: actions.ResumeWorkers) -> None:
         """Let go whom the machine has found to stand still, all in the same generation."""
         self._forming_since = None
+        for worker in self._workers.values():
+            worker.after_failure = False
         before, members = self._members, tuple(sorted(self._machine.members))
         self._members = members
         self._arena.clear_reduced_step()
@@ -268,9 +270,9 @@ class Agent:
     def _on_worker(self, worker: WorkerHandle, message: AnyMessage) -> None:
         match message:
             case HaltedMessage():
-                rooted = self._arena.reduced_step
+                reduced = self._arena.reduced_step
                 self._handle(
-                    events.WorkerHalted(worker.rank, message.generation, message.committed, rooted)
+                    events.WorkerHalted(worker.rank, message.generation, message.committed, reduced)
                 )
             case PartWrittenMessage():
                 self._handle(events.PartWritten(worker.rank, message.generation, message.part))
@@ -278,32 +280,26 @@ class Agent:
                 finished = events.WorkerFinished(worker.rank, message.generation, message.result)
                 self._handle(finished)
             case FailedMessage():
-                worker.failure = message
+                worker.report = message.report
             case CheckpointRejectedMessage():
-                self._log.event(
-                    "checkpoint-rejected",
-                    rank=message.rank,
-                    directory=message.directory,
-                    reason=message.reason,
-                )
+                rejected = message.model_dump(exclude={"kind"})
+                self._log.event("checkpoint-rejected", **rejected)
             case _:
                 raise ProtocolError(f"rank {worker.rank} sent {message.kind!r}")
 
     def _on_fork_server(self) -> None:
-        """Bury who has ended, those last who may only have felt the death of another."""
+        """Handle exits: those that another failure may have caused last, after a short wait."""
         ended, deadline = self._ended(), time.monotonic() + CASCADE_GRACE_S
-        while 0 < len(ended) < len(self._workers) and all(
-            self._may_be_cascade(*each) for each in ended
-        ):
+        while 0 < len(ended) < len(self._workers) and all(map(self._may_be_cascading, ended)):
             if (left_s := deadline - time.monotonic()) <= 0:
                 break
             select.select([self._forks.channel], [], [], left_s)
             ended += self._ended()
-        for worker, status in sorted(ended, key=lambda each: self._may_be_cascade(*each)):
+        for worker, status in sorted(ended, key=self._may_be_cascading):
             self._on_worker_exit(worker, status)
 
     def _ended(self) -> list[tuple[WorkerHandle, int]]:
-        """Workers that have ended, each with its status; what they said last is heard before."""
+        """Workers that have exited, each with its status; their last messages are handled."""
         found = []
         for message in self._forks.messages():
             if not isinstance(message, ExitedMessage):
@@ -314,41 +310,50 @@ class Agent:
                 self._on_worker(worker, late)
         return found
 
-    def _may_be_cascade(self, worker: WorkerHandle, status: int) -> bool:
-        """Whether a worker may have ended because it has felt the death of another.
+    def _may_be_cascading(self, ended: tuple[WorkerHandle, int]) -> bool:
+        """Whether the failure of another worker, not handled yet, may have caused an exit.
 
-        It feels that where they meet in code that is not ours. If it has last words, it has waited
-        to hear of another's death.
+        It can where workers meet in code that is not ours. One that reports an exception has waited
+        to hear of the other's failure.
         """
-        if not self._run.job.has_process_groups or self._forming_since or self._stopping_since:
+        end = self._exit_of(*ended)
+        if not self._run.job.has_process_groups or end.halting or end.stopping:
             return False
-        return worker.failure is None and may_be_cascade(status)
+        return end.report is None and end.may_be_cascading
+
+    def _exit_of(self, worker: WorkerHandle, status: int) -> Exit:
+        return Exit(
+            rank=worker.rank,
+            status=status,
+            report=worker.report,
+            hung=worker.hung,
+            exhausted=available().limit if self._oom_kills.look() else "",
+            called_off=worker.called_off,
+            halting=self._forming_since is not None,
+            after_failure=worker.after_failure,
+            is_script=self._is_script,
+            stopping=self._stopping_since is not None,
+            run_over=self.exit_reason is not None,
+        )
 
     def _on_worker_exit(self, worker: WorkerHandle, status: int) -> None:
         del self._workers[worker.number]
         with contextlib.suppress(KeyError):
             self._selector.unregister(worker.channel)
         worker.forget()
-        oom = self._oom_kills.look()
-        failure = failure_of(
-            worker.rank, status, worker.failure, hung=worker.hung, out_of_memory=oom
-        )
-        self._log_exit(worker, status, failure)
-        if self._has_ended_well(worker, status):
-            end = "finished" if self._stopping_since is None else "stopped"
-            self._handle(
-                events.WorkerFinished(worker.rank, self._machine.generation, {"status": end})
-            )
-        else:
-            self._handle(events.WorkerExited(worker.rank, worker.number, failure))
+        end = self._exit_of(worker, status)
+        failure = judge(end)
+        self._log_exit(worker, end, failure)
+        if end.is_finished:
+            result = {"status": "stopped" if end.stopping else "finished"}
+            self._handle(events.WorkerFinished(worker.rank, self._machine.generation, result))
+            return
+        if not end.is_expected:
+            for other in self._workers.values():
+                other.after_failure = True
+        self._handle(events.WorkerExited(worker.rank, worker.number, failure))
 
-    def _has_ended_well(self, worker: WorkerHandle, status: int) -> bool:
-        """Whether the end of a process is that of its script, which may end it by itself."""
-        if not self._is_script or worker.called_off:
-            return False
-        return self._stopping_since is not None or (status == 0 and worker.failure is None)
-
-    def _log_exit(self, worker: WorkerHandle, status: int, failure: Failure) -> None:
+    def _log_exit(self, worker: WorkerHandle, end: Exit, failure: Failure) -> None:
         who = {"rank": worker.rank, "pid": worker.pid}
         frames = worker.told_frames()
         if frames is not None:
@@ -356,19 +361,12 @@ class Agent:
         self._log.event(
             "worker-exited",
             **who,
-            status=status,
+            status=end.status,
             cause=failure.cause,
             error=failure.error,
-            unexpected=self._is_unexpected(worker, status) and not failure.is_cascading,
+            unexpected=not end.is_expected and not failure.is_cascading,
+            cascading=not end.is_expected and failure.is_cascading,
         )
-
-    def _is_unexpected(self, worker: WorkerHandle, status: int) -> bool:
-        """Whether the run has lost a worker by its end; if not, it was to end or has ended well."""
-        if worker.hung:
-            return True
-        ended_well = self.exit_reason is not None or self._has_ended_well(worker, status)
-        made_way = status == LEFT_STATUS and self._forming_since is not None
-        return not (worker.called_off or ended_well or made_way)
 
     def _end_hung(self) -> None:
         """Kill workers that no longer get on; what follows is what follows any death.
@@ -398,10 +396,3 @@ class Agent:
                     worker.ask_where()
                 else:
                     worker.kill()
-
-    def _await_ends(self, timeout_s: float) -> None:
-        deadline = time.monotonic() + timeout_s
-        for worker in self._workers.values():
-            ended = select.poll()
-            ended.register(worker.pidfd, select.POLLIN)
-            ended.poll(1000 * max(0.0, deadline - time.monotonic()))

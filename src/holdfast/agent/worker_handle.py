@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import os
+import select
 import signal
 import time
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from holdfast.core.failures import Report
 from holdfast.errors import HoldfastError
 from holdfast.launch.child import KILL_TIMEOUT_S
 from holdfast.observe.stacks import ask, innermost
 from holdfast.wire.channel import Channel
-from holdfast.wire.messages import FailedMessage
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -23,7 +25,8 @@ class WorkerHandle:
     Attributes:
         number: What the machine calls it.
         stacks: The file for its stacks.
-        failure: Its last words.
+        report: What it reported of the exception that ended it.
+        after_failure: Whether another worker has failed since it was resumed.
         called_off: Whether it was ended for no fault of its own.
         hung: Why it was held to hang, if it was.
         stacks_from: Where in their file its stacks begin; None if it was not asked for them.
@@ -36,7 +39,8 @@ class WorkerHandle:
     pidfd: int
     channel: Channel
     stacks: Path
-    failure: FailedMessage | None = None
+    report: Report | None = None
+    after_failure: bool = False
     called_off: bool = False
     hung: str = ""
     stacks_from: int | None = None
@@ -75,3 +79,12 @@ class WorkerHandle:
     def _send(self, number: signal.Signals) -> None:
         with suppress(ProcessLookupError):
             signal.pidfd_send_signal(self.pidfd, number)
+
+
+def await_exits(workers: Iterable[WorkerHandle], timeout_s: float) -> None:
+    """Wait until all of some workers have exited, `timeout_s` at most."""
+    deadline = time.monotonic() + timeout_s
+    for worker in workers:
+        ended = select.poll()
+        ended.register(worker.pidfd, select.POLLIN)
+        ended.poll(1000 * max(0.0, deadline - time.monotonic()))

@@ -36,6 +36,7 @@ from holdfast.core.events import (
     StopReceived,
     Tick,
 )
+from holdfast.core.failures import is_state_untrusted, root_cause
 from holdfast.core.heartbeats import Heartbeats
 from holdfast.core.placement import by_host, in_words, place
 from holdfast.core.policy import RecoveryPolicy
@@ -197,7 +198,9 @@ class CoordinatorStateMachine:
             if self._finished >= self.members.keys():
                 return self._end("")
             self._checkpoints.on_reported_result(status.checkpoint_result)
-        elif self.stage == Stage.HALT and _is_state_untrusted(status) and not self._restart_all:
+        elif (
+            self.stage == Stage.HALT and is_state_untrusted(status.failed) and not self._restart_all
+        ):
             self._restart_all = True  # another failure came first
             return self._open_generation(now)
         if self._is_behind(status):
@@ -221,19 +224,16 @@ class CoordinatorStateMachine:
         self.members = {
             rank: host for rank, host in self.members.items() if rank not in status.failed
         }
-        counted = [
-            (rank, failure) for rank, failure in status.failed.items() if not failure.is_cascading
-        ]
-        self._restart_all |= _is_state_untrusted(status)
-        if not counted:
+        self._restart_all |= is_state_untrusted(status.failed)
+        cause = root_cause(status.failed)
+        if cause is None:
             return self._open_generation(now)
-        rank, failure = counted[0]  # the first to fail is to blame
-        start = None if self.resume_point is None else self.resume_point.step
-        self.root_cause = (rank, failure)
+        self.root_cause, (rank, failure) = cause, cause
+        step = None if self.resume_point is None else self.resume_point.step
         what = f"rank {rank} {failure.cause}"
         if failure.fatal:
             return self._end(what)
-        repeated = self._restart_budget.on_failure(rank, failure, start, now)
+        repeated = self._restart_budget.on_failure(rank, failure, step, now)
         return self._end(repeated) if repeated else self._on_loss(what, now)
 
     def _recover(self, now: float, *hosts: str) -> list[RunAction]:
@@ -245,7 +245,7 @@ class CoordinatorStateMachine:
         known = [self._hosts[host] for host in self._member_hosts if host in self._hosts]
         if any((each.generation, each.stage) == (self.generation, Stage.RUN) for each in known):
             self._restart_all = self.policy.restart_all
-        self._restart_all |= any(map(_is_state_untrusted, known))
+        self._restart_all |= any(is_state_untrusted(status.failed) for status in known)
         if all(self._is_running(host) for host in self._member_hosts):
             self.stage, self._join_deadline = Stage.RUN, None
             return [action for status in known for action in self._on_member_status(status, now)]
@@ -392,8 +392,3 @@ class CoordinatorStateMachine:
             )
             for host in hosts
         ]
-
-
-def _is_state_untrusted(status: Status) -> bool:
-    """Whether a worker has failed in a way that leaves no worker's state to be trusted."""
-    return any(failure.state_untrusted for failure in status.failed.values())

@@ -9,7 +9,6 @@ and orders of an older generation are refused.
 from __future__ import annotations
 
 import enum
-import signal
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -51,11 +50,6 @@ class Failure:
     repeatable: bool = False
     state_untrusted: bool = False
     is_cascading: bool = False
-
-
-def may_be_cascade(status: int) -> bool:
-    """Whether a worker may have ended with this exit status because another was lost."""
-    return status > 0 or status == -signal.SIGABRT
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,23 +1,42 @@
-"""Failures: whether there was one too many, so that a run is ended, not repaired for ever.
+"""Restart budget: ends a run that fails again and again instead of recovering it forever.
 
-Two limits: so many failures within a window, and the same failure again and again while the run
-does not get on.
+Two limits: a number of failures within a window, and repeats of one failure without progress.
 """
 
 from __future__ import annotations
 
 import math
+from collections import deque
 
 from holdfast.core.policy import RecoveryPolicy
 from holdfast.core.protocol import Failure
-from holdfast.core.sliding_window import SlidingWindow
+
+
+class SlidingWindow:
+    """Counts failures in a sliding window.
+
+    Args:
+        max_failures: How many are tolerated within the window.
+        window_s: Its length, seconds.
+    """
+
+    def __init__(self, max_failures: int, window_s: float) -> None:
+        self._max_failures, self._window_s = max_failures, window_s
+        self._times: deque[float] = deque()
+
+    def admit(self, now: float) -> bool:
+        """Count a failure; returns whether it is still tolerated."""
+        self._times.append(now)
+        while self._times[0] <= now - self._window_s:
+            self._times.popleft()
+        return len(self._times) <= self._max_failures
 
 
 class RestartBudget:
-    """Those of one run.
+    """Counts the failures of one run.
 
     Args:
-        policy: How many are forgiven.
+        policy: The limits.
         now: This process's monotonic clock, seconds, as in every `now` here.
     """
 
@@ -31,37 +50,36 @@ class RestartBudget:
         """Note that a generation has begun to train."""
         self._resumed_at = now
 
-    def on_failure(self, rank: int, failure: Failure, start: int | None, now: float) -> str:
-        """Note how a rank has failed; returns why the run is to end, or nothing.
+    def on_failure(self, rank: int, failure: Failure, step: int | None, now: float) -> str:
+        """Note how a worker has failed; returns why the run must end, or nothing.
 
         Args:
-            rank: Which.
-            failure: How. That of a wrong replica is the same again on the same rank, whatever it
-                says of the step.
-            start: The step from which its generation went on, if that is known.
+            rank: The worker.
+            failure: Its failure. A wrong replica is a repeat if the rank is the same; its message
+                names the step, which differs.
+            step: The step from which its generation resumed, if that is known.
         """
         key = rank if failure.state_untrusted else failure.cause
         soon = now - self._resumed_at < self._policy.repeat_window_s
-        again = failure.repeatable and soon and (key, start) == self._last
+        again = failure.repeatable and soon and (key, step) == self._last
         self._repeats = self._repeats + 1 if again else 0
-        self._last = (key, start)
+        self._last = (key, step)
         if self._repeats >= self._policy.max_repeats > 0:
             times = f"{self._repeats + 1} times {self._without_progress(failure)}"
             return f"rank {rank} {failure.cause}, {times}"
         return ""
 
     def on_loss(self, what: str, now: float) -> str:
-        """Note what was lost, in words; returns why the run is to end, or nothing."""
+        """Count a failure, named by `what`; returns why the run must end, or nothing."""
         if self._window.admit(now):
             return ""
         limit, window = self._policy.max_failures, self._policy.window_s
-        return (
-            f"{what}, the last of more than {limit} failures in {window:.0f} s" if limit else what
-        )
+        exhausted = f"restart budget exhausted: more than {limit} failures in {window:.0f} s"
+        return f"{what}; {exhausted}" if limit else what
 
     def _without_progress(self, failure: Failure) -> str:
-        """What makes a failure the same again, in words."""
+        """What makes a failure a repeat, in words."""
         if self._policy.repeat_window_s < math.inf:
             return f"within {self._policy.repeat_window_s:.0f} s of its start"
-        anew = self._policy.restart_all or failure.state_untrusted
-        return f"without a {'checkpoint' if anew else 'step'} in between"
+        restart_all = self._policy.restart_all or failure.state_untrusted
+        return f"without a {'checkpoint' if restart_all else 'step'} in between"

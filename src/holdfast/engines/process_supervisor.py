@@ -20,11 +20,11 @@ from pathlib import Path
 from typing import Any, Final, Self
 
 from holdfast import errors
-from holdfast.agent.exit_causes import end_of, killed_for_memory
 from holdfast.checkpoint import manifest
 from holdfast.coordinator.policy import policy_of
+from holdfast.core.failures import describe, oom_killed
 from holdfast.core.protocol import Stage
-from holdfast.core.sliding_window import SlidingWindow
+from holdfast.core.restart_budget import SlidingWindow
 from holdfast.engines.controls import Controls
 from holdfast.engines.host import Host
 from holdfast.errors import HoldfastError, Interrupted, OutOfMemory, WorkerFailed
@@ -32,7 +32,7 @@ from holdfast.job.spec import Job
 from holdfast.launch.child import Child
 from holdfast.launch.fork_client import DIED, ForkServer
 from holdfast.launch.spawn import WORKER, Spawned, spawn
-from holdfast.linux.host_memory import OomKills
+from holdfast.linux.host_memory import OomKills, available
 from holdfast.observe.lines import EventLog
 from holdfast.observe.run_dir import RunDirectory
 from holdfast.tasks import reference
@@ -250,7 +250,7 @@ class ProcessSupervisor:
             self._forgive("fork server", ended)
         except HoldfastError:
             if for_memory:
-                raise OutOfMemory(killed_for_memory("the fork server")) from None
+                raise OutOfMemory(oom_killed("the fork server", available().limit)) from None
             raise
         self._note_end("agent", self._host.agent)
         self._replace_host()
@@ -296,7 +296,7 @@ class ProcessSupervisor:
         status = child.status
         assert status is not None, "it has been closed"
         name = f"{what.replace(' ', '-')}-exited"
-        self._log.event(name, pid=child.pid, status=status, cause=end_of(status))
+        self._log.event(name, pid=child.pid, status=status, cause=describe(status))
 
     def _show(self) -> None:
         if self._controls.watch is not None:

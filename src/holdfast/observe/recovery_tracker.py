@@ -5,8 +5,8 @@
                └─────────────── a further loss ──────────────┘
 
 A receipt is closed too where the run ends before that step. Losses that come while one is open
-belong to it. What a worker does to itself while another is being lost may have followed from that:
-it is a victim then, unless it was forked since. Pure: it is told everything, the time included.
+belong to it. Which exits are failures, and which of them other failures have caused, the events
+say (see `core.failures`). Pure: it is told everything, the time included.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any, Final
 
-from holdfast.core.protocol import may_be_cascade
 from holdfast.observe.recovery_reports import Cause, Outcome, RecoveryReport
 
 LATE_STEPS: Final = 50
@@ -42,7 +41,7 @@ class _Open:
     Attributes:
         causes, ended: As in `Receipt`.
         struck_at: When the first loss was brought about on purpose, or else found.
-        found_at, lost_at: When the first and the newest loss were found.
+        found_at: When the first loss was found.
         forked, forked_at: Workers that were started since, and when the last one was.
         release: The generation in which all go on, once there is one.
     """
@@ -51,7 +50,6 @@ class _Open:
     ended: set[int] = field(default_factory=set)
     struck_at: float
     found_at: float
-    lost_at: float
     forked: set[int] = field(default_factory=set)
     forked_at: float | None = None
     release: Entry | None = None
@@ -101,8 +99,10 @@ class RecoveryTracker:
                 self._told.clear()
             case "fault-injected":
                 self._blame(entry)
-            case "worker-started" | "worker-hung" | "worker-stack":
-                self._note(entry)
+            case "worker-started":
+                self._note_start(entry)
+            case "worker-hung" | "worker-stack":
+                self._told[entry["event"], entry["pid"]] = entry
             case "worker-exited":
                 self._lose_worker(entry)
             case "agent-exited" | "fork-server-exited" | "coordinator-exited":
@@ -128,23 +128,19 @@ class RecoveryTracker:
                     return
         self._faults[who] = fault, self._newest_step
 
-    def _note(self, event: Entry) -> None:
-        self._told[event["event"], event["pid"]] = event
-        if self._open is not None and event["event"] == "worker-started":
+    def _note_start(self, event: Entry) -> None:
+        if self._open is not None:
             self._open.forked.add(event["rank"])
             self._open.forked_at = _time(event)
 
     def _lose_worker(self, event: Entry) -> None:
         rank, pid = event["rank"], event["pid"]
-        names = ("worker-started", "worker-hung", "worker-stack")
-        started, hung, stack = (self._told.pop((name, pid), None) for name in names)
-        if self._open is not None:
-            known_then = started is None or _time(started) < self._open.lost_at
-            felt = any(cause.who != _COORDINATOR for cause in self._open.causes)
-            if not event["unexpected"] or (may_be_cascade(event["status"]) and known_then and felt):
-                self._open.ended.add(rank)
-                return
+        hung, stack = (
+            self._told.pop((name, pid), None) for name in ("worker-hung", "worker-stack")
+        )
         if not event["unexpected"]:
+            if self._open is not None:
+                self._open.ended.add(rank)
             return
         cause = Cause(
             who=_who(event),
@@ -173,10 +169,10 @@ class RecoveryTracker:
             cause = replace(cause, injected_fault=fault["kind"])
         if self._open is None:
             struck_at = now if fault is None else min(now, _time(fault))
-            self._open = _Open(struck_at=struck_at, found_at=now, lost_at=now)
+            self._open = _Open(struck_at=struck_at, found_at=now)
         self._open.causes.append(cause)
         self._open.ended.update(victims)
-        self._open.lost_at, self._open.release = now, None
+        self._open.release = None
 
     def _release(self, event: Entry) -> None:
         if self._open is None:

@@ -16,6 +16,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
+from holdfast.core.failures import Report
 from holdfast.core.protocol import Part
 
 
@@ -149,10 +150,7 @@ class FailedMessage(Message):
 
     kind: Literal["failed"] = "failed"
     rank: int
-    error: str
-    """The name of the exception's class."""
-    message: str
-    traceback: str
+    report: Report
 
 
 AnyMessage = Annotated[

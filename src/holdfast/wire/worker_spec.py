@@ -1,16 +1,11 @@
-"""What a worker is told when it starts, and how it says that it left as told."""
+"""What an agent passes to a worker at its start."""
 
 from __future__ import annotations
-
-from typing import Final
 
 from pydantic import BaseModel, ConfigDict
 
 from holdfast.job.spec import Job
 from holdfast.job.train_job import TrainJob
-
-LEFT_STATUS: Final = 3
-"""The exit status of a worker that left because it was told to, or its generation was over."""
 
 
 class WorkerSpec(BaseModel):

@@ -9,15 +9,8 @@ from typing import Final
 
 import torch
 
-from holdfast.errors import (
-    BY_NAME,
-    HardwareError,
-    HoldfastError,
-    NoStateError,
-    OutOfMemory,
-    ReplicaError,
-    UntrustedStateError,
-)
+from holdfast.core.failures import Report
+from holdfast.errors import BY_NAME, HoldfastError, OutOfMemory
 from holdfast.wire.messages import FailedMessage
 from holdfast.worker.compiled import explained
 
@@ -31,29 +24,25 @@ def failure(rank: int, error: BaseException) -> FailedMessage:
     """What to tell of `error`, which has ended worker `rank`."""
     error = explained(error)
     if not _lacks_memory(error):
-        return FailedMessage(
-            rank=rank,
+        report = Report(
             error=_name_of(type(error)),
             message=_shortened(str(error), MESSAGE_CHARS),
             traceback=_shortened("".join(traceback.format_exception(error)), TRACEBACK_CHARS),
         )
+        return FailedMessage(rank=rank, report=report)
     asked = re.search(r"allocate ([\d.]+ \w+)", str(error))
     kind = "GPU memory" if isinstance(error, torch.OutOfMemoryError) else "memory"
     advice = "lower batch, start fewer workers or make the model smaller"
-    return FailedMessage(
-        rank=rank,
-        error=OutOfMemory.__name__,
-        message=f"rank {rank} ran out of {kind}{f', asking for {asked[1]}' if asked else ''}: "
-        f"{advice}; where it was is in its log, rank-{rank}.log",
-        traceback="",
+    message = (
+        f"rank {rank} ran out of {kind}{f', asking for {asked[1]}' if asked else ''}: "
+        f"{advice}; where it was is in its log, rank-{rank}.log"
     )
+    return FailedMessage(rank=rank, report=Report(error=OutOfMemory.__name__, message=message))
 
 
 def _name_of(kind: type[BaseException]) -> str:
     """A class's name, with its module's where it is the user's own and called like one of ours."""
-    of_workers = (HardwareError, NoStateError, ReplicaError, UntrustedStateError)
-    known = {*BY_NAME, *(error.__name__ for error in of_workers)}
-    if issubclass(kind, HoldfastError) or kind.__name__ not in known:
+    if issubclass(kind, HoldfastError) or kind.__name__ not in BY_NAME:
         return kind.__name__
     return f"{kind.__module__}.{kind.__name__}"
 

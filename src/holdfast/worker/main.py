@@ -14,13 +14,14 @@ import torch
 
 from holdfast.arena.memory import Arena
 from holdfast.arena.worker_status import WorkerStatus
-from holdfast.errors import Aborted, NoStateError
+from holdfast.core.failures import LEFT_STATUS
+from holdfast.errors import MEANINGS, Aborted
 from holdfast.job.script_job import ScriptJob
 from holdfast.observe.stacks import stacks_file, write_on_signal
 from holdfast.tasks import reference
 from holdfast.wire.channel import Channel
 from holdfast.wire.messages import FinishedMessage
-from holdfast.wire.worker_spec import LEFT_STATUS, WorkerSpec
+from holdfast.wire.worker_spec import WorkerSpec
 from holdfast.worker import fit
 from holdfast.worker.checks.self_test import sensitive_kernels
 from holdfast.worker.failure import failure
@@ -57,7 +58,7 @@ def main(config: str, arena_fd: int, socket_fd: int) -> int:
     except SelfEviction as end:
         channel.send(failure(launch.rank, end.error))
         print(f"{type(end.error).__name__}: {end.error}", file=sys.stderr)
-        return LEFT_STATUS if isinstance(end.error, NoStateError) else 1
+        return LEFT_STATUS if MEANINGS[type(end.error)].is_cascading else 1
     except BaseException as error:  # noqa: BLE001  # the boundary of the user's code
         channel.send(failure(launch.rank, error))
         sys.stdout.flush()  # what was printed before comes before

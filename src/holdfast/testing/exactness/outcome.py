@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from holdfast.wire.worker_spec import LEFT_STATUS
+from holdfast.core.failures import LEFT_STATUS
 
 HANG: Final = "hang"
 """The error of a run that did not end in time."""

@@ -21,6 +21,7 @@ from torch.distributed import distributed_c10d
 from holdfast.arena.memory import Arena, Phase
 from holdfast.arena.worker_status import WorkerStatus
 from holdfast.collectives.group import Group
+from holdfast.core.failures import LEFT_STATUS
 from holdfast.errors import Aborted
 from holdfast.job.script_job import ScriptJob
 from holdfast.launch import environment
@@ -29,7 +30,7 @@ from holdfast.observe import restarts
 from holdfast.transport.shared_memory import SharedMemoryGroup
 from holdfast.wire.channel import Channel
 from holdfast.wire.messages import FinishedMessage
-from holdfast.wire.worker_spec import LEFT_STATUS, WorkerSpec
+from holdfast.wire.worker_spec import WorkerSpec
 from holdfast.worker import barriers, cascade
 from holdfast.worker.failure import failure
 from holdfast.worker.membership.agent_link import AgentLink, WorkerShutdown

@@ -1,0 +1,157 @@
+"""Failures: why a worker ended, whether that was a failure, and which failure caused the others.
+
+An agent describes the end of a worker's process as an `Exit`. `judge` turns it into one of
+
+    expected           it finished, left as told, or was killed for no fault of its own
+    root cause         a failure that counts: the run recovers from it, or ends with it
+    cascading failure  an end that another failure has caused: it only has to be replaced
+
+What an error means for the run (fatal, repeatable, …) is a table: `holdfast.errors.MEANINGS`.
+Events, recovery reports and the coordinator use these results and judge nothing themselves.
+"""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from holdfast.core.protocol import Failure
+from holdfast.errors import BY_NAME, MEANINGS, OutOfMemory
+
+LEFT_STATUS: Final = 3
+"""The exit status of a worker that left because it was told to, or its generation was over."""
+
+_FROM_OUTSIDE: Final = frozenset(
+    {signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT}
+)
+"""Signals that others send. With the rest a process kills itself."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """What a worker reports of the exception that ended it.
+
+    Attributes:
+        error: The name of the exception's class.
+    """
+
+    error: str
+    message: str
+    traceback: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Exit:
+    """The end of a worker's process, as its agent sees it.
+
+    Attributes:
+        rank: The worker.
+        status: Its exit status; the negative number of the signal that killed it.
+        report: What it reported before; None if it ended without a report.
+        hung: Why its agent killed it as hung; empty if it did not.
+        exhausted: The memory that ran out, in words, if the kernel has just OOM-killed a process.
+        called_off: Whether its agent killed it for no fault of its own.
+        halting: Whether its generation was over.
+        after_failure: Whether it was running when another worker of this host failed, and had not
+            been resumed since.
+        is_script: Whether it ran a script, which may exit by itself.
+        stopping: Whether its run was asked to stop.
+        run_over: Whether its run had ended.
+    """
+
+    rank: int
+    status: int
+    report: Report | None = None
+    hung: str = ""
+    exhausted: str = ""
+    called_off: bool = False
+    halting: bool = False
+    after_failure: bool = False
+    is_script: bool = False
+    stopping: bool = False
+    run_over: bool = False
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether the process ended because its script did."""
+        if not self.is_script or self.called_off:
+            return False
+        return self.stopping or (self.status == 0 and self.report is None)
+
+    @property
+    def is_expected(self) -> bool:
+        """Whether the worker was to end, or has finished."""
+        left = self.status == LEFT_STATUS and self.halting
+        return not self.hung and (self.called_off or self.run_over or self.is_finished or left)
+
+    @property
+    def may_be_cascading(self) -> bool:
+        """Whether another failure may have caused this exit.
+
+        A worker whose peer is gone sees an error, or a library aborts its process. A signal from
+        outside is a failure of its own.
+        """
+        return self.status > 0 or self.status == -signal.SIGABRT
+
+
+def judge(end: Exit) -> Failure:
+    """The failure that an exit is, where it is not expected."""
+    if end.report is not None:
+        failure = _reported(end.report)
+    elif end.hung:
+        what, _, _ = end.hung.partition(" for ")  # without the seconds, which differ every time
+        failure = Failure(cause=f"hung: it {what}", repeatable=not what.startswith("was stopped"))
+    elif end.status == -signal.SIGKILL and end.exhausted:
+        cause = oom_killed(f"rank {end.rank}", end.exhausted)
+        failure = Failure(cause=cause, error=OutOfMemory.__name__, fatal=True)
+    else:
+        failure = Failure(cause=describe(end.status), repeatable=-end.status not in _FROM_OUTSIDE)
+    counts = failure.fatal or failure.state_untrusted or not end.after_failure or end.hung
+    if counts or not end.may_be_cascading:
+        return failure
+    return Failure(cause=failure.cause, traceback=failure.traceback, is_cascading=True)
+
+
+def root_cause(failed: Mapping[int, Failure]) -> tuple[int, Failure] | None:
+    """The first of some failures, by rank in the order of their exits, that no other has caused."""
+    counted = (each for each in failed.items() if not each[1].is_cascading)
+    return next(counted, None)
+
+
+def is_state_untrusted(failed: Mapping[int, Failure]) -> bool:
+    """Whether workers have failed in a way that leaves no worker's state to be trusted."""
+    return any(failure.state_untrusted for failure in failed.values())
+
+
+def describe(status: int) -> str:
+    """An exit status, or the negative number of a signal, in words."""
+    if status >= 0:
+        return f"exited {status}"
+    known = -status in set(signal.Signals)
+    return f"was killed by {signal.Signals(-status).name if known else f'signal {-status}'}"
+
+
+def oom_killed(who: str, exhausted: str) -> str:
+    """The message for a process that the kernel has OOM-killed."""
+    return (
+        f"{who} was OOM-killed (limit: {exhausted}): lower batch, start fewer workers or allow "
+        "more, and resume the run from its last checkpoint"
+    )
+
+
+def _reported(report: Report) -> Failure:
+    """The failure of a worker that has reported what was wrong."""
+    if report.error not in BY_NAME:  # the user's own code raised
+        cause = f"raised {report.error}: {report.message}"
+        return Failure(cause=cause, traceback=report.traceback, repeatable=True)
+    meaning = MEANINGS[BY_NAME[report.error]]
+    return Failure(
+        cause=report.message,
+        error=report.error if meaning.fatal else "",
+        fatal=meaning.fatal,
+        repeatable=meaning.repeatable,
+        state_untrusted=meaning.state_untrusted,
+        is_cascading=meaning.is_cascading,
+    )

@@ -1,0 +1,37 @@
+"""When a run ends because it has failed too often, or again and again without progress."""
+
+import dataclasses
+
+import pytest
+
+from holdfast.core.policy import RecoveryPolicy
+from holdfast.core.protocol import Failure
+from holdfast.core.restart_budget import RestartBudget, SlidingWindow
+
+POLICY = RecoveryPolicy(world_size=3, min_workers=3)
+WRONG = Failure(cause="has another weight", repeatable=True, state_untrusted=True)
+
+
+def test_a_rank_that_goes_wrong_from_one_checkpoint_on_ends_the_run_whatever_the_step():
+    failures = RestartBudget(POLICY, 0.0)
+    assert not failures.on_failure(2, WRONG, 40, 1.0)
+    assert not failures.on_failure(2, dataclasses.replace(WRONG, cause="step 50"), 40, 70.0)
+    last = dataclasses.replace(WRONG, cause="step 60")
+    reason = failures.on_failure(2, last, 40, 140.0)
+    assert reason == "rank 2 step 60, 3 times without a checkpoint in between"
+
+
+@pytest.mark.parametrize(("rank", "start"), [(1, 40), (2, 50)])
+def test_another_rank_or_a_newer_checkpoint_is_not_the_same_failure(rank, start):
+    failures = RestartBudget(POLICY, 0.0)
+    for _ in range(2):
+        assert not failures.on_failure(2, WRONG, 40, 1.0)
+    assert not failures.on_failure(rank, WRONG, start, 2.0)
+
+
+def test_the_budget_forgets_old_failures() -> None:
+    budget = SlidingWindow(max_failures=2, window_s=10.0)
+    assert budget.admit(0.0)
+    assert budget.admit(1.0)
+    assert budget.admit(10.5), "the first is forgotten"
+    assert not budget.admit(10.6)
