@@ -1,11 +1,11 @@
-"""Which shards are checked by another worker, and what a dispute tells."""
+"""Which shards are checked by another worker."""
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast.core.plan import Plan
-from holdfast.core.verification import checked_shards, is_checked, wrong_ranks
+from holdfast.core.verification import checked_shards, is_checked
 
 
 @settings(max_examples=25)
@@ -53,21 +53,3 @@ def test_ranks_with_equal_shares_are_checked_in_the_same_steps():
     for step in range(500):
         counts = {len(checked_shards(plan, place, step, 0.1)) for place in range(4)}
         assert len(counts) == 1
-
-
-@pytest.mark.parametrize(
-    ("first", "again", "wrong"),
-    [
-        ({0: 5, 1: 7}, {0: 5, 1: 5}, [1]),  # the second was wrong for once
-        ({0: 5, 1: 7}, {0: 7, 1: 7}, [0]),
-        ({0: 5, 1: 7}, {0: 5, 1: 7}, []),  # each insists
-        ({0: 5, 1: 7}, {0: 6, 1: 7}, [0]),  # the first contradicts itself
-        ({0: 5, 1: 7}, {0: 6, 1: 8}, []),
-        ({0: 5, 1: 7}, {0: 5, 1: 7, 2: 7}, [0]),
-        ({0: 5, 1: 7}, {0: 5, 1: 7, 2: 5}, [1]),
-        ({2: 5, 0: 7}, {0: 7, 1: 7, 2: 7}, [2]),
-        ({0: 5, 1: 7}, {0: 5, 1: 7, 2: 5, 3: 6, 4: 5}, [1, 3]),
-    ],
-)
-def test_a_dispute_names_who_is_wrong(first, again, wrong):
-    assert wrong_ranks(first, again) == wrong

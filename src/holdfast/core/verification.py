@@ -9,8 +9,6 @@ All ranks with equal shares are checked in the same steps: they check each other
 from __future__ import annotations
 
 import math
-from collections import Counter
-from collections.abc import Mapping
 from functools import lru_cache
 from typing import Final
 
@@ -57,24 +55,3 @@ def _stride(rate: float) -> int:
     limit = math.floor(1 / rate + 1e-9)
     primes = (n for n in range(limit, 1, -1) if all(n % d for d in range(2, math.isqrt(n) + 1)))
     return next(primes, 1)
-
-
-def wrong_ranks(first: Mapping[int, int], again: Mapping[int, int]) -> list[int]:
-    """Who has computed a shard wrongly, of which two ranks have given different digests.
-
-    What more than half of all ranks find in the end is right. Where there is no such majority, a
-    rank that contradicts itself is wrong.
-
-    Args:
-        first: The digests of the two ranks that differ.
-        again: The digests that all ranks found when they computed the shard once more.
-
-    Returns:
-        The ranks; empty if that cannot be told.
-    """
-    (right, count), *_ = Counter(again.values()).most_common()
-    if 2 * count > len(again):
-        found = [*again.items(), *first.items()]
-        return sorted({rank for rank, digest in found if digest != right})
-    contradicting = [rank for rank, digest in first.items() if again.get(rank) != digest]
-    return contradicting if len(contradicting) == 1 else []

@@ -12,15 +12,16 @@ back to the newest checkpoint, which was compared as a whole before it was commi
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Collection, Sequence
 from typing import Final, NoReturn
 
 from holdfast.arena.layout import ALIGNMENT
 from holdfast.arena.replica import Replica
 from holdfast.collectives.group import Group
+from holdfast.core.digests import most_common
 from holdfast.errors import ReplicaError
 from holdfast.worker.barriers import WorkerTag
+from holdfast.worker.checks.eviction import evict
 
 NUM_SLICES: Final = 256
 """Steps in which all of a replica is compared."""
@@ -104,20 +105,18 @@ class ReplicaChecker:
         group = self._group
         name, since = self._first_difference(step, ranges)
         since = min(group.barrier(WorkerTag.COMPARE, step, since))  # who has joined knows less
-        (common, count), *_ = Counter(digests).most_common()
-        odd = [rank for rank, each in zip(group.members, digests, strict=True) if each != common]
+        found = dict(zip(group.members, digests, strict=True))
+        common, is_majority = most_common(found)
+        odd = [rank for rank, each in found.items() if each != common]
         usual = next(rank for rank in group.members if rank not in odd)
-        known = 2 * count > len(digests)
-        if group.rank == odd[0]:
-            most = "every other rank" if len(odd) == 1 else "most other ranks"
-            others = most if known else f"rank {usual}, one of which is wrong"
-            raise ReplicaError(
-                f"has another {name} than {others}: it was equal after step {since} and differs "
-                f"{seen}. Either the memory of its host is bad, or the code changes the "
-                "model outside the optimizer and session.on_commit"
-            )
-        while True:
-            group.barrier(WorkerTag.COMPARE, step)  # whoever tells of it does not come
+        most = "every other rank" if len(odd) == 1 else "most other ranks"
+        others = most if is_majority else f"rank {usual}, one of which is wrong"
+        error = ReplicaError(
+            f"has another {name} than {others}: it was equal after step {since} and differs "
+            f"{seen}. Either the memory of its host is bad, or the code changes the "
+            "model outside the optimizer and session.on_commit"
+        )
+        evict(group, odd[:1], error, WorkerTag.COMPARE, step)  # one report is enough
 
     def _first_difference(self, step: int, ranges: Sequence[Compared]) -> tuple[str, int]:
         """The name of the first tensor that differs, found by bisection with all members, and the

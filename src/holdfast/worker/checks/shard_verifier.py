@@ -20,10 +20,12 @@ import torch
 
 from holdfast.arena.digest import digest
 from holdfast.collectives.group import Group
+from holdfast.core.digests import wrong_ranks
 from holdfast.core.plan import Plan
-from holdfast.core.verification import checked_shards, wrong_ranks
+from holdfast.core.verification import checked_shards
 from holdfast.errors import HardwareError, JobError
 from holdfast.worker.barriers import WorkerTag
+from holdfast.worker.checks.eviction import evict
 
 COLUMNS: Final = 4
 _GENERATION, _STEP, _RANK, _DIGEST = range(COLUMNS)
@@ -124,16 +126,15 @@ class ShardVerifier:
         verified = group.barrier(WorkerTag.VERIFY, self._step, self._verified)
         again = group.barrier(WorkerTag.VERIFY, self._step, self._found.get(shard, 0))
         first = self._first | {self._verifier: verified[group.members.index(self._verifier)]}
-        wrong = wrong_ranks(first, dict(zip(group.members, again, strict=True)))
-        if group.rank in wrong:
-            raise HardwareError(
+        wrong = wrong_ranks(dict(zip(group.members, again, strict=True)), first)
+        if wrong:
+            error = HardwareError(
                 f"computed a wrong gradient for shard {shard} in step {self._step + 1}: other "
                 "workers found other bits for the same samples and weights, and they agree. Test "
                 "the processor and memory of its host. Shards of earlier steps that were not "
                 "checked may be wrong too"
             )
-        while set(wrong) & set(group.members):
-            group.barrier(WorkerTag.VERIFY, self._step)  # who is wrong does not come
+            evict(group, wrong, error, WorkerTag.VERIFY, self._step)
         names = " and ".join(f"rank {rank}" for rank in sorted(first))
         raise JobError(
             f"{names} compute different gradients for shard {shard} in step {self._step + 1} from "

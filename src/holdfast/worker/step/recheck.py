@@ -20,8 +20,10 @@ import torch
 from holdfast.collectives.group import Group
 from holdfast.collectives.slot import Slot, SlotLayout
 from holdfast.core import tree
+from holdfast.core.digests import wrong_ranks
 from holdfast.errors import HardwareError
 from holdfast.worker.barriers import WorkerTag
+from holdfast.worker.checks.eviction import evict
 from holdfast.worker.step.finite import is_finite, not_finite
 from holdfast.worker.step.partials import PartialSums
 
@@ -99,16 +101,21 @@ class Recheck:
         group = self._group
         same = all(self._is_same(node, slot) for node, slot in self._theirs.items())
         found = group.barrier(WorkerTag.RECHECK, step, self._finding if same else _OTHER_BITS)
-        checked = (group.members[place - 1] for place in range(len(group.members)))
-        to_blame = [rank for rank, what in zip(checked, found, strict=True) if what == _OTHER_BITS]
-        if group.rank in to_blame:
-            raise HardwareError(
+        wrong = {
+            rank
+            for index, what in enumerate(found)
+            for rank in wrong_ranks(
+                {group.members[index]: min(what, _SAME_BITS)},
+                before={group.members[index - 1]: _SAME_BITS},
+            )
+        }
+        if wrong:
+            error = HardwareError(
                 f"computed a wrong gradient in step {step + 1}: it is not finite, and gave other "
                 "bits when another worker computed it from the same samples and weights; test the "
                 "processor and memory of its host"
             )
-        if to_blame:
-            group.barrier(WorkerTag.RECHECK, step)  # they do not come, for they are leaving
+            evict(group, wrong, error, WorkerTag.RECHECK, step)
         odd = [what - 1 for what in found if what > _SAME_BITS]
         shards = odd or [shard for shards in self._shards_of.values() for shard in shards]
         blame = "so it is the data or the model and not the hardware: "

@@ -1,0 +1,35 @@
+"""Eviction: how the members of a generation get rid of those that are found to be wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import NoReturn
+
+from holdfast.collectives.group import BarrierTag, Group
+from holdfast.errors import HoldfastError
+
+
+def evict(
+    group: Group,
+    wrong: Collection[int],
+    error: HoldfastError,
+    tag: BarrierTag,
+    step: int,
+) -> NoReturn:
+    """Have the `wrong` ranks fail, and the others wait until the generation is over.
+
+    Args:
+        group: The members, which have all come to the same result.
+        wrong: Some of them, one at least.
+        error: What a wrong rank fails with.
+        tag: What the others wait at.
+        step: Steps committed.
+
+    Raises:
+        HoldfastError: `error`, if this worker is wrong.
+        Aborted: The generation is over, because a wrong worker has left it.
+    """
+    if group.rank in wrong:
+        raise error
+    while True:
+        group.barrier(tag, step)  # never complete: the wrong ranks do not come
