@@ -31,8 +31,8 @@ def main(session):
     the number of steps committed by then, `until` the most that may be; `rank` and `how` (as in
     `suffer`, or damage to the checkpoint at `path`) say who and what; `mark` names a file that says
     that it has happened, or where there is none it happens again and again.
-    What strikes `Stepper._collect` may also poison: put `value` for the gradient of one weight, in
-    the shard of the step that is `which` of those that the worker computes.
+    What strikes `TreeStepper._collect` may also poison: put `value` for the gradient
+    of one weight, in the shard of the step that is `which` of those that the worker computes.
     """
     for fault in session.job.params["faults"]:
         arm(session, fault)

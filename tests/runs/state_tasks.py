@@ -263,7 +263,7 @@ def wrong_bits(session):
         if (count + params.get("phase", 0)) % 10 == 0:
             arguments[0]._parameters[0].grad.view(torch.int32)[0, 0] ^= 1
 
-    wrap("holdfast.worker.step.tree:Stepper._collect", "before", flip)
+    wrap("holdfast.worker.step.tree:TreeStepper._collect", "before", flip)
     model, _ = _trained(session, lambda p: torch.optim.AdamW(p, lr=1e-3))
     for shard in session.shards(DATA, epochs=params.get("epochs", 40)):
         session.backward(F.cross_entropy(model(shard.x), shard.y))

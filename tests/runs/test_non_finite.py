@@ -23,7 +23,7 @@ FAULTY = {
     "checkpoint": {"every_steps": 4},
     "non_finite": "recompute",
 }
-COLLECT = {"at": "holdfast.worker.step.tree:Stepper._collect", "when": "before"}
+COLLECT = {"at": "holdfast.worker.step.tree:TreeStepper._collect", "when": "before"}
 WIDE = {"width": 20_000}
 """Parameters so long that a worker with one shard need not copy all of its gradient."""
 POISON = {**COLLECT, "how": "poison", "rank": 1, "step": 6}
@@ -199,11 +199,11 @@ def test_a_worker_that_computes_wrongly_ends_a_run_that_replaces_none(train, tmp
     sampled(
         [
             *(
-                ("holdfast.worker.step.tree:Stepper._begin_recheck", "before", rank)
+                ("holdfast.worker.step.tree:TreeStepper._begin_recheck", "before", rank)
                 for rank in range(3)
             ),
             *(
-                ("holdfast.worker.step.tree:Stepper._begin_recheck", "after", rank)
+                ("holdfast.worker.step.tree:TreeStepper._begin_recheck", "after", rank)
                 for rank in range(3)
             ),
             *(("holdfast.worker.step.recheck:Recheck.settle", "before", rank) for rank in range(3)),

@@ -20,7 +20,7 @@ pytestmark = pytest.mark.slow
 
 HOLDFAST = [sys.executable, "-m", "holdfast"]
 FAULT = {
-    "at": "holdfast.worker.step.tree:Stepper.begin_shard",
+    "at": "holdfast.worker.step.tree:TreeStepper.begin_shard",
     "when": "before",
     "rank": 1,
     "step": 6,

@@ -26,7 +26,7 @@ FAULTY = {
     "hang_timeout_s": 1.0,
     "checkpoint": {"every_steps": 4},
 }
-A_SHARD = "holdfast.worker.step.tree:Stepper.begin_shard"
+A_SHARD = "holdfast.worker.step.tree:TreeStepper.begin_shard"
 OTHERS = [0, 2, 3]
 
 
@@ -176,7 +176,7 @@ def test_a_worker_that_runs_out_of_memory_fails_the_run(struck):
 @pytest.mark.parametrize("how", sampled(["raise", "kill", "stop"], 1))
 @pytest.mark.parametrize("keys", [{"sync": "ddp"}, {"on_failure": "restart"}])
 def test_in_a_crash_that_ends_everybody_only_the_culprit_is_named(struck, how, keys):
-    of = "step.ddp:DdpStepper" if "sync" in keys else "step.tree:Stepper"
+    of = "step.ddp:DdpStepper" if "sync" in keys else "step.tree:TreeStepper"
     receipt, said = struck({"at": f"holdfast.worker.{of}.begin_shard", "how": how}, **keys)
     assert [who for who, _ in causes(receipt)] == ["rank 1"]
     assert (receipt["ended"], receipt["halted"]) == (OTHERS, [])

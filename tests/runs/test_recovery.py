@@ -26,16 +26,16 @@ FAULTY = {
 }
 
 A_STEP = [
-    ("holdfast.worker.step.tree:Stepper.begin_shard", "before"),
-    ("holdfast.worker.step.tree:Stepper.end_shard", "before"),
-    ("holdfast.worker.step.tree:Stepper.end_shard", "after"),
+    ("holdfast.worker.step.tree:TreeStepper.begin_shard", "before"),
+    ("holdfast.worker.step.tree:TreeStepper.end_shard", "before"),
+    ("holdfast.worker.step.tree:TreeStepper.end_shard", "after"),
     ("holdfast.collectives.exact:TreeReducer.publish", "after"),
     ("holdfast.collectives.exact:TreeReducer._small", "after"),
     ("holdfast.collectives.exact:TreeReducer.reduced", "before"),
     ("holdfast.collectives.exact:TreeReducer.scale_gradient", "before"),
     ("holdfast.collectives.exact:TreeReducer.scale_gradient", "after"),
-    ("holdfast.worker.step.tree:Stepper._apply", "before"),
-    ("holdfast.worker.step.tree:Stepper._update", "after"),
+    ("holdfast.worker.step.tree:TreeStepper._apply", "before"),
+    ("holdfast.worker.step.tree:TreeStepper._update", "after"),
     ("holdfast.worker.step.tree:commit_step", "before"),
     ("holdfast.worker.step.tree:commit_step", "after"),
 ]
@@ -63,8 +63,8 @@ RECOVERY = [
     ("holdfast.worker.membership.state_transfer:StateTransfer.transfer", "before"),
     ("holdfast.worker.membership.state_transfer:StateTransfer.transfer", "after"),
     ("holdfast.worker.recorder:Recorder.take_up", "before"),
-    ("holdfast.worker.step.tree:Stepper.assign_shards", "before"),
-    ("holdfast.worker.step.tree:Stepper.assign_shards", "after"),
+    ("holdfast.worker.step.tree:TreeStepper.assign_shards", "before"),
+    ("holdfast.worker.step.tree:TreeStepper.assign_shards", "after"),
 ]
 GIVING = [
     ("holdfast.worker.membership.state_transfer:StateTransfer._write_header", "after"),
@@ -75,7 +75,7 @@ TAKING = [
     ("holdfast.worker.membership.state_transfer:StateTransfer._take", "after"),
 ]
 FIRST = {
-    "at": "holdfast.worker.step.tree:Stepper._update",
+    "at": "holdfast.worker.step.tree:TreeStepper._update",
     "when": "before",
     "rank": 0,
     "step": 2,
@@ -216,7 +216,12 @@ def test_a_death_in_an_evaluation_of_ones_own_changes_nothing(
 
 
 def test_a_replacement_takes_over_what_was_measured_before_the_loop(train, tmp_path):
-    fault = {"at": "holdfast.worker.step.tree:Stepper._update", "rank": 1, "step": 3, "how": "kill"}
+    fault = {
+        "at": "holdfast.worker.step.tree:TreeStepper._update",
+        "rank": 1,
+        "step": 3,
+        "how": "kill",
+    }
     named = {**fault, "when": "after", "mark": str(tmp_path / "mark")}
     task = FAULTY["task"].replace(":main", ":measuring")
     keys = {**FAULTY, "task": task, "workers": 3}
@@ -252,7 +257,7 @@ def test_a_run_that_was_over_already_survives_a_death_when_it_is_resumed(train, 
 
 def test_an_exception_that_does_not_come_again_is_survived(strike):
     fault = {
-        "at": "holdfast.worker.step.tree:Stepper.begin_shard",
+        "at": "holdfast.worker.step.tree:TreeStepper.begin_shard",
         "when": "before",
         "how": "raise",
     }
@@ -260,8 +265,8 @@ def test_an_exception_that_does_not_come_again_is_survived(strike):
 
 
 STOPS = [
-    ("holdfast.worker.step.tree:Stepper.begin_shard", 2),
-    ("holdfast.worker.step.tree:Stepper._update", 2),
+    ("holdfast.worker.step.tree:TreeStepper.begin_shard", 2),
+    ("holdfast.worker.step.tree:TreeStepper._update", 2),
     ("holdfast.worker.evaluation:_sum", 5),
     ("holdfast.worker.recorder:await_commit", 8),
     ("holdfast.worker.membership.member:Member.finish", 15),
@@ -279,7 +284,11 @@ def test_a_stopped_worker_is_replaced_wherever_it_was(strike, tmp_path, at, step
 
 
 def test_code_that_does_nothing_for_too_long_is_held_to_hang(strike, tmp_path):
-    fault = {"at": "holdfast.worker.step.tree:Stepper.backward", "when": "before", "how": "sleep"}
+    fault = {
+        "at": "holdfast.worker.step.tree:TreeStepper.backward",
+        "when": "before",
+        "how": "sleep",
+    }
     assert strike({**fault, "rank": 1, "step": 3}, hang_timeout_s=1.5) == [True]
     hung = [event for event in events_of(tmp_path / "run") if event["event"] == "worker-hung"]
     assert [event["rank"] for event in hung] == [1]
@@ -301,7 +310,11 @@ def test_the_last_words_of_a_worker_are_heard_though_its_child_lives_on(train, t
 
 
 def test_a_world_that_has_shrunk_grows_again(train, tmp_path):
-    fault = {"at": "holdfast.worker.step.tree:Stepper.begin_shard", "when": "before", "how": "kill"}
+    fault = {
+        "at": "holdfast.worker.step.tree:TreeStepper.begin_shard",
+        "when": "before",
+        "how": "kill",
+    }
     params = {"faults": [{**fault, "rank": 1, "step": 3, "mark": str(tmp_path / "mark")}]}
     task = FAULTY["task"].replace(":main", ":endless")
     keys = {**FAULTY, "task": task, "workers": 3, "on_failure": "shrink", "params": params}

@@ -19,7 +19,7 @@ KEYS = {
     "on_failure": "restart",
 }
 STEPS = 69
-IN_A_STEP = {"at": "holdfast.worker.step.tree:Stepper.begin_shard", "when": "before"}
+IN_A_STEP = {"at": "holdfast.worker.step.tree:TreeStepper.begin_shard", "when": "before"}
 IN_DDP = {"at": "holdfast.worker.step.ddp:DdpStepper.begin_shard", "when": "before"}
 
 
@@ -74,7 +74,7 @@ def test_a_stopped_worker_is_a_lost_one(strike):
 
 def test_a_damaged_checkpoint_is_passed_over_by_all(strike, tmp_path):
     damage = {
-        "at": "holdfast.worker.step.tree:Stepper.begin_shard",
+        "at": "holdfast.worker.step.tree:TreeStepper.begin_shard",
         "when": "before",
         "how": "damage",
     }

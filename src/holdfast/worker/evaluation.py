@@ -26,8 +26,8 @@ from holdfast.data.dataset import (
 )
 from holdfast.errors import JobError
 from holdfast.worker.barriers import WorkerTag
+from holdfast.worker.compute import moved
 from holdfast.worker.context import WorkerContext
-from holdfast.worker.device import moved
 
 Measure = Callable[[nn.Module, Batch], dict[str, float]]
 

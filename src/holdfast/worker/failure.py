@@ -12,7 +12,7 @@ import torch
 from holdfast.core.failures import Report
 from holdfast.errors import BY_NAME, HoldfastError, OutOfMemory
 from holdfast.wire.messages import FailedMessage
-from holdfast.worker.compiled import explained
+from holdfast.worker.compute import explained
 
 MESSAGE_CHARS: Final = 4_000
 TRACEBACK_CHARS: Final = 32_000

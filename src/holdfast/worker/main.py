@@ -29,7 +29,8 @@ from holdfast.worker.membership.agent_link import AgentLink, SelfEviction, Worke
 from holdfast.worker.membership.member import Member
 from holdfast.worker.recorder import Recorder
 from holdfast.worker.script import runner
-from holdfast.worker.session import Session, StopRequested
+from holdfast.worker.session import Session
+from holdfast.worker.training_loop import StopRequested
 
 
 def main(config: str, arena_fd: int, socket_fd: int) -> int:

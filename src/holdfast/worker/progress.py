@@ -1,20 +1,89 @@
-"""Progress: how far a run has come, apart from its tensors."""
+"""Progress: how far a run has come, apart from its tensors.
+
+Every worker knows it alike between two steps. Each part has one owner, which alone changes it, but
+for a worker that gets all of it from another one or from a checkpoint:
+
+    Progress        position, newest step      worker.training_loop
+    ├ Evaluations   results, the best one      worker.followups
+    ├ Followup      what remains to be done    worker.followups
+    └ UserValues    what user code keeps       worker.membership.worker_state
+
+A commit begins new `Evaluations` and a new `Followup`. The whole of it travels in the header of a
+state transfer, and what a later life of the run needs is written to the manifest of a checkpoint.
+"""
 
 from __future__ import annotations
 
-import copy
-import json
-from dataclasses import asdict, dataclass, field
-from typing import Any, Final, Self
-
-from pydantic_core import from_json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any, Self
 
 from holdfast.checkpoint.manifest import Best
-from holdfast.errors import JobError
-from holdfast.worker.user_state.user_state import digest
+from holdfast.worker.step.commit import RequestFlags
+from holdfast.worker.user_state.user_values import UserValues
 
-_AROUND: Final = 10
-"""Levels of JSON around the state, in a checkpoint and in a message."""
+
+@dataclass(slots=True, kw_only=True)
+class Evaluations:
+    """What evaluations gave, and how many of them this worker has asked for.
+
+    All workers evaluate together. One that was replaced in between asks again and gets the known
+    results, so calls are counted.
+
+    Attributes:
+        metrics: The newest results, by name.
+        best: The best evaluation so far, if the job selects one.
+        previous_best: The best evaluation before the newest step.
+        before_loop: Results before the first step of this life of the run, in order.
+        results: Results since the newest step, in order.
+        calls: How many of `results` this worker has asked for.
+    """
+
+    metrics: dict[str, float] = field(default_factory=dict)
+    best: Best = field(default_factory=Best)
+    previous_best: Best = field(default_factory=Best)
+    before_loop: list[dict[str, float]] = field(default_factory=list)
+    results: list[dict[str, float]] = field(default_factory=list)
+    calls: int = 0
+
+    def begin_step(self) -> None:
+        """Note that a step was committed."""
+        self.previous_best, self.results, self.calls = self.best, [], 0
+
+    def to_json(self) -> dict[str, Any]:
+        """As JSON values."""
+        return asdict(self) | {"best": dict(self.best), "previous_best": dict(self.previous_best)}
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> Self:
+        """The inverse of `to_json`."""
+        bests = {name: Best(**values[name]) for name in ("best", "previous_best")}
+        return cls(**{**values, **bests})
+
+
+@dataclass(slots=True, kw_only=True)
+class Followup:
+    """What all workers do after the newest step: evaluate, save a checkpoint, stop.
+
+    Attributes:
+        pending: Whether some of it remains to be done.
+        calls: How many evaluations it took.
+        requests: What the run was asked for by the time the step was committed.
+    """
+
+    pending: bool = False
+    calls: int = 0
+    requests: RequestFlags = RequestFlags.NOTHING
+
+    @property
+    def stops(self) -> bool:
+        """Whether the run was asked to stop after the step."""
+        return bool(self.requests & RequestFlags.STOP)
+
+    @property
+    def saves(self) -> bool:
+        """Whether the run was asked for a checkpoint of the step."""
+        return bool(self.requests & RequestFlags.SAVE)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -23,135 +92,70 @@ class Progress:
 
     Attributes:
         step: Steps committed.
-        state: What user code keeps.
-        state_then: What it kept when the newest step was committed: who takes over from here runs
-            the code of the step after it again.
-        user_state: What it keeps in PyTorch's own places since then.
-        user_digest: What tells whether two workers keep the same since then; 56 bits.
-        overwritten: The tensors that user code has written to between steps so far.
-        loss: That of the newest step; None if there was none, or it was not finite.
-        metrics: The newest results of the evaluation.
-        best: The best evaluation so far, where one is looked for.
-        best_then: The best one before the newest step.
-        order: The data set and how the run walks through it.
-        samples_checked: Whether its samples were compared with those that the run began with.
+        loss: The loss of the newest step; None if there is none, or it is not finite.
+        record: The metrics line of the newest step.
+        order: The data set and the sample order; see `data.loading.order`.
+        samples_checked: Whether samples were compared with those that the run began with.
         numerics_changes: How hardware and software have changed over the run's lives.
-        record: What the metrics say of the newest step.
-        before: Evaluations before the first step of this life of the run, in order.
-        results: Evaluations since the newest step, in order.
-        calls: How many of them this worker has asked for.
-        saved: Steps that were committed when the newest checkpoint was; -1 for none.
-        owed: Whether what is due after the newest step, an evaluation or a checkpoint, is still
-            to be done.
-        calls_owed: How many evaluations that took.
-        save: Whether a checkpoint was asked for here.
-        stop: Whether the run ends here, as it was asked to.
+        saved_step: The step of the newest checkpoint; -1 if there is none.
+        evaluations, followup, user: See the classes.
     """
 
     step: int = 0
-    state: dict[str, Any] = field(default_factory=dict)
-    committed_state: dict[str, Any] = field(default_factory=dict)
-    user_state: dict[str, Any] = field(default_factory=dict)
-    user_digest: int = 0
-    overwritten: list[str] = field(default_factory=list)
     loss: float | None = None
-    metrics: dict[str, float] = field(default_factory=dict)
-    best: Best = field(default_factory=Best)
-    previous_best: Best = field(default_factory=Best)
+    record: dict[str, Any] = field(default_factory=dict)
     order: dict[str, Any] = field(default_factory=dict)
     samples_checked: bool = False
     numerics_changes: list[str] = field(default_factory=list)
-    record: dict[str, Any] = field(default_factory=dict)
-    before: list[dict[str, float]] = field(default_factory=list)
-    results: list[dict[str, float]] = field(default_factory=list)
-    calls: int = 0
-    saved: int = -1
-    followup_pending: bool = False
-    followup_calls: int = 0
-    save: bool = False
-    stop: bool = False
+    saved_step: int = -1
+    evaluations: Evaluations = field(default_factory=Evaluations)
+    followup: Followup = field(default_factory=Followup)
+    user: UserValues = field(default_factory=UserValues)
 
-    def committed(
-        self, loss: float | None, record: dict[str, Any], *, save: bool = False, stop: bool = False
-    ) -> None:
-        """Note one more step."""
+    def advance(self, loss: float | None, record: dict[str, Any], requests: RequestFlags) -> None:
+        """Note one more committed step."""
         self.step += 1
-        self.loss, self.record, self.save, self.stop = loss, record, save, stop
-        self.previous_best = self.best
-        self.results, self.calls, self.followup_calls, self.followup_pending = [], 0, 0, True
-
-    def remember(self, user_state: dict[str, Any]) -> None:
-        """Note what user code keeps, now that all it does between two steps is done.
-
-        Raises:
-            JobError: `state` holds what JSON cannot.
-        """
-        check_plain(self.state)
-        self.committed_state, self.user_state = copy.deepcopy(self.state), user_state
-        self.user_digest = digest(self.committed_state, self.user_state)
-
-    def restore_committed_state(self) -> None:
-        """Undo what user code has changed in `state` since the newest step was committed."""
-        self.state.clear()
-        self.state.update(copy.deepcopy(self.committed_state))
+        self.loss, self.record = loss, record
+        self.evaluations.begin_step()
+        self.followup = Followup(pending=True, requests=requests)
 
     @property
-    def position(self) -> int:
+    def work_done(self) -> int:
         """Rises with all that workers do together between two steps."""
-        measured = len(self.before) + len(self.results)
-        return (measured << 1 | (self.saved == self.step)) << 1 | (not self.followup_pending)
+        evaluated = len(self.evaluations.before_loop) + len(self.evaluations.results)
+        is_saved, is_done = self.saved_step == self.step, not self.followup.pending
+        return evaluated << 2 | is_saved << 1 | is_done
 
-    def replaced_by(self, other: Self) -> Self:
-        """`other`, whose state takes the place of this one's in the same dictionary: user code may
-        hold that.
-        """
-        self.state.clear()
-        self.state.update(other.state)
-        other.state = self.state
-        return other
+    def replace(self, other: Self) -> None:
+        """Become `other`, in place: every part of a worker holds this object."""
+        user = self.user.replaced_by(other.user)
+        for each in fields(self):
+            setattr(self, each.name, getattr(other, each.name))
+        self.user = user
 
-    def follow(self, leader: Self) -> None:
-        """Take over what others have done together since the newest step."""
-        self.before, self.results, self.metrics = leader.before, leader.results, leader.metrics
-        if self.followup_pending and not leader.followup_pending:
-            self.calls = leader.followup_calls
-        self.best, self.followup_pending, self.followup_calls = (
-            leader.best,
-            leader.followup_pending,
-            leader.followup_calls,
-        )
-        self.saved = leader.saved
+    def catch_up(self, leader: Self) -> None:
+        """Take over what other workers have done together since the newest step."""
+        calls = self.evaluations.calls
+        if self.followup.pending and not leader.followup.pending:
+            calls = leader.followup.calls
+        self.saved_step = leader.saved_step
+        self.evaluations, self.followup = leader.evaluations, leader.followup
+        self.evaluations.calls = calls
 
-    def plain(self) -> dict[str, Any]:
-        """As JSON values, for whoever takes over from here.
+    def to_json(self) -> dict[str, Any]:
+        """As JSON values, for a worker that continues from here.
 
         Raises:
-            JobError: `state` holds what JSON cannot.
+            JobError: `session.state` holds what JSON cannot.
         """
-        check_plain(self.committed_state)
-        bests = {"best": dict(self.best), "previous_best": dict(self.previous_best)}
-        return asdict(self) | bests | {"state": self.committed_state}
+        parts = {"evaluations": self.evaluations.to_json(), "user": self.user.to_json()}
+        return asdict(self) | parts
 
     @classmethod
-    def from_donor(cls, plain: dict[str, Any]) -> Self:
-        """What `plain` gave, as it is for a worker that begins there."""
-        bests = {name: Best(**plain[name]) for name in ("best", "previous_best")}
-        found = cls(**(plain | bests))
-        found.state = copy.deepcopy(found.committed_state)
-        found.calls = 0 if found.followup_pending else found.followup_calls
-        return found
-
-
-def check_plain(state: dict[str, Any]) -> None:
-    """Raises: JobError: `state` would not come back from JSON as it is."""
-    try:
-        text, shown = json.dumps(state, ensure_ascii=False).encode(), repr(state)
-        same = repr(json.loads(text)) == shown
-        from_json(_AROUND * b"[" + text + _AROUND * b"]")  # as its reader parses it
-    except (TypeError, ValueError, RecursionError) as error:
-        same, shown = False, f"what cannot be written: {error}"
-    if not same:
-        raise JobError(
-            "session.state must hold plain JSON values: numbers, strings, lists (no tuples), and "
-            f"dictionaries with strings as keys; it holds {shown:.200}"
-        )
+    def from_donor(cls, values: Mapping[str, Any]) -> Self:
+        """The progress of a worker that gets its state from the one whose `to_json` this is."""
+        followup = Followup(**values["followup"])
+        evaluations = Evaluations.from_json(values["evaluations"])
+        evaluations.calls = 0 if followup.pending else followup.calls
+        user = UserValues.from_json(values["user"])
+        return cls(**{**values, "evaluations": evaluations, "followup": followup, "user": user})

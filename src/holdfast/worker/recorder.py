@@ -68,8 +68,8 @@ class Recorder:
                 self._metrics.write(**progress.record)
             if any("evaluation" in entry for entry in noted):
                 self._evaluated_step = progress.step
-            elif progress.followup_calls and not progress.followup_pending:  # who had to is gone
-                self.evaluation(progress.step, progress.results[0])
+            elif progress.followup.calls and not progress.followup.pending:  # who had to is gone
+                self.evaluation(progress.step, progress.evaluations.results[0])
 
     def step(self, record: Mapping[str, Any], phases: Mapping[str, float]) -> None:
         """Note a committed step, and the seconds that this worker spent in each phase of it."""
@@ -124,7 +124,7 @@ class Recorder:
         self._channel.send(PartWrittenMessage(generation=group.generation, part=part))
         problem = await_commit(self._channel, group, part.number, self._launch.job.timeout_s)
         if not problem:
-            progress.saved = part.step
+            progress.saved_step = part.step
         elif final:
             raise CheckpointError(
                 f"the checkpoint of step {part.step} could not be written: {problem}; "
@@ -158,11 +158,11 @@ class Recorder:
             ),
             size_bytes=layout.size_bytes,
             uninitialized=tuple(sorted(replica.uninitialized)),
-            state=progress.committed_state,
-            user_state=progress.user_state,
+            state=progress.user.committed_state,
+            user_state=progress.user.captured,
             loss=progress.loss,
-            metrics=progress.metrics,
-            best=progress.best,
+            metrics=progress.evaluations.metrics,
+            best=progress.evaluations.best,
             order=progress.order,
             numerics=numerics_of(self._launch.train_job, replica.flat.device),
             numerics_changes=tuple(progress.numerics_changes),

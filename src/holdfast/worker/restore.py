@@ -35,7 +35,8 @@ from holdfast.wire.messages import CheckpointRejectedMessage
 from holdfast.wire.worker_spec import WorkerSpec
 from holdfast.worker.barriers import WorkerTag
 from holdfast.worker.checks.numerics import changes, numerics_of
-from holdfast.worker.progress import Progress
+from holdfast.worker.progress import Evaluations, Progress
+from holdfast.worker.user_state.user_values import UserValues
 
 _NONE: Final = -1
 """The offer of a member without a checkpoint left, and the digest of one that it cannot verify."""
@@ -179,16 +180,16 @@ def _load(found: _Verified, replica: Replica, changed: list[str]) -> Progress:
     replica.restored(frozenset(stored.uninitialized))
     progress = Progress(
         step=stored.step,
-        state=stored.state,
         loss=stored.loss,
-        metrics=stored.metrics,
-        best=stored.best,
-        previous_best=stored.best,
         order={key: value for key, value in stored.order.items() if key not in left_out},
         numerics_changes=list(dict.fromkeys([*stored.numerics_changes, *changed])),
-        saved=stored.step,
+        saved_step=stored.step,
+        evaluations=Evaluations(
+            metrics=stored.metrics, best=stored.best, previous_best=stored.best
+        ),
+        user=UserValues(state=stored.state),
     )
-    progress.remember(stored.user_state)
+    progress.user.commit(stored.user_state)
     return progress
 
 

@@ -21,6 +21,38 @@ TRANSFER_HEADER_BYTES: Final = 1 << 20
 """Room for what a worker hands on beside its replica."""
 
 
+class IntactReplicas:
+    """Says of which step each worker's replica is complete. Like the replica, it outlives a worker.
+
+    Args:
+        steps: int64[world_size], shared: the steps behind a worker's replica plus one, and 0 while
+            it changes. Each worker writes its own.
+    """
+
+    def __init__(self, steps: torch.Tensor) -> None:
+        self._steps = steps
+
+    def begin_change(self, rank: int) -> None:
+        """Note that the replica of `rank` may change until `end_change`."""
+        self._steps[rank] = 0
+
+    def end_change(self, rank: int, step: int) -> None:
+        """Note that the replica of `rank` is complete after `step` steps."""
+        self._steps[rank] = step + 1
+
+    def is_intact(self, rank: int, step: int) -> bool:
+        """Whether the replica of `rank` is complete, and that of `step`."""
+        return int(self._steps[rank]) == step + 1
+
+    def forget(self) -> None:
+        """Forget all replicas, because the run goes back to a checkpoint.
+
+        All members call it before a barrier. What removed workers have left belongs to steps that
+        will be computed again.
+        """
+        self._steps.zero_()
+
+
 class Sections:
     """Views of the shared sections in this process.
 
@@ -34,8 +66,7 @@ class Sections:
 
     Attributes:
         letters: uint8[world_size, LETTER_BYTES]; see `worker.membership.state_transfer`.
-        settled: int64[world_size], the steps behind a worker's replica, plus one, while nothing may
-            change it; else 0. It outlasts the worker, as the replica does.
+        intact: Which replicas are complete.
         tables: int64[world_size, nodes]; see `collectives.exact`.
         norms: float64[blocks].
         verification: int64[num_shards, columns]; see `worker.checks.shard_verifier`.
@@ -67,7 +98,7 @@ class Sections:
                 Field("slots", "U8", (world_size, num_slots, slot_bytes)),
                 Field("replicas", "U8", (world_size, _paged(replica_bytes))),
                 Field("letters", "U8", (world_size, TRANSFER_HEADER_BYTES)),
-                Field("settled", "I64", (world_size,)),
+                Field("intact steps", "I64", (world_size,)),
                 Field("tables", "I64", (world_size, tree.num_nodes(num_leaves))),
                 Field("norms", "F64", (num_blocks,)),
                 Field("verification", "I64", (num_shards, shard_verifier.COLUMNS)),
@@ -81,12 +112,12 @@ class Sections:
         self._private_root = torch.frombuffer(private, dtype=torch.uint8)
         self.private_gradients = Slot(self._private_root, self.slot_layout).gradients
         at = views(memory, layout)
-        self.verification, self.intact_step = at["verification"], at["settled"]
+        self.verification, self.intact = at["verification"], IntactReplicas(at["intact steps"])
         self.tables, self.norms, self.transfer_headers = at["tables"], at["norms"], at["letters"]
         self.evaluation = EvaluationTable(at["evaluation"], at["evaluation names"])
         self._root, self._slots, self._replicas = at["root"], at["slots"], at["replicas"]
         self.root = Slot(self._root, self.slot_layout)
-        self.num_leaves, self.num_slots = num_leaves, num_slots
+        self.world_size, self.num_leaves, self.num_slots = world_size, num_leaves, num_slots
         self._size_bytes = layout.size_bytes
 
     @functools.cache  # noqa: B019  # lives as long as the process

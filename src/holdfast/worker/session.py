@@ -21,34 +21,18 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from holdfast.arena.memory import Phase, Word
-from holdfast.core.plan import WorkItem
-from holdfast.core.seeds import seed_for
-from holdfast.data.dataset import Dataset, as_dataset, seed_everything
-from holdfast.data.loading.loader import Loaded, Loader, model_seed
-from holdfast.data.loading.order import SampleOrder
 from holdfast.errors import Aborted, JobError
 from holdfast.job.train_job import TrainJob
-from holdfast.worker import device
-from holdfast.worker.best import best_after, should_stop_early
 from holdfast.worker.evaluation import Measure
-from holdfast.worker.membership.attach import AttachedModel, ModelFactory, OptimizerFactory
+from holdfast.worker.followups import Followups
+from holdfast.worker.membership.attach import ModelFactory, OptimizerFactory
 from holdfast.worker.membership.member import Member
 from holdfast.worker.progress import Progress
-from holdfast.worker.resume_check import check_samples, order_of
 from holdfast.worker.shard import Shard
-from holdfast.worker.step.ddp import borrowed
-from holdfast.worker.step.tree import Stepper
+from holdfast.worker.training_loop import TrainingLoop
 from holdfast.worker.user_state.commit_hooks import CommitHooks, ScheduleFactory
 
 K = TypeVar("K")
-
-
-class StopRequested(BaseException):
-    """Ends the user's function once the run has been asked to stop and its state is safe.
-
-    Not an Exception, so that the function's own error handling lets it pass.
-    """
 
 
 class Session:
@@ -56,13 +40,8 @@ class Session:
 
     def __init__(self, job: TrainJob, member: Member) -> None:
         self._job, self._member = job, member
-        self._hooks = CommitHooks()
-        self._evaluation: Callable[[], dict[str, float]] | None = None
-        self._attached: AttachedModel | None = None
-        self._current: Shard | None = None
-        self._samples = 0
-        self._calls_before = 0
-        self._loop_begun = False
+        self._hooks, self._followups = CommitHooks(), Followups(member)
+        self._loop: TrainingLoop | None = None
 
     @property
     def job(self) -> TrainJob:
@@ -82,11 +61,11 @@ class Session:
         that takes the place of a lost one; so it must hold plain JSON values, and the same ones on
         every worker. Change it in a function given to `on_commit`, not in the loop over shards.
         """
-        return self._progress.state
+        return self._progress.user.state
 
     @state.setter
     def state(self, state: dict[str, Any]) -> None:
-        self._progress.state = state
+        self._progress.user.state = state
 
     @property
     def loss(self) -> float | None:
@@ -96,7 +75,7 @@ class Session:
     @property
     def metrics(self) -> dict[str, float]:
         """The newest results of the evaluation."""
-        return self._progress.metrics
+        return self._progress.evaluations.metrics
 
     @property
     def _progress(self) -> Progress:
@@ -125,9 +104,9 @@ class Session:
         Raises:
             JobError: Called twice, or there is nothing to train.
         """
-        self._attached = self._member.attach(model, optimizer)
-        self._hooks.follow(self._attached.optimizer, schedule)
-        return self._attached.callable, self._attached.optimizer
+        attached = self._member.attach(model, optimizer)
+        self._hooks.follow(attached.optimizer, schedule)
+        return attached.steppers.model, attached.optimizer
 
     def register(self, name: str, registered: K) -> K:
         """Make something the user keeps next to the model part of the run's state.
@@ -157,7 +136,7 @@ class Session:
         `session.state`: a worker that owes no shard of a step does not run the loop over shards.
         `session.step` counts the new step already, and `session.loss` is its loss.
         """
-        if self._loop_begun:
+        if self._loop is not None:
             raise JobError("session.on_commit was called in the loop over shards; call it before")
         self._hooks.add(callback)
 
@@ -174,40 +153,13 @@ class Session:
         Raises:
             JobError: The model is not attached, or this is the second loop.
         """
-        member = self._member
-        member.join_once()
-        stepper = member.stepper
-        if self._loop_begun:
+        if self._loop is not None:
             raise JobError("session.shards was called twice; a run has one training loop")
-        self._loop_begun = True
-        samples = as_dataset(dataset)
-        order = self._begin(samples, epochs)
-        self._hooks.begin(order.total_steps, self.step)
-        member.begin_loop(self._after_commit)
-        check_abort = member.group.check_abort
-        loader = Loader(
-            samples, order, member.work_items, settings=self.job.loader, check_abort=check_abort
-        )
-        try:
-            while True:
-                try:
-                    if self._is_over(order) and not member.progress.followup_pending:
-                        member.save(final=True)
-                        break
-                    check_samples(loader, samples, member.progress)
-                    if member.progress.followup_pending:
-                        self._follow_up(order)
-                    elif member.progress.stop:
-                        raise StopRequested
-                    else:
-                        yield from self._one_step(loader, samples, order)
-                except Aborted:
-                    member.join()
-        finally:
-            self._current = None
-            stepper.abandon()
-            loader.close()
-            member.end_loop()
+        self._member.join_once()
+        _ = self._member.stepper  # there is one once a model is attached
+        self._loop = TrainingLoop(self._member, self._followups, self._hooks, dataset, epochs)
+        self._followups.in_loop = True
+        yield from self._loop.run()
 
     def backward(self, loss: torch.Tensor, *, weight: float | None = None) -> None:
         """Record the gradient of the current shard.
@@ -221,12 +173,7 @@ class Session:
             JobError: There is no current shard, or the loss is no scalar, or this is the second
                 call for the shard.
         """
-        if self._current is None:
-            raise JobError("session.backward belongs inside the loop over session.shards")
-        size = self._current.size
-        chosen = size if weight is None or size == 0 else weight
-        with self._autocast(enabled=False):
-            self._member.stepper.backward(loss, chosen / self._samples)
+        self._loop_at_shard("backward").backward(loss, weight)
 
     def log(self, **values: float) -> None:
         """Log means over the current shard's samples; the run keeps their means over the step.
@@ -234,9 +181,7 @@ class Session:
         Raises:
             JobError: There is no current shard, or there are more values than fit.
         """
-        if self._current is None:
-            raise JobError("session.log belongs inside the loop over session.shards")
-        self._member.stepper.log({name: float(value) for name, value in values.items()})
+        self._loop_at_shard("log").log({name: float(value) for name, value in values.items()})
 
     def evaluate_each_epoch(self, dataset: object, measure: Measure) -> None:
         """Evaluate after every epoch, or as often as the job says; the results go to the run's
@@ -246,7 +191,7 @@ class Session:
             dataset: What to measure on.
             measure: Called with the model and a batch, gives means over the batch, by name.
         """
-        self._evaluation = lambda: self._evaluate_once(dataset, measure)
+        self._followups.evaluate_each_epoch(dataset, measure)
 
     def evaluate(self, dataset: object, measure: Measure) -> dict[str, float]:
         """The means over `dataset` of what `measure` gives for batches, exact and the same on all
@@ -258,143 +203,16 @@ class Session:
         if self._hooks.running:
             raise JobError("session.evaluate belongs in the loop over shards, not in on_commit")
         self._member.join_once()
+        if self._loop is not None and self._loop.is_checking:
+            return self._followups.newest  # the other members are not at this call
         while True:
             try:
-                return self._evaluate_once(dataset, measure)
+                return self._followups.evaluate(dataset, measure)
             except Aborted:
                 self._member.join()
 
-    def _begin(self, samples: Dataset, epochs: int) -> SampleOrder:
-        """Note how the run iterates over its data, for those who watch it too."""
-        member, progress = self._member, self._member.progress
-        order = member.order = order_of(self.job, samples, epochs, progress)
-        status = member.context.status
-        status[Word.TOTAL_STEPS], status[Word.EPOCHS] = order.total_steps, epochs
-        status[Word.COMMITTED] = progress.step
-        return order
-
-    def _is_over(self, order: SampleOrder) -> bool:
-        progress = self._member.progress
-        return progress.step >= order.total_steps or should_stop_early(
-            progress.best, self.job.evaluation
-        )
-
-    def _one_step(self, loader: Loader, samples: Dataset, order: SampleOrder) -> Iterator[Shard]:
-        """Yield what this worker owes to the step in hand, and commit it."""
-        member, step = self._member, self._member.progress.step
-        member.context.status[Word.EPOCH] = order.epoch_of(step)
-        self._samples = order.batch_size_of(step)
-        member.context.failpoints.at_step(member.replica)
-        yield from self._missing_shards(loader, samples, order)
-        yield from self._verified_shards(loader, order)
-        while not member.commit():
-            yield from self._missing_shards(loader, samples, order)
-            yield from self._verified_shards(loader, order)
-
-    def _missing_shards(
-        self, loader: Loader, samples: Dataset, order: SampleOrder
-    ) -> Iterator[Shard]:
-        member, step = self._member, self._member.progress.step
-        while missing := member.missing():
-            member.group.check_abort()
-            loader.set_work_items(member.work_items)
-            member.context.status.enter(Phase.DATA)
-            loaded = loader.take(step, missing[0])
-            if loaded is None and self.job.sync == "ddp":
-                loaded = borrowed(samples, order, step)
-            yield from self._computed(missing[0], loaded, order, again=False)
-
-    def _verified_shards(self, loader: Loader, order: SampleOrder) -> Iterator[Shard]:
-        """Yield shards of other workers, to see whether they give the same here."""
-        member, step = self._member, self._member.progress.step
-        while pending := member.to_verify():
-            member.group.check_abort()
-            member.context.status.enter(Phase.DATA)
-            loaded = loader.read_now(step, pending[0])
-            yield from self._computed(pending[0], loaded, order, again=True)
-
-    def _computed(
-        self, unit: WorkItem, loaded: Loaded | None, order: SampleOrder, *, again: bool
-    ) -> Iterator[Shard]:
-        """Yield what was read of a unit, and account for it."""
-        member, stepper, step = self._member, self._member.stepper, self._member.progress.step
-        if loaded is None:
-            assert isinstance(stepper, Stepper)
-            stepper.skip_shard(unit.leaf, again=again)
-            return
-        member.context.status.enter(Phase.COMPUTE)
-        stepper.begin_shard(unit.leaf, model_seed(self.job.seed, step, unit), again=again)
-        yield from self._one_shard(loaded, order.epoch_of(step))
-        stepper.end_shard()
-
-    def _follow_up(self, order: SampleOrder) -> None:
-        """Do what is due after the newest step: evaluate, save, stop.
-
-        All of it may be done again, for instance by somebody who takes over in the middle of it.
-        """
-        progress = self._member.progress
-        progress.calls = 0
-        improved = self._evaluate_after(progress.step - 1, order)
-        progress.followup_calls = progress.calls
-        every = self.job.checkpoint.every_steps
-        due = every and progress.step % every == 0
-        if progress.stop or progress.save or improved or due:
-            self._member.save(final=progress.stop)
-        progress.followup_pending = False
-
-    def _evaluate_after(self, step: int, order: SampleOrder) -> bool:
-        """Evaluate if it is time to; returns whether the result is the best so far."""
-        progress, wish = self._member.progress, self.job.evaluation
-        epoch = order.epoch_of(step) + 1
-        due = epoch % wish.every_epochs == 0 or epoch == order.epochs
-        if self._evaluation is None or not (due and order.ends_epoch(step)):
-            return False
-        results = self._evaluation()
-        self._member.evaluation_noted(results)
-        progress.best = best_after(progress.previous_best, wish, progress.step, results)
-        return progress.best.step == progress.step
-
-    def _evaluate_once(self, dataset: object, measure: Measure) -> dict[str, float]:
-        """Evaluate, or take over what the others have found in the same place."""
-        member, progress = self._member, self._member.progress
-        _ = member.stepper
-        known, call = progress.results, progress.calls
-        if member.rechecks:  # the others are not in this place
-            return known[-1] if known else progress.metrics
-        if not self._loop_begun:  # where a worker may find itself alone, in the place of another
-            known, call = progress.before, self._calls_before
-        if call == len(known):
-            assert member.evaluator is not None
-            data, step = as_dataset(dataset), progress.step
-            with self._autocast(), member.stepper.committed_buffers():
-                known.append(member.evaluator.evaluate(member.shards, data, measure, step))
-        if self._loop_begun:
-            progress.calls += 1
-        else:
-            self._calls_before += 1
-        progress.metrics = progress.metrics | known[call]
-        return known[call]
-
-    def _after_commit(self) -> None:
-        status = self._member.context.status
-        before = status.enter(Phase.COMPUTE)
-        if self._hooks.has_callbacks:
-            assert self._attached is not None
-            seed_everything(seed_for("commit", self.job.seed, self.step))
-            with self._attached.user_state.module_changes.noted():
-                self._hooks.call()
-        self._hooks.set_rates(self.step)
-        status.enter(before)
-
-    def _one_shard(self, loaded: Loaded, epoch: int) -> Iterator[Shard]:
-        batch = loaded.batch
-        if self._member.device.type != "cpu":
-            batch = device.moved(batch, self._member.device)
-        self._current = Shard(batch, loaded.size, self.step, epoch)
-        with self._autocast():
-            yield self._current
-        self._current = None
-
-    def _autocast(self, *, enabled: bool = True) -> torch.autocast:
-        mixed = enabled and self.job.precision == "bf16"
-        return torch.autocast(self._member.device.type, dtype=torch.bfloat16, enabled=mixed)
+    def _loop_at_shard(self, call: str) -> TrainingLoop:
+        """The loop over shards, for a call that belongs to the current shard."""
+        if self._loop is None or self._loop.shard is None:
+            raise JobError(f"session.{call} belongs inside the loop over session.shards")
+        return self._loop

@@ -77,7 +77,7 @@ def buffers():
 
 def chance():
     """The random numbers of a shard depend on the worker that computes it."""
-    from holdfast.worker.step.tree import Stepper
+    from holdfast.worker.step.tree import TreeStepper
 
     def plant(begin):
         def begin_unlike(self, leaf, seed, **options):
@@ -85,7 +85,7 @@ def chance():
 
         return begin_unlike
 
-    patch(Stepper, "begin_shard", plant)
+    patch(TreeStepper, "begin_shard", plant)
 
 
 def scheduler():

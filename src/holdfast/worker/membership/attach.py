@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 from functools import cached_property
 
 import torch
+from rich.filesize import decimal as in_words
 from torch import nn
 from torch.optim import Optimizer
 
@@ -17,14 +18,16 @@ from holdfast.core.plan import WorkItem
 from holdfast.core.seeds import seed_for
 from holdfast.data.dataset import seed_everything
 from holdfast.errors import JobError, NoStateError
+from holdfast.job.train_job import TrainJob
+from holdfast.linux.host_memory import available
 from holdfast.wire.messages import ResumeMessage
 from holdfast.worker.barriers import WorkerTag, agree
-from holdfast.worker.compiled import compile_every_shape
+from holdfast.worker.compute import compile_every_shape
 from holdfast.worker.context import WorkerContext
 from holdfast.worker.membership.agent_link import SelfEviction
-from holdfast.worker.membership.memory_check import check_memory
 from holdfast.worker.sections import Sections
-from holdfast.worker.step.ddp import DdpModel
+from holdfast.worker.shard import plan_of, work_items_of
+from holdfast.worker.step.factory import stepper_factory
 from holdfast.worker.user_state.user_state import UserState
 
 ModelFactory = Callable[[], nn.Module]
@@ -43,7 +46,7 @@ class AttachedModel:
 
     Attributes:
         module, optimizer: What is trained.
-        callable: The model as user code calls it.
+        steppers: Builds the stepper, and has the model as user code calls it.
         kept: What user code keeps next to it, by name.
         replica, sections: Once the workers have met.
 
@@ -70,7 +73,7 @@ class AttachedModel:
         self.optimizer = optimizer([p for p in self.module.parameters() if p.requires_grad])
         if not any(parameter.requires_grad for parameter in self.module.parameters()):
             raise JobError("the model has no parameter to train")
-        self.callable = DdpModel(self.module) if self._job.sync == "ddp" else self.module
+        self.steppers = stepper_factory(self._job, self.module)
 
     def meet(self, units: list[WorkItem], release: ResumeMessage) -> tuple[Replica, Sections]:
         """Make sure that all members train the same model, and have memory for it.
@@ -98,7 +101,7 @@ class AttachedModel:
             trained = {n: p for n, p in named if p.requires_grad}
             self.sections = Sections(
                 self._arena,
-                trained if self._job.sync == "tree" else {},
+                trained if self.steppers.reduces_in_slots else {},
                 dict(self.module.named_buffers()),
                 num_leaves=self._job.num_leaves,
                 num_shards=self._job.shards,
@@ -144,3 +147,34 @@ class AttachedModel:
         if self._job.compile:
             compile_every_shape(self.module)
         return replica
+
+
+def check_memory(job: TrainJob, sections: Sections, replica_bytes: int) -> None:
+    """Compare what the run will certainly write to with what can be had.
+
+    What a model needs for its activations is not known yet and not counted.
+
+    Args:
+        job: What is to be run.
+        sections: What the workers share, mapped and not yet written to.
+        replica_bytes: Size of a replica; 0 where they lie on GPUs.
+
+    Raises:
+        JobError: The run cannot fit.
+    """
+    plan = plan_of(job)
+    leaves = [[unit.leaf for unit in work_items_of(plan, rank, job)] for rank in range(job.workers)]
+    partials = sum(tree.most_partials(own, job.num_leaves) for own in leaves)
+    shared, own = sections.used_bytes(partials), job.workers * replica_bytes
+    host = available()
+    if shared + own <= host.size_bytes:
+        return
+    advice = ["start fewer workers"] if job.workers > 1 else []
+    advice += ["set fewer shards"] if partials > job.workers else []
+    raise JobError(
+        f"the run needs {in_words(shared + own)} of memory at least, and "
+        f"{in_words(host.size_bytes)} are left of {host.limit}. {job.workers} workers keep "
+        f"{in_words(replica_bytes)} each for weights and optimizer, and share {in_words(shared)} "
+        f"for gradients and the like: {', '.join([*advice, 'make the model smaller'])}, "
+        "or give it more memory"
+    )

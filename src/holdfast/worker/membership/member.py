@@ -1,29 +1,28 @@
-"""Member: a worker as one of those who train together, through all generations of a run.
+"""Member: a worker as one of those that train together, through all generations of a run.
 
-    stand still ─▶ released into a generation ─▶ meet ─▶ settle ─▶ train ─▶ … ─▶ finish
-        ▲                                                            │
-        └────────────────── the generation is over ──────────────────┘
+    halted ─▶ resumed in a generation ─▶ meet ─▶ get the state ─▶ train ─▶ … ─▶ finish
+      ▲                                                             │
+      └────────────────── the generation is over ───────────────────┘
 
-Every worker begins by standing still: the first generation is formed like any other, only that
-nobody has a state yet. Who has none takes that of another member, or all load a checkpoint.
+Every worker begins halted: the first generation is formed like any other, except that no member has
+a state yet. A worker without state gets that of another member, or all load a checkpoint.
 """
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
-from holdfast.arena.memory import Arena, Phase, Word
+from holdfast.arena.memory import Arena, Phase
 from holdfast.arena.replica import Replica
-from holdfast.core.plan import WorkItem
-from holdfast.data.loading.order import SampleOrder
+from holdfast.core.plan import Plan
 from holdfast.errors import Aborted, HardwareError, JobError, UntrustedStateError
-from holdfast.observe import lines
 from holdfast.transport.shared_memory import SharedMemoryGroup
 from holdfast.wire.messages import ResumeMessage
 from holdfast.wire.worker_spec import WorkerSpec
-from holdfast.worker import barriers, device
+from holdfast.worker import barriers, compute
 from holdfast.worker.barriers import WorkerTag, agree
 from holdfast.worker.checks.numerics import check_portable, exactness
 from holdfast.worker.checks.replica_checker import ReplicaChecker
@@ -32,65 +31,66 @@ from holdfast.worker.context import WorkerContext
 from holdfast.worker.evaluation import Evaluator
 from holdfast.worker.membership.agent_link import AgentLink, SelfEviction
 from holdfast.worker.membership.attach import AttachedModel, ModelFactory, OptimizerFactory
-from holdfast.worker.membership.state_checker import StateChecker
 from holdfast.worker.membership.state_transfer import StateTransfer
+from holdfast.worker.membership.worker_state import WorkerState
 from holdfast.worker.progress import Progress
 from holdfast.worker.recorder import Recorder
 from holdfast.worker.sections import Sections
 from holdfast.worker.shard import plan_of, work_items_of
-from holdfast.worker.step.committed import Committed, CommitVote, RequestFlags, UserStatesDiffer
-from holdfast.worker.step.ddp import DdpModel, DdpStepper
-from holdfast.worker.step.tree import Stepper
+from holdfast.worker.step.commit import Committed, RequestFlags
+from holdfast.worker.step.stepper import StepContext, Stepper
 from holdfast.worker.times import Times
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Joined:
+    """What a worker has once the members have met."""
+
+    stepper: Stepper
+    state: WorkerState
+    evaluator: Evaluator
 
 
 class Member:
     """One worker.
 
     Args:
-        launch: Its orders.
+        spec: What it is started with.
         arena: The host's shared memory.
-        seat: Where it waits between generations.
-        journal: Keeps what is to outlast it.
+        agent: Where it waits between generations.
+        recorder: Writes metrics and checkpoints.
 
     Attributes:
-        job, device, group: What, where and with whom.
+        job, device, group: What it trains, where and with which members.
         context: What every part of this worker needs.
         progress: How far the run has come.
-        units: What this worker computes in a step; in a recheck, what it computes again.
-        shards: Of what, in shards.
-        order: How the run walks through its data, once that is known.
-        evaluator: Measures, once there is a model.
+        plan: Which member computes which shards, in the current generation.
+        recorder: As above.
+        times: Time spent by phase.
     """
 
     def __init__(
-        self, launch: WorkerSpec, arena: Arena, seat: AgentLink, journal: Recorder
+        self, spec: WorkerSpec, arena: Arena, agent: AgentLink, recorder: Recorder
     ) -> None:
-        self.job = job = launch.train_job
-        rank = launch.rank
-        self.device = device.choose(job.device, rank)
+        self.job = job = spec.train_job
+        self.device = compute.choose_device(job.device, spec.rank)
         check_portable(job)
         if not job.merges_shards:
             check_reduction()
-        self.group = SharedMemoryGroup(arena, rank, job.timeout_s, barriers.describe)
+        self.group = SharedMemoryGroup(arena, spec.rank, job.timeout_s, barriers.describe)
         self.context = WorkerContext.of(job, self.group, arena)
-        self._arena = arena
         self.progress = Progress()
-        self.work_items: list[WorkItem] = []
-        self.shards = range(0)
-        self.order: SampleOrder | None = None
-        self.evaluator: Evaluator | None = None
-        self._agent, self._recorder = seat, journal
+        self.plan = Plan(counts=())
+        self.recorder = recorder
+        self.times = Times(arena, spec.rank)
+        self._arena, self._agent = arena, agent
         self._attached: AttachedModel | None = None
-        self._stepper: Stepper | DdpStepper | None = None
-        self._committed: int | None = None
-        self._compared: StateChecker | None = None
-        self._after_commit: Callable[[], None] = lambda: None
-        self._rechecks = self._loop_over = False
-        self._times = Times(arena, rank)
+        self._joined: _Joined | None = None
+        self._has_state = False
+        self._on_commit: Callable[[Committed], None] | None = None
 
     def attach(self, model: ModelFactory, optimizer: OptimizerFactory) -> AttachedModel:
-        """Build what is to be trained.
+        """Build what is trained.
 
         Raises:
             JobError: It cannot be trained.
@@ -100,162 +100,118 @@ class Member:
         self._attached = AttachedModel(self.context, self._arena, self.device, model, optimizer)
         return self._attached
 
-    def register(self, name: str, kept: object) -> None:
-        """Make `kept` part of the run's state.
+    def register(self, name: str, registered: object) -> None:
+        """Make `registered` part of the run's state.
 
         Raises:
             JobError: There is no model, training has begun, or the name is taken.
         """
         if self._attached is None:
             raise JobError("call session.attach(model, optimizer) before session.keep")
-        if self._stepper is not None:
+        if self._joined is not None:
             raise JobError(
                 f"session.register({name!r}, …) was called too late; call it right after "
                 "session.attach"
             )
         if name in self._attached.registered or "." in name:
             raise JobError(f"session.keep needs a name without dots for each object, not {name!r}")
-        self._attached.registered[name] = kept
-
-    def join_once(self) -> None:
-        """Join the others if there is a model to train, and that has not been done."""
-        if self._attached is not None and self._stepper is None:
-            self.join()
-
-    def begin_loop(self, after_commit: Callable[[], None]) -> None:
-        """Note what user code keeps when its loop over shards begins.
-
-        Args:
-            after_commit: Called after every commit from now on.
-
-        Raises:
-            JobError: Some of it cannot be saved, or is not what a run that continues has left.
-        """
-        self._after_commit = after_commit
-        self.stepper.commit_buffers()
-        self._state.begin_loop(self.progress)
-
-    def end_loop(self) -> None:
-        """Note that the loop is over: what user code does to the model from now on is its own."""
-        self.stepper.release_buffers()
-        self.replica.release()
-        self._loop_over = True
-        self.context.status.enter(Phase.LEFT)
-
-    def take_changes(self) -> None:
-        """Make what user code has changed between two steps part of the run's state.
-
-        Raises:
-            JobError: Some of it cannot be saved.
-        """
-        self.stepper.commit_buffers()
-        self._state.remember(self.progress)
+        self._attached.registered[name] = registered
 
     @property
-    def stepper(self) -> Stepper | DdpStepper:
+    def stepper(self) -> Stepper:
         """Computes the steps.
 
         Raises:
             JobError: There is nothing to train yet.
         """
-        if self._stepper is None:
+        if self._joined is None:
             raise JobError("call session.attach(model, optimizer) first")
-        return self._stepper
+        return self._joined.stepper
 
     @property
-    def _state(self) -> StateChecker:
-        assert self._compared is not None, "the members have not met"
-        return self._compared
+    def state(self) -> WorkerState:
+        """What this worker has in common with the other members."""
+        assert self._joined is not None, "the members have not met"
+        return self._joined.state
+
+    @property
+    def evaluator(self) -> Evaluator:
+        """Evaluates with the other members."""
+        assert self._joined is not None, "the members have not met"
+        return self._joined.evaluator
 
     @property
     def replica(self) -> Replica:
-        """This worker's state, once the members have met."""
+        """This worker's tensors, once the members have met."""
         assert self._attached is not None
         assert self._attached.replica is not None
         return self._attached.replica
 
+    @property
+    def shards(self) -> range:
+        """The shards of this worker, also of a data set that is evaluated."""
+        return self.plan.shards_of(self.group.member_index)
+
+    def join_once(self) -> None:
+        """Join the others, if there is a model to train and this has not been done."""
+        if self._attached is not None and self._joined is None:
+            self.join()
+
     def join(self) -> None:
-        """Stand still until a generation begins, and come to where it goes on.
+        """Halt until a generation begins, and get the state from which it resumes.
 
         Raises:
-            Left: The run is over for this worker.
-            Condemned: Its replica and those of others differ.
+            WorkerShutdown: The run is over for this worker.
+            SelfEviction: Its replica and those of others differ.
             JobError: The members train different things.
         """
         while True:
-            if self._compared is not None and self._compared.replicas.in_doubt:
+            if self._joined is not None and self._joined.state.replicas.in_doubt:
                 raise SelfEviction(UntrustedStateError("may have the state of a wrong replica"))
-            release = self._agent.await_resume(self._committed)
+            committed = self.progress.step if self._has_state else None
+            resume = self._agent.await_resume(committed)
             with contextlib.suppress(Aborted):
-                self._enter(release)
+                self._enter(resume)
                 return
 
-    def missing(self) -> list[WorkItem]:
-        """What of this worker's part of the step in hand nobody has computed."""
-        return [unit for unit in self.work_items if not self.stepper.has(unit.leaf)]
+    def begin_loop(self, on_commit: Callable[[Committed], None]) -> None:
+        """Note that the loop over shards begins.
 
-    def to_verify(self) -> list[WorkItem]:
-        """What this worker computes only to see whether it gives the same here as elsewhere."""
-        stepper = self._stepper
-        shards = stepper.to_verify if isinstance(stepper, Stepper) else ()
-        return [WorkItem.of_shard(shard) for shard in shards]
-
-    @property
-    def rechecks(self) -> bool:
-        """Whether shards are computed again, to find out what is wrong with a gradient; nothing of
-        what user code does meanwhile counts.
-        """
-        return self._rechecks or (isinstance(self._stepper, Stepper) and self._stepper.verifies)
-
-    def commit(self) -> bool:
-        """Commit the step in hand; returns False if there are units to be computed again first.
+        Args:
+            on_commit: Called with a step that is completed while joining a generation.
 
         Raises:
-            Aborted: The generation is over, and the step not committed by this worker.
-            Condemned: This worker has computed wrong bits.
+            JobError: What user code has set cannot be saved, or differs from what it was when the
+                run stopped.
         """
-        arena = self._arena
-        asked = RequestFlags.STOP if arena.stop_requested else RequestFlags.NOTHING
-        if arena.save_requested > self._recorder.begun_in(arena.generation):
-            asked |= RequestFlags.SAVE
-        brought = CommitVote(
-            requests=asked,
-            user_state=self._state.user_digest(self.progress),
-            replica=self._state.replicas.digest(self.progress.step),
-        )
-        try:
-            committed = self.stepper.commit(self.progress.step, brought)
-        except UserStatesDiffer as found:
-            self._state.refuse(self.progress, found.first, found.other)
-        except HardwareError as error:
-            raise SelfEviction(error) from None
-        self.context.status.enter(Phase.DATA)
-        if committed is None:
-            self._begin_recheck()
-            return False
-        self._note(committed)
-        return True
+        self._on_commit = on_commit
+        self.state.begin_loop()
 
-    def evaluation_noted(self, results: dict[str, float]) -> None:
-        """Write down what was measured after the newest step."""
-        self._recorder.evaluation(self.progress.step, results)
+    def requests(self) -> RequestFlags:
+        """What the run is asked to do after the current step, as far as this worker has seen."""
+        arena, found = self._arena, RequestFlags.NOTHING
+        if arena.stop_requested:
+            found |= RequestFlags.STOP
+        if arena.save_requested > self.recorder.begun_in(arena.generation):
+            found |= RequestFlags.SAVE
+        return found
 
     def save(self, *, final: bool) -> None:
-        """Write a checkpoint with the others.
+        """Write a checkpoint with the others, unless there is one of this step.
 
         Raises:
             Aborted: The generation is over.
             CheckpointError: It is final and could not be made durable.
         """
-        if self.progress.step == self.progress.saved:
+        if self.progress.step == self.progress.saved_step:
             return
         self.context.status.enter(Phase.CHECKPOINT)
-        part = self._recorder.write_part(self.context, self.replica, self.progress)
+        part = self.recorder.write_part(self.context, self.replica, self.progress)
         try:  # after the writing, so that a bit that has flipped meanwhile is not committed
-            self._state.compare_all(self.progress)
+            self.state.compare_all()
         except HardwareError as error:
             raise SelfEviction(error) from None
-        self._recorder.commit_part(part, self.group, self.progress, final=final)
+        self.recorder.commit_part(part, self.group, self.progress, final=final)
 
     def finish(self) -> None:
         """Make the last step durable, with the others.
@@ -264,101 +220,72 @@ class Member:
             Aborted: The generation is over.
         """
         self.join_once()
-        if self._attached is not None and not self._loop_over:
-            self.take_changes()
+        if self._joined is not None:
+            self.state.commit()
         self.group.barrier(WorkerTag.END, self.progress.step)
-        if self._attached is not None:
+        if self._joined is not None:
             self.save(final=True)
 
     def result(self) -> dict[str, Any]:
-        """What the run has come to; the same from every member."""
+        """The result of the run; the same from every member."""
         if self._attached is None:
             return {}
-        best = self.progress.best
+        best = self.progress.evaluations.best
         return {
             "steps": self.progress.step,
             "loss": self.progress.loss,
-            "metrics": self.progress.metrics,
+            "metrics": self.progress.evaluations.metrics,
             "best": None if best.value is None else {"step": best.step, "value": best.value},
-            **self._recorder.throughput(),
-            "seconds": self._times.means(),
+            **self.recorder.throughput(),
+            "seconds": self.times.means(),
             "exactness": exactness(self.job, self.progress.numerics_changes),
             "weights_sha256": self.replica.weights_sha256(),
         }
 
-    def _begin_recheck(self) -> None:
-        assert isinstance(self._stepper, Stepper)
-        self._rechecks = True
-        if not self._stepper.to_verify:
-            self.work_items = [WorkItem.of_shard(shard) for shard in self._stepper.rechecked]
-
-    def _enter(self, release: ResumeMessage) -> None:
-        self._rechecks = False
-        self.group.enter(release.generation, release.members)
-        plan = plan_of(self.job, len(release.members))
-        self.work_items = work_items_of(plan, self.group.member_index, self.job)
-        self.shards = plan.shards_of(self.group.member_index)
+    def _enter(self, resume: ResumeMessage) -> None:
+        self.group.enter(resume.generation, resume.members)
+        self.plan = plan_of(self.job, len(resume.members))
         if self._attached is None:
             return  # a task that trains nothing
-        replica, sections = self._attached.meet(self.work_items, release)
-        if release.generation == 1 and self.group.member_index == 0:
-            self._recorder.kernels_tested()
-        if release.donors:
-            self._settle(release, replica, sections)
+        is_first_member = self.group.member_index == 0
+        items = work_items_of(self.plan, self.group.member_index, self.job)
+        replica, sections = self._attached.meet(items, resume)
+        if resume.generation == 1 and is_first_member:
+            self.recorder.kernels_tested()
+        keeps_state = resume.donors.get(self.group.rank) == self.group.rank
+        if resume.donors:
+            self._transfer(resume, replica, sections, keeps_state=keeps_state)
         else:
-            sections.intact_step[self.group.rank] = 0
-            self._restore(release, replica)
-        self._recorder.take_up(self.progress, writes=self.group.member_index == 0)
-        is_first = self._stepper is None
-        if is_first:
-            self._compared = StateChecker(self._attached, self.group, self.progress)
-            # It may write to the parameters, for DDP.
-            self._stepper = self._new_stepper(replica, sections, self._compared.replicas)
-            trained = self._attached.trained
-            self.evaluator = Evaluator(
-                self.context,
-                sections.evaluation,
-                modules=(trained.model, *trained.kept.values()),
-                batch_size=self.job.batch,
-                device=self.device,
-            )
-        if is_first or release.donors.get(self.group.rank) != self.group.rank:
-            self._state.arrived(self.progress)
-        if isinstance(self._stepper, Stepper):
-            self._stepper.assign_shards(
-                self.progress.step,
-                plan,
-                one_unit=len(self.work_items) == 1,
-                keep=not self.job.merges_shards,
-            )
+            self._restore(resume, replica, sections)
+        self.recorder.take_up(self.progress, writes=is_first_member)
+        if self._joined is None:
+            self._joined = self._parts(self._attached, replica, sections)
+            self.state.arrived()
+        elif not keeps_state:
+            self.stepper.restart()
+            self.state.arrived()
+        self.stepper.assign(self.progress.step, self.plan)
+        self.stepper.resume(self.progress.step)
 
-    def _settle(self, release: ResumeMessage, replica: Replica, sections: Sections) -> None:
-        """Bring this worker to the step from which all go on, with what members have."""
-        assert self._attached is not None
-        own = release.donors[self.group.rank] == self.group.rank
-        if own and self.progress.step < release.step:
-            assert isinstance(self._stepper, Stepper)
-            self._note(self._stepper.complete(self.progress.step))
-        handover = StateTransfer(self.group, sections, replica)
-        if not own:
-            self._committed = None  # until it has all of the other's state
-            self._recorder.take_up(self.progress, writes=False)
-        self.progress = handover.transfer(release, self.progress)
-        self._committed = self.progress.step
-        if not own:
+    def _transfer(
+        self, resume: ResumeMessage, replica: Replica, sections: Sections, *, keeps_state: bool
+    ) -> None:
+        """Bring this worker to the step from which all resume, with the state that members have."""
+        if keeps_state and self.progress.step < resume.step:
+            assert self._on_commit is not None, "a step was computed before the loop"
+            self._on_commit(self.stepper.complete(self.progress.step))
+        if not keeps_state:
+            self._has_state = False  # until it has all of the donor's
+            self.recorder.take_up(self.progress, writes=False)
+        StateTransfer(self.group, sections, replica).transfer(resume, self.progress)
+        self._has_state = True
+        if not keeps_state:
             self._restore_user_state()
-            if isinstance(self._stepper, Stepper):
-                self._stepper.restart()
 
-    def _restore_user_state(self) -> None:
-        assert self._attached is not None
-        if self.progress.user_state:  # not before training has begun
-            self._attached.user_state.restore(self.progress.user_state)
-
-    def _restore(self, release: ResumeMessage, replica: Replica) -> None:
-        """Load the newest checkpoint that all can verify, or begin anew."""
-        restored = self._recorder.restore(replica, self.group, release.restore)
-        self.progress = self.progress.replaced_by(restored)
+    def _restore(self, resume: ResumeMessage, replica: Replica, sections: Sections) -> None:
+        """Load the newest checkpoint that all members can verify, or start from the beginning."""
+        sections.intact.forget()
+        self.progress.replace(self.recorder.restore(replica, self.group, resume.restore))
         self._restore_user_state()
         agree(
             self.group,
@@ -367,43 +294,31 @@ class Member:
             replica.digest(),
             "different weights; the model's factory must draw from torch's seeded generator only",
         )
-        self._committed = self.progress.step
-        if isinstance(self._stepper, Stepper):
-            self._stepper.restart()
+        self._has_state = True
 
-    def _new_stepper(
-        self, replica: Replica, sections: Sections, comparison: ReplicaChecker
-    ) -> Stepper | DdpStepper:
+    def _restore_user_state(self) -> None:
         assert self._attached is not None
-        parts = (sections, comparison, self.context)
-        if isinstance(self._attached.callable, DdpModel):
-            return DdpStepper(replica, self._attached.callable, *parts)
-        return Stepper(replica, *parts)
+        if self.progress.user.captured:  # not before training has begun
+            self._attached.user_state.restore(self.progress.user.captured)
 
-    def _note(self, committed: Committed) -> None:
-        """Write down a committed step."""
-        assert self._attached is not None
-        assert self.order is not None
-        samples = self.order.batch_size_of(committed.step)
-        record = {
-            "step": committed.step + 1,
-            "epoch": self.order.epoch_of(committed.step),
-            "loss": lines.number(committed.loss),
-            "norm": lines.number(committed.norm),
-            "lr": float(self._attached.optimizer.param_groups[0]["lr"]),
-            "samples": samples,
-            "logged": {name: lines.number(value) for name, value in committed.logged.items()},
-            **({"skipped": True} if committed.skipped else {}),
-        }
-        self.progress.committed(
-            lines.number(committed.loss),
-            record,
-            save=RequestFlags.SAVE in committed.requests,
-            stop=RequestFlags.STOP in committed.requests,
+    def _parts(self, attached: AttachedModel, replica: Replica, sections: Sections) -> _Joined:
+        """Build what trains, once there is a state."""
+        replicas = ReplicaChecker(replica, self.group, self.progress.step)
+        stepper = attached.steppers.build(
+            StepContext(
+                replica=replica,
+                sections=sections,
+                replicas=replicas,
+                worker=self.context,
+            )
         )
-        self._state.call(self._after_commit, self.progress)
-        self.take_changes()
-        self._state.settle(self.progress)
-        self._committed = self.progress.step
-        self.context.status[Word.SAMPLES] += samples
-        self._recorder.step(record, self._times.since_last())
+        state = WorkerState(attached, self.group, self.progress, stepper.buffers, replicas)
+        trained = attached.trained
+        evaluator = Evaluator(
+            self.context,
+            sections.evaluation,
+            modules=(trained.model, *trained.kept.values()),
+            batch_size=self.job.batch,
+            device=self.device,
+        )
+        return _Joined(stepper=stepper, state=state, evaluator=evaluator)

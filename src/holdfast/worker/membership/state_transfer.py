@@ -46,12 +46,12 @@ class StateTransfer:
         # Else it is copied there, for as long as others need it.
         self._in_arena = replica.flat.device.type == "cpu"
 
-    def transfer(self, release: ResumeMessage, progress: Progress) -> Progress:
-        """Give this worker's state to those who need it, or get it; returns its progress then.
+    def transfer(self, release: ResumeMessage, progress: Progress) -> None:
+        """Give this worker's state to those who need it, or get it.
 
         Args:
             release: Says who gives to whom.
-            progress: What this worker knows; of no meaning if it is to be given a state.
+            progress: What this worker knows; replaced if it is given a state.
 
         Raises:
             Aborted: The generation is over.
@@ -64,20 +64,18 @@ class StateTransfer:
             self._write_header(progress)
             if any(giver == rank != taker for taker, giver in release.donors.items()):
                 self._stage()
-        position = progress.position if donor == rank else -1
+        position = progress.work_done if donor == rank else -1
         positions = group.barrier(WorkerTag.STAGED, release.step, position)
         furthest = group.members[positions.index(max(positions))]
         if donor != rank:
             self._take(donor, release.step)
-            found = Progress.from_donor(self._header_of(furthest)["progress"])
-            progress = progress.replaced_by(found)
+            progress.replace(Progress.from_donor(self._header_of(furthest)["progress"]))
         elif position < max(positions):
-            progress.follow(Progress.from_donor(self._header_of(furthest)["progress"]))
+            progress.catch_up(Progress.from_donor(self._header_of(furthest)["progress"]))
         group.barrier(WorkerTag.COPIED, release.step)
         if not self._in_arena:
             memory = self._staged(rank)
             give_back(memory.data_ptr(), memory.numel())
-        return progress
 
     def exchange(self, progress: Progress, *ranks: int) -> list[dict[str, Any]]:
         """Tell the others of this worker's progress; returns that of some `ranks`, as JSON values.
@@ -104,7 +102,7 @@ class StateTransfer:
             self._check_equal(rank, donor, step)
         else:
             self._replica.flat.copy_(self._staged(donor))
-        self._sections.intact_step[rank] = 0
+        self._sections.intact.begin_change(rank)
         self._replica.restored(frozenset(self._header_of(donor)["absent"]))
 
     def _check_replicas_of_lost(self, release: ResumeMessage) -> None:
@@ -113,13 +111,13 @@ class StateTransfer:
         Raises:
             ReplicaError: One of them differs.
         """
-        for rank in range(len(self._sections.intact_step)):
+        for rank in range(self._sections.world_size):
             if rank not in release.members and self._has_intact_replica(rank, release.step):
                 self._check_equal(rank, self._group.rank, release.step)
 
     def _has_intact_replica(self, rank: int, step: int) -> bool:
         """Whether a lost worker has left its replica after `step` steps, whole."""
-        return self._in_arena and int(self._sections.intact_step[rank]) == step + 1
+        return self._in_arena and self._sections.intact.is_intact(rank, step)
 
     def _check_equal(self, lost: int, rank: int, step: int) -> None:
         left, mine = self._staged(lost), self._staged(rank)
@@ -139,7 +137,7 @@ class StateTransfer:
         return self._sections.replica(rank, self._replica.flat.numel())
 
     def _write_header(self, progress: Progress) -> None:
-        letter = {"progress": progress.plain(), "absent": sorted(self._replica.uninitialized)}
+        letter = {"progress": progress.to_json(), "absent": sorted(self._replica.uninitialized)}
         text = json.dumps(letter).encode()
         room = self._sections.transfer_headers[self._group.rank]
         if _PREFIX + len(text) > len(room):

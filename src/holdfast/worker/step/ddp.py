@@ -12,7 +12,7 @@ begin anew from the newest checkpoint.
 from __future__ import annotations
 
 import math
-from contextlib import AbstractContextManager
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -21,24 +21,27 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from holdfast.arena.memory import Phase, Word, float_of, word_of
-from holdfast.arena.replica import Replica
 from holdfast.collectives.exact import TreeReducer
 from holdfast.collectives.slot import LOSS, WEIGHT
 from holdfast.core import tree
-from holdfast.data.dataset import Dataset, generator_for, seed_everything
-from holdfast.data.loading.loader import Loaded
-from holdfast.data.loading.order import SampleOrder
+from holdfast.core.plan import Plan, WorkItem
+from holdfast.data.dataset import seed_everything
 from holdfast.errors import JobError
 from holdfast.worker.barriers import WorkerTag
 from holdfast.worker.cascade import await_abort, is_connection_error
-from holdfast.worker.checks.replica_checker import ReplicaChecker
-from holdfast.worker.context import WorkerContext
 from holdfast.worker.rendezvous import meet
-from holdfast.worker.sections import Sections
+from holdfast.worker.shard import work_items_of
 from holdfast.worker.step.buffers import Buffers
-from holdfast.worker.step.committed import Committed, CommitVote, check_user_states, commit_step
+from holdfast.worker.step.commit import (
+    Committed,
+    CommitVote,
+    check_user_states,
+    commit_step,
+    is_finite,
+    not_finite,
+)
 from holdfast.worker.step.current_shard import check_logged_count, check_loss
-from holdfast.worker.step.finite import is_finite, not_finite
+from holdfast.worker.step.stepper import StepContext, Work
 
 
 class DdpModel(nn.Module):
@@ -63,36 +66,29 @@ class DdpModel(nn.Module):
 
 
 class DdpStepper:
-    """Computes steps on one worker; the workers' batches are its leaves.
+    """Computes steps on one worker, whose batch is one leaf; see `worker.step.stepper`.
 
     Args:
-        replica: What is trained.
         model: What user code calls.
-        sections: The shared memory; its slots hold no gradient.
-        comparison: Of the replica with those of others.
-        context: Of this worker.
+        context: Its slots hold no gradients.
 
     Raises:
         JobError: The port is taken.
     """
 
-    def __init__(
-        self,
-        replica: Replica,
-        model: DdpModel,
-        sections: Sections,
-        comparison: ReplicaChecker,
-        context: WorkerContext,
-    ) -> None:
-        group = context.group
-        self._replica, self._comparison, self._group = replica, comparison, group
-        self._status = context.status
-        self._clip_norm, self._non_finite = context.job.clip_norm, context.job.non_finite
+    def __init__(self, model: DdpModel, context: StepContext) -> None:
+        self._replica = replica = context.replica
+        self._comparison, worker = context.replicas, context.worker
+        self._job, self._group, self._status = worker.job, worker.group, worker.status
+        job, group, sections = self._job, self._group, context.sections
+        self._clip_norm, self._non_finite = job.clip_norm, job.non_finite
+        self.work_items: Sequence[WorkItem] = ()
+        self.needs_every_worker = True
         device = replica.flat.device
         own_gpus = device.type == "cuda" and torch.cuda.device_count() >= len(group.members)
         dist.init_process_group(
             "nccl" if own_gpus else "gloo",
-            store=meet(group, context.job.port),
+            store=meet(group, job.port),
             rank=group.rank,
             world_size=len(group.members),
         )
@@ -103,8 +99,8 @@ class DdpStepper:
                 broadcast_buffers=False,  # they are averaged at the end of the step
             )
         )
-        self._buffers = Buffers(replica, sections.slot_layout)
-        self._buffers.begin()
+        self.buffers = Buffers(replica, sections.slot_layout)
+        self.buffers.begin()
         self._reducer = TreeReducer(
             group,
             tables=sections.tables,
@@ -115,28 +111,42 @@ class DdpStepper:
             num_leaves=len(group.members),
         )
         self._slot, self._root = sections.slot(group.rank, 0), sections.root
+        self._intact = sections.intact
         self._weight: float | None = None
         self._done = False
         self._logged: dict[str, float] = {}
 
-    def begin_shard(self, leaf: int, seed: int, *, again: bool) -> None:
-        """Get ready for this worker's batch; random numbers start from `seed`."""
-        assert not again, "batches are not verified"
-        assert leaf == self._group.rank, "a worker's batch is its own leaf"
+    def assign(self, step: int, plan: Plan) -> None:  # noqa: ARG002  # the protocol's
+        """See `Stepper.assign`."""
+        self.work_items = work_items_of(plan, self._group.member_index, self._job)
+        assert [item.leaf for item in self.work_items] == [self._group.rank], "one batch a worker"
+
+    def resume(self, step: int) -> None:
+        """Nothing remains of a step: after a failure, all workers are started again."""
+
+    def restart(self) -> None:
+        """See `Stepper.restart`."""
+        self.buffers.begin()
+        self._replica.optimizer.zero_grad()
+        self._done = False
+
+    abandon = restart
+
+    def next_work(self) -> Work | None:
+        """See `Stepper.next_work`."""
+        return None if self._done else Work(self.work_items[0], is_check=False)
+
+    def begin_shard(self, work: Work, seed: int) -> None:  # noqa: ARG002  # there is one batch
+        """See `Stepper.begin_shard`."""
         self._slot.stats.zero_()
         self._weight, self._logged = None, {}
         seed_everything(seed)
 
     def backward(self, loss: torch.Tensor, weight: float) -> None:
-        """Compute this worker's gradient and average it with the others'.
-
-        Args:
-            loss: The mean over the batch, a scalar.
-            weight: What the batch counts for; see `Stepper.backward`.
+        """Compute this worker's gradient and average it with the others'; see `Stepper.backward`.
 
         Raises:
-            Aborted: Another worker was lost.
-            JobError: The loss is no scalar, or the weights do not add up to more than 0.
+            JobError: The weights do not add up to more than 0; else as there.
         """
         check_loss(loss)
         if self._weight is not None:
@@ -156,71 +166,49 @@ class DdpStepper:
                 await_abort(self._group)
             raise
 
-    def has(self, leaf: int) -> bool:
-        """Whether this worker has computed its batch of the step in hand."""
-        assert leaf == self._group.rank, "a worker's batch is its own leaf"
-        return self._done
-
-    def commit_buffers(self) -> None:
-        """As `Stepper.commit_buffers`."""
-        self._buffers.commit()
-
-    def committed_buffers(self) -> AbstractContextManager[None]:
-        """As `Stepper.committed_buffers`."""
-        return self._buffers.committed()
-
-    def release_buffers(self) -> None:
-        """As `Stepper.release_buffers`."""
-        self._buffers.release()
-
     def log(self, values: dict[str, float]) -> None:
-        """Add values to what the batch logs.
-
-        Raises:
-            JobError: There are more than fit.
-        """
+        """See `Stepper.log`."""
         self._logged |= values
         check_logged_count(self._logged)
 
     def end_shard(self) -> None:
-        """Write down what the batch says.
-
-        Raises:
-            JobError: `backward` was not called for it.
-        """
+        """Complete the batch; see `Stepper.end_shard`."""
         if self._weight is None:
             raise JobError(
                 "with sync=ddp, every worker must call session.backward for every batch: "
                 "give a batch that is to be skipped the weight 0"
             )
         self._done = True
-        changed = self._buffers.write_to(self._slot, self._weight)
+        changed = self.buffers.write_to(self._slot, self._weight)
         self._slot.used.copy_(torch.tensor(changed, dtype=torch.uint8))
         self._slot.write_logged(self._logged, self._weight)
 
-    def abandon(self) -> None:
-        """As `Stepper.abandon`."""
-        self._buffers.begin()
-        self._replica.optimizer.zero_grad()
+    def skip_shard(self, work: Work) -> None:
+        """Never called, as every worker computes something in every step."""
+        raise AssertionError(f"work item {work.item} has no samples")
 
-    def commit(self, step: int, brought: CommitVote) -> Committed:
-        """Check, clip, update and commit; as `Stepper.commit`."""
+    def commit(self, step: int, vote: CommitVote) -> Committed:
+        """See `Stepper.commit`."""
+        rank = self._group.rank
         self._status.enter(Phase.REDUCE)
         table = [tree.ABSENT] * tree.num_nodes(len(self._group.members))
-        table[tree.leaf(self._group.rank, len(self._group.members))] = 0
-        reduced = self._reducer.reduce(table, step, brought.value, brought.replica)
+        table[tree.leaf(rank, len(self._group.members))] = 0
+        reduced = self._reducer.reduce(table, step, vote.value, vote.replica)
         check_user_states(self._group, reduced)
         self._comparison.check(step, reduced.digests)
         norm = self._checked_norm(step)
         self._status.enter(Phase.UPDATE)
+        self._intact.begin_change(rank)
         if is_finite(norm):
             self._replica.step_optimizer()
             self._replica.capture_optimizer()
-            self._buffers.take(self._root, reduced.used.tolist(), reduced.kept)
-        self._buffers.begin()
-        self._replica.optimizer.zero_grad()
-        self._done = False
+            self.buffers.take(self._root, reduced.used.tolist(), reduced.kept)
+        self.restart()
         return commit_step(self._status, step, reduced, norm)
+
+    def complete(self, step: int) -> Committed:
+        """Never called: after a failure, all workers are started again."""
+        raise AssertionError(f"step {step + 1} cannot be completed with sync=ddp")
 
     def _checked_norm(self, step: int) -> float:
         gradients = {
@@ -238,11 +226,3 @@ class DdpStepper:
                 self._replica.parameters.values(), self._clip_norm, length
             )
         return float(length)
-
-
-def borrowed(samples: Dataset, order: SampleOrder, step: int) -> Loaded:
-    """What a worker without samples computes, because all must take part: samples of others, which
-    count nothing. Two, because batch normalisation can make nothing of one.
-    """
-    indices = order.indices(step, range(order.num_shards))[:2]
-    return Loaded(samples.batch(indices, generator_for("borrowed", step)), 0)

@@ -24,7 +24,7 @@ from holdfast.core.digests import wrong_ranks
 from holdfast.errors import HardwareError
 from holdfast.worker.barriers import WorkerTag
 from holdfast.worker.checks.eviction import evict
-from holdfast.worker.step.finite import is_finite, not_finite
+from holdfast.worker.step.commit import is_finite, not_finite
 from holdfast.worker.step.partials import PartialSums
 
 _OTHER_BITS: Final = -1

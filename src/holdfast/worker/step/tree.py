@@ -1,70 +1,63 @@
-"""One step: shard gradients in, committed weights out.
+"""A step whose gradient is summed along a fixed tree over shards: the exact one.
 
-    for each shard owed:   begin_shard ─▶ (user: forward, loss) ─▶ backward ─▶ end_shard
-    then once:             commit: reduce ─▶ check ─▶ clip ─▶ optimizer ─▶ buffers ─▶ commit
+    for each shard:   begin_shard ─▶ (user: forward, loss) ─▶ backward ─▶ end_shard
+    then once:        commit: reduce ─▶ check ─▶ clip ─▶ optimizer ─▶ buffers ─▶ commit
 
 Each shard starts from the same weights and the same buffers, with random numbers of its own. The
 loss is multiplied by the shard's weight, so autograd gives weight x gradient. That is written to
 the shard's slot in the arena, and never copied again. Siblings in the tree are added as soon as
-both are there. What the reduction leaves in the root slot is what the optimizer reads.
+both are there. The reduction leaves its result in the root slot, from where the optimizer reads it.
 """
 
 from __future__ import annotations
 
 import functools
-from contextlib import AbstractContextManager
+from collections.abc import Sequence
 
 import torch
 
 from holdfast.arena.memory import Phase, Word
-from holdfast.arena.replica import Replica
 from holdfast.arena.tensors import copy_past_cache
 from holdfast.collectives.exact import Reduced, ReduceTag, TreeReducer
 from holdfast.collectives.slot import LOSS, WEIGHT
 from holdfast.core import tree
-from holdfast.core.plan import Plan
+from holdfast.core.plan import Plan, WorkItem
 from holdfast.data.dataset import seed_everything
 from holdfast.errors import JobError
 from holdfast.worker.barriers import WorkerTag
-from holdfast.worker.checks.replica_checker import ReplicaChecker
 from holdfast.worker.checks.shard_verifier import ShardVerifier, digest_of
-from holdfast.worker.context import WorkerContext
-from holdfast.worker.sections import Sections
+from holdfast.worker.shard import work_items_of
 from holdfast.worker.step.buffers import Buffers
-from holdfast.worker.step.committed import Committed, CommitVote, check_user_states, commit_step
+from holdfast.worker.step.commit import (
+    Committed,
+    CommitVote,
+    check_user_states,
+    commit_step,
+    is_finite,
+    not_finite,
+)
 from holdfast.worker.step.current_shard import CurrentShard, check_logged_count, check_loss
-from holdfast.worker.step.finite import is_finite, not_finite
 from holdfast.worker.step.partials import PartialSums
 from holdfast.worker.step.recheck import Recheck
+from holdfast.worker.step.stepper import StepContext, Work
 
 
-class Stepper:
-    """Computes steps on one worker.
+class TreeStepper:
+    """Computes steps on one worker; see `worker.step.stepper` for what its methods do."""
 
-    Args:
-        replica: What is trained.
-        sections: The shared memory.
-        comparison: Of the replica with those of others.
-        context: Of this worker.
-    """
-
-    def __init__(
-        self,
-        replica: Replica,
-        sections: Sections,
-        comparison: ReplicaChecker,
-        context: WorkerContext,
-    ) -> None:
-        group = context.group
-        self._replica, self._sections, self._group = replica, sections, group
-        self._failpoints = context.failpoints
-        self._comparison = comparison
-        self._status = context.status
-        self._clip_norm, self._non_finite = context.job.clip_norm, context.job.non_finite
+    def __init__(self, context: StepContext) -> None:
+        self._replica, self._sections = context.replica, context.sections
+        self._comparison, worker = context.replicas, context.worker
+        self._job, self._group = worker.job, worker.group
+        self._status, self._failpoints = worker.status, worker.failpoints
+        job, group, sections, replica = self._job, self._group, self._sections, self._replica
+        self._clip_norm, self._non_finite = job.clip_norm, job.non_finite
         layout = sections.slot_layout
+        self.work_items: Sequence[WorkItem] = ()
+        self.needs_every_worker = False
         self._names = layout.parameter_names
         self._parameters = [replica.parameters[name] for name in self._names]
-        self._buffers = Buffers(replica, layout)
+        self.buffers = Buffers(replica, layout)
         self._root_gradients = sections.root.gradients
         self._optimizer_reads_only = True  # until it is seen to write to the gradients
         self._reducer = TreeReducer(
@@ -76,107 +69,79 @@ class Stepper:
             layout=layout,
             num_leaves=sections.num_leaves,
         )
-        self._verifier = ShardVerifier(group, sections.verification, context.job.verify.recompute)
+        self._verifier = ShardVerifier(group, sections.verification, job.verify.recompute)
         self._shard: CurrentShard | None = None
         self._recheck: Recheck | None = None
-        self._members, self._one_unit, self._lone = group.members, False, False
+        self._members, self._lone = group.members, False
         self._theirs: list[list[int]] = []
         self.restart()
 
     def restart(self) -> None:
-        """Begin the step anew, from the replica as it is."""
+        """See `Stepper.restart`."""
         if self._shard is not None:
             self._shard.discarded = True
         self._reducer.end_lending()
         self._begin_step()
 
-    def commit_buffers(self) -> None:
-        """Make what user code has left in the model's buffers between two steps part of the state.
-
-        Raises:
-            JobError: A buffer is new, is gone, or has another shape than at the start.
-        """
-        self._buffers.commit()
-
-    def committed_buffers(self) -> AbstractContextManager[None]:
-        """Have the model compute with the buffers of the newest commit meanwhile."""
-        return self._buffers.committed()
-
-    def release_buffers(self) -> None:
-        """Leave the model's buffers alone from now on."""
-        self._buffers.release()
-
-    def assign_shards(self, step: int, plan: Plan, *, one_unit: bool, keep: bool) -> None:
-        """Agree with the members that there are now on what is left of the step in hand.
-
-        Args:
-            step: Which.
-            plan: Who of them computes which shards.
-            one_unit: Whether this worker computes one unit a step.
-            keep: Whether its partial sums are of use to these members too.
-
-        Raises:
-            Aborted: The generation is over.
-        """
-        self._one_unit, self._recheck = one_unit, None
+    def assign(self, step: int, plan: Plan) -> None:
+        """See `Stepper.assign`."""
+        self.work_items = work_items_of(plan, self._group.member_index, self._job)
         self._verifier.begin(step, plan)
+
+    def resume(self, step: int) -> None:
+        """See `Stepper.resume`. Partial sums of leaves that moved to another member stay usable."""
+        self._recheck = None
         if self._members != self._group.members:
             self._members = self._group.members
             self._reducer.write_lent(self._sums.slots(0))
             self._reducer.assign_blocks()
-            if not (keep and self._sums.has_room):
+            if self._job.merges_shards or not self._sums.has_room:
                 self.restart()
-        self._lone = one_unit and self._shard is None and self._sums.is_empty
+        one_item = len(self.work_items) == 1
+        self._lone = one_item and self._shard is None and self._sums.is_empty
         self._reducer.publish(self._sums.table)
         self._group.barrier(ReduceTag.TABLES, step)
         self._theirs = list(self._reducer.published().values())
 
-    def has(self, leaf: int) -> bool:
-        """Whether some member has computed `leaf` in this step already, or this one again."""
-        sums, node = self._sums_in_hand, tree.leaf(leaf, self._sections.num_leaves)
+    def next_work(self) -> Work | None:
+        """See `Stepper.next_work`."""
+        items = self.work_items
+        if self._recheck is not None:
+            items = [WorkItem.of_shard(shard) for shard in self._recheck.shards]
+        for item in items:
+            if not self._has(item.leaf):
+                return Work(item, is_check=self._recheck is not None)
+        return next(
+            (Work(WorkItem.of_shard(shard), is_check=True) for shard in self._verifier.pending),
+            None,
+        )
+
+    def _has(self, leaf: int) -> bool:
+        """Whether some member has computed `leaf` in this step, or this one in its recheck."""
+        sums, node = self._current_sums, tree.leaf(leaf, self._sections.num_leaves)
         theirs = self._theirs if self._recheck is None else []
         return any(tree.covers(table, node) for table in (sums.table, *theirs))
 
-    @property
-    def to_verify(self) -> list[int]:
-        """The shards that this worker computes for no other purpose than to verify them."""
-        return self._verifier.pending
-
-    @property
-    def verifies(self) -> bool:
-        """Whether the current shard is one of these."""
-        return self._shard is not None and self._shard.verify_only
-
-    def begin_shard(self, leaf: int, seed: int, *, again: bool = False) -> None:
-        """Get ready for a shard.
-
-        Args:
-            leaf: Which leaf it fills.
-            seed: From where its random numbers start.
-            again: Whether it is only verified.
-        """
-        number = self._sums_in_hand.take_slot()
-        slot = self._sums_in_hand.slots(number)
+    def begin_shard(self, work: Work, seed: int) -> None:
+        """See `Stepper.begin_shard`."""
+        number = self._current_sums.take_slot()
+        slot = self._current_sums.slots(number)
         slot.stats.zero_()
-        self._buffers.begin()
-        fired = [False] * len(self._parameters)
+        self.buffers.begin()
         self._shard = CurrentShard(
-            leaf=leaf, number=number, slot=slot, fired=fired, verify_only=again
+            leaf=work.item.leaf,
+            number=number,
+            slot=slot,
+            fired=[False] * len(self._parameters),
+            verify_only=self._is_verified_only(work),
         )
         seed_everything(seed)
 
+    def _is_verified_only(self, work: Work) -> bool:
+        return work.is_check and self._recheck is None
+
     def backward(self, loss: torch.Tensor, weight: float) -> None:
-        """Record the gradient of one shard.
-
-        Args:
-            loss: The mean over the shard, a scalar.
-            weight: What the shard counts for; usually its part of the step's samples, so that all
-                weights add up to one. It is rounded to the loss's dtype.
-
-        Raises:
-            JobError: The loss is not a scalar that depends on the model, or this is the second
-                call for the shard.
-        """
+        """See `Stepper.backward`."""
         shard = self._shard
         assert shard is not None, "backward without a shard"
         if shard.weight is not None:
@@ -196,75 +161,49 @@ class Stepper:
             self._collect(shard)
 
     def log(self, values: dict[str, float]) -> None:
-        """Add values to what the current shard logs.
-
-        Raises:
-            JobError: There are more than fit.
-        """
+        """See `Stepper.log`."""
         assert self._shard is not None, "log without a shard"
         self._shard.logged |= values
         check_logged_count(self._shard.logged)
 
     def end_shard(self) -> None:
-        """Complete the shard's partial sum and add it to its sibling's, where that is here."""
+        """Complete the shard's partial sum and add it to its sibling's, if that is here."""
         shard, self._shard = self._shard, None
         assert shard is not None, "no shard was begun"
         if shard.discarded:
             self._forget_gradients()
         elif shard.verify_only:
-            self._sums_in_hand.give_back(shard.number)
+            self._current_sums.give_back(shard.number)
             self._verifier.note(shard.leaf, self._digest(shard))
         elif shard.weight is None:
             self._check_no_gradients()
-            self._sums_in_hand.give_back(shard.number)
-            self.skip_shard(shard.leaf)
+            self._current_sums.give_back(shard.number)
+            self._current_sums.enter(shard.leaf, tree.EMPTY)
         else:
             self._complete(shard, shard.weight)
-            self._sums_in_hand.enter(shard.leaf, shard.number)
+            self._current_sums.enter(shard.leaf, shard.number)
 
-    def skip_shard(self, leaf: int, *, again: bool = False) -> None:
-        """Account for a shard that has no samples, or taught nothing: it weighs nothing."""
-        if again:
-            self._verifier.note(leaf, None)
-            return
-        self._sums_in_hand.enter(leaf, tree.EMPTY)
+    def skip_shard(self, work: Work) -> None:
+        """See `Stepper.skip_shard`."""
+        if self._is_verified_only(work):
+            self._verifier.note(work.item.leaf, None)
+        else:
+            self._current_sums.enter(work.item.leaf, tree.EMPTY)
 
     def abandon(self) -> None:
-        """Forget what was computed of a step that will not be committed."""
+        """See `Stepper.abandon`."""
         self._shard = None
         self._forget_gradients()
         self.restart()
 
-    @property
-    def rechecked(self) -> list[int]:
-        """The shards that this worker computes again in a recheck."""
-        return [] if self._recheck is None else self._recheck.shards
-
-    def commit(self, step: int, brought: CommitVote) -> Committed | None:
-        """Reduce, check, clip, update and commit.
-
-        Args:
-            step: The step that the shards belong to.
-            brought: What this worker tells the others.
-
-        Returns:
-            The step; None if its gradient is in doubt: once what is `rechecked`, or is `to_verify`,
-            has been computed, the next call tells what is to blame.
-
-        Raises:
-            Aborted: The generation is over, and the step not committed by this worker.
-            NonFiniteError: The gradient is not finite; nothing was changed.
-            HardwareError: It is not finite, or wrong, because of this worker.
-            ReplicaError: Replicas differ, and this worker is to leave.
-            UserStatesDiffer: What user code keeps is not the same on all workers.
-            JobError: The shards contradict each other.
-        """
+    def commit(self, step: int, vote: CommitVote) -> Committed | None:
+        """See `Stepper.commit`."""
         self._status.enter(Phase.REDUCE)
         if self._recheck is not None:
             self._recheck.settle(step, self._mean_gradients())
         if self._verifier.is_disputed:
             self._verifier.settle()
-        reduced = self._reduce(step, brought)
+        reduced = self._reduce(step, vote)
         check_user_states(self._group, reduced)
         self._comparison.check(step, reduced.digests)
         if self._verifier.find_dispute():
@@ -273,7 +212,7 @@ class Stepper:
         if not is_finite(reduced.norm):
             self._comparison.check_all(step)  # a wrong weight is a cause of that, too
             if self._non_finite == "recompute":
-                reduced = self._reduce(step, brought)  # maybe it was the sum
+                reduced = self._reduce(step, vote)  # maybe it was the sum
         if is_finite(reduced.norm):
             if self._clip_norm is not None and reduced.norm > self._clip_norm:
                 self._reducer.scale_gradient(self._clip_norm / (reduced.norm + 1e-6), step)
@@ -285,16 +224,16 @@ class Stepper:
         self._status[Word.REDUCED_STEP] = step + 1
         return self._apply(step, reduced)
 
-    def _reduce(self, step: int, brought: CommitVote) -> Reduced:
-        return self._reducer.reduce(self._sums.table, step, brought.value, brought.replica)
+    def _reduce(self, step: int, vote: CommitVote) -> Reduced:
+        return self._reducer.reduce(self._sums.table, step, vote.value, vote.replica)
 
     def complete(self, step: int) -> Committed:
-        """Commit a step that others may have committed, when this worker had been called away."""
+        """See `Stepper.complete`."""
         return self._apply(step, self._reducer.reduced())
 
     def _apply(self, step: int, reduced: Reduced) -> Committed:
         self._status.enter(Phase.UPDATE)
-        self._sections.intact_step[self._group.rank] = 0
+        self._sections.intact.begin_change(self._group.rank)
         if is_finite(reduced.norm):
             self._update(reduced)
         self._reducer.end_lending()
@@ -336,24 +275,24 @@ class Stepper:
         self._forget_gradients()
         self._replica.capture_optimizer()  # which may keep a gradient that it has written to
         self._sections.drop_private_writes()  # also those that autograd does not count
-        self._buffers.take(self._sections.root, used[len(self._parameters) :], reduced.kept)
+        self.buffers.take(self._sections.root, used[len(self._parameters) :], reduced.kept)
 
     @property
-    def _sums_in_hand(self) -> PartialSums:
+    def _current_sums(self) -> PartialSums:
         """Where shards go that are computed now."""
         return self._sums if self._recheck is None else self._recheck.sums
 
     def _begin_step(self) -> None:
-        self._lone, self._recheck = self._one_unit, None
+        self._lone, self._recheck = len(self.work_items) == 1, None
         self._theirs = []
         own_slots = functools.partial(self._sections.slot, self._group.rank)
         self._sums = PartialSums(own_slots, self._sections.num_slots, self._sections.num_leaves)
-        self._buffers.begin()
+        self.buffers.begin()
 
     def _complete(self, shard: CurrentShard, weight: float) -> None:
         """Write down what the shard says beside the gradients that are in its slot already."""
         slot = shard.slot
-        changed = self._buffers.write_to(slot, weight)
+        changed = self.buffers.write_to(slot, weight)
         slot.used.copy_(torch.tensor([*shard.fired, *changed], dtype=torch.uint8))
         slot.write_logged(shard.logged, weight)
         if self._recheck is not None:
@@ -363,7 +302,7 @@ class Stepper:
 
     def _digest(self, shard: CurrentShard) -> int:
         return digest_of(
-            float(shard.slot.stats[LOSS]), [*shard.raw_gradients, *self._buffers.left()]
+            float(shard.slot.stats[LOSS]), [*shard.raw_gradients, *self.buffers.left()]
         )
 
     def _collect(self, shard: CurrentShard) -> None:

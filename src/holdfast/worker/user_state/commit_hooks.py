@@ -42,6 +42,12 @@ class CommitHooks:
         self.set_rates(step)
 
     @property
+    def learning_rate(self) -> float:
+        """The learning rate of the optimizer's first parameter group."""
+        assert self._optimizer is not None
+        return float(self._optimizer.param_groups[0]["lr"])
+
+    @property
     def has_callbacks(self) -> bool:
         """Whether there is anything to call."""
         return bool(self._callbacks)

@@ -5,7 +5,7 @@ import math
 import pytest
 
 from holdfast.errors import JobError
-from holdfast.worker.progress import check_plain
+from holdfast.worker.user_state.user_values import check_plain
 
 
 def nested(depth):

@@ -1,0 +1,82 @@
+"""How a model computes on a worker: its device, its precision, and whether it is compiled.
+
+Nothing here is called before a worker is forked, because nothing with CUDA may be.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import torch
+from torch import nn
+
+from holdfast.errors import JobError
+
+MAX_SHAPES: Final = 512
+"""For how many shapes of a batch a model is compiled. PyTorch's own limit is 8, after which shapes
+run uncompiled."""
+_LIMIT_HIT: Final = "FailOnRecompileLimitHit"
+
+
+def choose_device(wanted: str, rank: int) -> torch.device:
+    """The device of `rank`: GPUs are dealt out in turn, and shared where they are fewer.
+
+    Args:
+        wanted: `auto`, `cpu` or `cuda`.
+        rank: The worker.
+
+    Raises:
+        JobError: `cuda` is wanted and there is none.
+    """
+    if wanted == "cpu" or (wanted == "auto" and not torch.cuda.is_available()):
+        return torch.device("cpu")
+    if not torch.cuda.is_available():
+        raise JobError(
+            f"device=cuda, but torch {torch.__version__} finds no GPU on this host; "
+            "set device=cpu, or install the driver and a build of torch for it"
+        )
+    device = torch.device("cuda", rank % torch.cuda.device_count())
+    torch.cuda.set_device(device)
+    torch.backends.cudnn.benchmark = False  # it would choose kernels by how fast they just were
+    torch.backends.cudnn.deterministic = True
+    return device
+
+
+def moved(batch: Any, device: torch.device) -> Any:
+    """`batch` with every tensor in it, in tuples, lists and dictionaries too, on `device`."""
+    match batch:
+        case torch.Tensor():
+            return batch.to(device, non_blocking=True)
+        case tuple() | list():
+            parts = [moved(part, device) for part in batch]
+            return type(batch)(*parts) if hasattr(batch, "_fields") else type(batch)(parts)
+        case dict():
+            return {key: moved(part, device) for key, part in batch.items()}
+    return batch
+
+
+def autocast(device: torch.device, precision: str, *, enabled: bool = True) -> torch.autocast:
+    """Has operations choose their precision, if the job's is `bf16`."""
+    mixed = enabled and precision == "bf16"
+    return torch.autocast(device.type, dtype=torch.bfloat16, enabled=mixed)
+
+
+def compile_every_shape(module: nn.Module) -> None:
+    """Compile `module` so that neither a shape's code nor whether it has any depends on the shapes
+    before it: which a worker sees first depends on the number of workers.
+    """
+    from torch._dynamo import config  # takes a second to import
+
+    config.recompile_limit = config.accumulated_recompile_limit = MAX_SHAPES
+    config.fail_on_recompile_limit_hit = True
+    module.compile(dynamic=False)
+
+
+def explained(error: BaseException) -> BaseException:
+    """`error`, or what to say of it if it means that there were too many shapes."""
+    if type(error).__name__ != _LIMIT_HIT:
+        return error
+    return JobError(
+        f"the model was compiled for more than {MAX_SHAPES} shapes or kinds of input; pad batches "
+        "to fewer shapes, or set compile=false"
+    )

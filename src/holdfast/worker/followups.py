@@ -1,0 +1,128 @@
+"""Follow-ups: what all workers do together after a commit: evaluate, and save a checkpoint.
+
+All of it may happen twice on one worker, which takes over from one that was lost in between.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+
+from holdfast.checkpoint.manifest import Best
+from holdfast.data.dataset import as_dataset
+from holdfast.data.loading.order import SampleOrder
+from holdfast.errors import JobError
+from holdfast.job.settings import Evaluation
+from holdfast.worker import compute
+from holdfast.worker.evaluation import Measure
+from holdfast.worker.membership.member import Member
+
+
+class Followups:
+    """The follow-ups of one worker.
+
+    Args:
+        member: The worker.
+
+    Attributes:
+        in_loop: Whether the loop over shards has begun. Before it, a worker that was replaced
+            evaluates again from the first call.
+    """
+
+    def __init__(self, member: Member) -> None:
+        self._member, self._progress = member, member.progress
+        self._settings = member.job.evaluation
+        self._evaluation: Callable[[], dict[str, float]] | None = None
+        self._calls_before_loop = 0
+        self.in_loop = False
+
+    def evaluate_each_epoch(self, dataset: object, measure: Measure) -> None:
+        """Evaluate after epochs, as often as the job says."""
+        self._evaluation = lambda: self.evaluate(dataset, measure)
+
+    def run(self, order: SampleOrder) -> None:
+        """Do all that is due after the newest step.
+
+        Raises:
+            Aborted: The generation is over.
+        """
+        progress, every_steps = self._progress, self._member.job.checkpoint.every_steps
+        followup = progress.followup
+        progress.evaluations.calls = 0
+        improved = self._evaluate_after(progress.step - 1, order)
+        followup.calls = progress.evaluations.calls
+        due = every_steps and progress.step % every_steps == 0
+        if followup.stops or followup.saves or improved or due:
+            self._member.save(final=followup.stops)
+        followup.pending = False
+
+    def evaluate(self, dataset: object, measure: Measure) -> dict[str, float]:
+        """Evaluate, or return what the other workers have found at the same call.
+
+        Raises:
+            Aborted: The generation is over.
+            JobError: The model is not attached, or `measure` gave different names.
+        """
+        member, found = self._member, self._progress.evaluations
+        buffers = member.stepper.buffers
+        results, call = found.before_loop, self._calls_before_loop
+        if self.in_loop:
+            results, call = found.results, found.calls
+        if call == len(results):
+            autocast = compute.autocast(member.device, member.job.precision)
+            with autocast, buffers.committed():
+                results.append(
+                    member.evaluator.evaluate(
+                        member.shards, as_dataset(dataset), measure, self._progress.step
+                    )
+                )
+        if self.in_loop:
+            found.calls += 1
+        else:
+            self._calls_before_loop += 1
+        found.metrics = found.metrics | results[call]
+        return results[call]
+
+    @property
+    def newest(self) -> dict[str, float]:
+        """The results of the newest evaluation."""
+        found = self._progress.evaluations
+        return found.results[-1] if found.results else found.metrics
+
+    @property
+    def stops_early(self) -> bool:
+        """Whether the watched metric has not improved for as many evaluations as the job allows."""
+        patience = self._settings.patience
+        return patience is not None and self._progress.evaluations.best.since >= patience
+
+    def _evaluate_after(self, step: int, order: SampleOrder) -> bool:
+        """Evaluate if it is due; returns whether the result is the best so far."""
+        epoch = order.epoch_of(step) + 1
+        due = epoch % self._settings.every_epochs == 0 or epoch == order.epochs
+        if self._evaluation is None or not (due and order.ends_epoch(step)):
+            return False
+        progress, results = self._progress, self._evaluation()
+        self._member.recorder.evaluation(progress.step, results)
+        found = progress.evaluations
+        found.best = best_after(found.previous_best, self._settings, progress.step, results)
+        return found.best.step == progress.step
+
+
+def best_after(best: Best, settings: Evaluation, step: int, results: Mapping[str, float]) -> Best:
+    """The best evaluation once `results`, measured after `step` steps, are known.
+
+    Raises:
+        JobError: The metric that the job watches is not among them.
+    """
+    if settings.best is None:
+        return best
+    if settings.best not in results:
+        raise JobError(
+            f"evaluation.best={settings.best} is not measured; the evaluation gives "
+            f"{', '.join(sorted(results))}"
+        )
+    value = results[settings.best]
+    sign = 1 if settings.goal == "max" else -1
+    if sign * value > (-math.inf if best.value is None else sign * best.value):  # NaN never is
+        return Best(value=value, step=step)
+    return best.model_copy(update={"since": best.since + 1})

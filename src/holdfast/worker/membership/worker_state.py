@@ -1,0 +1,186 @@
+"""Worker state: what all members must have alike between two steps, and how that is ensured.
+
+    replica        tensors: parameters, buffers, optimizer state
+    user values    what user code keeps apart from tensors: session.state, options of groups, …
+
+User code changes either between two steps only, in `session.on_commit`; `commit` makes that part of
+the state. A change within the loop over shards is refused on every worker, even if it happens to be
+the same on all. Replicas are compared by `worker.checks.replica_checker`, user values by digest.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import NoReturn
+
+from holdfast.collectives.group import Group
+from holdfast.errors import JobError
+from holdfast.worker.barriers import WorkerTag
+from holdfast.worker.checks.replica_checker import ReplicaChecker
+from holdfast.worker.membership.attach import AttachedModel
+from holdfast.worker.membership.state_transfer import StateTransfer
+from holdfast.worker.progress import Progress
+from holdfast.worker.step.buffers import Buffers
+from holdfast.worker.user_state.user_state import difference, digest
+from holdfast.worker.user_state.user_values import UserValues
+
+
+class WorkerState:
+    """The state of one worker.
+
+    Args:
+        attached: What it trains; the members have met.
+        group: The members.
+        progress: How far the run has come.
+        buffers: The model's buffers.
+        replicas: Compares the replica with those of the other members.
+
+    Attributes:
+        replicas: As above.
+    """
+
+    def __init__(
+        self,
+        attached: AttachedModel,
+        group: Group,
+        progress: Progress,
+        buffers: Buffers,
+        replicas: ReplicaChecker,
+    ) -> None:
+        assert attached.replica is not None
+        assert attached.sections is not None
+        self._replica, self._sections = attached.replica, attached.sections
+        self._user_state, self._group = attached.user_state, group
+        self._progress, self._buffers = progress, buffers
+        self.replicas = replicas
+        self._is_released = False
+
+    def arrived(self) -> None:
+        """Note that the state comes from another worker, a checkpoint, or the model's factory."""
+        self.replicas.begin(self._progress.step)
+        self.replicas.compare_always(self._progress.user.overwritten)
+        self._writes = self._replica.writes()
+        self._buffers_digest = self._replica.digest(self._replica.buffer_range)
+
+    def begin_loop(self) -> None:
+        """Commit what user code has set before its loop over shards.
+
+        Raises:
+            JobError: User code has changed the model of a run that is to continue, or uses a
+                scheduler that is not registered.
+        """
+        self._buffers.commit()
+        self._user_state.check_schedulers()
+        progress = self._progress
+        buffers = self._replica.digest(self._replica.buffer_range)
+        changed = (self._replica.writes(), buffers) != (self._writes, self._buffers_digest)
+        if progress.step and changed:
+            raise JobError(
+                f"the model was changed after the state of step {progress.step} had arrived, so it "
+                "would depend on when a worker was started; change it before the session is first "
+                "asked for something, or in session.on_commit"
+            )
+        if progress.user.captured:  # of a run that continues, before what code sets at its start
+            progress.user.roll_back()
+            self._user_state.restore(progress.user.captured)
+        self.commit()
+
+    def commit(self) -> None:
+        """Make what user code has changed since the newest step part of the state.
+
+        Raises:
+            JobError: Some of it cannot be saved.
+        """
+        if self._is_released:
+            return
+        user = self._progress.user
+        self._buffers.commit()
+        self._replica.capture_modules()
+        user.commit(self._user_state.capture())
+        self._writes = self._replica.writes()
+        size = len(json.dumps(user.committed))
+        most = self._sections.transfer_headers.shape[1] // 2
+        if size > most:
+            largest = max(user.committed.items(), key=lambda item: len(json.dumps(item)))[0]
+            raise JobError(
+                f"the user state takes {size:,} bytes, most of it in {largest}, and {most:,} can "
+                "be given to another worker; keep large tensors in a module given to session.keep"
+            )
+        self._sections.intact.end_change(self._group.rank, self._progress.step)
+
+    def release(self) -> None:
+        """Let user code have the model to itself: nothing that it changes is state from now on."""
+        self._buffers.release()
+        self._replica.release()
+        self._is_released = True
+
+    def call(self, callback: Callable[[], None]) -> None:
+        """Call user code between two steps, and note which tensors it overwrites: one could be
+        wrong, and equal again before its slice is compared.
+
+        Raises:
+            JobError: It changes a module in a way that cannot be given to another worker.
+        """
+        user, before = self._progress.user, self._replica.writes()
+        with self._user_state.module_changes.noted():
+            callback()
+        now = self._replica.writes()
+        found = {name for name in now if now[name] != before.get(name)}
+        if not found <= set(user.overwritten):
+            user.overwritten = sorted(found.union(user.overwritten))
+            self.replicas.compare_always(user.overwritten)
+
+    def user_digest(self) -> int:
+        """A digest of what user code keeps, for a commit; 56 bits.
+
+        Raises:
+            JobError: It has changed since the newest commit.
+        """
+        user = self._progress.user
+        before = user.committed
+        now = {"session.state": user.state, **self._user_state.capture()}
+        writes = self._replica.writes()
+        if now != before or writes != self._writes:
+            odd = (name for name in writes if writes[name] != self._writes.get(name))
+            what = difference(before, now) or next(odd, "the optimizer's state")
+            raise JobError(
+                f"{what} changed in the loop over shards in step "
+                f"{self._progress.step + 1}: a worker that owes no shard of a step does not run "
+                "the loop, so the weights would depend on the workers. Change it in a function "
+                "that is given to session.on_commit"
+            )
+        return user.digest
+
+    def refuse(self, first: int, other: int) -> NoReturn:
+        """Fail with all members, because what user code keeps differs between two ranks.
+
+        Raises:
+            Aborted: The generation is over.
+            JobError: Always.
+        """
+        transfer = StateTransfer(self._group, self._sections, self._replica)
+        left, right = (
+            UserValues.from_json(header["user"]).committed
+            for header in transfer.exchange(self._progress, first, other)
+        )
+        raise JobError(
+            f"rank {first} and rank {other} differ in {difference(left, right)}: it must be the "
+            "same on every worker, and change in session.on_commit alone"
+        )
+
+    def compare_all(self) -> None:
+        """Compare all of the state with the other members'.
+
+        Raises:
+            Aborted: The generation is over.
+            ReplicaError: The replicas differ, and this worker leaves.
+            JobError: What user code keeps differs.
+        """
+        group = self._group
+        own = digest(self._progress.user.committed)
+        found = group.barrier(WorkerTag.COMPARE, self._progress.step, own)
+        for rank, each in zip(group.members, found, strict=True):
+            if each != found[0]:
+                self.refuse(group.members[0], rank)
+        self.replicas.check_all(self._progress.step)

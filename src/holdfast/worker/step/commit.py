@@ -1,0 +1,136 @@
+"""Commit: what workers tell each other before a step counts, and which gradients may count.
+
+It is the same however the gradient is summed.
+"""
+
+from __future__ import annotations
+
+import enum
+import functools
+import operator
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+import torch
+
+from holdfast.arena.memory import Word
+from holdfast.arena.worker_status import WorkerStatus
+from holdfast.collectives.exact import Reduced
+from holdfast.collectives.group import Group
+from holdfast.errors import NonFiniteError
+
+
+class RequestFlags(enum.IntFlag):
+    """What the run is asked to do after a step. What one worker has seen applies to all."""
+
+    NOTHING = 0
+    STOP = 1
+    SAVE = 2
+
+
+MAX_FINITE_NORM: Final = 2.0**64
+"""The norm whose square overflows float32: PyTorch's own total norm would be infinite, and so would
+what an optimizer such as Adam keeps of the squares, for the rest of the run."""
+
+_REQUEST_BITS: Final = 2
+_REQUEST_MASK: Final = (1 << _REQUEST_BITS) - 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommitVote:
+    """What a worker tells the others before a commit.
+
+    Attributes:
+        requests: What it has seen that the run is asked to do.
+        user_state: A digest of what its user code keeps; 56 bits.
+        replica: A digest of part of its replica.
+    """
+
+    requests: RequestFlags
+    user_state: int
+    replica: int
+
+    @property
+    def value(self) -> int:
+        """All of it but the digest of the replica, in one word."""
+        return self.user_state << _REQUEST_BITS | self.requests
+
+
+def check_user_states(group: Group, reduced: Reduced) -> None:
+    """Raises: UserStatesDiffer: Members bring different user states to a commit."""
+    digests = [value >> _REQUEST_BITS for value in reduced.values]
+    for rank, each in zip(group.members, digests, strict=True):
+        if each != digests[0]:
+            raise UserStatesDiffer(group.members[0], rank)
+
+
+class UserStatesDiffer(Exception):
+    """What user code keeps is not the same on two ranks.
+
+    Args:
+        first, other: Which.
+    """
+
+    def __init__(self, first: int, other: int) -> None:
+        super().__init__(first, other)
+        self.first, self.other = first, other
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Committed:
+    """A step that counts.
+
+    Attributes:
+        loss: Mean over its samples.
+        logged: Means of what was logged, by name.
+        norm: The gradient's 2-norm before clipping.
+        skipped: Whether it was left out of the weights because its gradient is not finite.
+        requests: What some worker has seen that the run is asked to do.
+    """
+
+    step: int
+    loss: float
+    logged: dict[str, float]
+    norm: float
+    skipped: bool
+    requests: RequestFlags
+
+
+def commit_step(status: WorkerStatus, step: int, reduced: Reduced, norm: float) -> Committed:
+    """Commit `step`, whose gradient had this norm before clipping, and publish that."""
+    status.loss, status[Word.COMMITTED] = reduced.loss, step + 1
+    return Committed(
+        step=step,
+        loss=reduced.loss,
+        logged=reduced.logged,
+        norm=norm,
+        skipped=not is_finite(norm),
+        requests=RequestFlags(functools.reduce(operator.or_, reduced.values) & _REQUEST_MASK),
+    )
+
+
+def is_finite(norm: float) -> bool:
+    """Whether a gradient of this 2-norm can be learned from; NaN is below nothing."""
+    return norm < MAX_FINITE_NORM
+
+
+def not_finite(
+    step: int,
+    gradients: Mapping[str, torch.Tensor],
+    found: str = "look at the samples of that step",
+) -> NonFiniteError:
+    """What to raise where `gradients`, all of a step, are not finite.
+
+    Args:
+        step: Steps committed before it.
+        gradients: By parameter.
+        found: What is known of the cause, or where to look for it.
+    """
+    norms = {name: float(value.double().norm()) for name, value in gradients.items()}
+    odd = [name for name, norm in norms.items() if not is_finite(norm)]
+    names = ", ".join(odd[:3] or [max(norms, key=norms.__getitem__)])
+    return NonFiniteError(
+        f"the gradient of {names} in step {step + 1} is not finite; {found}, lower optimizer.lr, "
+        "set clip_norm, or leave such steps out with non_finite=skip"
+    )

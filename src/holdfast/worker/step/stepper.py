@@ -1,0 +1,159 @@
+"""Stepper: what a session needs from a step, however gradients are computed and summed.
+
+    while work := next_work():   begin_shard ─▶ (user: forward, loss) ─▶ backward ─▶ end_shard
+    then:                        commit ─▶ the step counts
+                                        └▶ None: a result is in doubt, and there is more work
+
+A new way to compute a step (sharded optimizer state, a pipeline) is another implementation;
+`worker.step.factory` chooses it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+
+from holdfast.arena.replica import Replica
+from holdfast.core.plan import Plan, WorkItem
+from holdfast.worker.checks.replica_checker import ReplicaChecker
+from holdfast.worker.context import WorkerContext
+from holdfast.worker.sections import Sections
+from holdfast.worker.step.buffers import Buffers
+from holdfast.worker.step.commit import Committed, CommitVote
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What a worker computes next.
+
+    Attributes:
+        item: The shards, and the leaf of the reduction tree that they fill.
+        is_check: Whether it only checks a result. Then nothing that user code does meanwhile
+            counts.
+    """
+
+    item: WorkItem
+    is_check: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepContext:
+    """What every stepper works with.
+
+    Attributes:
+        replica: What is trained.
+        sections: The memory that the workers share.
+        replicas: Compares the replica with those of the other members.
+        worker: The job, the group, the status and the failpoints of this worker.
+    """
+
+    replica: Replica
+    sections: Sections
+    replicas: ReplicaChecker
+    worker: WorkerContext
+
+
+class Stepper(Protocol):
+    """Computes steps on one worker.
+
+    Attributes:
+        work_items: What this worker computes in every step.
+        needs_every_worker: Whether every worker computes something in every step. Then one without
+            samples computes a batch of others' samples, with a weight of 0.
+        buffers: The model's buffers.
+    """
+
+    work_items: Sequence[WorkItem]
+    needs_every_worker: bool
+    buffers: Buffers
+
+    def assign(self, step: int, plan: Plan) -> None:
+        """Compute by `plan` from `step` on."""
+        ...
+
+    def resume(self, step: int) -> None:
+        """Agree with the members of a new generation on what remains of the current step.
+
+        Raises:
+            Aborted: The generation is over.
+        """
+        ...
+
+    def restart(self) -> None:
+        """Begin the current step again, from the replica as it is."""
+        ...
+
+    def abandon(self) -> None:
+        """Discard what was computed of a step that will not be committed."""
+        ...
+
+    def next_work(self) -> Work | None:
+        """What this worker computes next in the current step; None if it is time to commit."""
+        ...
+
+    def begin_shard(self, work: Work, seed: int) -> None:
+        """Get ready for a shard, whose random numbers start from `seed`."""
+        ...
+
+    def backward(self, loss: torch.Tensor, weight: float) -> None:
+        """Record the gradient of the current shard.
+
+        Args:
+            loss: The mean over the shard, a scalar.
+            weight: What the shard counts for; usually its part of the step's samples, so that all
+                weights add up to one. It is rounded to the loss's dtype.
+
+        Raises:
+            Aborted: The generation is over.
+            JobError: The loss is not a scalar that depends on the model, or this is the second
+                call for the shard.
+        """
+        ...
+
+    def log(self, values: dict[str, float]) -> None:
+        """Add values to what the current shard logs.
+
+        Raises:
+            JobError: There are more than fit.
+        """
+        ...
+
+    def end_shard(self) -> None:
+        """Complete the current shard.
+
+        Raises:
+            JobError: A buffer changed its shape, or `backward` was required and not called.
+        """
+        ...
+
+    def skip_shard(self, work: Work) -> None:
+        """Account for a shard without samples: it weighs nothing."""
+        ...
+
+    def commit(self, step: int, vote: CommitVote) -> Committed | None:
+        """Reduce, check, clip, update and commit.
+
+        Args:
+            step: Steps committed before.
+            vote: What this worker tells the others.
+
+        Returns:
+            The step; None if a result is in doubt. Once `next_work` is computed, the next call
+            decides which worker is wrong.
+
+        Raises:
+            Aborted: The generation is over, and this worker has not committed the step.
+            NonFiniteError: The gradient is not finite; nothing was changed.
+            HardwareError: The gradient is not finite, or wrong, because of this worker.
+            ReplicaError: Replicas differ, and this worker leaves.
+            UserStatesDiffer: What user code keeps is not the same on all workers.
+            JobError: The shards contradict each other.
+        """
+        ...
+
+    def complete(self, step: int) -> Committed:
+        """Commit a step that other members have committed before the generation ended."""
+        ...

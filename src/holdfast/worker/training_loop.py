@@ -1,0 +1,273 @@
+"""The training loop of one worker: reads shards, has them computed, and commits steps.
+
+    resume check ─▶ follow-ups of the newest step ─▶ shards ─▶ commit ─┐
+                        ▲                              │               │
+                        └── join the next generation ◀─┴─ aborted      │
+                        └──────────────────────────────────────────────┘
+
+It leaves no step half committed: a step is complete on all workers, or it is computed again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict
+
+import torch
+
+from holdfast.arena.memory import Phase, Word
+from holdfast.core.seeds import seed_for
+from holdfast.data.dataset import Dataset, as_dataset, generator_for, name_of, seed_everything
+from holdfast.data.loading.loader import Loaded, Loader, model_seed
+from holdfast.data.loading.order import SampleOrder
+from holdfast.errors import Aborted, HardwareError, JobError
+from holdfast.job.train_job import TrainJob
+from holdfast.observe import lines
+from holdfast.worker import compute
+from holdfast.worker.followups import Followups
+from holdfast.worker.membership.agent_link import SelfEviction
+from holdfast.worker.membership.member import Member
+from holdfast.worker.progress import Progress
+from holdfast.worker.shard import Shard
+from holdfast.worker.step.commit import Committed, CommitVote, UserStatesDiffer
+from holdfast.worker.step.stepper import Work
+from holdfast.worker.user_state.commit_hooks import CommitHooks
+
+
+class StopRequested(BaseException):
+    """Ends the user's function after a step with which the run stops, once its state is safe.
+
+    Not an Exception, so that the function's own error handling lets it pass.
+    """
+
+
+class TrainingLoop:
+    """The loop over a data set.
+
+    Args:
+        member: The worker, which has joined.
+        followups: What follows a commit.
+        hooks: What user code does after a commit.
+        dataset: A `holdfast.Dataset`, or any map-style PyTorch data set.
+        epochs: Passes through it.
+
+    Attributes:
+        shard: The shard that user code computes now; None outside of one.
+        is_checking: Whether that shard only checks a result.
+
+    Raises:
+        JobError: The run began with other data.
+    """
+
+    def __init__(
+        self,
+        member: Member,
+        followups: Followups,
+        hooks: CommitHooks,
+        dataset: object,
+        epochs: int,
+    ) -> None:
+        self._member, self._followups, self._hooks = member, followups, hooks
+        self._job, self._progress, self._state = member.job, member.progress, member.state
+        self._stepper, self._status = member.stepper, member.context.status
+        self._samples = as_dataset(dataset)
+        self._order = sample_order(self._job, self._samples, epochs, self._progress)
+        self.shard: Shard | None = None
+        self.is_checking = False
+
+    def run(self) -> Iterator[Shard]:
+        """Yield the shards that this worker computes, until the run is over."""
+        member, status = self._member, self._status
+        status[Word.TOTAL_STEPS], status[Word.EPOCHS] = self._order.total_steps, self._order.epochs
+        status[Word.COMMITTED] = self._progress.step
+        self._hooks.begin(self._order.total_steps, self._progress.step)
+        member.begin_loop(self._on_commit)
+        loader = Loader(
+            self._samples,
+            self._order,
+            self._stepper.work_items,
+            settings=self._job.loader,
+            check_abort=member.group.check_abort,
+        )
+        try:
+            while True:
+                try:
+                    if self._is_over:
+                        member.save(final=True)
+                        break
+                    check_samples(loader, self._samples, self._progress)
+                    if self._progress.followup.pending:
+                        self._followups.run(self._order)
+                    elif self._progress.followup.stops:
+                        raise StopRequested
+                    else:
+                        yield from self._one_step(loader)
+                except Aborted:
+                    member.join()
+        finally:
+            self.shard = None
+            self._stepper.abandon()
+            loader.close()
+            self._state.release()
+            status.enter(Phase.LEFT)
+
+    def backward(self, loss: torch.Tensor, weight: float | None) -> None:
+        """Record the gradient of the current shard; see `Session.backward`."""
+        assert self.shard is not None, "backward without a shard"
+        size, device = self.shard.size, self._member.device
+        chosen = size if weight is None or size == 0 else weight
+        with compute.autocast(device, self._job.precision, enabled=False):
+            self._stepper.backward(loss, chosen / self._order.batch_size_of(self.shard.step))
+
+    def log(self, values: dict[str, float]) -> None:
+        """Add values to what the current shard logs; see `Session.log`."""
+        self._stepper.log(values)
+
+    @property
+    def _is_over(self) -> bool:
+        if self._progress.followup.pending:
+            return False
+        return self._progress.step >= self._order.total_steps or self._followups.stops_early
+
+    def _one_step(self, loader: Loader) -> Iterator[Shard]:
+        """Yield this worker's shards of the current step, and commit it."""
+        member = self._member
+        self._status[Word.EPOCH] = self._order.epoch_of(self._progress.step)
+        member.context.failpoints.at_step(member.replica)
+        while True:
+            while work := self._stepper.next_work():
+                member.group.check_abort()
+                self._status.enter(Phase.DATA)
+                yield from self._computed(work, self._read(loader, work))
+            if self._commit():
+                return
+
+    def _read(self, loader: Loader, work: Work) -> Loaded | None:
+        """The samples of `work`; None if it has none and needs none."""
+        step = self._progress.step
+        if work.is_check:
+            return loader.read_now(step, work.item)
+        loader.set_work_items(self._stepper.work_items)
+        loaded = loader.take(step, work.item)
+        if loaded is None and self._stepper.needs_every_worker:
+            return borrowed(self._samples, self._order, step)
+        return loaded
+
+    def _computed(self, work: Work, loaded: Loaded | None) -> Iterator[Shard]:
+        """Yield a shard for user code to compute, and account for it."""
+        if loaded is None:
+            self._stepper.skip_shard(work)
+            return
+        step, device = self._progress.step, self._member.device
+        self._status.enter(Phase.COMPUTE)
+        self._stepper.begin_shard(work, model_seed(self._job.seed, step, work.item))
+        batch = loaded.batch if device.type == "cpu" else compute.moved(loaded.batch, device)
+        self.shard = Shard(batch, loaded.size, step, self._order.epoch_of(step))
+        self.is_checking = work.is_check
+        with compute.autocast(device, self._job.precision):
+            yield self.shard
+        self.shard, self.is_checking = None, False
+        self._stepper.end_shard()
+
+    def _commit(self) -> bool:
+        """Commit the current step; returns False if a result is in doubt, so there is more work.
+
+        Raises:
+            Aborted: The generation is over, and this worker has not committed the step.
+            SelfEviction: This worker has computed wrong bits.
+        """
+        vote = CommitVote(
+            requests=self._member.requests(),
+            user_state=self._state.user_digest(),
+            replica=self._state.replicas.digest(self._progress.step),
+        )
+        try:
+            committed = self._stepper.commit(self._progress.step, vote)
+        except UserStatesDiffer as found:
+            self._state.refuse(found.first, found.other)
+        except HardwareError as error:
+            raise SelfEviction(error) from None
+        self._status.enter(Phase.DATA)
+        if committed is not None:
+            self._on_commit(committed)
+        return committed is not None
+
+    def _on_commit(self, committed: Committed) -> None:
+        """Take note of a committed step, and call the commit hooks."""
+        samples = self._order.batch_size_of(committed.step)
+        record = {
+            "step": committed.step + 1,
+            "epoch": self._order.epoch_of(committed.step),
+            "loss": lines.number(committed.loss),
+            "norm": lines.number(committed.norm),
+            "lr": self._hooks.learning_rate,
+            "samples": samples,
+            "logged": {name: lines.number(value) for name, value in committed.logged.items()},
+            **({"skipped": True} if committed.skipped else {}),
+        }
+        self._progress.advance(lines.number(committed.loss), record, committed.requests)
+        self._call_hooks()
+        self._state.commit()
+        self._status[Word.SAMPLES] += samples
+        self._member.recorder.step(record, self._member.times.since_last())
+
+    def _call_hooks(self) -> None:
+        step = self._progress.step
+        before = self._status.enter(Phase.COMPUTE)
+        if self._hooks.has_callbacks:
+            seed_everything(seed_for("commit", self._job.seed, step))
+            self._state.call(self._hooks.call)
+        self._hooks.set_rates(step)
+        self._status.enter(before)
+
+
+def sample_order(job: TrainJob, samples: Dataset, epochs: int, progress: Progress) -> SampleOrder:
+    """The iteration order of a run over its data, also noted in its `progress`.
+
+    Raises:
+        JobError: The run began with another one.
+    """
+    order = SampleOrder(
+        num_samples=len(samples),
+        batch_size=job.batch,
+        num_shards=job.shards,
+        epochs=epochs,
+        seed=job.seed,
+        fingerprint=samples.fingerprint,
+    )
+    now = asdict(order)
+    changed = [key for key in now if progress.order.get(key, now[key]) != now[key]]
+    if changed:
+        key = changed[0]
+        raise JobError(
+            f"the run began with {key}={progress.order[key]} in session.shards and now has "
+            f"{now[key]}: samples would be used twice or never. Resume with the same data "
+            "and epochs, or start a new run"
+        )
+    progress.order = progress.order | now
+    return order
+
+
+def check_samples(loader: Loader, samples: Dataset, progress: Progress) -> None:
+    """Compare some samples with those that the run began with, once in a life of the run.
+
+    Raises:
+        JobError: They differ.
+    """
+    if progress.samples_checked:
+        return
+    known, found = progress.order.get("samples"), loader.digest()
+    if known and found and known != found:
+        raise JobError(
+            f"{name_of(samples)} holds other samples than when the run began, in the same "
+            "number; resume with the same data, or start a new run"
+        )
+    progress.order["samples"], progress.samples_checked = found, True
+
+
+def borrowed(samples: Dataset, order: SampleOrder, step: int) -> Loaded:
+    """What a worker without samples computes if every worker must: samples of others, which count
+    nothing. Two, because batch normalisation fails with one.
+    """
+    indices = order.indices(step, range(order.num_shards))[:2]
+    return Loaded(samples.batch(indices, generator_for("borrowed", step)), 0)
