@@ -21,7 +21,7 @@ rounding. The last batch of an epoch has 187 samples, which four workers share u
 
 
 def losses(run_dir):
-    return [line["unexpected"] for line in metrics_of(run_dir) if "loss" in line]
+    return [line["loss"] for line in metrics_of(run_dir) if "loss" in line]
 
 
 @pytest.mark.parametrize(
@@ -70,7 +70,7 @@ def test_batch_statistics_are_the_same_on_all_workers_and_across_resume(train, t
             ("breaking", WorkerFailed, "rank 1 raised RuntimeError: this function has no gradient"),
             ("no_backward", JobError, "every worker must call session.backward for every batch"),
             ("exploding", JobError, "in step 4 is not finite"),
-            ("parting", JobError, "the workers have parted"),
+            ("parting", JobError, "workers reached different barriers"),
             ("vector_loss", JobError, r"the loss must be a scalar"),
         ],
         1,
