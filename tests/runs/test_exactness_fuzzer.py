@@ -16,7 +16,7 @@ from holdfast.testing.exactness.runner import Runner
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]  # on a busy machine
 
-PLANTS = Path(__file__).parent / "plants"
+PLANTED_BUGS = Path(__file__).parent / "planted_bugs"
 SEEDS = 50
 
 
@@ -34,8 +34,8 @@ def test_twenty_drawn_jobs_give_the_same_weights_in_every_configuration():
     "plant", sampled(["alignment", "arrival", "buffers", "chance", "scheduler"], 3)
 )
 def test_a_planted_bug_is_found(monkeypatch, plant):
-    monkeypatch.syspath_prepend(PLANTS)
-    monkeypatch.setenv("HOLDFAST_PLANT", plant)
+    monkeypatch.syspath_prepend(PLANTED_BUGS)
+    monkeypatch.setenv("HOLDFAST_BUG", plant)
     with Runner() as runner:
         reports = (examine(draw(seed), runner) for seed in range(SEEDS))
         found = next((report for report in reports if report.found), None)
@@ -77,8 +77,8 @@ DROPOUT = Recipe(width=9, dropout=0.5)
 
 @pytest.mark.soak
 def test_a_finding_is_told_by_configuration_and_step(tmp_path, monkeypatch):
-    monkeypatch.setenv("PYTHONPATH", str(PLANTS), prepend=":")
-    monkeypatch.setenv("HOLDFAST_PLANT", "chance")
+    monkeypatch.setenv("PYTHONPATH", str(PLANTED_BUGS), prepend=":")
+    monkeypatch.setenv("HOLDFAST_BUG", "chance")
     case = Case(recipe=DROPOUT, configurations=(Configuration(workers=2), Configuration()))
     (tmp_path / "case.yaml").write_text(dump(case))
     done = fuzz("--job", "case.yaml", cwd=tmp_path)
@@ -93,8 +93,8 @@ def test_a_finding_is_told_by_configuration_and_step(tmp_path, monkeypatch):
 
 @pytest.mark.soak
 def test_a_finding_is_shrunk_to_a_case_that_shows_it(tmp_path, monkeypatch):
-    monkeypatch.syspath_prepend(PLANTS)
-    monkeypatch.setenv("HOLDFAST_PLANT", "chance")
+    monkeypatch.syspath_prepend(PLANTED_BUGS)
+    monkeypatch.setenv("HOLDFAST_BUG", "chance")
     case = Case(recipe=DROPOUT, configurations=(Configuration(workers=2, prefetch=1),))
     with Runner() as runner:
         least = shrunk(examine(case, runner), runner)

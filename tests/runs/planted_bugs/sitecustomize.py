@@ -96,4 +96,4 @@ def scheduler():
 
 
 if "holdfast.launch.fork_server" in sys.orig_argv:
-    globals()[os.environ["HOLDFAST_PLANT"]]()
+    globals()[os.environ["HOLDFAST_BUG"]]()

@@ -12,7 +12,7 @@ from holdfast.engines import process_supervisor
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(60)]
 
-POINTS = Path(__file__).parent / "points"
+FAILPOINTS = Path(__file__).parent / "failpoints"
 
 FAULTY = {
     "task": f"{TASKS.parent / 'faulty_tasks.py'}:main",
@@ -24,7 +24,7 @@ FAULTY = {
 LAST_STEP = 15
 
 POINT = ("who", "at", "when", "which")
-"""As in `points/sitecustomize.py`."""
+"""As in `failpoints/sitecustomize.py`."""
 
 START = [
     ("coordinator", "holdfast.coordinator.journal:Journal.__init__", "after", 1),
@@ -101,7 +101,7 @@ def strike(train, tmp_path, undisturbed, monkeypatch):
         monkeypatch.setattr(
             process_supervisor, "LEAVE_TIMEOUT_S", 3600
         )  # who waits in vain is noticed
-        monkeypatch.syspath_prepend(POINTS)
+        monkeypatch.syspath_prepend(FAILPOINTS)
         monkeypatch.setenv("HOLDFAST_FAULT", json.dumps(fault))
         result = train(run_dir=path, **FAULTY, **keys, params={"faults": lost})
         assert marks([fault, *lost]) == [True] * (1 + len(lost))
@@ -109,9 +109,11 @@ def strike(train, tmp_path, undisturbed, monkeypatch):
         steps = [line["step"] for line in metrics_of(path) if "loss" in line]
         assert steps == list(range(1, LAST_STEP + 1))
         kept = {entry.name for entry in (path / "checkpoints").iterdir()}
-        if (who, at, when, which) in [*OVER, END[1]]:  # who verifies the last one may be gone
-            kept -= {"step-00000012"}
-        assert kept == {f"step-{LAST_STEP:08d}", "latest"}
+        newest = {f"step-{LAST_STEP:08d}", "latest"}
+        if (who, at, when, which) in [*OVER, END[1]]:  # it may die before it deletes older ones
+            assert kept >= newest
+        else:
+            assert kept == newest
         events = events_of(path)
         kinds = {event["event"] for event in events}
         assert kinds.isdisjoint(
