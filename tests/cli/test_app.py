@@ -34,6 +34,6 @@ def test_an_option_of_an_earlier_version_is_refused_with_the_new_one(
     assert json.loads(out) == {"error": "JobError", "message": message}
 
 
-def test_what_belongs_to_a_script_may_have_any_name(monkeypatch, capsys):
+def test_options_of_a_script_may_have_any_name(monkeypatch, capsys):
     _, _, err = run(monkeypatch, capsys, "run", "absent.py", "--restarts", "3")
     assert "script 'absent.py'" in err

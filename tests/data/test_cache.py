@@ -1,4 +1,4 @@
-"""The mapped cache: built once, by one process, and never trusted when it is damaged."""
+"""The mapped cache: built once, by one process, and verified before it is used."""
 
 import fcntl
 import os
@@ -51,7 +51,7 @@ def assert_same(left, right):
         assert torch.equal(y, y2)
 
 
-def test_a_cache_gives_what_the_files_give(pictures, tmp_path):
+def test_a_cache_has_the_samples_of_its_files(pictures, tmp_path):
     plain = folder(pictures, None)
     assert_same(folder(pictures, tmp_path / "cache"), plain)
     assert_same(folder(pictures, tmp_path / "cache"), plain)
@@ -65,7 +65,7 @@ def inodes(cache):
     return [path.stat().st_ino for path in files_of(cache) if path.name != "verified"]
 
 
-def test_a_cache_is_built_once_and_anew_when_a_file_changes(pictures, tmp_path):
+def test_a_cache_is_built_once_and_again_when_a_file_changes(pictures, tmp_path):
     cache = tmp_path / "cache"
     before = folder(pictures, cache)
     built = inodes(cache)
@@ -90,11 +90,11 @@ def test_a_link_that_moves_to_another_class_makes_another_cache(pictures, tmp_pa
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_a_damaged_cache_is_built_anew(pictures, tmp_path, seed):
+def test_a_damaged_cache_is_rebuilt(pictures, tmp_path, seed):
     cache, draw = tmp_path / "cache", random.Random(seed)
     folder(pictures, cache)
-    victim = draw.choice(files_of(cache))
-    data = bytearray(victim.read_bytes())
+    chosen = draw.choice(files_of(cache))
+    data = bytearray(chosen.read_bytes())
     match seed % 4:
         case 0:
             del data[draw.randrange(len(data)) :]
@@ -102,14 +102,14 @@ def test_a_damaged_cache_is_built_anew(pictures, tmp_path, seed):
             data += b"\0"
         case 2 | 3:
             data[draw.randrange(len(data))] ^= 1 << draw.randrange(8)
-    before = victim.stat().st_ctime_ns
-    while victim.stat().st_ctime_ns == before:  # the clock of the file system is a coarse one
-        victim.write_bytes(data)
+    before = chosen.stat().st_ctime_ns
+    while chosen.stat().st_ctime_ns == before:  # the clock of the file system is a coarse one
+        chosen.write_bytes(data)
     assert_same(folder(pictures, cache), folder(pictures, None))
 
 
 @pytest.mark.parametrize("number", range(4))
-def test_a_cache_without_one_of_its_files_is_built_anew(pictures, tmp_path, number):
+def test_a_cache_without_one_of_its_files_is_rebuilt(pictures, tmp_path, number):
     cache = tmp_path / "cache"
     folder(pictures, cache)
     names = [path.name for path in files_of(cache)]
@@ -118,7 +118,7 @@ def test_a_cache_without_one_of_its_files_is_built_anew(pictures, tmp_path, numb
     assert [path.name for path in files_of(cache)] == names
 
 
-def test_what_cannot_be_read_leaves_no_cache_behind(pictures, tmp_path):
+def test_a_source_that_cannot_be_read_leaves_no_cache(pictures, tmp_path):
     (pictures / "b" / "19.png").write_bytes(b"nothing")
     with pytest.raises(JobError, match=r"19\.png is damaged"):
         folder(pictures, tmp_path / "cache")
@@ -126,7 +126,7 @@ def test_what_cannot_be_read_leaves_no_cache_behind(pictures, tmp_path):
 
 
 def test_a_directory_that_cannot_be_written_is_named(pictures):
-    with pytest.raises(JobError, match=r"data\.cache /proc/nowhere: .*; mend that, or name"):
+    with pytest.raises(JobError, match=r"data\.cache /proc/nowhere: .*; fix that, or set"):
         folder(pictures, "/proc/nowhere")
 
 
@@ -138,15 +138,16 @@ def measure(samples):
     return Scale.of(samples["training"].x, np.arange(len(samples["training"].y)))
 
 
-def test_a_lock_that_is_never_let_go_ends_the_wait(tmp_path):
+def test_a_lock_that_is_never_released_ends_the_wait(tmp_path, monkeypatch):
+    monkeypatch.setattr("holdfast.data.cache.WAIT_S", 0.0)
     sources = {"training": source_of(noise(2, 0), np.arange(2))}
     cached(tmp_path, "mine", {}, sources, measure)
     [lock] = tmp_path.glob("*.lock")
     with lock.open() as holder:
         fcntl.flock(holder, fcntl.LOCK_EX)
         with pytest.raises(JobError, match=r"another process has held .*\.lock for 0 s"):
-            cached(tmp_path, "mine", {}, sources, measure, wait_s=0.0)
-    cached(tmp_path, "mine", {}, sources, measure, wait_s=0.0)
+            cached(tmp_path, "mine", {}, sources, measure)
+    cached(tmp_path, "mine", {}, sources, measure)
 
 
 BUILD = """
@@ -188,7 +189,7 @@ def start(tmp_path, how):
 
 @pytest.mark.soak
 @pytest.mark.slow
-def test_of_processes_that_race_one_builds_and_all_map_the_same(tmp_path):
+def test_of_racing_processes_one_builds_and_all_map_the_same_files(tmp_path):
     racers = [start(tmp_path, "live") for _ in range(4)]
     outputs = [racer.communicate(timeout=120) for racer in racers]
     assert len({out for out, _ in outputs}) == 1, outputs
@@ -228,7 +229,7 @@ except JobError as error:
 
 
 @pytest.mark.slow
-def test_a_disk_that_takes_no_more_ends_in_one_line_and_leaves_nothing(pictures, tmp_path):
+def test_a_full_disk_is_reported_in_one_line_and_leaves_no_files(pictures, tmp_path):
     done = subprocess.run(
         [sys.executable, "-c", FULL, pictures, tmp_path / "cache"],
         capture_output=True,
@@ -236,6 +237,6 @@ def test_a_disk_that_takes_no_more_ends_in_one_line_and_leaves_nothing(pictures,
         check=True,
     )
     assert "data.cache" in done.stdout
-    assert "File too large; mend that, or name another directory" in done.stdout
+    assert "File too large; fix that, or set data.cache to another directory" in done.stdout
     assert len(done.stdout.splitlines()) == 1
     assert [path.suffix for path in (tmp_path / "cache").iterdir()] == [".lock"]

@@ -1,4 +1,4 @@
-"""CIFAR's published form: read with an unpickler that runs nothing, in whole or not at all."""
+"""CIFAR as published: read by an unpickler that runs nothing, completely or not at all."""
 
 import os
 import pickle
@@ -135,7 +135,7 @@ def test_a_faulty_file_is_refused_by_name_and_runs_nothing(directory, fault, mon
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_an_archive_cut_at_any_byte_is_an_error_and_never_a_short_data_set(directory, seed):
+def test_an_archive_truncated_at_any_byte_is_an_error_and_never_a_short_data_set(directory, seed):
     archive = archive_of(directory)
     data = archive.read_bytes()
     kept = len(data) - seed if 0 < seed < 10 else random.Random(seed).randrange(len(data))
@@ -144,19 +144,19 @@ def test_an_archive_cut_at_any_byte_is_an_error_and_never_a_short_data_set(direc
         cifar("cifar10", archive)
 
 
-def test_absent_data_say_what_to_fetch_and_where_to_put_it(tmp_path, monkeypatch):
+def test_missing_data_say_what_to_download_and_where_to_put_it(tmp_path, monkeypatch):
     monkeypatch.setenv("HOLDFAST_DATA", str(tmp_path))
     advice = (
-        rf"fetch https://\S+/cifar-100-python.tar.gz into {tmp_path}/cifar100, "
-        "or .* --download, or set data.path"
+        rf"add --download, or download https://\S+/cifar-100-python.tar.gz to {tmp_path}/cifar100, "
+        "or set data.path"
     )
-    with pytest.raises(JobError, match=f"cifar100 is read from files; {advice}"):
+    with pytest.raises(JobError, match=f"cifar100 is not downloaded yet; {advice}"):
         cifar("cifar100", None)
     with pytest.raises(JobError, match=f"nowhere does not exist; {advice}"):
         cifar("cifar100", tmp_path / "nowhere")
 
 
-def test_what_was_fetched_is_found(directory, tmp_path, monkeypatch):
+def test_downloaded_files_are_found(directory, tmp_path, monkeypatch):
     monkeypatch.setenv("HOLDFAST_DATA", str(tmp_path / "kept"))
     (tmp_path / "kept" / "cifar10").mkdir(parents=True)
     archive_of(directory).rename(tmp_path / "kept" / "cifar10" / "cifar-10-python.tar.gz")

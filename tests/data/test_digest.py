@@ -1,4 +1,4 @@
-"""The digest of a few samples tells data sets apart that look alike, and claims nothing else."""
+"""The digest of a few samples distinguishes data sets of equal name and length."""
 
 import itertools
 import threading
@@ -31,7 +31,7 @@ VALUES = [
 ]  # fmt: skip
 
 
-def test_unlike_samples_have_unlike_digests_and_equal_ones_the_same():
+def test_different_samples_have_different_digests_and_equal_ones_the_same():
     digests = [digest_of_samples(Given([value])) for value in VALUES]
     assert all(digests)
     assert len(set(digests)) == len(VALUES)
@@ -45,7 +45,7 @@ def test_the_first_the_middle_and_the_last_count(place):
     assert digest_of_samples(Given(samples)) != digest_of_samples(Given(other))
 
 
-def test_memory_that_is_not_contiguous_does_not_show():
+def test_the_digest_does_not_depend_on_strides():
     wide = torch.arange(12).reshape(3, 4)
     assert digest_of_samples(Given([wide.t()])) == digest_of_samples(Given([wide.t().clone()]))
 
@@ -61,7 +61,7 @@ def test_augmentation_from_the_seeded_generators_has_a_digest():
     assert digest_of_samples(as_dataset(Noisy())) == digest_of_samples(as_dataset(Noisy())) != ""
 
 
-def test_samples_that_cannot_be_compared_have_none():
+def test_samples_that_cannot_be_compared_have_no_digest():
     class Counting(Given):
         calls = itertools.count()
 

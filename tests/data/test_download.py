@@ -1,4 +1,4 @@
-"""Downloads from a real server: whole and verified, once for all, or not at all."""
+"""Downloads from a real server: complete and verified, once for all processes, or not at all."""
 
 import hashlib
 import http.server
@@ -24,7 +24,7 @@ class Server(http.server.ThreadingHTTPServer):
         asked: The addresses, in their order.
         answer: What becomes of a file's bytes on their way, and the length that is announced.
         gate: Waited for before an answer.
-        knocked: Set once somebody has asked.
+        knocked: Set once a request has arrived.
     """
 
     daemon_threads = True
@@ -77,15 +77,15 @@ def published(site, *names):
     return Published(site, tuple(files))
 
 
-def fetch(server, into, *names, **keys):
-    download("mine", published(server.address, *names), into, lambda *_: None, **keys)
+def fetch(server, into, *names):
+    download("mine", published(server.address, *names), into, lambda *_: None)
 
 
 def names_in(path):
     return sorted(entry.name for entry in path.iterdir())
 
 
-def test_files_are_fetched_whole_and_once(server, tmp_path):
+def test_files_are_downloaded_whole_and_once(server, tmp_path):
     came = []
     chosen = published(server.address, "small", "large")
     download("mine", chosen, tmp_path / "a" / "b", lambda *seen: came.append(seen))
@@ -95,25 +95,27 @@ def test_files_are_fetched_whole_and_once(server, tmp_path):
     assert server.requested_checkpoint == ["/small", "/large"]
 
 
-def test_a_mirror_is_asked_instead(server, tmp_path, monkeypatch):
+def test_a_mirror_replaces_the_published_address(server, tmp_path, monkeypatch):
     monkeypatch.setenv("HOLDFAST_MIRROR", server.address + "/")
     download("mine", published("http://nowhere.invalid", "small"), tmp_path, lambda *_: None)
     assert server.requested_checkpoint == ["/mine/small"]
     monkeypatch.setenv("HOLDFAST_MIRROR", "file:///etc")
-    with pytest.raises(JobError, match="HOLDFAST_MIRROR=file:///etc is no http or https address"):
+    with pytest.raises(
+        JobError, match="HOLDFAST_MIRROR=file:///etc is not an http or https address"
+    ):
         download("mine", published("http://nowhere.invalid", "large"), tmp_path, lambda *_: None)
 
 
 FAULTS = {
-    "another file": (lambda data: (data[::-1], len(data)), "has SHA-256 .*, and was not kept"),
+    "another file": (lambda data: (data[::-1], len(data)), "has SHA-256 .* and was deleted"),
     "cut connection": (lambda data: (data[:1000], len(data)), "1000"),
-    "short file": (lambda data: (data[:1000], 1000), "gave 1000 bytes and not 300000"),
-    "long file": (lambda data: (data + b"x", len(data) + 1), "gave 300001 bytes and not 300000"),
+    "short file": (lambda data: (data[:1000], 1000), "returned 1000 bytes, not 300000"),
+    "long file": (lambda data: (data + b"x", len(data) + 1), "returned 300001 bytes, not 300000"),
 }
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_what_is_not_the_published_file_is_not_kept(server, tmp_path, fault):
+def test_a_file_that_differs_from_the_published_one_is_deleted(server, tmp_path, fault):
     server.answer, message = FAULTS[fault]
     with pytest.raises(JobError, match=f"{server.address}/large.* {message}") as caught:
         fetch(server, tmp_path, "large")
@@ -121,9 +123,9 @@ def test_what_is_not_the_published_file_is_not_kept(server, tmp_path, fault):
     assert names_in(tmp_path) == [".lock"]
 
 
-def test_a_missing_file_and_a_missing_server_are_said_in_one_line(server, tmp_path):
+def test_a_missing_file_and_a_missing_server_are_reported_in_one_line(server, tmp_path):
     elsewhere = Published(server.address, (PublishedFile("other", 1, "0"),))
-    with pytest.raises(JobError, match="/other: the server answers 404 Not Found; check the"):
+    with pytest.raises(JobError, match="/other: the server returned 404 Not Found; check the"):
         download("mine", elsewhere, tmp_path, lambda *_: None)
     closed = published("http://127.0.0.1:1", "small")
     with pytest.raises(JobError, match="refused; check the network, set HOLDFAST_MIRROR"):
@@ -131,9 +133,10 @@ def test_a_missing_file_and_a_missing_server_are_said_in_one_line(server, tmp_pa
     assert names_in(tmp_path) == [".lock"]
 
 
-def test_a_download_that_takes_too_long_is_given_up(server, tmp_path):
-    with pytest.raises(JobError, match="only 11 bytes came in time"):
-        fetch(server, tmp_path, "small", timeout_s=0.0)
+def test_a_download_that_takes_too_long_fails(server, tmp_path, monkeypatch):
+    monkeypatch.setattr("holdfast.data.download.TIMEOUT_S", 0.0)
+    with pytest.raises(JobError, match="only 11 bytes arrived within 0 s"):
+        fetch(server, tmp_path, "small")
     assert names_in(tmp_path) == [".lock"]
 
 
@@ -164,7 +167,7 @@ def start(server, into):
 
 
 @pytest.mark.slow
-def test_of_two_processes_one_fetches_and_the_other_waits(server, tmp_path):
+def test_of_two_processes_one_downloads_and_the_other_waits(server, tmp_path):
     server.gate.clear()
     first = start(server, tmp_path)
     assert server.knocked.wait(60)
@@ -177,7 +180,7 @@ def test_of_two_processes_one_fetches_and_the_other_waits(server, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_download_that_was_killed_is_begun_anew(server, tmp_path):
+def test_a_killed_download_starts_again(server, tmp_path):
     server.gate.clear()
     first = start(server, tmp_path)
     assert server.knocked.wait(60)
@@ -189,14 +192,16 @@ def test_a_download_that_was_killed_is_begun_anew(server, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_disk_that_takes_no_more_ends_in_one_line(server, tmp_path):
+def test_a_full_disk_is_reported_in_one_line(server, tmp_path):
     server.gate.clear()
     limited = start(server, tmp_path)
     assert server.knocked.wait(60)
     resource.prlimit(limited.pid, resource.RLIMIT_FSIZE, (1000, 1000))
     server.gate.set()
     error = limited.communicate(timeout=60)[1]
-    assert f"{tmp_path}: File too large; mend that, or name another directory" in error
+    assert (
+        f"{tmp_path}: File too large; fix that, or set HOLDFAST_DATA to another directory" in error
+    )
     assert len(error.splitlines()) == 1
     assert names_in(tmp_path) == [".lock"]
 
@@ -216,7 +221,7 @@ def command(server, into, *arguments):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["cifar100"], "/cifar100/cifar-100-python.tar.gz: the server answers 404"),
+        (["cifar100"], "/cifar100/cifar-100-python.tar.gz: the server returned 404"),
         (["digits"], "--download fetches mnist, cifar10, cifar100, and not data.name=digits"),
         (["mnist", "data.path=x"], "--download is for data without data.path"),
     ],

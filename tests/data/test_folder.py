@@ -1,4 +1,4 @@
-"""Folders of images: whatever made them, they are read; or an error names the file."""
+"""Image folders: pictures of any kind are read, or an error names the file."""
 
 import io
 import random
@@ -30,7 +30,7 @@ def plain(colour, size=(8, 8)):
 
 
 @pytest.fixture
-def parted(tmp_path):
+def split_folder(tmp_path):
     """`train` and `test` with a red and a blue class, 6 and 2 images each."""
     for part, count in (("train", 6), ("test", 2)):
         for number in range(count):
@@ -39,8 +39,8 @@ def parted(tmp_path):
     return tmp_path
 
 
-def test_classes_are_the_sorted_names_and_parts_are_those_of_the_folder(parted):
-    found = folder(parted)
+def test_classes_are_the_sorted_names_and_parts_are_those_of_the_folder(split_folder):
+    found = folder(split_folder)
     assert (len(found.training), len(found.test)) == (12, 4)
     assert (found.shape, found.classes) == ((3, 8, 8), 2)
     x, y = found.test.batch(np.arange(4), torch.Generator())
@@ -72,7 +72,7 @@ def test_pictures_of_every_mode_become_rgb():
         assert decoded(encoded(picture, "PNG"), 4, "x")[:, 2, 2].tolist() == list(colour)
 
 
-def test_a_picture_is_turned_as_the_camera_was_held():
+def test_a_picture_is_rotated_according_to_its_exif_data():
     """Orientation 6: the camera was turned, so what is stored left is meant to be above."""
     stored = Image.new("RGB", (16, 16), BLUE)
     stored.paste(RED, (0, 0, 8, 16))
@@ -84,7 +84,7 @@ def test_a_picture_is_turned_as_the_camera_was_held():
 
 
 @pytest.mark.parametrize("size", [(32, 8), (8, 32)])
-def test_a_long_picture_is_cut_to_its_middle(size):
+def test_a_long_picture_is_cropped_to_its_centre(size):
     picture = Image.new("RGB", size, BLUE)
     middle = (size[0] // 2 - 4, size[1] // 2 - 4)
     picture.paste(RED, (*middle, middle[0] + 8, middle[1] + 8))
@@ -93,15 +93,15 @@ def test_a_long_picture_is_cut_to_its_middle(size):
 
 
 @pytest.mark.parametrize("kind", ["PNG", "JPEG"])
-def test_a_picture_cut_at_any_byte_is_an_error_that_names_it(kind):
+def test_a_picture_truncated_at_any_byte_is_an_error_that_names_it(kind):
     noise = np.random.default_rng(0).integers(256, size=(9, 9, 3), dtype=np.uint8)
     whole = encoded(Image.fromarray(noise), kind)
     for kept in range(len(whole)):
-        with pytest.raises(JobError, match=r"my picture is damaged or no PNG or JPEG: .*; "):
+        with pytest.raises(JobError, match=r"my picture is damaged or not a PNG or JPEG: .*; "):
             decoded(whole[:kept], 8, "my picture")
 
 
-def test_a_turned_bit_in_a_png_is_noticed():
+def test_a_flipped_bit_in_a_png_is_an_error():
     noise = np.random.default_rng(0).integers(256, size=(9, 9, 3), dtype=np.uint8)
     whole = encoded(Image.fromarray(noise), "PNG")
     draw = random.Random(0)
@@ -132,7 +132,7 @@ def have_a_class_in_the_test_alone(root):
     save(root / "test" / "green" / "0.png", plain(RED))
 
 
-def lie_beside_the_classes(root):
+def put_a_file_next_to_the_classes(root):
     save(root / "train" / "stray.png", plain(RED))
 
 
@@ -146,29 +146,29 @@ def have_one_class(root):
 
 FAULTS = [
     (damage, r"red/3\.png is damaged"),
-    (be_of_another_format, r"red/3\.png is damaged or no PNG or JPEG"),
-    (bring_another_kind, r"notes\.txt is no \.png or \.jpg file"),
-    (have_an_empty_class, "green holds no images"),
-    (have_a_class_in_the_test_alone, "test/green is a class that train/ does not have"),
-    (lie_beside_the_classes, r"stray\.png lies beside the folders of classes"),
-    (lose_the_test, "holds train/ alone"),
-    (have_one_class, "holds 1 folders of classes and needs at least 2"),
+    (be_of_another_format, r"red/3\.png is damaged or not a PNG or JPEG"),
+    (bring_another_kind, r"notes\.txt is not a \.png or \.jpg file"),
+    (have_an_empty_class, "green contains no images"),
+    (have_a_class_in_the_test_alone, "test/green is a class that is missing in train/"),
+    (put_a_file_next_to_the_classes, r"stray\.png is not a folder, but its neighbours are classes"),
+    (lose_the_test, "has only train/"),
+    (have_one_class, "has 1 class folders and needs at least 2"),
 ]
 
 
 @pytest.mark.parametrize(
     ("fault", "message"), FAULTS, ids=lambda part: getattr(part, "__name__", "")
 )
-def test_what_is_not_as_it_must_be_is_refused_by_name(parted, fault, message):
-    fault(parted)
+def test_a_wrong_layout_is_refused_by_name(split_folder, fault, message):
+    fault(split_folder)
     with pytest.raises(JobError, match=message) as caught:
-        folder(parted)
+        folder(split_folder)
     assert "\n" not in str(caught.value)
 
 
-def test_hidden_files_are_no_images(parted):
-    (parted / "train" / "red" / ".DS_Store").write_bytes(b"x")
-    assert len(folder(parted).training) == 12
+def test_hidden_files_are_ignored(split_folder):
+    (split_folder / "train" / "red" / ".DS_Store").write_bytes(b"x")
+    assert len(folder(split_folder).training) == 12
 
 
 def test_a_missing_folder_is_refused(tmp_path):
@@ -176,10 +176,10 @@ def test_a_missing_folder_is_refused(tmp_path):
         folder(tmp_path / "nowhere")
 
 
-def test_an_empty_part_is_refused(parted):
-    for file in (parted / "test").rglob("*.*"):
+def test_an_empty_part_is_refused(split_folder):
+    for file in (split_folder / "test").rglob("*.*"):
         file.unlink()
     for kind in ("red", "blue"):
-        (parted / "test" / kind).rmdir()
-    with pytest.raises(JobError, match="test holds no folders of classes"):
-        folder(parted)
+        (split_folder / "test" / kind).rmdir()
+    with pytest.raises(JobError, match="test has no class folders"):
+        folder(split_folder)

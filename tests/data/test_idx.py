@@ -1,4 +1,4 @@
-"""MNIST's files: read in whole, in the published form, or not at all."""
+"""MNIST: files in the published form are read completely, or not at all."""
 
 import gzip
 import struct
@@ -50,7 +50,7 @@ def test_whatever_array_is_written_is_read_back(tmp_path_factory, shape, suffix,
 
 
 @pytest.mark.parametrize("suffix", ["", ".gz"])
-def test_a_file_cut_at_any_byte_or_grown_by_one_is_refused(tmp_path, suffix):
+def test_a_file_truncated_at_any_byte_or_grown_by_one_is_refused(tmp_path, suffix):
     path = tmp_path / f"array{suffix}"
     write(path, images(2, 0))
     whole = path.read_bytes()
@@ -65,7 +65,7 @@ def test_a_file_cut_at_any_byte_or_grown_by_one_is_refused(tmp_path, suffix):
 
 
 @given(place=st.integers(0, 200), bit=st.integers(0, 7))
-def test_a_compressed_file_with_a_turned_bit_gives_an_error_or_what_was_written(
+def test_a_flipped_bit_in_a_compressed_file_is_an_error_or_has_no_effect(
     tmp_path_factory, place, bit
 ):
     path = tmp_path_factory.mktemp("idx") / "array.gz"
@@ -80,7 +80,7 @@ def test_a_compressed_file_with_a_turned_bit_gives_an_error_or_what_was_written(
     assert np.array_equal(found, images(4, 0))
 
 
-def test_images_are_standardised_by_the_training_images(directory):
+def test_images_are_standardized_by_the_training_images(directory):
     found = build(Mnist(name="mnist", path=directory))
     x, y = found.test.batch(np.array([3, 0]), torch.Generator())
     expected = (images(4, 1)[[3, 0], None] - images(20, 0).mean()) / images(20, 0).std()
@@ -89,9 +89,9 @@ def test_images_are_standardised_by_the_training_images(directory):
     assert (found.shape, found.classes, len(found.training)) == ((1, 6, 5), 10, 20)
 
 
-def test_what_was_fetched_is_found(directory, monkeypatch):
+def test_downloaded_files_are_found(directory, monkeypatch):
     monkeypatch.setenv("HOLDFAST_DATA", str(directory))
-    with pytest.raises(JobError, match=f"fetch https.* into {directory}/mnist, or .* --download"):
+    with pytest.raises(JobError, match=f"--download, or download https.* to {directory}/mnist, or"):
         build(Mnist(name="mnist"))
     for part in ("images-idx3", "labels-idx1"):
         write(directory / f"t10k-{part}-ubyte.gz", idx.read(directory / f"t10k-{part}-ubyte"))
@@ -116,7 +116,9 @@ def test_files_that_do_not_fit_are_refused(directory, name, array, message):
         build(Mnist(name="mnist", path=directory))
 
 
-def test_a_missing_file_is_named_with_what_to_fetch(directory):
+def test_a_missing_file_is_named_with_its_address(directory):
     (directory / "t10k-labels-idx1-ubyte").unlink()
-    with pytest.raises(JobError, match=r"t10k-labels-idx1-ubyte.gz: No such file .* fetch https"):
+    with pytest.raises(
+        JobError, match=r"t10k-labels-idx1-ubyte.gz: No such file .* download https"
+    ):
         build(Mnist(name="mnist", path=directory))

@@ -1,4 +1,4 @@
-"""Labelled images: standardised, split, and told apart by their content."""
+"""Labelled images: standardized, split, and identified by their content."""
 
 import numpy as np
 import pytest
@@ -45,7 +45,7 @@ def test_what_cannot_be_split_is_refused(size):
         split(size, "somewhere")
 
 
-def test_the_fingerprint_hangs_on_content_labels_and_rows():
+def test_the_fingerprint_depends_on_content_labels_and_rows():
     x, y = np.zeros((4, 1, 2, 2), np.uint8), np.zeros(4, np.int64)
     whole = Images(Samples.of(x, y))
     assert Images(Samples.of(x.copy(), y.copy())).fingerprint == whole.fingerprint
@@ -58,7 +58,7 @@ def test_the_fingerprint_hangs_on_content_labels_and_rows():
     assert len({whole.fingerprint, *(other.fingerprint for other in others)}) == 5
 
 
-def test_augmented_images_are_the_same_images_moved_and_mirrored():
+def test_augmented_images_are_the_same_images_shifted_and_mirrored():
     x = np.random.default_rng(0).random((1, 1, 4, 4)).astype(np.float32)
     images = Images(Samples.of(x, np.zeros(1, np.int64)), shift=1, mirror=True)
     padded = np.pad(x[0, 0], 1)
@@ -81,17 +81,17 @@ def test_augmented_images_are_the_same_images_moved_and_mirrored():
     [
         ([0, 3], "label 3 is outside 0..2"),
         ([-1, 0], "label -1 is outside 0..2"),
-        ([0.0, 1.0], "must be a whole number a sample, not float64"),
-        (["cat", "dog"], "must be a whole number a sample"),
+        ([0.0, 1.0], "must be one integer per sample, not float64"),
+        (["cat", "dog"], "must be one integer per sample"),
         ([[0], [1]], r"of shape \[2, 1\]"),
         ([True, False], "not bool"),
     ],
 )
-def test_labels_that_are_no_classes_are_refused(values, message):
+def test_labels_that_are_not_classes_are_refused(values, message):
     with pytest.raises(JobError, match=f"somewhere: .*{message}"):
         checked_labels(np.array(values), 3, "somewhere")
 
 
-def test_labels_of_any_whole_kind_are_taken():
+def test_labels_of_any_integer_type_are_accepted():
     for kind in (np.uint8, np.int16, np.uint64):
         assert checked_labels(np.array([0, 2], kind), 3, "somewhere").dtype == np.int64

@@ -1,18 +1,19 @@
-"""Reading ahead changes nothing that anyone can see."""
+"""Reading ahead changes nothing that a step can see."""
 
 import threading
 
 import pytest
 import torch
 
+from holdfast.core.plan import WorkItem
 from holdfast.data.dataset import as_dataset
 from holdfast.data.formats.digits import digits
-from holdfast.data.loading.loader import Loader, WorkItem
+from holdfast.data.loading.loader import Loader
 from holdfast.data.loading.order import SampleOrder
 from holdfast.errors import Aborted, JobError
 from holdfast.job.settings import LoaderSettings
 
-UNITS = [WorkItem(shard, range(shard, shard + 1)) for shard in range(4)]
+ITEMS = [WorkItem(shard, range(shard, shard + 1)) for shard in range(4)]
 
 
 def order_of(dataset):
@@ -29,9 +30,9 @@ def order_of(dataset):
 def read_all(dataset, depth):
     order = order_of(dataset)
     loader = Loader(
-        dataset, order, UNITS, settings=LoaderSettings(prefetch=depth), check_abort=lambda: None
+        dataset, order, ITEMS, settings=LoaderSettings(prefetch=depth), check_abort=lambda: None
     )
-    taken = [loader.take(step, unit) for step in range(order.total_steps) for unit in UNITS]
+    taken = [loader.take(step, item) for step in range(order.total_steps) for item in ITEMS]
     loader.close()
     return [loaded.batch for loaded in taken if loaded]
 
@@ -59,7 +60,7 @@ def test_a_map_style_data_set_reads_the_same_whatever_was_drawn_before():
     assert all(torch.equal(x, x2) for (x, _), (x2, _) in zip(first, second, strict=True))
 
 
-def test_waiting_for_samples_ends_when_the_run_is_aborted():
+def test_an_abort_ends_the_wait_for_samples():
     release = threading.Event()
 
     class Stuck:
@@ -78,17 +79,17 @@ def test_waiting_for_samples_ends_when_the_run_is_aborted():
     loader = Loader(
         Stuck(),
         order_of(Stuck()),
-        UNITS,
+        ITEMS,
         settings=LoaderSettings(prefetch=1),
         check_abort=check_abort,
     )
     with pytest.raises(Aborted):
-        loader.take(0, UNITS[0])
+        loader.take(0, ITEMS[0])
     release.set()
     loader.close()
 
 
-def test_a_timeout_of_the_data_set_itself_is_an_error_and_no_reason_to_wait():
+def test_a_timeout_error_of_the_data_set_is_raised():
     class Slow:
         fingerprint = "slow"
 
@@ -101,16 +102,42 @@ def test_a_timeout_of_the_data_set_itself_is_an_error_and_no_reason_to_wait():
     loader = Loader(
         Slow(),
         order_of(Slow()),
-        UNITS,
+        ITEMS,
         settings=LoaderSettings(prefetch=1),
         check_abort=lambda: None,
     )
     with pytest.raises(TimeoutError, match="file server"):
-        loader.take(0, UNITS[0])
+        loader.take(0, ITEMS[0])
     loader.close()
 
 
 @pytest.mark.parametrize("nonsense", [5, "", iter([1]), []])
-def test_what_is_no_data_set_is_refused(nonsense):
+def test_an_object_that_is_not_a_data_set_is_refused(nonsense):
     with pytest.raises(JobError):
         as_dataset(nonsense)
+
+
+class Plain:
+    fingerprint = "plain"
+
+    def __len__(self):
+        return 4
+
+    def batch(self, indices, generator):
+        return (torch.from_numpy(indices),)
+
+
+def test_a_data_set_reads_ahead_unless_it_says_no():
+    quiet = type("Quiet", (Plain,), {"reads_ahead": False})
+    for samples in (Plain(), quiet()):
+        assert as_dataset(samples) is samples
+    order = SampleOrder(
+        num_samples=4, batch_size=4, num_shards=1, epochs=1, seed=0, fingerprint="plain"
+    )
+    item = WorkItem(0, range(1))
+    for samples, threads in ((Plain(), 1), (quiet(), 0)):
+        loader = Loader(samples, order, [item], settings=LoaderSettings(), check_abort=lambda: None)
+        before = threading.active_count()
+        assert loader.take(0, item).size == 4
+        assert threading.active_count() - before == threads
+        loader.close()

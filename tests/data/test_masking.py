@@ -1,4 +1,4 @@
-"""What a masked language model is asked, and that the question hangs on the shard alone."""
+"""What a masked language model must predict depends on the shard only."""
 
 import numpy as np
 import pytest
@@ -16,13 +16,13 @@ def masked(length=100, count=200):
 
 
 @pytest.mark.parametrize(("length", "asked"), [(100, 15), (64, 10), (2, 1)])
-def test_every_sample_asks_for_as_many_bytes(length, asked):
+def test_every_sample_has_the_same_number_of_masked_bytes(length, asked):
     _, data, indices = masked(length)
     _, y = data.batch(indices, generator_for("shard"))
     assert ((y != IGNORE_INDEX).sum(1) == asked).all()
 
 
-def test_bytes_asked_for_are_hidden_replaced_or_kept_and_others_left_alone():
+def test_selected_bytes_are_masked_replaced_or_kept_and_others_unchanged():
     plain, data, indices = masked()
     text, _ = plain.batch(indices, generator_for("shard"))
     x, y = data.batch(indices, generator_for("shard"))
@@ -36,7 +36,7 @@ def test_bytes_asked_for_are_hidden_replaced_or_kept_and_others_left_alone():
     assert ((x >= 0) & (x <= MASK)).all()
 
 
-def test_the_question_hangs_on_the_generator_alone():
+def test_the_selection_depends_on_the_generator_only():
     _, data, indices = masked()
     first, again, other = (data.batch(indices, generator_for(key)) for key in ("a", "a", "b"))
     assert all(torch.equal(a, b) for a, b in zip(first, again, strict=True))

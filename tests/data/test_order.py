@@ -1,4 +1,4 @@
-"""Every sample once an epoch, at any world size and through any restart."""
+"""Every sample is used once per epoch, for every world size and through restarts."""
 
 import itertools
 import random
@@ -9,8 +9,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.core.plan import Plan
-from holdfast.data.loading.loader import Loader, WorkItem
+from holdfast.core.plan import Plan, WorkItem
+from holdfast.data.loading.loader import Loader
 from holdfast.data.loading.order import SampleOrder, shard_bounds
 from holdfast.job.settings import LoaderSettings
 
@@ -40,7 +40,7 @@ def one_life(order, dataset, start, stop, world, depth):
             dataset, order, units, settings=LoaderSettings(prefetch=depth), check_abort=lambda: None
         )
         for step in range(start, stop):
-            taken = [loader.take(step, unit) for unit in units]
+            taken = [loader.take(step, item) for item in units]
             samples = [int(i) for loaded in taken if loaded for i in loaded.batch[0]]
             committed.setdefault(step, []).extend(samples)
         loader.close()
@@ -48,7 +48,7 @@ def one_life(order, dataset, start, stop, world, depth):
 
 
 @pytest.mark.parametrize("seed", range(200))
-def test_every_sample_is_used_exactly_once_an_epoch_through_restarts(seed):
+def test_every_sample_is_used_exactly_once_per_epoch_through_restarts(seed):
     draw = random.Random(seed)
     size, shards = draw.randint(1, 300), draw.randint(1, 12)
     order = SampleOrder(
@@ -83,7 +83,7 @@ def test_epochs_are_in_different_orders():
 
 
 @given(st.integers(1, 200), st.integers(1, 40), st.data())
-def test_bounds_cut_all_samples_and_leave_no_single_one_where_more_would_fit(batch, shards, data):
+def test_bounds_cover_all_samples_and_leave_no_single_one_where_more_would_fit(batch, shards, data):
     size = data.draw(st.integers(1, batch))
     bounds = shard_bounds(size, batch, shards)
     assert bounds[0] == 0

@@ -21,7 +21,7 @@ def test_it_is_a_bijection_for_awkward_large_sizes(n):
     assert_bijection(n)
 
 
-def test_any_stretch_equals_the_same_stretch_of_the_whole():
+def test_any_range_equals_the_same_range_of_the_whole():
     n = 3 * BLOCK + 17
     whole = Permutation(n, b"key").take(0, n)
     one = Permutation(n, b"key")
@@ -34,7 +34,7 @@ def test_other_keys_give_other_orders():
     assert len(orders) == 100
 
 
-def test_every_place_is_equally_likely():
+def test_every_position_is_equally_likely():
     """Chi-squared over where position 0 goes; 99.99 % of fair permutations pass."""
     counts = np.bincount(
         [int(Permutation(16, key.to_bytes(4)).take(0, 1)[0]) for key in range(8000)], minlength=16

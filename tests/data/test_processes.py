@@ -1,4 +1,4 @@
-"""What a loader process gives arrives as it was given."""
+"""The samples that a loader process sends arrive unchanged."""
 
 import subprocess
 import sys

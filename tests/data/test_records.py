@@ -1,4 +1,4 @@
-"""HDF5, Parquet and TFRecord: the same samples from each, in whole or not at all."""
+"""HDF5, Parquet and TFRecord: the same samples from each, completely or not at all."""
 
 import gzip
 import io
@@ -163,7 +163,7 @@ def test_several_columns_of_numbers_make_a_vector(tmp_path):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_pattern_names_files_that_are_read_in_order_and_another_the_test(tmp_path, kind):
+def test_patterns_name_the_training_and_the_test_files_read_in_order(tmp_path, kind):
     for part in range(2):
         half = slice(part * 20, part * 20 + 20)
         flat = IMAGES[half].reshape(20, -1)
@@ -181,7 +181,7 @@ def test_a_pattern_names_files_that_are_read_in_order_and_another_the_test(tmp_p
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("seed", range(12))
-def test_a_truncated_file_is_an_error_wherever_it_was_cut(tmp_path, kind, seed):
+def test_a_file_truncated_anywhere_is_an_error(tmp_path, kind, seed):
     flat = IMAGES.reshape(SIZE, -1)
     path = write(tmp_path / "cut", kind, x=flat, y=LABELS)
     whole = path.read_bytes()
@@ -192,7 +192,7 @@ def test_a_truncated_file_is_an_error_wherever_it_was_cut(tmp_path, kind, seed):
     assert "\n" not in str(caught.value)
 
 
-def test_a_compressed_tfrecord_file_is_an_error_wherever_it_was_cut(tmp_path):
+def test_a_compressed_tfrecord_file_truncated_anywhere_is_an_error(tmp_path):
     write(tmp_path / "plain", "tfrecord", x=IMAGES[:, 0, 0], y=LABELS)
     whole = gzip.compress((tmp_path / "plain").read_bytes())
     path = tmp_path / "cut.gz"
@@ -205,12 +205,12 @@ def test_a_compressed_tfrecord_file_is_an_error_wherever_it_was_cut(tmp_path):
 
 
 @pytest.mark.parametrize("seed", range(30))
-def test_a_turned_bit_in_a_tfrecord_file_is_noticed(tmp_path, seed):
+def test_a_flipped_bit_in_a_tfrecord_file_is_an_error(tmp_path, seed):
     path = write(tmp_path / "f", "tfrecord", x=IMAGES[:, 0, 0], y=LABELS)
     data, draw = bytearray(path.read_bytes()), random.Random(seed)
     data[draw.randrange(len(data))] ^= 1 << draw.randrange(8)
     path.write_bytes(data)
-    with pytest.raises(JobError, match=r"f: record \d+ is damaged or cut short"):
+    with pytest.raises(JobError, match=r"f: record \d+ is damaged or truncated"):
         records("tfrecord", path)
 
 
@@ -220,7 +220,7 @@ GOLDEN = (
 """`tf.train.Example` with x: [1.5, -2.0], y: 3 and z: b"hi", as protoc's code for it writes it."""
 
 
-def test_an_example_is_read_as_others_write_it(tmp_path):
+def test_an_example_written_by_another_library_is_read(tmp_path):
     other = example({"x": [0.0, 0.0], "y": 0})
     (tmp_path / "f").write_bytes(framed(bytes.fromhex(GOLDEN)) + framed(other))
     (tmp_path / "g").write_bytes(framed(bytes.fromhex(GOLDEN)))
@@ -239,17 +239,17 @@ FAULTS = [
     ({"features": "z"}, {}, "z.*x, y"),
     ({"labels": "z"}, {}, "z.*x, y"),
     ({"classes": 3}, {}, r"label 3 is outside 0\.\.2"),
-    ({}, {"y": LABELS / 2}, "whole number"),
+    ({}, {"y": LABELS / 2}, "one integer per sample"),
     ({}, {"x": np.full((SIZE, 2), np.nan)}, "finite"),
     ({}, {"x": np.full((SIZE, 2), 1e300)}, "finite"),
-    ({"shape": (2, 2, 2)}, {}, r"data\.shape=\[2, 2, 2\] does not fit"),
-    ({"augment": True}, {}, r"data\.augment is for images"),
+    ({"shape": (2, 2, 2)}, {}, r"does not fit data\.shape=\[2, 2, 2\]"),
+    ({"augment": True}, {}, r"data\.augment needs images"),
 ]
 
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(("keys", "columns", "message"), FAULTS)
-def test_what_a_file_does_not_hold_is_said_in_one_line(tmp_path, kind, keys, columns, message):
+def test_what_a_file_lacks_is_reported_in_one_line(tmp_path, kind, keys, columns, message):
     path = write(tmp_path / "f", kind, **{"x": np.ones((SIZE, 3)), "y": LABELS, **columns})
     with pytest.raises(JobError, match=message) as caught:
         records(kind, path, **keys)
@@ -270,12 +270,12 @@ def test_lengths_that_differ_are_refused(tmp_path):
         records("tfrecord", tmp_path / "c")
 
 
-def test_samples_of_other_files_must_be_alike(tmp_path):
+def test_samples_of_all_files_must_have_one_shape(tmp_path):
     write(tmp_path / "a.h5", "hdf5", x=np.ones((SIZE, 3)), y=LABELS)
     write(tmp_path / "b.h5", "hdf5", x=np.ones((SIZE, 4)), y=LABELS)
     with pytest.raises(JobError, match=r"float32 \[3, 1, 1\] and of float32 \[4, 1, 1\]"):
         records("hdf5", tmp_path / "*.h5")
-    with pytest.raises(JobError, match="make them alike"):
+    with pytest.raises(JobError, match="give both the same shape"):
         records("hdf5", tmp_path / "a.h5", test_path=tmp_path / "b.h5")
 
 
@@ -286,13 +286,13 @@ def test_empty_cells_are_refused(tmp_path):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_nothing_to_read_is_an_error(tmp_path, kind):
-    with pytest.raises(JobError, match="names no file"):
+def test_a_pattern_that_matches_nothing_is_an_error(tmp_path, kind):
+    with pytest.raises(JobError, match="matches no file"):
         records(kind, tmp_path / "*.none")
-    with pytest.raises(JobError, match="is a folder; name its files with a pattern"):
+    with pytest.raises(JobError, match="is a folder; set a pattern for its files"):
         records(kind, tmp_path)
     path = write(tmp_path / "f", kind, x=np.ones((0, 3)), y=LABELS[:0])
-    with pytest.raises(JobError, match="holds no samples"):
+    with pytest.raises(JobError, match="contains no samples"):
         records(kind, path)
 
 
@@ -300,7 +300,7 @@ def test_nothing_to_read_is_an_error(tmp_path, kind):
     ("kind", "module"),
     [("hdf5", "h5py"), ("parquet", "pyarrow"), ("tfrecord", "google_crc32c")],
 )
-def test_a_missing_library_is_named_with_how_to_install_it(tmp_path, monkeypatch, kind, module):
+def test_a_missing_library_is_named_with_its_install_command(tmp_path, monkeypatch, kind, module):
     path = write(tmp_path / "f", kind, x=np.ones((SIZE, 3)), y=LABELS)
     monkeypatch.setitem(sys.modules, module, None)
     with pytest.raises(JobError) as caught:
@@ -308,7 +308,7 @@ def test_a_missing_library_is_named_with_how_to_install_it(tmp_path, monkeypatch
     assert str(caught.value) == f"{module} is not installed: pip install 'holdfast[data]'"
 
 
-def test_an_empty_compressed_file_is_no_file_without_records(tmp_path):
+def test_an_empty_compressed_file_is_an_error(tmp_path):
     for number in range(2):
         write(tmp_path / f"x-0000{number}-of-00002", "tfrecord", x=IMAGES, y=LABELS)
     for file in tmp_path.glob("x-*"):

@@ -1,4 +1,4 @@
-"""Runs on data from files: who reads them, and through what, never shows in the weights."""
+"""Runs on data from files: workers, formats and caches do not change the weights."""
 
 import gzip
 import shutil
@@ -25,7 +25,7 @@ def patterns(count, seed):
 
 
 @pytest.mark.soak
-def test_mnist_is_learnt_alike_by_any_number_of_workers(train, tmp_path):
+def test_mnist_gives_the_same_weights_for_every_number_of_workers(train, tmp_path):
     for part, count in (("train", 120), ("t10k", 30)):
         x, y = patterns(count, count)
         for name, array in (("images-idx3", x), ("labels-idx1", y.astype(np.uint8))):
@@ -38,7 +38,7 @@ def test_mnist_is_learnt_alike_by_any_number_of_workers(train, tmp_path):
     assert one["metrics"]["accuracy"] > 0.5
 
 
-def test_a_cache_shows_neither_in_the_weights_nor_in_a_resumed_run(train, tmp_path):
+def test_a_cache_changes_neither_the_weights_nor_a_resumed_run(train, tmp_path):
     x, y = patterns(60, 0)
     for number, (image, label) in enumerate(zip(x, y, strict=True)):
         path = tmp_path / "pictures" / f"class-{label}" / f"{number}.png"
@@ -56,7 +56,7 @@ def test_a_cache_shows_neither_in_the_weights_nor_in_a_resumed_run(train, tmp_pa
     assert resumed["weights_sha256"] == reference
 
 
-def test_vectors_from_parquet_are_learnt_alike_by_any_number_of_workers(train, tmp_path):
+def test_parquet_gives_the_same_weights_for_every_number_of_workers(train, tmp_path):
     pyarrow = pytest.importorskip("pyarrow")
     parquet = pytest.importorskip("pyarrow.parquet")
     wine = load_wine()
@@ -73,7 +73,7 @@ def test_vectors_from_parquet_are_learnt_alike_by_any_number_of_workers(train, t
     assert one["metrics"]["accuracy"] > 0.8
 
 
-def test_made_up_text_is_learnt_alike_by_any_number_of_workers(train):
+def test_synthetic_text_gives_the_same_weights_for_every_number_of_workers(train):
     keys = {
         "task": "language",
         "data": {"name": "synthetic-text", "size": 20_000, "length": 16},
@@ -86,7 +86,7 @@ def test_made_up_text_is_learnt_alike_by_any_number_of_workers(train):
     assert one["metrics"]["bits_per_byte"] < one["metrics"]["byte_entropy_bits"]
 
 
-def test_data_that_are_damaged_end_the_run_in_one_line(train, tmp_path):
+def test_damaged_data_end_the_run_in_one_line(train, tmp_path):
     for name in "ab":
         (tmp_path / "pictures" / name).mkdir(parents=True)
         (tmp_path / "pictures" / name / "0.png").write_bytes(b"nothing")

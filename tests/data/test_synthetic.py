@@ -1,4 +1,4 @@
-"""Made-up data: the same every time, with something to learn in them, and called what they are."""
+"""Synthetic data: reproducible, learnable, and named as synthetic."""
 
 import json
 import typing
@@ -22,7 +22,7 @@ def entropy(text, order):
     return float(-(shares[:, 0] * np.log2(shares[:, 0] / shares[:, 1])).sum() / len(text))
 
 
-def test_two_letters_say_what_follows_and_one_does_not():
+def test_two_letters_predict_the_next_and_one_does_not():
     text = synthetic_text(50_000)
     assert text == synthetic_text(50_000)
     assert entropy(text, 2) < 0.9
@@ -38,7 +38,7 @@ def test_a_text_is_cut_into_windows_like_any_other():
     assert len(test) == 31
 
 
-def test_images_of_a_class_have_a_pattern_in_common():
+def test_images_of_a_class_share_a_pattern():
     spec = data.SyntheticImages(name="synthetic-images", size=400, classes=3, height=8)
     found = build(spec)
     x, y = found.training.batch(np.arange(400), torch.Generator())
@@ -48,7 +48,7 @@ def test_images_of_a_class_have_a_pattern_in_common():
     assert (nearest == y).double().mean() > 0.95
 
 
-def test_made_up_data_are_asked_for_by_a_name_that_says_so():
+def test_names_of_synthetic_data_begin_with_synthetic():
     for part in typing.get_args(data.LabelledData) + typing.get_args(data.TextData):
         [*names] = typing.get_args(part.model_fields["name"].annotation)
         made_up = part.__name__.startswith("Synthetic")

@@ -1,4 +1,4 @@
-"""Any bytes are a text; none is skipped and none is used twice."""
+"""Text: any bytes are a text; none is skipped and none is used twice."""
 
 from pathlib import Path
 
@@ -43,7 +43,7 @@ def test_a_text_that_is_too_short_is_refused(tmp_path, content):
         windows(tmp_path / "a", 64)
 
 
-def test_all_files_of_a_folder_are_read_whatever_they_hold(tmp_path):
+def test_all_files_of_a_folder_are_read_whatever_their_content(tmp_path):
     (tmp_path / "a.bin").write_bytes(TEXT)
     (tmp_path / ".hidden").write_bytes(b"hidden ")
     (tmp_path / "empty").write_bytes(b"")
@@ -54,7 +54,7 @@ def test_all_files_of_a_folder_are_read_whatever_they_hold(tmp_path):
 
 
 def test_a_device_is_refused():
-    with pytest.raises(JobError, match=r"text /dev/zero is no file or folder; set data\.path"):
+    with pytest.raises(JobError, match=r"text /dev/zero is not a file or folder; set data\.path"):
         windows(Path("/dev/zero"), 64)
 
 
@@ -78,7 +78,7 @@ def test_a_missing_text_is_refused_by_name(tmp_path):
         ("link", "Too many levels"),
     ],
 )
-def test_a_link_that_leads_to_no_text_is_refused_not_passed_over(tmp_path, target, message):
+def test_a_link_that_leads_to_no_text_is_refused_not_skipped(tmp_path, target, message):
     folder = tmp_path / "text"
     (tmp_path / "part").mkdir()
     folder.mkdir()

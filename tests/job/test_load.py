@@ -26,7 +26,7 @@ def test_overrides_reach_into_the_job():
 
 
 @pytest.mark.parametrize("value", [float("inf"), float("nan"), {1, 2}, b"x", print, "\udcff"])
-def test_params_that_a_worker_would_not_get_are_refused(value):
+def test_params_that_cannot_be_sent_to_a_worker_are_refused(value):
     with pytest.raises(JobError, match=r"params: .*may hold finite numbers, strings"):
         check({"name": "own", "task": "own.py:main", "params": {"x": [value]}}, where="test")
 
@@ -93,7 +93,7 @@ def test_a_wrong_override_is_refused_by_name(override, message):
         ("[" * 5000, " cannot be read: maximum recursion depth exceeded"),
     ],
 )
-def test_a_fault_in_a_file_is_named_with_its_line(tmp_path, text, message):
+def test_a_mistake_in_a_file_is_named_with_its_line(tmp_path, text, message):
     path = tmp_path / "job.yaml"
     path.write_text(text)
     with pytest.raises(JobError) as caught:
@@ -103,7 +103,7 @@ def test_a_fault_in_a_file_is_named_with_its_line(tmp_path, text, message):
 
 
 @pytest.mark.parametrize("value", ["nonsense://user:secret@x", "[A, 'json://secret@x']", "[3]"])
-def test_an_address_that_stands_where_its_variable_should_is_not_repeated(tmp_path, value):
+def test_an_address_in_place_of_its_variable_is_not_repeated(tmp_path, value):
     path = tmp_path / "job.yaml"
     path.write_text(f"notify: {value}\n")
     for words in ([str(path)], ["digits", [f"notify={value}"]]):
@@ -113,7 +113,7 @@ def test_an_address_that_stands_where_its_variable_should_is_not_repeated(tmp_pa
     assert load("digits", ["notify=[HOOK, MAIL]"]).notify == ("HOOK", "MAIL")
 
 
-def test_an_override_is_blamed_for_what_it_has_set_and_the_file_for_the_rest(tmp_path):
+def test_mistakes_of_overrides_and_of_the_file_are_told_apart(tmp_path):
     path = tmp_path / "job.yaml"
     path.write_text("name: fine\nbatch: many\nworkers: 2\n")
     with pytest.raises(JobError) as caught:
@@ -144,20 +144,20 @@ def test_any_text_is_a_job_or_refused_in_one_line(text):
     assert len(answer.splitlines()) == 1
 
 
-def test_an_unknown_job_is_refused_with_the_nearest():
+def test_an_unknown_job_is_refused_with_the_nearest_name():
     with pytest.raises(JobError, match=r"no job 'digit': .*did you mean digits\?"):
         load("digit")
 
 
 @pytest.mark.parametrize("text", ["- 1\n", "5", "a: [", ""])
-def test_a_file_that_is_no_job_is_refused(tmp_path, text):
+def test_a_file_that_is_not_a_job_is_refused(tmp_path, text):
     path = tmp_path / "job.yaml"
     path.write_text(text)
     with pytest.raises(JobError, match=r"job\.yaml"):
         load(str(path))
 
 
-def test_only_what_does_not_show_in_the_weights_may_change_on_resume():
+def test_only_keys_that_do_not_change_the_weights_may_change_on_resume():
     base = load("digits").weights_config()
     for free in ("workers=4", "loader.prefetch=0", "checkpoint.keep=9"):
         assert load("digits", [free]).weights_config() == base
@@ -176,13 +176,13 @@ def test_only_what_does_not_show_in_the_weights_may_change_on_resume():
     assert load("digits", ["numerics=fast", "workers=1"]).weights_config() != fast.weights_config()
 
 
-def test_what_yaml_shares_is_not_shared_in_the_job(tmp_path):
+def test_values_shared_by_a_yaml_anchor_are_separate_in_the_job(tmp_path):
     path = tmp_path / "mine.yaml"
     path.write_text("params:\n  a: &p {lr: 1}\n  b: *p\n")
     assert load(str(path), ["params.a.lr=2"]).params == {"a": {"lr": 2}, "b": {"lr": 1}}
 
 
-def test_values_from_python_stay_as_they_are():
+def test_values_from_python_are_not_parsed():
     job = load("digits", values={"params": {"lr": 1e-5}, "optimizer.lr": 0.5})
     assert job.params == {"lr": 1e-5}
     assert job.optimizer.lr == 0.5
@@ -205,14 +205,14 @@ def test_a_name_of_an_earlier_version_is_refused_with_the_new_one(override, mess
     assert message in str(caught.value)
 
 
-def test_mistakes_of_a_file_are_told_line_by_line_before_those_of_overrides(tmp_path):
+def test_mistakes_are_listed_by_line_with_those_of_overrides_last(tmp_path):
     path = tmp_path / "job.yaml"
     path.write_text("seed: x\nworkers: 0\n")
     with pytest.raises(JobError, match=r"line 1: seed: .*; line 2: workers: .*; batch: .*batch=y"):
         load(str(path), ["batch=y"])
 
 
-def test_a_run_directory_gives_back_either_kind_of_job(tmp_path):
+def test_the_job_of_a_run_directory_is_loaded_as_either_kind(tmp_path):
     script = check_script({"name": "own", "script": {"path": "a.py"}, "workers": 2}, where="test")
     for job in (script, load("digits", ["workers=2"])):
         (tmp_path / "job.yaml").write_text(dump(job))

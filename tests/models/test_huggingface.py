@@ -30,7 +30,7 @@ def test_the_published_network_has_as_many_parameters(spec, context, published):
 
 
 @pytest.mark.parametrize(("spec", "looks_ahead"), [(Gpt2Spec, False), (BertSpec, True)])
-def test_a_decoder_sees_what_was_and_an_encoder_what_comes_too(spec, looks_ahead):
+def test_a_decoder_sees_earlier_tokens_and_an_encoder_all(spec, looks_ahead):
     """By gradients: a masked position gets exactly zero, however a processor rounds the others."""
     pytest.importorskip("transformers")
     tiny = spec(name=spec.__name__.lower(), width=8, heads=2, layers=2)

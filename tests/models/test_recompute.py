@@ -71,7 +71,7 @@ class Counted(torch.nn.Module):
         return self.linear(x).relu()
 
 
-def test_a_block_is_computed_again_in_the_backward_pass_of_training_alone():
+def test_a_block_is_recomputed_in_the_backward_pass_of_training_only():
     block = Counted()
     recompute([block])
     block(torch.ones(1, 2)).sum().backward()
@@ -84,9 +84,9 @@ def test_a_block_is_computed_again_in_the_backward_pass_of_training_alone():
 def test_a_copy_of_a_model_computes_with_its_own_weights():
     model = torch.nn.Sequential(Counted())
     recompute(model)
-    twin = copy.deepcopy(model)
+    copied = copy.deepcopy(model)
     with torch.no_grad():
-        twin[0].linear.weight.zero_()
-        twin[0].linear.bias.fill_(3.0)
-    assert twin(torch.ones(1, 2)).tolist() == [[3.0, 3.0]]
-    assert (twin[0].passes, model[0].passes) == (1, 0)
+        copied[0].linear.weight.zero_()
+        copied[0].linear.bias.fill_(3.0)
+    assert copied(torch.ones(1, 2)).tolist() == [[3.0, 3.0]]
+    assert (copied[0].passes, model[0].passes) == (1, 0)

@@ -20,7 +20,7 @@ def test_the_published_network_has_as_many_parameters(name, published):
 
 
 @pytest.mark.parametrize("name", ["resnet18", "resnet50"])
-def test_the_small_stem_leaves_small_images_room(name):
+def test_the_small_stem_keeps_the_resolution_of_small_images(name):
     with torch.device("meta"):
         model = models.build(ResnetSpec(name=name, width=8), shape=(1, 32, 32), classes=10)
         assert model.stem(torch.zeros(2, 1, 32, 32)).shape == (2, 8, 32, 32)

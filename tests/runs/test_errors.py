@@ -84,7 +84,7 @@ def train(place):
                      ["nowhere does not exist; fetch ", "--download", "set data.path"],
                      id="absent data"),
         pytest.param(["train", "cifar10", "data.path=cifar-10-python.tar.gz"], FAULT_OF_THE_JOB,
-                     ["cifar-10-python.tar.gz: ", "fetch the data set anew"], id="damaged data"),
+                     ["cifar-10-python.tar.gz: ", "download the data set"], id="damaged data"),
         pytest.param(["train", "digits", "data=null"], FAULT_OF_THE_JOB,
                      ["task classification needs images", "data.name=digits"], id="no data"),
         pytest.param([*OWN, "task=mine.py:main"], FAULT_OF_THE_JOB,

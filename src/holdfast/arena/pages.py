@@ -77,5 +77,5 @@ def give_back(address: int, size_bytes: int) -> None:
     _libc.madvise(address, -(-size_bytes // PAGE) * PAGE, _MADV_REMOVE)
 
 
-def _reserve(size_bytes: int, flags: int = 0) -> mmap.mmap:
+def _reserve(size_bytes: int, flags: int) -> mmap.mmap:
     return mmap.mmap(-1, size_bytes, flags=flags | mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)

@@ -45,6 +45,7 @@ class _NeverRead:
     """A data set whose samples do not come."""
 
     fingerprint = "never"
+    reads_ahead = True
 
     def __len__(self) -> int:
         return 1

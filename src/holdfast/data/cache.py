@@ -1,20 +1,20 @@
-"""Cache: what was decoded from files once, and is mapped from then on by every worker.
+"""Cache: samples that were decoded from files once and are then memory-mapped by every worker.
 
     DIR/NAME-KEY/
       training-x.npy      images, uint8 or float32, [n, channels, height, width]
       training-y.npy      classes, int64[n]
-      test-x.npy …        where the data set has a part for the test
+      test-x.npy …        if the data set has a test part
       manifest.json       shapes and digests
-      verified            the state of the files when their digests were last compared
+      verified            the state of the files when their digests were last verified
     DIR/NAME-KEY.lock
 
 KEY is a digest of the settings and of the paths, sizes and times of the files that are read, so a
-file that changes makes another cache. One process builds, in a directory that is renamed when all
-of it is on the disk; the others wait. A process that dies while it builds lets go of the lock.
+changed file gives another cache. One process builds it, in a directory that is renamed once it is
+on the disk; the others wait for its lock. The kernel releases the lock of a process that dies.
 
-Digests are compared by the first process that opens the cache after the machine has started or the
-files have changed; a cache that does not match is built anew. All others map it at once, however
-large it is.
+The first process that opens the cache after a reboot, or after the files have changed, verifies the
+digests; a cache that does not match is rebuilt. All other processes map it at once, whatever its
+size.
 """
 
 from __future__ import annotations
@@ -43,10 +43,10 @@ Measure = Callable[[dict[str, Samples]], Scale]
 FORMAT: Final = 1
 
 WAIT_S: Final = 6 * 3600.0
-"""How long another process that builds is waited for: the longest that decoding may take."""
+"""Longest wait for another process that builds the cache."""
 
 _HEADER_BYTES: Final = 128
-"""What numpy's header takes for up to four dimensions, of whatever size."""
+"""Size of numpy's header for up to four dimensions."""
 
 
 class _Part(BaseModel):
@@ -64,7 +64,7 @@ class _Manifest(BaseModel):
     mean: tuple[float, ...]
     std: tuple[float, ...]
     sha256: str = ""
-    """Digest of all the rest."""
+    """Digest of all other fields."""
 
     def digest(self) -> str:
         plain = json.dumps(self.model_dump(mode="json", exclude={"sha256"}), sort_keys=True)
@@ -73,11 +73,11 @@ class _Manifest(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class Cached:
-    """What a cache holds.
+    """The content of a cache.
 
     Attributes:
-        samples: Of each source, mapped.
-        scale: What was measured on them.
+        samples: The samples of each source, mapped.
+        scale: Their mean and standard deviation.
     """
 
     samples: dict[str, Samples]
@@ -90,18 +90,16 @@ def cached(
     settings: Mapping[str, Any],
     sources: Mapping[str, SampleSource],
     measure: Measure,
-    *,
-    wait_s: float = WAIT_S,
 ) -> Cached:
     """The samples of each of `sources`, and their scale.
 
     Args:
-        directory: Where caches lie; made where it is missing.
-        name: What the cache is called, beside its key.
-        settings: Whatever decides what `sources` and `measure` give, apart from files; plain data.
+        directory: The directory of all caches; created if it is missing.
+        name: First part of the cache's name; the key follows.
+        settings: What determines the results of `sources` and `measure`, apart from the files;
+            plain data.
         sources: By the name of their part, such as `training`.
-        measure: Gives the scale of the samples; called once, by the process that builds.
-        wait_s: How long another process that builds is waited for.
+        measure: Computes the scale of the samples; called once, by the process that builds.
 
     Raises:
         JobError: A source cannot be read, the cache cannot be written, or waiting took too long.
@@ -109,22 +107,22 @@ def cached(
     place = directory / f"{name}-{_key(settings, sources)}"
     try:
         directory.mkdir(parents=True, exist_ok=True)
-        with locked(place.with_name(f"{place.name}.lock"), wait_s):
+        with locked(place.with_name(f"{place.name}.lock"), WAIT_S):
             found = _opened(place, list(sources))
             if found is None:
                 _build(place, sources, measure)
                 found = _opened(place, list(sources))
     except OSError as error:
         raise JobError(
-            f"data.cache {error.filename or place}: {error.strerror}; mend that, or name another "
-            "directory"
+            f"data.cache {error.filename or place}: {error.strerror}; fix that, or set data.cache "
+            "to another directory"
         ) from None
-    assert found is not None, "a cache that was just built does not match its own digests"
+    assert found is not None, "a new cache does not match its own digests"
     return found
 
 
 def _key(settings: Mapping[str, Any], sources: Mapping[str, SampleSource]) -> str:
-    """Raises: OSError: A file is gone."""
+    """Raises: OSError: A file is missing."""
     files = [  # a link's own place counts too: the class of an image may follow from it
         (name, str(path.absolute()), str(path.resolve()), state.st_size, state.st_mtime_ns)
         for name, source in sources.items()
@@ -164,7 +162,7 @@ def _written(draft: Path, name: str, source: SampleSource) -> _Part:
 
 
 def _finish(file: BinaryIO, dtype: str, shape: tuple[int, ...]) -> None:
-    """Write numpy's header before what was poured into `file`, and all of it to the disk."""
+    """Write numpy's header at the start of `file`, and flush the file to the disk."""
     file.seek(0)
     header = {"descr": np.dtype(dtype).str, "fortran_order": False, "shape": shape}
     np.lib.format.write_array_header_1_0(file, header)
@@ -174,7 +172,7 @@ def _finish(file: BinaryIO, dtype: str, shape: tuple[int, ...]) -> None:
 
 
 def _opened(place: Path, names: list[str]) -> Cached | None:
-    """What a cache holds; None where there is none, or it is not as it was built."""
+    """The content of a cache; None if there is none, or it does not match its digests."""
     try:
         manifest = _Manifest.model_validate_json((place / "manifest.json").read_bytes())
         samples = {name: _mapped(place, name, manifest.parts[name]) for name in names}
@@ -188,13 +186,13 @@ def _opened(place: Path, names: list[str]) -> Cached | None:
         return found
     if any(digest(part.x, part.y) != part.sha256 for part in samples.values()):
         return None
-    with suppress(OSError):  # the next process compares again
+    with suppress(OSError):  # the next process verifies again
         (place / "verified").write_bytes(state)
     return found
 
 
 def _mapped(place: Path, name: str, part: _Part) -> Samples:
-    """Raises: ValueError: A file is damaged, or longer or shorter than it must be."""
+    """Raises: ValueError: A file is damaged or has the wrong size."""
     arrays = []
     wanted = {"x": (part.dtype, part.shape), "y": ("int64", part.shape[:1])}
     for array, (dtype, shape) in wanted.items():
@@ -209,7 +207,7 @@ def _mapped(place: Path, name: str, part: _Part) -> Samples:
 
 
 def _state(place: Path) -> bytes:
-    """Whatever changes when the files do, or when the machine starts anew."""
+    """Changes with the files and with every boot of the machine."""
     boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
     files = [
         (path.name, (state := path.stat()).st_ino, state.st_size, state.st_ctime_ns)

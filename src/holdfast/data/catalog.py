@@ -1,4 +1,4 @@
-"""From a job's data to data sets."""
+"""Catalog: builds the data sets that a job names."""
 
 from __future__ import annotations
 
@@ -45,14 +45,14 @@ def build(spec: LabelledData) -> Splits:
     """The labelled data of a job.
 
     Raises:
-        JobError: They are absent, damaged, or not what the job says.
+        JobError: They are missing, damaged, or not what the job says.
     """
     with _readable():
         return _build(spec)
 
 
 def build_text(spec: Text | SyntheticText) -> tuple[Windows, Windows]:
-    """The text of a job, for training and for the test.
+    """The text of a job: its training part and its test part.
 
     Raises:
         JobError: It cannot be read, or is too short.
@@ -67,11 +67,11 @@ def build_text(spec: Text | SyntheticText) -> tuple[Windows, Windows]:
 
 @contextmanager
 def _readable() -> Iterator[None]:
-    """Name what may not be looked at, wherever that turns up."""
+    """Report a file that this user may not read as a mistake of the job."""
     try:
         yield
     except PermissionError as error:
-        raise JobError(f"{error.filename}: {error.strerror}; let it be read") from None
+        raise JobError(f"{error.filename}: {error.strerror}; make it readable") from None
 
 
 def _build(spec: LabelledData) -> Splits:
@@ -102,7 +102,7 @@ def _records(spec: Records, pattern: Path) -> SampleSource:
 def _splits(
     spec: ImageFolder | Records, training: SampleSource, test: SampleSource | None, classes: int
 ) -> Splits:
-    """Data sets over sources; without one for the test, a part of the other is kept for it."""
+    """Data sets over sources. Without a test source, a part of the training source is the test."""
 
     def rows(samples: Mapping[str, Samples]) -> tuple[Indices, Indices]:
         sizes = [len(part.y) for part in samples.values()]
@@ -121,25 +121,25 @@ def _splits(
         settings = spec.model_dump(mode="json", exclude={"path", "test_path", "cache", "augment"})
         found = cached(spec.cache, spec.name, settings, sources, measure)
         samples, scale = found.samples, found.scale
-    learned, measured = samples["training"], samples.get("test", samples["training"])
-    if measured.x.shape[1:] != learned.x.shape[1:]:
+    train_samples, test_samples = samples["training"], samples.get("test", samples["training"])
+    if test_samples.x.shape[1:] != train_samples.x.shape[1:]:
         raise JobError(
-            f"{spec.path}: samples for training are of shape {list(learned.x.shape[1:])} and for "
-            f"the test {list(measured.x.shape[1:])}; make them alike"
+            f"{spec.path}: training samples have the shape {list(train_samples.x.shape[1:])}, test "
+            f"samples {list(test_samples.x.shape[1:])}; give both the same shape"
         )
-    channels, height, width = learned.x.shape[1:]
+    channels, height, width = train_samples.x.shape[1:]
     if spec.augment and height * width == 1:
-        raise JobError("data.augment is for images, and these are vectors; leave it out")
+        raise JobError("data.augment needs images, but these samples are vectors; remove it")
     training_rows, test_rows = rows(samples)
     return Splits(
         training=Images(
-            learned,
+            train_samples,
             rows=training_rows,
             scale=scale,
             shift=height // 8 * spec.augment,
             mirror=spec.augment,
         ),
-        test=Images(measured, rows=test_rows, scale=scale),
+        test=Images(test_samples, rows=test_rows, scale=scale),
         shape=(channels, height, width),
         classes=classes,
     )

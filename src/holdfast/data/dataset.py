@@ -1,11 +1,11 @@
-"""What a data set is, and how any map-style PyTorch data set becomes one."""
+"""The `Dataset` protocol, and the adapter for map-style PyTorch data sets."""
 
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Sized
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol, TypeGuard
 
 import numpy as np
 import torch
@@ -16,28 +16,31 @@ from holdfast.data.permutation import Indices
 from holdfast.errors import JobError
 
 Batch = tuple[Any, ...]
-"""What a data set gives for some samples: usually `(x, y)`, tensors with one row a sample."""
+"""What a data set returns for some samples: usually `(x, y)`, tensors with one row per sample."""
 
 
-@runtime_checkable
 class Dataset(Protocol):
     """A data set that holdfast reads from.
 
     Attributes:
-        fingerprint: Names the data; another name is walked in another order.
+        fingerprint: Identifies the data. The sample order depends on it.
+        reads_ahead: Whether batches may be read before they are needed, in another thread. Set it
+            to False if `batch` draws from the global random generators. A class of your own that
+            does not set it counts as True.
     """
 
     fingerprint: str
+    reads_ahead: bool
 
     def __len__(self) -> int:
-        """Samples."""
+        """The number of samples."""
         ...
 
     def batch(self, indices: Indices, generator: torch.Generator) -> Batch:
         """The samples at `indices`, int64[n], in that order.
 
-        Must be a function of its arguments alone, safe to call from any thread; chance comes from
-        `generator` only.
+        The result must depend on the arguments only: random numbers come from `generator`. Any
+        thread may call it.
         """
         ...
 
@@ -45,15 +48,14 @@ class Dataset(Protocol):
 class MapStyle:
     """A map-style PyTorch data set, read sample by sample.
 
-    The global random generators are seeded for every batch, so that augmentation in
-    `__getitem__` depends on the shard alone.
+    The global random generators are seeded for every batch, so that augmentation in `__getitem__`
+    depends on the shard only. They also serve the model, so nothing is read ahead.
 
     Args:
         samples: The data set.
     """
 
     reads_ahead = False
-    """Its samples may draw from the global generators, which the model's own numbers come from."""
 
     def __init__(self, samples: Any) -> None:
         self.samples = samples
@@ -75,9 +77,10 @@ def as_dataset(samples: object) -> Dataset:
     Raises:
         JobError: It is neither a `Dataset` nor a map-style PyTorch data set, or it is empty.
     """
-    if isinstance(samples, Dataset):
-        found: Dataset = samples
-    elif isinstance(samples, Sized) and hasattr(samples, "__getitem__"):
+    found: Dataset
+    if _is_dataset(samples):
+        found = samples
+    elif hasattr(samples, "__len__") and hasattr(samples, "__getitem__"):
         found = MapStyle(samples)
     else:
         raise JobError(
@@ -88,19 +91,24 @@ def as_dataset(samples: object) -> Dataset:
     return found
 
 
+def _is_dataset(samples: object) -> TypeGuard[Dataset]:
+    """Whether an object has all of the protocol but `reads_ahead`, which has a default."""
+    return all(hasattr(samples, name) for name in ("fingerprint", "__len__", "batch"))
+
+
 def name_of(dataset: Dataset) -> str:
-    """What errors call a data set: the name of its class."""
+    """The name of a data set in error messages: its class."""
     return type(dataset.samples if isinstance(dataset, MapStyle) else dataset).__name__
 
 
 def generator_for(*key: int | str) -> torch.Generator:
-    """A generator of random numbers that hang on `key` alone."""
+    """A random generator that is seeded by `key` only."""
     return torch.Generator().manual_seed(seed_for(*key))
 
 
 @contextmanager
 def generators_kept() -> Iterator[None]:
-    """Leave the global generators as they were, whatever is drawn meanwhile."""
+    """Restore the global generators at the end, whatever was drawn in between."""
     state, numpys, pythons = torch.get_rng_state(), np.random.get_state(), random.getstate()
     gpus = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []  # type: ignore[no-untyped-call]
     try:
@@ -115,7 +123,7 @@ def generators_kept() -> Iterator[None]:
 
 def seed_everything(seed: int) -> None:
     """Seed torch's, numpy's and Python's global generators."""
-    torch.default_generator.manual_seed(seed)  # `torch.manual_seed` asks for every kind of device
+    torch.default_generator.manual_seed(seed)  # `torch.manual_seed` initializes all device types
     if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         torch.cuda.manual_seed_all(seed)
     np.random.seed(seed & 0xFFFFFFFF)

@@ -1,4 +1,4 @@
-"""Labelled images, and vectors of features: what classifiers learn from.
+"""Images: labelled images, and feature vectors, for classification.
 
 A vector counts as an image of one pixel with a channel for each feature.
 """
@@ -25,7 +25,7 @@ Pixels = npt.NDArray[Any]
 Labels = npt.NDArray[np.int64]
 
 TEST_SHARE: Final = 0.1
-"""Share of the samples that is kept for the test where the data set names none."""
+"""Share of the samples that forms the test set if the data set has none."""
 
 _BLOCK: Final = 256
 """Samples that are summed at a time."""
@@ -47,13 +47,13 @@ class Samples:
 
     @classmethod
     def of(cls, x: Pixels, y: Labels) -> Self:
-        """Samples of arrays, contiguous ones."""
+        """Samples of contiguous arrays."""
         return cls(x=x, y=y, sha256=digest(x, y))
 
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """The mean and the deviation of each channel, by which images are standardised."""
+    """Mean and standard deviation of each channel, to standardize images."""
 
     mean: tuple[float, ...]
     std: tuple[float, ...]
@@ -76,12 +76,14 @@ class Images:
     """A data set of images.
 
     Args:
-        samples: Where the images are.
-        rows: Which of them belong to this data set; by default all.
-        scale: Standardises them; by default they are taken as they are.
-        shift: Move each image by up to so many pixels each way, zeros coming in.
-        mirror: Mirror each image with probability a half.
+        samples: The images.
+        rows: The rows of `samples` that form this data set; all by default.
+        scale: Standardizes the images; by default they stay as they are.
+        shift: Shift each image by up to this many pixels in both directions, padded with zeros.
+        mirror: Flip each image horizontally with probability 0.5.
     """
+
+    reads_ahead = True
 
     def __init__(
         self,
@@ -120,13 +122,13 @@ class Images:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Splits:
-    """A data set in its two parts.
+    """A data set with its training and test parts.
 
     Attributes:
-        training: To learn from.
-        test: To measure on.
+        training: The samples to train on.
+        test: The samples to evaluate on.
         shape: Channels, height and width of an image.
-        classes: How many there are.
+        classes: Number of classes.
     """
 
     training: Images
@@ -136,10 +138,10 @@ class Splits:
 
 
 def split(size: int, where: str) -> tuple[Indices, Indices]:
-    """The rows for training and for the test, ascending: a tenth, drawn with a fixed key.
+    """The rows for training and for the test (a tenth, drawn with a fixed key), ascending.
 
     Raises:
-        JobError: There are too few.
+        JobError: There are too few rows.
     """
     if size < 2:
         raise JobError(f"{where}: {size} samples cannot be split into training and test; add more")
@@ -152,18 +154,18 @@ def checked_labels(values: npt.NDArray[Any], classes: int, where: str) -> Labels
     """`values` as int64[n].
 
     Raises:
-        JobError: They are not whole numbers from 0 to `classes - 1`.
+        JobError: They are not integers from 0 to `classes - 1`.
     """
     if values.dtype.kind not in "iu" or values.ndim != 1:
         raise JobError(
-            f"{where}: labels must be a whole number a sample, not {values.dtype} of shape "
+            f"{where}: labels must be one integer per sample, not {values.dtype} of shape "
             f"{list(values.shape)}; convert them to classes from 0 to {classes - 1}"
         )
     wrong = np.flatnonzero((values < 0) | (values >= classes))
     if wrong.size:
         raise JobError(
             f"{where}: label {values[wrong[0]]} is outside 0..{classes - 1}; "
-            "mend the file or the number of classes"
+            "fix the file or the number of classes"
         )
     return values.astype(np.int64)
 

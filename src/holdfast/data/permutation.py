@@ -1,9 +1,9 @@
-"""A keyed permutation of `0..n-1` that is computed where it is needed and never stored.
+"""Permutation: a keyed permutation of `0..n-1`, computed in blocks and never stored.
 
-A Feistel network permutes the 2^b numbers from 0 for any round function, and walking its cycles
-until a value below n comes up restricts it to `0..n-1` (Black and Rogaway, "Ciphers with Arbitrary
-Finite Domains", CT-RSA 2002, methods 2 and 3). With 2^b < 2n fewer than two tries are needed on
-average. The halves may differ by a bit; they change places every round.
+A Feistel network permutes the numbers below 2^b for any round function. Cycle walking, until a
+value below n appears, restricts it to `0..n-1` (Black and Rogaway, "Ciphers with Arbitrary Finite
+Domains", CT-RSA 2002, methods 2 and 3). With 2^b < 2n this takes fewer than two tries on average.
+The halves may differ by one bit; they swap in every round.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 BLOCK = 4096
-"""Positions that are computed together: numpy's cost a call, shared by many."""
+"""Positions computed together, to amortize the cost of numpy's calls."""
 
 ROUNDS = 8
 
@@ -30,7 +30,7 @@ class Permutation:
     """
 
     def __init__(self, n: int, key: bytes) -> None:
-        assert n >= 1, "a permutation needs something to permute"
+        assert n >= 1, "a permutation needs at least one element"
         self.n = n
         bits = max(2, (n - 1).bit_length())
         self._left_bits, self._right_bits = bits // 2, bits - bits // 2
@@ -46,7 +46,7 @@ class Permutation:
         return np.concatenate(pieces) if pieces else np.empty(0, dtype=np.int64)
 
     def _images(self, block: int) -> Indices:
-        known = self._block  # read once, for another thread may be in here too
+        known = self._block  # read once: another thread may be in this method, too
         if known is None or known[0] != block:
             positions = np.arange(block * BLOCK, min((block + 1) * BLOCK, self.n), dtype=np.uint64)
             self._block = known = (block, self._walk(positions))

@@ -1,6 +1,6 @@
-"""The published data sets: their files, where they are fetched from, and where they lie here.
+"""Published data sets: their files, where to download them from, and their local directories.
 
-`HOLDFAST_DATA` names the directory that they are kept in, `~/.cache/holdfast` by default.
+They are kept in the directory `HOLDFAST_DATA`, `~/.cache/holdfast` by default.
 """
 
 from __future__ import annotations
@@ -84,19 +84,19 @@ PUBLISHED: Final = {
 
 
 def directory(name: str) -> Path:
-    """Where the files of a data set lie once they are fetched."""
+    """The directory of a downloaded data set."""
     root = os.environ.get("HOLDFAST_DATA") or "~/.cache/holdfast"
     return Path(root).expanduser() / name
 
 
 def located(name: str, path: Path | None) -> Path:
-    """Where a data set is to be read from: `path`, or where it was fetched to.
+    """Where to read a data set from: `path`, or the directory it was downloaded to.
 
     Returns:
-        A directory; the file itself for a data set of one file that was fetched.
+        A directory; the file itself for a downloaded data set of one file.
 
     Raises:
-        JobError: `path` is None and it has not been fetched, or there is nothing at `path`.
+        JobError: `path` is None and nothing was downloaded, or `path` does not exist.
     """
     if path is not None and path.exists():
         return path
@@ -104,13 +104,13 @@ def located(name: str, path: Path | None) -> Path:
         raise JobError(f"{path} does not exist; {advice(name)}")
     kept, files = directory(name), PUBLISHED[name].files
     if not all((kept / file.name).is_file() for file in files):
-        raise JobError(f"{name} is read from files; {advice(name)}")
+        raise JobError(f"{name} is not downloaded yet; {advice(name)}")
     return kept / files[0].name if len(files) == 1 else kept
 
 
 def advice(name: str) -> str:
-    """What to do where the data set, or a part of it, is not there."""
+    """What to do if the data set, or a part of it, is missing."""
     return (
-        f"fetch {', '.join(PUBLISHED[name].addresses)} into {directory(name)}, or have it "
-        "fetched with --download, or set data.path to where it lies"
+        f"add --download, or download {', '.join(PUBLISHED[name].addresses)} to "
+        f"{directory(name)}, or set data.path to its directory"
     )

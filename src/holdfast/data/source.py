@@ -1,4 +1,4 @@
-"""Source: samples that come from files in blocks, and how they are taken into memory or a file."""
+"""Source: samples that are read from files in blocks, into memory or into a file."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Blocks = Iterator[tuple[Pixels, Labels]]
 """Neighbouring samples: images, uint8 or float32, [n, channels, height, width], and classes."""
 
 BLOCK: Final = 512
-"""Samples that a source reads at a time."""
+"""Samples per block that a source reads."""
 
 _PART: Final = re.compile(r"(.*)-(\d{5,})-of-(\d{5,})(\D.*)?")
 """How the parts of a data set are commonly named: `train-00000-of-00008.parquet`."""
@@ -31,8 +31,8 @@ class SampleSource:
     """Samples in files.
 
     Attributes:
-        files: What is read.
-        blocks: Reads it, from the beginning.
+        files: The files that are read.
+        blocks: Reads them, from the beginning.
     """
 
     files: tuple[Path, ...]
@@ -41,7 +41,7 @@ class SampleSource:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Form:
-    """What samples look like.
+    """Type and shape of samples.
 
     Attributes:
         dtype: `uint8` or `float32`.
@@ -58,7 +58,7 @@ def in_memory(source: SampleSource) -> Samples:
     """All samples of `source`.
 
     Raises:
-        JobError: A file is damaged, or its samples are unlike each other.
+        JobError: A file is damaged, or its samples differ in type or shape.
     """
     x, y = io.BytesIO(), io.BytesIO()
     form = pour(source, x, y)
@@ -70,10 +70,10 @@ def in_memory(source: SampleSource) -> Samples:
 
 
 def pour(source: SampleSource, x: BinaryIO, y: BinaryIO) -> Form:
-    """Write the images of `source` to `x` and the classes to `y`, bare.
+    """Write the images of `source` to `x` and the classes to `y`, without headers.
 
     Raises:
-        JobError: A file is damaged, or its samples are unlike each other.
+        JobError: A file is damaged, or its samples differ in type or shape.
         OSError: The disk is full.
     """
     hasher, labels = hashlib.sha256(), list[Labels]()
@@ -82,16 +82,16 @@ def pour(source: SampleSource, x: BinaryIO, y: BinaryIO) -> Form:
         first = pixels[:1] if first is None else first
         if (pixels.dtype, pixels.shape[1:]) != (first.dtype, first.shape[1:]):
             raise JobError(
-                f"{source.files[0]} and the files with it hold samples of {first.dtype} "
+                f"{source.files[0]} and the other files hold samples of {first.dtype} "
                 f"{list(first.shape[1:])} and of {pixels.dtype} {list(pixels.shape[1:])}; "
-                "make them alike"
+                "give all of them the same type and shape"
             )
         block = np.ascontiguousarray(pixels).reshape(-1).view(np.uint8).data
         x.write(block)
         hasher.update(block)
         labels.append(classes)
     if first is None:
-        raise JobError(f"{source.files[0]} holds no samples")
+        raise JobError(f"{source.files[0]} contains no samples")
     numbers = np.concatenate(labels)
     y.write(numbers.data)
     hasher.update(numbers.data)
@@ -103,18 +103,18 @@ def pour(source: SampleSource, x: BinaryIO, y: BinaryIO) -> Form:
 
 
 def matching(pattern: Path) -> tuple[Path, ...]:
-    """The file `pattern`, or the files that it names in the order of their names.
+    """The file `pattern`, or the files that match it, sorted by name.
 
     Raises:
-        JobError: There are none, or a part is missing of files called `…-00000-of-00008…`.
+        JobError: There are none, or a part of files named `…-00000-of-00008…` is missing.
     """
     if pattern.is_dir():
-        raise JobError(f"{pattern} is a folder; name its files with a pattern such as {pattern}/*")
+        raise JobError(f"{pattern} is a folder; set a pattern for its files, such as {pattern}/*")
     if pattern.exists():
         return (pattern,)
     found = tuple(sorted(pattern.parent.glob(pattern.name)))
     if not found:
-        raise JobError(f"{pattern} names no file; set data.path to one, or to a pattern")
+        raise JobError(f"{pattern} matches no file; set data.path to a file or a pattern")
     there = {path.name for path in found}
     parts = [part for name in sorted(there) if (part := _PART.fullmatch(name))]
     groups = {(part[1], len(part[2]), part[3], part[4] or "") for part in parts}
@@ -123,8 +123,8 @@ def matching(pattern: Path) -> tuple[Path, ...]:
             sibling = f"{name}-{number:0{digits}}-of-{total}{rest}"
             if sibling not in there:
                 raise JobError(
-                    f"{pattern.with_name(sibling)} is missing beside other parts of {total}; "
-                    "fetch it too"
+                    f"{pattern.with_name(sibling)} is missing, one of {total} parts; "
+                    "download it too"
                 )
     return found
 
@@ -141,23 +141,23 @@ def images_of(
         values: Numbers, [n, …]: scalars, vectors, or images of two or three dimensions.
         shape: The dimensions of an image that is stored flat, or None.
         layout: The order of an image's three dimensions, `hwc` or `chw`.
-        where: What an error calls them.
+        where: Their name in errors.
 
     Raises:
-        JobError: They are no numbers, not finite, or not of such a shape.
+        JobError: They are not numbers, not finite, or of another shape.
     """
     if values.dtype.kind not in "biuf":
         raise JobError(f"{where}: features must be numbers, not {values.dtype}")
     if values.dtype != np.uint8:
-        with np.errstate(over="ignore"):  # what does not fit becomes infinite, and is refused
+        with np.errstate(over="ignore"):  # too large a number becomes infinite and is refused
             values = values.astype(np.float32)
         if not np.isfinite(values).all():
-            raise JobError(f"{where}: features must be finite in float32; mend or remove them")
+            raise JobError(f"{where}: features must be finite in float32; fix or remove them")
     if shape is not None:
         if values[0].size != np.prod(shape):
             raise JobError(
-                f"{where}: a sample has {values[0].size} numbers, which data.shape={list(shape)} "
-                "does not fit"
+                f"{where}: a sample has {values[0].size} numbers, which does not fit "
+                f"data.shape={list(shape)}"
             )
         values = values.reshape(len(values), *shape)
     match values.ndim:

@@ -1,8 +1,7 @@
 """CIFAR-10 and CIFAR-100 as published: the "python version", a directory or its tar.gz.
 
-The published files are pickles, and a pickle is a program. They are read by an unpickler that knows
-just what these files need and builds nothing but lists, bytes, strings, numbers, and arrays of
-bytes: what it is asked to call instead of them is refused.
+The published files are pickles, and a pickle is a program. The unpickler here builds only what
+these files need (lists, bytes, strings, numbers and arrays of bytes) and refuses any other call.
 """
 
 from __future__ import annotations
@@ -32,10 +31,10 @@ Bytes = npt.NDArray[np.uint8]
 
 
 def cifar(spec: Cifar) -> Splits:
-    """Images of 3x32x32, each colour standardised.
+    """Images of 3x32x32, each channel standardized.
 
     Raises:
-        JobError: The files are absent, damaged or not CIFAR.
+        JobError: The files are missing, damaged or not CIFAR.
     """
     path = published.located(spec.name, spec.path)
     training_files, test_files, key, classes = _FILES[spec.name]
@@ -62,14 +61,14 @@ def _batch(content: bytes, key: bytes, classes: int, where: str) -> tuple[Bytes,
     try:
         rows, labels = batch[b"data"], batch[key]
     except (KeyError, TypeError):
-        raise JobError(f"{where} is not a CIFAR batch; fetch the data set anew") from None
+        raise JobError(f"{where} is not a CIFAR batch; download the data set again") from None
     if not isinstance(rows, _Array) or not all(type(label) is int for label in labels):
-        raise JobError(f"{where} is not a CIFAR batch; fetch the data set anew")
+        raise JobError(f"{where} is not a CIFAR batch; download the data set again")
     pixels = rows.as_bytes(where)
     if not labels or pixels.shape != (len(labels), 3072):
         raise JobError(
             f"{where} holds {len(labels)} labels and pixels of shape {pixels.shape}; "
-            "fetch the data set anew"
+            "download the data set again"
         )
     return pixels, checked_labels(np.array(labels), classes, where)
 
@@ -82,13 +81,13 @@ def _read(path: Path, names: list[str]) -> dict[str, bytes]:
         found = _unpacked(path, names)
     except (OSError, tarfile.TarError, EOFError, zlib.error) as error:
         raise JobError(
-            f"{path}: reading {', '.join(names)} failed: {error}; fetch the data set anew "
-            "or set data.path"
+            f"{path}: reading {', '.join(names)} failed: {error}; download the data set "
+            "again or set data.path"
         ) from None
     missing = [name for name in names if name not in found]
     if missing:
         raise JobError(
-            f"{path} holds no {missing[0]}; set data.path to the published archive or directory"
+            f"{path} has no {missing[0]}; set data.path to the published archive or directory"
         )
     return found
 
@@ -102,13 +101,13 @@ def _unpacked(path: Path, names: list[str]) -> dict[str, bytes]:
                 file = archive.extractfile(member)
                 assert file is not None
                 found[name] = file.read()
-        while whole.read(1 << 20):  # to its end, where a checksum says whether all was there
+        while whole.read(1 << 20):  # to the end, where gzip verifies its checksum
             pass
     return found
 
 
 class _Dtype:
-    """Stands for a numpy dtype: its code, and no more."""
+    """Stands for a numpy dtype: its code only."""
 
     def __init__(self, code: object, *_: object) -> None:
         self.code = code
@@ -118,7 +117,7 @@ class _Dtype:
 
 
 class _Array:
-    """Stands for a numpy array until its parts have been looked at."""
+    """Stands for a numpy array until its parts have been checked."""
 
     def __init__(self, *_: object) -> None:
         self._state: tuple[Any, ...] = ()
@@ -134,11 +133,11 @@ class _Array:
                 fortran = bool(self._state[3])
                 array = np.frombuffer(data, np.uint8)
                 return array.reshape((rows, columns), order="F" if fortran else "C").copy()
-        raise JobError(f"{where} holds an array that is not of bytes; fetch the data set anew")
+        raise JobError(f"{where} has an array that is not of bytes; download the data set again")
 
 
 class _Unpickler(pickle.Unpickler):
-    """Builds the two stand-ins above, and refuses everything else."""
+    """Builds the two classes above and refuses everything else."""
 
     _KNOWN: Final = {
         ("numpy.core.multiarray", "_reconstruct"): _Array,
@@ -148,10 +147,10 @@ class _Unpickler(pickle.Unpickler):
     }
 
     def find_class(self, module_name: str, global_name: str) -> Any:
-        """Raises: UnpicklingError: The file asks for something that CIFAR does not need."""
+        """Raises: UnpicklingError: The file calls something that CIFAR does not need."""
         known = self._KNOWN.get((module_name, global_name))
         if known is None:
-            raise pickle.UnpicklingError(f"it asks for {module_name}.{global_name}")
+            raise pickle.UnpicklingError(f"it calls {module_name}.{global_name}")
         return known
 
 
@@ -159,4 +158,4 @@ def _unpickle(data: bytes, where: str) -> Any:
     try:
         return _Unpickler(io.BytesIO(data), encoding="bytes").load()
     except Exception as error:  # noqa: BLE001  # a damaged pickle may raise anything
-        raise JobError(f"{where} is damaged: {error}; fetch the data set anew") from None
+        raise JobError(f"{where} is damaged: {error}; download the data set again") from None

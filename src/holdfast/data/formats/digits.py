@@ -1,4 +1,4 @@
-"""scikit-learn's handwritten digits, which need no download."""
+"""Digits: scikit-learn's handwritten digits, which need no download."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from holdfast.data.permutation import Permutation
 
 def digits(*, augment: bool) -> Splits:
     """1,437 training and 360 test images, values in 0..1."""
-    # Read as a file: importing scikit-learn takes a second, for which a worker could train.
+    # Read as a file: importing scikit-learn takes a second.
     package = find_spec("sklearn")
     assert package is not None
     assert package.submodule_search_locations is not None

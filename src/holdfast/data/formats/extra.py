@@ -1,4 +1,4 @@
-"""The libraries of the `data` extra, which only some data sets need."""
+"""Libraries of the `data` extra, which only some data sets need."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Folders of PNG and JPEG files, a folder a class."""
+"""Image folders: PNG and JPEG files, one folder per class."""
 
 from __future__ import annotations
 
@@ -19,33 +19,33 @@ Labelled = tuple[Path, int]
 
 
 def image_folder(path: Path, height: int) -> tuple[SampleSource, SampleSource | None, list[str]]:
-    """The images below `path`, scaled and cut to `height`.
+    """The images below `path`, scaled and cropped to `height`.
 
     Returns:
-        Those to learn from; those to measure on, or None where `path` does not part them; and the
-        names of the classes, sorted.
+        The training images; the test images, or None if `path` has no `test/`; and the names of the
+        classes, sorted.
 
     Raises:
-        JobError: There is no such folder, or what is in it is not laid out as it must be.
+        JobError: There is no such folder, or its layout is wrong.
     """
-    parted = {name for name in ("train", "test") if (path / name).is_dir()}
-    if len(parted) == 1:
-        raise JobError(f"{path} holds {parted.pop()}/ alone; it needs train/ and test/, or neither")
-    training = path / "train" if parted else path
+    parts = {name for name in ("train", "test") if (path / name).is_dir()}
+    if len(parts) == 1:
+        raise JobError(f"{path} has only {parts.pop()}/; it needs train/ and test/, or neither")
+    training = path / "train" if parts else path
     classes = [folder.name for folder in _visible(training) if folder.is_dir()]
     if len(classes) < 2:
         raise JobError(
-            f"{training} holds {len(classes)} folders of classes and needs at least 2; "
-            "set data.path to where they lie"
+            f"{training} has {len(classes)} class folders and needs at least 2; set data.path to "
+            "the folder that has them"
         )
-    test = _source(path / "test", classes, height) if parted else None
+    test = _source(path / "test", classes, height) if parts else None
     return _source(training, classes, height), test, classes
 
 
 def _source(root: Path, classes: list[str], height: int) -> SampleSource:
     folders = _visible(root)
     if not folders:
-        raise JobError(f"{root} holds no folders of classes; fill it, or remove it")
+        raise JobError(f"{root} has no class folders; add them, or remove it")
     labelled = [
         (file, _class_of(folder, classes)) for folder in folders for file in _pictures(folder)
     ]
@@ -60,7 +60,7 @@ def _blocks(labelled: list[Labelled], height: int) -> Blocks:
         try:
             data = path.read_bytes()
         except OSError as error:
-            raise JobError(f"{path}: {error.strerror}; mend or remove it") from None
+            raise JobError(f"{path}: {error.strerror}; fix or remove it") from None
         return decoded(data, height, str(path))
 
     with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
@@ -71,24 +71,24 @@ def _blocks(labelled: list[Labelled], height: int) -> Blocks:
 
 def _class_of(folder: Path, classes: list[str]) -> int:
     if folder.name not in classes:
-        raise JobError(f"{folder} is a class that train/ does not have; add it there or remove it")
+        raise JobError(f"{folder} is a class that is missing in train/; add it there or remove it")
     return classes.index(folder.name)
 
 
 def _pictures(folder: Path) -> list[Path]:
     if not folder.is_dir():
-        raise JobError(f"{folder} lies beside the folders of classes; remove it")
+        raise JobError(f"{folder} is not a folder, but its neighbours are classes; remove it")
     found = _visible(folder)
     for file in found:
         if file.suffix.lower() not in _SUFFIXES or not file.is_file():
-            raise JobError(f"{file} is no .png or .jpg file; convert or remove it")
+            raise JobError(f"{file} is not a .png or .jpg file; convert or remove it")
     if not found:
-        raise JobError(f"{folder} holds no images; add some, or remove it")
+        raise JobError(f"{folder} contains no images; add some, or remove it")
     return found
 
 
 def _visible(folder: Path) -> list[Path]:
-    """What is in a folder, sorted, without what is hidden."""
+    """The entries of a folder, sorted, without hidden ones."""
     try:
         return sorted(path for path in folder.iterdir() if not path.name.startswith("."))
     except OSError as error:

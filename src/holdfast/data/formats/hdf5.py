@@ -1,4 +1,4 @@
-"""HDF5 files: features and labels in two data sets of a file."""
+"""HDF5: features and labels in two data sets of a file."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ def blocks(path: Path, spec: Records) -> Blocks:
     """The samples of one file.
 
     Raises:
-        JobError: It is damaged, or does not hold what `spec` says.
+        JobError: It is damaged, or does not contain what `spec` says.
     """
     h5py = library("h5py")
     if not isinstance(spec.features, str):
-        raise JobError("data.features names one data set of an HDF5 file, not several")
+        raise JobError("data.features must name one data set of an HDF5 file, not several")
     try:
         with h5py.File(path, "r") as file:
             features, labels = (
@@ -29,7 +29,7 @@ def blocks(path: Path, spec: Records) -> Blocks:
             if len(features) != len(labels):
                 raise JobError(
                     f"{path}: {spec.features} has {len(features)} rows and {spec.labels} "
-                    f"{len(labels)}; they must have as many"
+                    f"{len(labels)}; they must have the same number"
                 )
             for start in range(0, len(labels), BLOCK):
                 rows = slice(start, start + BLOCK)
@@ -37,9 +37,9 @@ def blocks(path: Path, spec: Records) -> Blocks:
                     images_of(features[rows], spec.shape, spec.layout, f"{path}: {spec.features}"),
                     checked_labels(labels[rows], spec.classes, f"{path}: {spec.labels}"),
                 )
-    except (OSError, RuntimeError, KeyError) as error:  # h5py's own, for whatever is damaged
+    except (OSError, RuntimeError, KeyError) as error:  # h5py's, for damaged files
         reason = " ".join(str(error).split())
-        raise JobError(f"{path} is damaged or no HDF5 file: {reason}; replace it") from None
+        raise JobError(f"{path} is damaged or not an HDF5 file: {reason}; replace it") from None
 
 
 def _data_set(h5py: Any, file: Any, name: str, path: Path) -> Any:
@@ -48,8 +48,8 @@ def _data_set(h5py: Any, file: Any, name: str, path: Path) -> Any:
         raise JobError(f"{path} has no data set {name}; it has {', '.join(_names(h5py, file))}")
     if found.is_virtual:
         raise JobError(
-            f"{path}: {name} is a virtual data set, in which absent parts read as zeros; "
-            "copy it into a file of its own"
+            f"{path}: {name} is a virtual data set, whose missing parts read as zeros; copy it to "
+            "a separate file"
         )
     return found
 

@@ -1,4 +1,4 @@
-"""IDX, the format of MNIST: a magic number, dimensions, and bytes.
+"""IDX: the format of MNIST, a magic number, dimensions, and bytes.
 
 The format is described at the end of http://yann.lecun.com/exdb/mnist/ (LeCun, Cortes, Burges).
 """
@@ -22,14 +22,14 @@ from holdfast.job.data import Mnist
 CLASSES: Final = 10
 
 _BYTES: Final = 0x08
-"""The format's code for unsigned bytes; published data sets have no other."""
+"""The format's code for unsigned bytes, the only one in published data sets."""
 
 
 def mnist(spec: Mnist) -> Splits:
-    """The images of the four published files, standardised.
+    """The images of the four published files, standardized.
 
     Raises:
-        JobError: A file is absent, damaged, or does not fit the others.
+        JobError: A file is missing, damaged, or does not fit the others.
     """
     path = published.located("mnist", spec.path)
     training, test = _samples(path, "train"), _samples(path, "t10k")
@@ -37,7 +37,7 @@ def mnist(spec: Mnist) -> Splits:
     if test.x.shape[2:] != (height, width):
         raise JobError(
             f"{path}: training images are {height}x{width} and test images "
-            f"{test.x.shape[2]}x{test.x.shape[3]}; put the files of one data set there"
+            f"{test.x.shape[2]}x{test.x.shape[3]}; use the files of one data set"
         )
     scale = Scale.of(training.x, np.arange(len(training.y)))
     return Splits(
@@ -49,10 +49,10 @@ def mnist(spec: Mnist) -> Splits:
 
 
 def read(path: Path) -> npt.NDArray[np.uint8]:
-    """The array in an IDX file of unsigned bytes, as it is or compressed (.gz).
+    """The array in an IDX file of unsigned bytes, plain or compressed (.gz).
 
     Raises:
-        JobError: It cannot be read, is not such a file, or is longer or shorter than it says.
+        JobError: It cannot be read, is not such a file, or has the wrong length.
     """
     try:
         data = path.read_bytes()
@@ -61,15 +61,15 @@ def read(path: Path) -> npt.NDArray[np.uint8]:
     if path.suffix == ".gz":
         data = _decompressed(data, path)
     if len(data) < 4 or data[:3] != bytes([0, 0, _BYTES]):
-        raise JobError(f"{path} is no IDX file of bytes: it begins with {data[:4].hex()}")
+        raise JobError(f"{path} is not an IDX file of bytes: it starts with {data[:4].hex()}")
     start = 4 + 4 * data[3]
     if len(data) < start:
-        raise JobError(f"{path} is cut short: its dimensions are missing; fetch it anew")
+        raise JobError(f"{path} is truncated: its dimensions are missing; download it again")
     shape = struct.unpack(f">{data[3]}I", data[4:start])
     if len(data) - start != math.prod(shape):
         raise JobError(
-            f"{path} holds {len(data) - start} bytes and should hold {math.prod(shape)}; "
-            "fetch it anew"
+            f"{path} has {len(data) - start} bytes of data, not {math.prod(shape)}; "
+            "download it again"
         )
     return np.frombuffer(data, np.uint8, offset=start).reshape(shape)
 
@@ -79,19 +79,19 @@ def _samples(directory: Path, part: str) -> Samples:
     y, labels = _part(directory, f"{part}-labels-idx1-ubyte", 1)
     if len(x) != len(y) or not x.size:
         raise JobError(
-            f"{where} holds {len(x)} images and {labels.name} {len(y)} labels; fetch both anew"
+            f"{where} has {len(x)} images and {labels.name} {len(y)} labels; download both again"
         )
     return Samples.of(x[:, None], checked_labels(y, CLASSES, str(labels)))
 
 
 def _part(directory: Path, name: str, dimensions: int) -> tuple[npt.NDArray[np.uint8], Path]:
-    """The array of one published file, and where it is: plain if it lies there, else compressed."""
+    """The array of one published file, and its path: the plain file if it exists, or the .gz."""
     path = directory / name
     if not path.exists():
         path = directory / f"{name}.gz"
     array = read(path)
     if array.ndim != dimensions:
-        raise JobError(f"{path} has {array.ndim} dimensions, not {dimensions}; fetch it anew")
+        raise JobError(f"{path} has {array.ndim} dimensions, not {dimensions}; download it again")
     return array, path
 
 
@@ -100,8 +100,8 @@ def _decompressed(data: bytes, path: Path) -> bytes:
     try:
         plain = stream.decompress(data)
     except zlib.error as error:
-        raise JobError(f"{path} is damaged: {error}; fetch it anew") from None
+        raise JobError(f"{path} is damaged: {error}; download it again") from None
     if not stream.eof or stream.unused_data:
-        fault = "goes on behind its end" if stream.eof else "is cut short"
-        raise JobError(f"{path} {fault}; fetch it anew")
+        problem = "has data after its end" if stream.eof else "is truncated"
+        raise JobError(f"{path} {problem}; download it again")
     return plain

@@ -1,4 +1,4 @@
-"""Parquet files: features in a column, or in several columns of numbers, and labels in another."""
+"""Parquet: features in a column, or in several columns of numbers, and labels in another."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def blocks(path: Path, spec: Records) -> Blocks:
     """The samples of one file.
 
     Raises:
-        JobError: It is damaged, or does not hold what `spec` says.
+        JobError: It is damaged, or does not contain what `spec` says.
     """
     arrow, parquet = library("pyarrow"), library("pyarrow.parquet")
     features = (spec.features,) if isinstance(spec.features, str) else spec.features
@@ -40,11 +40,11 @@ def blocks(path: Path, spec: Records) -> Blocks:
                 row += len(batch)
     except (OSError, ValueError, arrow.ArrowException) as error:
         reason = " ".join(str(error).split())
-        raise JobError(f"{path} is damaged or no Parquet file: {reason}; replace it") from None
+        raise JobError(f"{path} is damaged or not a Parquet file: {reason}; replace it") from None
 
 
 def _features(arrow: Any, columns: list[Any], spec: Records, where: str, row: int) -> Pixels:
-    """The images in some columns of a stretch of rows, which begins at `row`."""
+    """The images in some columns of neighbouring rows, the first of which is `row`."""
     if len(columns) > 1:
         values = np.stack([_numbers(column) for column in columns], axis=1)
         return images_of(values, spec.shape, spec.layout, where)
@@ -68,7 +68,7 @@ def _unnested(arrow: Any, column: Any, where: str) -> npt.NDArray[Any]:
         if len(lengths) != 1:
             raise JobError(
                 f"{where}: lists of {lengths[0]} and of {lengths[-1]} numbers; "
-                "make them equally long"
+                "give them the same length"
             )
         dimensions.append(int(lengths[0]))
         column = _filled(column.flatten(), where)

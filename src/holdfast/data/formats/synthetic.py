@@ -1,4 +1,4 @@
-"""Data made up from a seed, for trying machines rather than models. Used only when asked for."""
+"""Synthetic data from a seed, for testing machines rather than models. Used only by request."""
 
 from __future__ import annotations
 
@@ -14,13 +14,11 @@ from holdfast.job.data import SyntheticImages
 LETTERS: Final = b"adeinrt "
 
 LIKELY: Final = (0.8, 0.15, 0.05)
-"""How likely the letters are that may follow two others."""
+"""Probabilities of the letters that may follow two others."""
 
 
 def synthetic_images(spec: SyntheticImages) -> Splits:
-    """`size` training images and a quarter of it for the test: a random pattern a class, and
-    noise.
-    """
+    """`size` training images and a quarter as many test images: a pattern per class, and noise."""
     shape = (spec.channels, spec.height, spec.height)
     patterns = torch.randn(spec.classes, *shape, generator=generator_for("patterns"))
 
@@ -41,8 +39,8 @@ def synthetic_images(spec: SyntheticImages) -> Splits:
 def synthetic_text(size: int) -> bytes:
     """`size` letters of a Markov chain of order 2.
 
-    Any two letters have three that may follow them, drawn once. So a model that looks back two
-    letters can reach 0.88 bits a letter; one that looks back less cannot come near.
+    Three letters, drawn once, may follow any two. A model with a context of two letters can reach
+    0.88 bits per letter; one with less context cannot come close.
     """
     generator, count = generator_for("synthetic text"), len(LETTERS)
     followers = torch.rand(count * count, count, generator=generator).argsort(1)[:, :3].tolist()

@@ -1,4 +1,4 @@
-"""Text as bytes: any file or folder, or the language reference that comes with Python."""
+"""Text as bytes: a file, a folder, or the language reference that comes with Python."""
 
 from __future__ import annotations
 
@@ -16,18 +16,20 @@ from holdfast.data.permutation import Indices
 from holdfast.errors import JobError
 
 TEST_SHARE: Final = 0.1
-"""Share of the text, at its end, that is kept for the test."""
+"""Share of the text, at its end, that forms the test set."""
 COUNTED: Final = 1 << 20
-"""Bytes that are counted at a time, since numpy needs eight times their room."""
+"""Bytes that are counted at a time: numpy needs eight times their size."""
 
 
 class Windows:
-    """Neighbouring stretches of a text, each to be continued byte by byte.
+    """Neighbouring windows of a text; the targets are the bytes that follow.
 
     Args:
         text: At least `length + 1` bytes.
-        length: Bytes that a sample gives as context.
+        length: Bytes of a sample.
     """
+
+    reads_ahead = True
 
     def __init__(self, text: bytes | memoryview, length: int) -> None:
         self._text, self._length = np.frombuffer(text, np.uint8), length
@@ -44,7 +46,7 @@ class Windows:
 
     @cached_property
     def byte_entropy(self) -> float:
-        """The entropy of the single bytes, nats: what a model without context could reach."""
+        """The entropy of single bytes, nats: the best loss of a model without context."""
         counts = np.zeros(256, np.int64)
         for start in range(0, len(self._text), COUNTED):
             counts += np.bincount(self._text[start : start + COUNTED], minlength=256)
@@ -56,9 +58,9 @@ def windows(path: Path | None, length: int) -> tuple[Windows, Windows]:
     """Training and test windows.
 
     Args:
-        path: A file; a folder, of which all files are read in the order of their names; or None
-            for Python's own language reference.
-        length: Bytes that a sample gives as context.
+        path: A file; a folder, all files of which are read in the order of their names; or None for
+            Python's own language reference.
+        length: Bytes of a sample.
 
     Raises:
         JobError: The text cannot be read or is too short.
@@ -78,7 +80,7 @@ def split_windows(text: bytes, length: int, where: str) -> tuple[Windows, Window
     if min(cut, len(text) - cut) <= length:
         raise JobError(
             f"{where}: {len(text)} bytes are too few for windows of {length}; "
-            "take more text, or set data.length lower"
+            "use more text, or a smaller data.length"
         )
     whole = memoryview(text)
     return Windows(whole[:cut], length), Windows(whole[cut:], length)
@@ -88,7 +90,7 @@ def _read(path: Path) -> bytes:
     if path.is_dir():
         return b"\n".join(_content(file) for file in _files(path))
     if path.exists() and not path.is_file():
-        raise JobError(f"text {path} is no file or folder; set data.path to one")
+        raise JobError(f"text {path} is not a file or folder; set data.path to one")
     return _content(path)
 
 
@@ -96,7 +98,7 @@ def _files(folder: Path) -> list[Path]:
     """All files below a folder, in the order of their names."""
 
     def refuse(error: OSError) -> None:
-        raise JobError(f"text {error.filename}: {error.strerror}; let it be read, or remove it")
+        raise JobError(f"text {error.filename}: {error.strerror}; make it readable, or remove it")
 
     found = list[Path]()
     for root, folders, names in os.walk(folder, onerror=refuse):
@@ -104,7 +106,7 @@ def _files(folder: Path) -> list[Path]:
             if Path(root, name).is_symlink():
                 raise JobError(
                     f"text {Path(root, name)} is a link to another folder, which is not followed; "
-                    "copy what is there, or remove it"
+                    "replace it by a copy, or remove it"
                 )
         found += (Path(root, name) for name in names)
     return sorted(file for file in found if file.is_file() or file.is_symlink())
@@ -120,6 +122,6 @@ def _content(path: Path) -> bytes:
 
 
 def _reference() -> bytes:
-    from pydoc_data.topics import topics  # half a megabyte that only this text needs
+    from pydoc_data.topics import topics  # half a megabyte, needed for this text only
 
     return "\n".join(topics[name] for name in sorted(topics)).encode()

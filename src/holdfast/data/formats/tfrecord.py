@@ -1,11 +1,11 @@
-"""TFRecord files of `tf.train.Example`, read without TensorFlow and with every checksum verified.
+"""TFRecord: files of `tf.train.Example`, read without TensorFlow; every checksum is verified.
 
 A record is its length (8 bytes, little-endian), the masked CRC-32C of the length, its bytes, and
 their masked CRC-32C. See tensorflow/core/lib/io/record_writer.h and core/example/example.proto.
-The `tfrecord` package reads the same, but looks at no checksum: a damaged file would be trained on.
+The `tfrecord` package reads the same format, but verifies no checksum.
 
-The format has no end mark: a plain file that was cut exactly between two records looks whole. One
-that is compressed (.gz) does not, and of parts called `…-00000-of-00008` none may be missing.
+The format has no end mark: a plain file that was truncated between two records looks complete. A
+compressed one (.gz) does not, and no part of files named `…-00000-of-00008` may be missing.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from holdfast.errors import JobError
 from holdfast.job.data import Records
 
 Value = bytes | npt.NDArray[Any]
-"""What a feature of an example holds: one string of bytes, or a vector of numbers."""
+"""The value of an example's feature: one string of bytes, or a vector of numbers."""
 
 _MASK: Final = 0xA282EAD8
 
@@ -42,8 +42,8 @@ _MESSAGES: Final = {
     "Features": ["feature 1 * Entry"],
     "Example": ["features 1 1 Features"],
 }
-"""The messages that make up an example; of each field its name, its number, whether it may be
-there several times (`*`), and its type. A map is on the wire a list of entries.
+"""The messages of an example: name, number, multiplicity (`*`: repeated) and type of each field. On
+the wire a map is a list of entries.
 """
 
 
@@ -51,10 +51,10 @@ def blocks(path: Path, spec: Records) -> Blocks:
     """The samples of one file.
 
     Raises:
-        JobError: It is damaged, or does not hold what `spec` says.
+        JobError: It is damaged, or does not contain what `spec` says.
     """
     if not isinstance(spec.features, str):
-        raise JobError("data.features names one feature of a TFRecord file, not several")
+        raise JobError("data.features must name one feature of a TFRecord file, not several")
     parse, records, row = _parser(), _records(path), 0
     while block := list(itertools.islice(records, BLOCK)):
         values, labels = list[Value](), list[Value]()
@@ -73,12 +73,12 @@ def _records(path: Path) -> Iterator[bytes]:
     """The records of a file.
 
     Raises:
-        JobError: One is damaged or cut short.
+        JobError: One is damaged or truncated.
     """
     checksum = library("google_crc32c").value
     try:
         if path.suffix == ".gz" and path.stat().st_size == 0:
-            raise JobError(f"{path} is empty, which no compressed file is; replace it")
+            raise JobError(f"{path} is empty, so it is not a compressed file; replace it")
         with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
             for number in itertools.count():
                 head = file.read(12)
@@ -89,7 +89,7 @@ def _records(path: Path) -> Iterator[bytes]:
                 body = file.read(size + 4)
                 if not whole or len(body) != size + 4 or _masked(checksum(body[:-4])) != body[-4:]:
                     raise JobError(
-                        f"{path}: record {number} is damaged or cut short; replace the file"
+                        f"{path}: record {number} is damaged or truncated; replace the file"
                     )
                 yield body[:-4]
     except (OSError, EOFError, zlib.error) as error:
@@ -101,7 +101,7 @@ def _masked(crc: int) -> bytes:
 
 
 def _parser() -> Callable[[bytes, str], dict[str, Any]]:
-    """A function from a record (and what errors call it) to its features by name."""
+    """A function from a record (and its name in errors) to its features by name."""
     message = library("google.protobuf.message")
     example_class = _example_class()
 
@@ -109,7 +109,7 @@ def _parser() -> Callable[[bytes, str], dict[str, Any]]:
         try:
             example = example_class.FromString(record)
         except message.DecodeError:
-            raise JobError(f"{where} is no tf.train.Example; replace the file") from None
+            raise JobError(f"{where} is not a tf.train.Example; replace the file") from None
         return {entry.key: entry.value for entry in example.features.feature}
 
     return parse
@@ -144,7 +144,7 @@ def _value(example: dict[str, Any], name: str, where: str) -> Value:
     if feature.int64_list.value:
         return np.array(feature.int64_list.value, np.int64)
     if len(feature.bytes_list.value) != 1:
-        raise JobError(f"{where}: feature {name} holds no single value; leave the record out")
+        raise JobError(f"{where}: feature {name} must have exactly one value; remove the record")
     value: bytes = feature.bytes_list.value[0]
     return value
 
@@ -159,7 +159,7 @@ def _pixels(values: list[Value], spec: Records, where: str, row: int) -> Pixels:
 def _classes(values: list[Value], classes: int, where: str) -> Labels:
     numbers = [value for value in values if not isinstance(value, bytes) and len(value) == 1]
     if len(numbers) != len(values):
-        raise JobError(f"{where}: labels must be one whole number a record; write them so")
+        raise JobError(f"{where}: labels must be one integer per record; convert them")
     return checked_labels(np.concatenate(numbers), classes, where)
 
 
@@ -168,5 +168,8 @@ def _stacked(values: list[Value], where: str) -> npt.NDArray[Any]:
     rows = [np.frombuffer(v, np.uint8) if isinstance(v, bytes) else v for v in values]
     kinds = {(row.dtype.str, row.shape) for row in rows}
     if len(kinds) != 1:
-        raise JobError(f"{where}: its records hold {len(kinds)} kinds of value; make them alike")
+        raise JobError(
+            f"{where}: the records have {len(kinds)} kinds of value; give all the same type and "
+            "length"
+        )
     return np.stack(rows)

@@ -1,4 +1,4 @@
-"""A digest of a few samples, which tells data sets of equal name and length apart."""
+"""Digest of a few samples, which distinguishes data sets of equal name and length."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from holdfast.data.dataset import Dataset, generator_for
 
 
 def digest_of_samples(dataset: Dataset) -> str:
-    """SHA-256 of the first, the middle and the last sample; empty where none can be given.
+    """SHA-256 of the first, the middle and the last sample; empty if there can be none.
 
-    That is where a sample cannot be read, holds something other than numbers and text, or is not
-    the same when it is read again.
+    There is none if a sample cannot be read, contains something other than numbers and text, or
+    differs when it is read again.
     """
     try:
         first, second = _digest(dataset), _digest(dataset)
-    except Exception:  # noqa: BLE001  # the user's code; training reports the error in its place
+    except Exception:  # noqa: BLE001  # the user's code; training reports the error
         return ""
     return first if first == second else ""
 
@@ -38,7 +38,7 @@ def _add(hasher: hashlib._Hash, value: Any) -> None:
     """Add a value, with its type and shape.
 
     Raises:
-        TypeError: It has no bytes of its own.
+        TypeError: The value has no byte representation.
     """
     match value:
         case torch.Tensor():

@@ -1,10 +1,10 @@
 """Loader: reads the samples of a worker's shards, a few shards ahead of the training.
 
-What is read ahead waits in slots keyed by (step, leaf). It is read by a thread of this process, or
-by processes forked from it, from which that thread collects. The cursor of the run is not here:
-reading ahead changes nothing that a commit, a checkpoint or another worker could see.
+Samples that were read ahead wait in slots keyed by (step, leaf). A thread of this process reads
+them, or processes forked from it, from which the thread collects. The cursor of the run is not
+here: reading ahead changes nothing that a commit, a checkpoint or another worker could see.
 
-Whoever reads does so with one of torch's threads, for with more of them sums come out differently.
+Samples are always read with one torch thread, because sums differ with more of them.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ from holdfast.data.loading.processes import LoaderProcesses
 from holdfast.job.settings import LoaderSettings
 
 ABORT_POLL_S: Final = 0.002
-"""The longest wait for a read between two looks whether the generation is over, seconds."""
+"""Seconds between two checks, while waiting for a read, whether the generation is over."""
 
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """The samples of one unit in one step.
+    """The samples of one work item in one step.
 
     Attributes:
-        batch: What the data set gave for them.
-        size: How many they are.
+        batch: The batch that the data set returned.
+        size: Number of samples.
     """
 
     batch: Batch
@@ -46,31 +46,31 @@ class Loaded:
 
 R = TypeVar("R")
 Key = tuple[int, WorkItem]
-"""A step, and a unit of it."""
+"""A step, and one of its work items."""
 
 
 class Loader:
-    """Reads what one worker owes.
+    """Reads the samples that one worker is assigned.
 
     Args:
-        dataset: Where the samples are.
-        order: Which samples a shard holds.
-        units: What this worker computes in every step, in order.
-        settings: How far ahead to read, and in which processes. Where nothing is read ahead, each
-            unit is read when it is asked for.
-        check_abort: Raises if waiting is to end.
+        dataset: The data set.
+        order: Which samples a shard has.
+        items: What this worker computes in every step, in order.
+        settings: How far ahead to read, and in which processes. If nothing is read ahead, each item
+            is read when it is requested.
+        check_abort: Raises if waiting must end.
     """
 
     def __init__(
         self,
         dataset: Dataset,
         order: SampleOrder,
-        units: Sequence[WorkItem],
+        items: Sequence[WorkItem],
         *,
         settings: LoaderSettings,
         check_abort: Callable[[], None],
     ) -> None:
-        self._dataset, self._order, self._units = dataset, order, units
+        self._dataset, self._order, self._items = dataset, order, items
         self._settings, self._check_abort = settings, check_abort
         in_thread = settings.prefetch if getattr(dataset, "reads_ahead", True) else 0
         self._depth = max(settings.prefetch, settings.workers) if settings.workers else in_thread
@@ -78,40 +78,42 @@ class Loader:
         self._thread: ThreadPoolExecutor | None = None
         self._processes: LoaderProcesses[Key | None, Loaded | str | None] | None = None
 
-    def take(self, step: int, unit: WorkItem) -> Loaded | None:
-        """The samples of `unit` in `step`; None where it has none.
+    def take(self, step: int, item: WorkItem) -> Loaded | None:
+        """The samples of `item` in `step`; None if it has none.
 
         Raises:
-            Aborted: The generation was over before the samples were read.
+            Aborted: The generation ended before the samples were read.
             HoldfastError: A loader process failed; see `data.loading.processes`.
         """
         if self._depth == 0:
-            return self.read_now(step, unit)
+            return self.read_now(step, item)
         if self._thread is None:
             self._start()
-        for ahead_step, ahead in itertools.islice(self._from(step, unit), self._depth + 1):
+        for ahead_step, ahead in itertools.islice(self._from(step, item), self._depth + 1):
             self._submit(ahead_step, ahead)
-        found = self._result(self._ahead[step, unit.leaf])
-        del self._ahead[step, unit.leaf]
+        found = self._result(self._ahead[step, item.leaf])
+        del self._ahead[step, item.leaf]
         return found
 
-    def read_now(self, step: int, unit: WorkItem) -> Loaded | None:
-        """The samples of a unit that this worker does not owe; None where it has none.
+    def read_now(self, step: int, item: WorkItem) -> Loaded | None:
+        """The samples of an item that this worker is not assigned; None if it has none.
 
         Raises:
-            Aborted: The generation was over before the samples were read.
+            Aborted: The generation ended before the samples were read.
         """
-        read = functools.partial(self._read, (step, unit))
+        read = functools.partial(self._read, (step, item))
         if self._thread is not None:  # a data set is read by one thread at a time
             return self._result(self._thread.submit(self._finish, read))
         with _one_thread():
             return self._finish(read)
 
     def digest(self) -> str:
-        """A digest of some samples, read where all are read; see `data.loading.digest`.
+        """A digest of some samples, read by the same thread or process as all samples.
+
+        See `data.loading.digest`.
 
         Raises:
-            Aborted: The generation was over before the samples were read.
+            Aborted: The generation ended before the samples were read.
             HoldfastError: A loader process failed.
         """
         if self._depth == 0:
@@ -125,18 +127,18 @@ class Loader:
             read = cast("functools.partial[str]", self._processes.begin(None))
         return self._result(self._thread.submit(read))
 
-    def set_work_items(self, units: Sequence[WorkItem]) -> None:
-        """Read these units from now on."""
-        if units is self._units:
+    def set_work_items(self, items: Sequence[WorkItem]) -> None:
+        """Read these items from now on."""
+        if items is self._items:
             return
-        kept = {unit.leaf: unit for unit in units}
-        same = {unit.leaf for unit in self._units if kept.get(unit.leaf) == unit}
+        kept = {item.leaf: item for item in items}
+        same = {item.leaf for item in self._items if kept.get(item.leaf) == item}
         for key in [key for key in self._ahead if key[1] not in same]:
             self._ahead.pop(key).cancel()
-        self._units = units
+        self._items = items
 
     def close(self) -> None:
-        """Forget what was read ahead and end what reads."""
+        """Discard what was read ahead and end the thread and the processes."""
         if self._thread is not None:
             self._thread.shutdown(wait=False, cancel_futures=True)
         if self._processes is not None:
@@ -153,45 +155,45 @@ class Loader:
                 self._read_in_fork, self._settings.workers, name_of(self._dataset)
             )
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="holdfast-loader")
-        with _one_thread():  # this thread's own number, and the one that others begin with
+        with _one_thread():  # for this thread, and as the initial number of new threads
             self._thread.submit(torch.get_num_threads).result()
 
-    def _submit(self, step: int, unit: WorkItem) -> None:
-        if (step, unit.leaf) in self._ahead:
+    def _submit(self, step: int, item: WorkItem) -> None:
+        if (step, item.leaf) in self._ahead:
             return
         assert self._thread is not None
-        begun: Callable[[], Loaded | None] = functools.partial(self._read, (step, unit))
+        begun: Callable[[], Loaded | None] = functools.partial(self._read, (step, item))
         if self._processes is not None:
-            begun = cast("Callable[[], Loaded | None]", self._processes.begin((step, unit)))
-        self._ahead[step, unit.leaf] = self._thread.submit(self._finish, begun)
+            begun = cast("Callable[[], Loaded | None]", self._processes.begin((step, item)))
+        self._ahead[step, item.leaf] = self._thread.submit(self._finish, begun)
 
-    def _from(self, step: int, unit: WorkItem) -> Iterator[tuple[int, WorkItem]]:
-        """What this worker owes from `unit` of `step` on."""
-        start = self._units.index(unit)
-        for later in self._units[start:]:
+    def _from(self, step: int, item: WorkItem) -> Iterator[tuple[int, WorkItem]]:
+        """What this worker computes from `item` of `step` on."""
+        start = self._items.index(item)
+        for later in self._items[start:]:
             yield step, later
         for later_step in range(step + 1, self._order.total_steps):
-            for later in self._units:
+            for later in self._items:
                 yield later_step, later
 
     def _read_in_fork(self, key: Key | None) -> Loaded | str | None:
-        """What a loader process is asked for: a unit in a step, or the digest of some samples."""
+        """Called in a loader process: an item of a step, or the digest of some samples."""
         return digest_of_samples(self._dataset) if key is None else self._read(key)
 
     def _read(self, key: Key) -> Loaded | None:
-        """What `key`, a step and a unit, stands for; in this process or a fork of it."""
-        step, unit = key
+        """The samples of `key`, a step and an item; in this process or a fork of it."""
+        step, item = key
         order = self._order
-        indices = order.indices(step, unit.shards)
+        indices = order.indices(step, item.shards)
         if not len(indices):
             return None
-        generator = generator_for(*sample_key(order.seed, step, unit))
+        generator = generator_for(*sample_key(order.seed, step, item))
         return Loaded(self._dataset.batch(indices, generator), len(indices))
 
     def _finish(self, read: Callable[[], Loaded | None]) -> Loaded | None:
-        """What `read` gives, its tensors pinned if that is asked for."""
+        """The result of `read`, its tensors in pinned memory if that is set."""
         loaded = read()
-        pin = self._settings.pin_memory and torch.cuda.is_available()  # asked after any fork
+        pin = self._settings.pin_memory and torch.cuda.is_available()  # after any fork
         if loaded is None or not pin:
             return loaded
         parts = (x.pin_memory() if isinstance(x, torch.Tensor) else x for x in loaded.batch)
@@ -208,11 +210,11 @@ def _one_thread() -> Iterator[None]:
         torch.set_num_threads(count)
 
 
-def sample_key(seed: int, step: int, unit: WorkItem) -> tuple[int | str, ...]:
-    """What the chance in reading a shard hangs on."""
-    return ("samples", seed, step, unit.leaf)
+def sample_key(seed: int, step: int, item: WorkItem) -> tuple[int | str, ...]:
+    """The key of the random numbers used in reading a shard, for augmentation."""
+    return ("samples", seed, step, item.leaf)
 
 
-def model_seed(seed: int, step: int, unit: WorkItem) -> int:
-    """What the chance in computing a shard (dropout, say) hangs on."""
-    return seed_for("model", seed, step, unit.leaf)
+def model_seed(seed: int, step: int, item: WorkItem) -> int:
+    """The seed of the random numbers used in computing a shard, such as dropout."""
+    return seed_for("model", seed, step, item.leaf)

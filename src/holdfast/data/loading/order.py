@@ -1,8 +1,8 @@
-"""Order: which samples a step uses, and which of them each shard holds.
+"""Sample order: which samples a step uses, and which of them each shard has.
 
-The cursor of a run is one number, the steps it has committed. Everything else follows from it:
-the epoch, the samples of the step, the slice of each shard. So a restored run cannot be out of
-place, and who computes a shard has no say in what is in it.
+The cursor of a run is one number, its committed steps. The epoch, the samples of the step and the
+slice of each shard follow from it. So a restored run cannot be out of place, and the samples of a
+shard do not depend on the worker that computes it.
 
 A short last batch is neither padded nor dropped; its step is weighted by its size.
 """
@@ -18,15 +18,15 @@ from holdfast.data.permutation import Indices, Permutation
 
 @dataclass(frozen=True, kw_only=True)
 class SampleOrder:
-    """The walk of one run through one data set.
+    """The iteration order of one run over one data set.
 
     Attributes:
         num_samples: Samples in the data set, at least 1.
         batch_size: Samples of a full step, over all workers.
-        num_shards: Shards that a step is cut into.
-        epochs: Passes through the data set.
+        num_shards: Shards per step.
+        epochs: Number of epochs.
         seed: The job's seed.
-        fingerprint: Names the data set; another data set is walked in another order.
+        fingerprint: Identifies the data set; the order depends on it.
     """
 
     num_samples: int
@@ -53,7 +53,7 @@ class SampleOrder:
         return (step + 1) % self.steps_per_epoch == 0
 
     def batch_size_of(self, step: int) -> int:
-        """Samples of `step`: the batch size, or what is left at the end of an epoch."""
+        """Samples of `step`: the batch size, or fewer at the end of an epoch."""
         start = step % self.steps_per_epoch * self.batch_size
         return min(self.batch_size, self.num_samples - start)
 
@@ -69,17 +69,17 @@ class SampleOrder:
         return _permutation(self.num_samples, hashlib.blake2b(key, digest_size=32).digest())
 
 
-@lru_cache(maxsize=4)  # of a run and its neighbours; safe where threads share it
+@lru_cache(maxsize=4)  # neighbouring epochs, training and test; thread-safe
 def _permutation(num_samples: int, key: bytes) -> Permutation:
     return Permutation(num_samples, key)
 
 
 def shard_bounds(num_samples: int, batch_size: int, num_shards: int) -> tuple[int, ...]:
-    """Where a step's samples are cut into shards: shard k is `[bounds[k], bounds[k + 1])`.
+    """The bounds of a step's shards: shard k has the samples `[bounds[k], bounds[k + 1])`.
 
-    The cuts are those of a full batch, so a short one fills the first shards. If its last shard
-    would hold a single sample where a full one holds more (and batch normalisation could make
-    nothing of it), that sample joins the shard before it. Shards past the end are empty.
+    The bounds are those of a full batch, so a short batch fills the first shards. If its last shard
+    would have one sample where a full shard has more, that sample joins the shard before it,
+    because batch normalization cannot use a single sample. Shards past the end are empty.
 
     Args:
         num_samples: Samples of this step, at least 1 and at most `batch_size`.

@@ -1,8 +1,8 @@
-"""Loader processes: forks of a worker that read its samples for it, and that die with it.
+"""Loader processes: forks of a worker that read its samples and end with it.
 
-A fork has the data set as it was, so nothing of that need be sent. What goes to a fork is a key,
-and what comes back is the samples. Their tensors come as bytes: torch would send each as a file of
-shared memory, which takes a descriptor, a socket in /tmp, and somebody who removes that.
+A fork has a copy of the data set, so only a key is sent to it, and the samples come back. Their
+tensors are sent as bytes: torch would send each as a file of shared memory, with a descriptor and a
+socket in /tmp that has to be removed.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ Found = TypeVar("Found")
 class LoaderProcesses(Generic[Key, Found]):
     """Forks of this process that call `read`.
 
-    Make it in the main thread, whose end is what the kernel takes for the parent's, and before
-    there are others: a process with threads is not safely forked.
+    Create it in the main thread, because the kernel takes the end of the creating thread for the
+    end of the parent, and before any other thread starts, because forking is unsafe then.
 
     Args:
-        read: Called in the forks with a key each.
-        count: Forks.
-        name: What errors call the data set.
+        read: Called in the forks, with one key each time.
+        count: Number of forks.
+        name: The name of the data set in errors.
     """
 
     def __init__(self, read: Callable[[Key], Found], count: int, name: str) -> None:
@@ -50,18 +50,18 @@ class LoaderProcesses(Generic[Key, Found]):
         self._pool.submit(os.getpid)  # the pool forks with the first call, all of them at once
 
     def begin(self, key: Key) -> Callable[[], Found]:
-        """Have `key` read; what is returned waits for the samples and gives them.
+        """Start to read `key`; returns a function that waits for the samples.
 
-        It raises:
-            DataError: The data set raised.
-            JobError: What it gave cannot be sent from one process to another.
+        That function raises:
+            DataError: The data set raised an exception.
+            JobError: The samples cannot be sent from one process to another.
             HoldfastError: A loader process died.
         """
         future = self._submit(key)
         return lambda: self._result(future)
 
     def close(self) -> None:
-        """Let the forks end, after what each has in hand; waits for none of them."""
+        """Have each fork end after its current call, without waiting for it."""
         self._pool.shutdown(wait=False, cancel_futures=True)
 
     def _submit(self, key: Key) -> Future[Found | _Failure]:
@@ -77,7 +77,7 @@ class LoaderProcesses(Generic[Key, Found]):
             raise self._dead(error) from None
         except Exception as error:  # noqa: BLE001  # `_call` raises nothing: the sending failed
             raise JobError(
-                f"what {self._name} gives cannot be sent from a loader process: {error}; "
+                f"samples of {self._name} cannot be sent from a loader process: {error}; "
                 "set loader.workers=0"
             ) from None
         if isinstance(found, _Failure):
@@ -87,7 +87,7 @@ class LoaderProcesses(Generic[Key, Found]):
         return found
 
     def _dead(self, error: BrokenProcessPool) -> HoldfastError:
-        cause = str(error.__cause__ or "killed, perhaps for want of memory").strip().splitlines()
+        cause = str(error.__cause__ or "killed, perhaps out of memory").strip().splitlines()
         return HoldfastError(
             f"a loader process that reads {self._name} died ({cause[-1]}); resume the run from its "
             "last checkpoint, with fewer loader.workers if memory is short"
@@ -96,20 +96,20 @@ class LoaderProcesses(Generic[Key, Found]):
 
 @dataclass(frozen=True, slots=True)
 class _Failure:
-    """What a data set raised, and where, without the first line of the traceback."""
+    """An exception of a data set, and its traceback without the first line."""
 
     error: str
     traceback: str
 
 
 _read: Callable[..., object]
-"""In a loader process: what it was forked to call."""
+"""In a loader process: the function that it calls."""
 
 
 def _begin(read: Callable[..., object], parent: int) -> None:
-    global _read  # noqa: PLW0603  # the pool hands each call to a function, not to an object
+    global _read  # noqa: PLW0603  # the pool calls functions, not objects
     die_with_parent(parent)
-    for number in STOP_SIGNALS:  # sent to the whole tree, they are for the agent
+    for number in STOP_SIGNALS:  # a terminal sends them to all processes; the agent handles them
         signal.signal(number, signal.SIG_IGN)
     torch.set_num_threads(1)  # a fork cannot use the threads that its parent had
     ForkingPickler.register(torch.Tensor, _packed)
@@ -127,9 +127,9 @@ def _call(key: object) -> Any:
 
 
 def _packed(tensor: torch.Tensor) -> tuple[Callable[..., torch.Tensor], tuple[Any, ...]]:
-    """How a tensor is sent: as the stretch of memory that it lies in, and where in that.
+    """How a tensor is sent: the range of memory that it uses, and its position in that range.
 
-    Strides and alignment are kept: kernels may sum in another order where they differ.
+    Strides and alignment are kept, because kernels may sum in another order if they differ.
     """
     size, stride = tuple(tensor.shape), tensor.stride()
     reach = sum((n - 1) * step for n, step in zip(size, stride, strict=True))
