@@ -49,6 +49,22 @@ def test_a_barrier_gives_everyone_what_everyone_brought(arena):
     assert in_threads(arena, act) == [expected] * 3
 
 
+def test_a_gather_gives_everyone_the_payload_of_everyone(arena):
+    def payload(step, rank):
+        return bytes([step % 256, rank]) * (rank + step)
+
+    def act(group):
+        found = []
+        for step in range(200):
+            found.append(group.gather(ReduceTag.TABLES, step, payload(step, group.rank)))
+            for _ in range(step % 3):
+                group.barrier(ReduceTag.PARTIALS, step)
+        return found
+
+    expected = [tuple(payload(step, rank) for rank in range(3)) for step in range(200)]
+    assert in_threads(arena, act) == [expected] * 3
+
+
 def test_workers_that_come_for_different_things_are_told_so(arena):
     def act(group):
         group.barrier(WorkerTag.END if group.rank == 1 else ReduceTag.PARTIALS, 7)

@@ -63,11 +63,11 @@ RECOVERY = [
     ("holdfast.worker.membership.state_transfer:StateTransfer.transfer", "before"),
     ("holdfast.worker.membership.state_transfer:StateTransfer.transfer", "after"),
     ("holdfast.worker.recorder:Recorder.take_up", "before"),
-    ("holdfast.worker.step.tree:TreeStepper.assign_shards", "before"),
-    ("holdfast.worker.step.tree:TreeStepper.assign_shards", "after"),
+    ("holdfast.worker.step.tree:TreeStepper.resume", "before"),
+    ("holdfast.worker.step.tree:TreeStepper.resume", "after"),
 ]
 GIVING = [
-    ("holdfast.worker.membership.state_transfer:StateTransfer._write_header", "after"),
+    ("holdfast.worker.membership.state_transfer:StateTransfer._header", "after"),
     ("holdfast.worker.membership.state_transfer:StateTransfer._stage", "after"),
 ]
 TAKING = [
@@ -151,7 +151,7 @@ def test_a_death_between_steps_changes_nothing(strike, at, when, rank):
 
 @pytest.mark.parametrize(("at", "when"), sampled([*RECOVERY, *TAKING], 4, 10))
 def test_a_second_death_of_the_replacement_changes_nothing(strike, at, when):
-    step = 3 if "take_up" in at or "share_out" in at else 0
+    step = 3 if "take_up" in at or "TreeStepper.resume" in at else 0
     second = {"at": at, "when": when, "rank": 0, "step": step, "generation": 2, "how": "kill"}
     assert strike(FIRST, second) == [True, True]
 
@@ -163,7 +163,7 @@ def test_a_death_of_the_last_who_has_the_state_goes_back_to_the_checkpoint(strik
 
 
 def test_a_worker_that_lost_its_initial_values_is_replaced_and_not_counted_as_a_failure(strike):
-    at = "holdfast.worker.membership.state_transfer:StateTransfer._write_header"
+    at = "holdfast.worker.membership.state_transfer:StateTransfer._header"
     second = {"at": at, "when": "after", "rank": 1, "until": 3, "generation": 2, "how": "kill"}
     assert strike(FIRST, second, restarts={"limit": 2}) == [True, True]
 

@@ -7,7 +7,7 @@ generation, and once the agent has announced a newer one, every wait here ends w
 Behind them lie sections for tensors, laid out once the model is known. The file is a memfd: it has
 no name, and is gone when the last process that holds it is.
 
-    | job words | line of rank 0 | … | injections into rank 0 | … | section | section | …
+    | job words | line of rank 0 | … | fault requests of rank 0 | … | mailboxes | section | …
 
 The file is sparse, so what is never written costs nothing.
 """
@@ -33,6 +33,9 @@ LINE: Final = 64
 
 ABORT_POLL_S: Final = 0.002
 """The longest time that a waiting worker takes to notice an abort, seconds."""
+
+MAILBOX_BYTES: Final = 1 << 20
+"""The most that a worker can bring to one `Group.gather`."""
 
 _MAGIC: Final = 0x686F6C64666173  # "holdfas"
 
@@ -101,7 +104,8 @@ class Arena:
         self.fd = fd
         self.generation = 0
         self._map = mmap.mmap(fd, _header_bytes(_read_word(fd, JobWord.WORLD_SIZE)))
-        self._words = memoryview(self._map).cast("q")
+        self._bytes = memoryview(self._map)
+        self._words = self._bytes.cast("q")
         self._address = ctypes.addressof(ctypes.c_char.from_buffer(self._map))
         assert self._words[JobWord.MAGIC] == _MAGIC, f"fd {fd} is not an arena"
 
@@ -137,6 +141,14 @@ class Arena:
         """The line of `rank`; see `arena.worker_status`."""
         first = LINE * (rank + 1)
         return self._words[first : first + LINE]
+
+    def mailbox(self, rank: int, barrier: int) -> memoryview:
+        """What `rank` brings to its barrier of that number: two mailboxes take turns, because a
+        peer may still be reading the other one.
+        """
+        start = WORD * LINE * (2 * self.world_size + 1)
+        start += MAILBOX_BYTES * (2 * rank + (barrier & 1))
+        return self._bytes[start : start + MAILBOX_BYTES]
 
     def fault_requests(self, rank: int) -> memoryview:
         """The line of injections into `rank`; see `arena.fault_requests`."""
@@ -256,7 +268,7 @@ def float_of(word: int) -> float:
 
 
 def _header_bytes(world_size: int) -> int:
-    return WORD * LINE * (2 * world_size + 1)
+    return WORD * LINE * (2 * world_size + 1) + 2 * MAILBOX_BYTES * world_size
 
 
 def _read_word(fd: int, word: JobWord) -> int:

@@ -61,6 +61,10 @@ class Group(Protocol):
         """
         ...
 
+    def gather(self, tag: BarrierTag, step: int, payload: bytes) -> tuple[bytes, ...]:
+        """As `barrier`, with a payload of up to 1 MiB in place of the value."""
+        ...
+
     def check_abort(self) -> None:
         """Raises: Aborted: The generation is over."""
         ...

@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-from holdfast.arena.memory import ABORT_POLL_S, Arena, Phase, Word
+from holdfast.arena.memory import ABORT_POLL_S, MAILBOX_BYTES, Arena, Phase, Word
 from holdfast.arena.worker_status import WorkerStatus
 from holdfast.errors import Aborted, HoldfastError, JobError
 
@@ -89,6 +89,25 @@ class SharedMemoryGroup:
         if any(other != word for other in tags.values()):
             self._raise_diverged(tags)
         return tuple(arena[peer, Word(Word.VALUE_EVEN + odd)] for peer in self.members)
+
+    def gather(self, tag: int, step: int, payload: bytes) -> tuple[bytes, ...]:
+        """Wait at a barrier until every member is here; returns the payload of each, in order.
+
+        Args:
+            tag, step: As for `barrier`.
+            payload: At most `MAILBOX_BYTES`.
+
+        Raises:
+            As `barrier`.
+        """
+        assert len(payload) <= MAILBOX_BYTES, f"a payload of {len(payload)} bytes"
+        count = self._arena[self.rank, Word.ARRIVALS] + 1
+        self._arena.mailbox(self.rank, count)[: len(payload)] = payload
+        sizes = self.barrier(tag, step, len(payload))
+        return tuple(
+            bytes(self._arena.mailbox(peer, count)[:size])
+            for peer, size in zip(self.members, sizes, strict=True)
+        )
 
     def _await(self, peer: int, count: int) -> None:
         arena = self._arena

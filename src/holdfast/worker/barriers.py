@@ -21,11 +21,10 @@ class WorkerTag(BarrierTag):
     COPIED = 19, "transferring the state of step {step}"
     WEIGHTS = 20, "exchanging the weights of its shards of step {next}"
     EVALUATION = 21, "evaluating after step {step}"
-    EVALUATED = 22, "evaluating after step {step}"
-    END = 23, "at the end of its function"
-    RECHECK = 24, "recomputing shards of step {next}"
-    COMPARE = 25, "comparing its replica after step {step}"
-    VERIFY = 26, "verifying shards of step {next}"
+    END = 22, "at the end of its function"
+    RECHECK = 23, "recomputing shards of step {next}"
+    COMPARE = 24, "comparing its replica after step {step}"
+    VERIFY = 25, "verifying shards of step {next}"
 
 
 _TAGS: Final = MappingProxyType({tag.value: tag for kind in (ReduceTag, WorkerTag) for tag in kind})

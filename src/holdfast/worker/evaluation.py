@@ -1,13 +1,13 @@
-"""Evaluation, spread over the workers and yet the same to the last bit for any number of them.
+"""Evaluation: spread over the workers, and the same to the last bit for any number of them.
 
-The data set is cut into as many stretches as a step has shards, and each is measured in batches of
-the job's size. Weighted sums are written down a row a stretch and added in row order by everyone.
+The data set is cut into as many ranges as a step has shards. Each range is measured in batches of
+the job's size, and gives a row of weighted sums. Every worker adds all rows in their order.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -15,7 +15,6 @@ import torch
 from torch import nn
 
 from holdfast.arena.memory import Phase
-from holdfast.arena.tensors import read_names, write_names
 from holdfast.core.seeds import seed_for
 from holdfast.data.dataset import (
     Batch,
@@ -35,26 +34,13 @@ COLUMNS: Final = 16
 """Of a row: the samples measured, and up to 15 sums."""
 
 
-@dataclass(frozen=True, slots=True)
-class EvaluationTable:
-    """Shared memory for the sums of an evaluation.
-
-    Attributes:
-        rows: float64[num_shards, COLUMNS], each written by the worker that measures it.
-        names: uint8[n], the names of the sums; whoever measures writes the same.
-    """
-
-    rows: torch.Tensor
-    names: torch.Tensor
-
-
 class Evaluator:
-    """Measures on one worker what it owes.
+    """One worker's part in every evaluation.
 
     Args:
         context: Of this worker.
-        table: Where the sums are written down, shared.
-        modules: The model, and what `measure` may use next to it: put into evaluation mode.
+        modules: The model, then further modules that `measure` may use: put into evaluation mode.
+        num_shards: How many ranges a data set is cut into.
         batch_size: Samples measured at a time.
         device: Where the model is.
     """
@@ -62,14 +48,14 @@ class Evaluator:
     def __init__(
         self,
         context: WorkerContext,
-        table: EvaluationTable,
         *,
         modules: Sequence[nn.Module],
+        num_shards: int,
         batch_size: int,
         device: torch.device,
     ) -> None:
-        self._context, self._table, self._modules = context, table, modules
-        self._batch_size, self._device = batch_size, device
+        self._group, self._status, self._modules = context.group, context.status, modules
+        self._num_shards, self._batch_size, self._device = num_shards, batch_size, device
 
     def evaluate(
         self, shards: range, dataset: Dataset, measure: Measure, step: int
@@ -77,7 +63,7 @@ class Evaluator:
         """The means over `dataset` of what `measure` gives for batches, on all workers.
 
         Args:
-            shards: The stretches that this worker measures.
+            shards: The ranges that this worker measures.
             dataset: What to measure on.
             measure: Means over one batch, by name; the same names for every batch.
             step: Steps committed so far.
@@ -86,46 +72,44 @@ class Evaluator:
             Aborted: The generation is over.
             JobError: `measure` gave different names, or too many.
         """
-        group, rows = self._context.group, self._table.rows
-        self._context.status.enter(Phase.EVALUATE)
+        self._status.enter(Phase.EVALUATE)
         modes = [(part, part.training) for module in self._modules for part in module.modules()]
         for module in self._modules:
             module.eval()
         try:
-            # Who measures what is not to show in the shard that this may be in the middle of.
+            # A worker may be in the middle of a shard, which must not depend on what it measures.
             with torch.no_grad(), generators_kept():
-                names = self._measure(shards, dataset, measure)
+                names, rows = self._measure(shards, dataset, measure)
         finally:
             for module, was_training in modes:  # each its own: some may be frozen
                 module.training = was_training
-        if names:
-            write_names(self._table.names, names)
-        seen = group.barrier(WorkerTag.EVALUATION, step, seed_for(*names) if names else 0)
-        if len({digest for digest in seen if digest}) > 1:
+        payload = json.dumps(names).encode() + b"\n" + rows.numpy().tobytes()
+        parts = [_decode(each) for each in self._group.gather(WorkerTag.EVALUATION, step, payload)]
+        if len({tuple(names) for names, _ in parts if names}) > 1:
             raise JobError("the evaluation must give the same names for every batch")
-        means = (_sum(rows)[1:] / rows[:, 0].sum()).tolist()
-        result = dict(zip(read_names(self._table.names), means, strict=False))
-        group.barrier(WorkerTag.EVALUATED, step)
-        return result
+        total = _sum(torch.cat([rows for _, rows in parts]))
+        means = (total[1:] / total[0]).tolist()
+        return dict(zip(next((names for names, _ in parts if names), []), means, strict=False))
 
-    def _measure(self, shards: range, dataset: Dataset, measure: Measure) -> list[str]:
-        """Write the weighted sums over this worker's stretches; returns their names."""
-        rows, names = self._table.rows, list[str]()
-        for shard in shards:
-            rows[shard].zero_()
-            start = len(dataset) * shard // len(rows)
-            end = len(dataset) * (shard + 1) // len(rows)
+    def _measure(
+        self, shards: range, dataset: Dataset, measure: Measure
+    ) -> tuple[list[str], torch.Tensor]:
+        """The names of the sums, and a row of weighted sums for each range of this worker."""
+        names, rows = list[str](), torch.zeros(len(shards), COLUMNS, dtype=torch.float64)
+        for shard, row in zip(shards, rows, strict=True):
+            start = len(dataset) * shard // self._num_shards
+            end = len(dataset) * (shard + 1) // self._num_shards
             for first in range(start, end, self._batch_size):
                 indices = np.arange(first, min(first + self._batch_size, end))
                 seed_everything(seed_for("evaluation", first))
-                self._context.group.check_abort()
+                self._group.check_abort()
                 batch = dataset.batch(indices, generator_for("evaluation", first))
                 values = measure(self._modules[0], moved(batch, self._device))
                 names = _same_names(names, sorted(values))
-                rows[shard, 0] += len(indices)
+                row[0] += len(indices)
                 for column, name in enumerate(names, start=1):
-                    rows[shard, column] += len(indices) * float(values[name])
-        return names
+                    row[column] += len(indices) * float(values[name])
+        return names, rows
 
 
 def _same_names(names: list[str], found: list[str]) -> list[str]:
@@ -135,6 +119,11 @@ def _same_names(names: list[str], found: list[str]) -> list[str]:
             f"batch; it gave {names or 'none'} and then {found}"
         )
     return found
+
+
+def _decode(payload: bytes) -> tuple[list[str], torch.Tensor]:
+    names, _, rows = payload.partition(b"\n")
+    return json.loads(names), torch.from_numpy(np.frombuffer(rows).reshape(-1, COLUMNS).copy())
 
 
 def _sum(rows: torch.Tensor) -> torch.Tensor:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping
-from typing import Final
 
 import torch
 
@@ -12,13 +11,9 @@ from holdfast.arena.layout import Field, Layout
 from holdfast.arena.memory import Arena
 from holdfast.arena.pages import PAGE, drop_private_pages, populate
 from holdfast.arena.tensors import views
-from holdfast.collectives.slot import NAMES_BYTES, Slot, SlotLayout
+from holdfast.collectives.slot import Slot, SlotLayout
 from holdfast.core import tree
 from holdfast.worker.checks import shard_verifier
-from holdfast.worker.evaluation import COLUMNS, EvaluationTable
-
-TRANSFER_HEADER_BYTES: Final = 1 << 20
-"""Room for what a worker hands on beside its replica."""
 
 
 class IntactReplicas:
@@ -65,12 +60,10 @@ class Sections:
         replica_bytes: Size of a replica; each worker has room for one.
 
     Attributes:
-        letters: uint8[world_size, LETTER_BYTES]; see `worker.membership.state_transfer`.
         intact: Which replicas are complete.
         tables: int64[world_size, nodes]; see `collectives.exact`.
         norms: float64[blocks].
         verification: int64[num_shards, columns]; see `worker.checks.shard_verifier`.
-        evaluation: For `worker.evaluation`.
         root: The slot of the reduced gradient.
         private_gradients: The reduced gradient too, by parameter; what this process writes to it is
             seen by this process alone, until `drop_private_writes`.
@@ -97,13 +90,10 @@ class Sections:
                 Field("root", "U8", (slot_bytes,)),
                 Field("slots", "U8", (world_size, num_slots, slot_bytes)),
                 Field("replicas", "U8", (world_size, _paged(replica_bytes))),
-                Field("letters", "U8", (world_size, TRANSFER_HEADER_BYTES)),
                 Field("intact steps", "I64", (world_size,)),
                 Field("tables", "I64", (world_size, tree.num_nodes(num_leaves))),
                 Field("norms", "F64", (num_blocks,)),
                 Field("verification", "I64", (num_shards, shard_verifier.COLUMNS)),
-                Field("evaluation", "F64", (num_shards, COLUMNS)),
-                Field("evaluation names", "U8", (NAMES_BYTES,)),
             ]
         )
         memory = torch.frombuffer(arena.map_sections(layout.size_bytes), dtype=torch.uint8)
@@ -113,8 +103,7 @@ class Sections:
         self.private_gradients = Slot(self._private_root, self.slot_layout).gradients
         at = views(memory, layout)
         self.verification, self.intact = at["verification"], IntactReplicas(at["intact steps"])
-        self.tables, self.norms, self.transfer_headers = at["tables"], at["norms"], at["letters"]
-        self.evaluation = EvaluationTable(at["evaluation"], at["evaluation names"])
+        self.tables, self.norms = at["tables"], at["norms"]
         self._root, self._slots, self._replicas = at["root"], at["slots"], at["replicas"]
         self.root = Slot(self._root, self.slot_layout)
         self.world_size, self.num_leaves, self.num_slots = world_size, num_leaves, num_slots
@@ -142,8 +131,7 @@ class Sections:
         """What is written to in undisturbed training, replicas left out, where all workers together
         hold up to `partials` partial sums.
         """
-        counted_apart = (self._slots, self.transfer_headers, self._replicas)
-        rest = self._size_bytes - sum(section.numel() for section in counted_apart)
+        rest = self._size_bytes - self._slots.numel() - self._replicas.numel()
         return rest + partials * self._slots.shape[-1]
 
     def replica(self, rank: int, size_bytes: int) -> torch.Tensor:

@@ -316,8 +316,8 @@ class Member:
         trained = attached.trained
         evaluator = Evaluator(
             self.context,
-            sections.evaluation,
             modules=(trained.model, *trained.kept.values()),
+            num_shards=self.job.shards,
             batch_size=self.job.batch,
             device=self.device,
         )

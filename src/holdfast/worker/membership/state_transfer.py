@@ -1,14 +1,15 @@
-"""Handover: how a worker gets the state of another one, through the memory that they share.
+"""State transfer: how a worker gets the state of another one.
 
-    donor       letter, replica ─▶ staged ─┐            ┌─▶ both go on
-    ───────────────────────────────────── STAGED ── COPIED
-    who has none                           └─▶ replica ─┘
+    donor            header, replica ─▶ STAGED ─┐            ┌─▶ both resume
+                                                ├─▶ COPIED ──┤
+    joining worker   ─────────────────▶ STAGED ─┘  replica ──┘
 
-What a worker has left in its place when it was lost is compared with the state that takes its
-place: a bit may have flipped in either, and the next comparison would come too late.
+A lost worker may leave an intact replica of the same step. The worker that replaces it keeps that
+replica and compares it with the donor's: a bit may have flipped in either one, and the next replica
+check would come too late.
 
-All members write a letter with what they know. Whoever was left behind by something that workers do
-together between two steps, an evaluation say, takes that from the one who is furthest.
+Every donor sends a header with its progress. A donor that missed something that workers do together
+between two steps, such as an evaluation, takes it from the header of the donor that is furthest.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from typing import Any, Final
 
 import torch
 
+from holdfast.arena.memory import MAILBOX_BYTES
 from holdfast.arena.pages import give_back
 from holdfast.arena.replica import Replica
 from holdfast.arena.tensors import copy_past_cache
@@ -29,73 +31,76 @@ from holdfast.worker.progress import Progress
 from holdfast.worker.sections import Sections
 
 _PREFIX: Final = 8
-"""Bytes before a letter, which say how long it is."""
+"""Bytes of a header before its JSON: `Progress.work_done`."""
 
 
 class StateTransfer:
-    """One worker's part in every handover.
+    """One worker's part in every state transfer.
 
     Args:
         group: The workers.
-        sections: The memory.
+        sections: The memory that the workers of this host share.
         replica: This worker's state.
     """
 
     def __init__(self, group: Group, sections: Sections, replica: Replica) -> None:
         self._group, self._sections, self._replica = group, sections, replica
-        # Else it is copied there, for as long as others need it.
+        # A replica on a GPU is staged in the arena for as long as others need it.
         self._in_arena = replica.flat.device.type == "cpu"
 
-    def transfer(self, release: ResumeMessage, progress: Progress) -> None:
-        """Give this worker's state to those who need it, or get it.
+    def transfer(self, resume: ResumeMessage, progress: Progress) -> None:
+        """Send this worker's state to joining workers, or receive it.
 
         Args:
-            release: Says who gives to whom.
-            progress: What this worker knows; replaced if it is given a state.
+            resume: Names the donor of each rank.
+            progress: What this worker knows; replaced if it receives its state.
 
         Raises:
             Aborted: The generation is over.
+            ReplicaError: The replica of a lost worker differs from a donor's.
+            JobError: The user state is too large.
         """
-        group, rank = self._group, self._group.rank
-        donor = release.donors[rank]
+        group, rank, step = self._group, self._group.rank, resume.step
+        donor, header = resume.donors[rank], b""
         if donor == rank:
-            if rank == min(release.donors.values()):
-                self._check_replicas_of_lost(release)
-            self._write_header(progress)
-            if any(giver == rank != taker for taker, giver in release.donors.items()):
+            if rank == min(resume.donors.values()):
+                self._check_replicas_of_lost(resume)
+            header = self._header(progress)
+            if any(giver == rank != joining for joining, giver in resume.donors.items()):
                 self._stage()
-        position = progress.work_done if donor == rank else -1
-        positions = group.barrier(WorkerTag.STAGED, release.step, position)
-        furthest = group.members[positions.index(max(positions))]
+        found = group.gather(WorkerTag.STAGED, step, header)
+        headers = dict(zip(group.members, found, strict=True))
+        furthest = max(found, key=_work_done)
         if donor != rank:
-            self._take(donor, release.step)
-            progress.replace(Progress.from_donor(self._header_of(furthest)["progress"]))
-        elif position < max(positions):
-            progress.catch_up(Progress.from_donor(self._header_of(furthest)["progress"]))
-        group.barrier(WorkerTag.COPIED, release.step)
+            self._take(donor, step)
+            self._replica.restored(frozenset(_parse(headers[donor])["uninitialized"]))
+            progress.replace(Progress.from_donor(_parse(furthest)["progress"]))
+        elif _work_done(header) < _work_done(furthest):
+            progress.catch_up(Progress.from_donor(_parse(furthest)["progress"]))
+        group.barrier(WorkerTag.COPIED, step)
         if not self._in_arena:
             memory = self._staged(rank)
             give_back(memory.data_ptr(), memory.numel())
 
     def exchange(self, progress: Progress, *ranks: int) -> list[dict[str, Any]]:
-        """Tell the others of this worker's progress; returns that of some `ranks`, as JSON values.
+        """Show the others this worker's progress; returns that of some `ranks`, as JSON values.
 
         Raises:
             Aborted: The generation is over.
         """
-        self._write_header(progress)
-        self._group.barrier(WorkerTag.COMPARE, progress.step)
-        return [self._header_of(rank)["progress"] for rank in ranks]
+        found = self._group.gather(WorkerTag.COMPARE, progress.step, self._header(progress))
+        headers = dict(zip(self._group.members, found, strict=True))
+        return [_parse(headers[rank])["progress"] for rank in ranks]
 
     def _stage(self) -> None:
         if not self._in_arena:
             copy_past_cache(self._staged(self._group.rank), self._replica.flat)
 
     def _take(self, donor: int, step: int) -> None:
-        """Take the state of `donor` after `step` steps.
+        """Take the replica of `donor` after `step` steps.
 
         Raises:
-            ReplicaError: It differs from what the worker that was lost here has left.
+            ReplicaError: It differs from the one that the lost worker of this rank has left.
         """
         rank = self._group.rank
         if self._has_intact_replica(rank, step):
@@ -103,17 +108,16 @@ class StateTransfer:
         else:
             self._replica.flat.copy_(self._staged(donor))
         self._sections.intact.begin_change(rank)
-        self._replica.restored(frozenset(self._header_of(donor)["absent"]))
 
-    def _check_replicas_of_lost(self, release: ResumeMessage) -> None:
-        """Compare this worker's state with what workers have left that nobody replaces.
+    def _check_replicas_of_lost(self, resume: ResumeMessage) -> None:
+        """Compare this worker's replica with those of lost workers that no worker replaces.
 
         Raises:
             ReplicaError: One of them differs.
         """
         for rank in range(self._sections.world_size):
-            if rank not in release.members and self._has_intact_replica(rank, release.step):
-                self._check_equal(rank, self._group.rank, release.step)
+            if rank not in resume.members and self._has_intact_replica(rank, resume.step):
+                self._check_equal(rank, self._group.rank, resume.step)
 
     def _has_intact_replica(self, rank: int, step: int) -> bool:
         """Whether a lost worker has left its replica after `step` steps, whole."""
@@ -136,20 +140,30 @@ class StateTransfer:
     def _staged(self, rank: int) -> torch.Tensor:
         return self._sections.replica(rank, self._replica.flat.numel())
 
-    def _write_header(self, progress: Progress) -> None:
-        letter = {"progress": progress.to_json(), "absent": sorted(self._replica.uninitialized)}
-        text = json.dumps(letter).encode()
-        room = self._sections.transfer_headers[self._group.rank]
-        if _PREFIX + len(text) > len(room):
-            raise JobError(
-                f"the user state and the results of evaluations take {len(text):,} bytes, and "
-                f"{len(room) - _PREFIX:,} can be given to another worker; keep less"
-            )
-        framed = len(text).to_bytes(_PREFIX) + text
-        room[: len(framed)] = torch.frombuffer(bytearray(framed), dtype=torch.uint8)
+    def _header(self, progress: Progress) -> bytes:
+        """What this worker knows, for the others.
 
-    def _header_of(self, rank: int) -> dict[str, Any]:
-        room = self._sections.transfer_headers[rank].numpy()
-        length = int.from_bytes(room[:_PREFIX].tobytes())
-        letter: dict[str, Any] = json.loads(room[_PREFIX : _PREFIX + length].tobytes())
-        return letter
+        Raises:
+            JobError: The user state is too large.
+        """
+        header = {
+            "progress": progress.to_json(),
+            "uninitialized": sorted(self._replica.uninitialized),
+        }
+        text, most = json.dumps(header).encode(), MAILBOX_BYTES - _PREFIX
+        if len(text) > most:
+            raise JobError(
+                f"the user state and the results of evaluations take {len(text):,} bytes; at most "
+                f"{most:,} can be sent to another worker. Keep less, or keep large tensors in a "
+                "module given to session.register"
+            )
+        return progress.work_done.to_bytes(_PREFIX) + text
+
+
+def _work_done(header: bytes) -> int:
+    return int.from_bytes(header[:_PREFIX]) if header else -1
+
+
+def _parse(header: bytes) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(header[_PREFIX:])
+    return found

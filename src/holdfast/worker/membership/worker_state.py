@@ -14,6 +14,7 @@ import json
 from collections.abc import Callable
 from typing import NoReturn
 
+from holdfast.arena.memory import MAILBOX_BYTES
 from holdfast.collectives.group import Group
 from holdfast.errors import JobError
 from holdfast.worker.barriers import WorkerTag
@@ -100,7 +101,7 @@ class WorkerState:
         user.commit(self._user_state.capture())
         self._writes = self._replica.writes()
         size = len(json.dumps(user.committed))
-        most = self._sections.transfer_headers.shape[1] // 2
+        most = MAILBOX_BYTES // 2
         if size > most:
             largest = max(user.committed.items(), key=lambda item: len(json.dumps(item)))[0]
             raise JobError(
