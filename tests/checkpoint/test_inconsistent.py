@@ -82,7 +82,7 @@ def alter(data, plain):
     derandomize=True,
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
-@given(data=st.data(), changes=st.integers(1, 3), reduced_step=st.booleans())
+@given(data=st.data(), changes=st.integers(1, 3), rooted=st.booleans())
 def test_an_altered_manifest_gives_the_state_or_a_checkpoint_error(saved, data, changes, rooted):
     directory, flat, layout, sound = saved
     plain = json.loads(json.dumps(sound))

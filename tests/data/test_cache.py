@@ -156,7 +156,7 @@ from pathlib import Path
 import numpy as np
 from holdfast.data.cache import cached
 from holdfast.data.images import Scale
-from holdfast.data.source import Source
+from holdfast.data.source import SampleSource
 
 def blocks():
     with open(sys.argv[2], "a") as log:
@@ -169,7 +169,7 @@ def blocks():
     yield x, np.arange(10)
 
 found = cached(
-    Path(sys.argv[1]), "mine", {}, {"training": Source(files=(), blocks=blocks)},
+    Path(sys.argv[1]), "mine", {}, {"training": SampleSource(files=(), blocks=blocks)},
     lambda samples: Scale.of(samples["training"].x, np.arange(20)),
 )
 print(found.samples["training"].sha256, found.samples["training"].x.flags.writeable)

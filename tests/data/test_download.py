@@ -31,7 +31,7 @@ class Server(http.server.ThreadingHTTPServer):
 
     def __init__(self):
         super().__init__(("127.0.0.1", 0), Handler)
-        self.requested_checkpoint, self.answer = [], lambda data: (data, len(data))
+        self.requests, self.answer = [], lambda data: (data, len(data))
         self.gate, self.knocked = threading.Event(), threading.Event()
         self.gate.set()
 
@@ -42,7 +42,7 @@ class Server(http.server.ThreadingHTTPServer):
 
 class Handler(http.server.BaseHTTPRequestHandler):
     def do_GET(self):
-        self.server.requested_checkpoint.append(self.path)
+        self.server.requests.append(self.path)
         self.server.knocked.set()
         self.server.gate.wait(60)
         name = self.path.rpartition("/")[2]
@@ -92,13 +92,13 @@ def test_files_are_downloaded_whole_and_once(server, tmp_path):
     assert {name: (tmp_path / "a" / "b" / name).read_bytes() for name in CONTENT} == CONTENT
     assert came[-1] == (chosen.files[1], 300_000)
     fetch(server, tmp_path / "a" / "b", "small", "large")
-    assert server.requested_checkpoint == ["/small", "/large"]
+    assert server.requests == ["/small", "/large"]
 
 
 def test_a_mirror_replaces_the_published_address(server, tmp_path, monkeypatch):
     monkeypatch.setenv("HOLDFAST_MIRROR", server.address + "/")
     download("mine", published("http://nowhere.invalid", "small"), tmp_path, lambda *_: None)
-    assert server.requested_checkpoint == ["/mine/small"]
+    assert server.requests == ["/mine/small"]
     monkeypatch.setenv("HOLDFAST_MIRROR", "file:///etc")
     with pytest.raises(
         JobError, match="HOLDFAST_MIRROR=file:///etc is not an http or https address"
@@ -144,12 +144,12 @@ PROCESS = """
 import hashlib, sys
 from pathlib import Path
 from holdfast.data.download import download
-from holdfast.data.published import File, Published
+from holdfast.data.published import Published, PublishedFile
 from holdfast.errors import JobError
 
 site, into, size, digest = sys.argv[1:]
 try:
-    chosen = Published(site, (File("large", int(size), digest),))
+    chosen = Published(site, (PublishedFile("large", int(size), digest),))
     download("mine", chosen, Path(into), lambda *_: None)
 except JobError as error:
     sys.exit(str(error))
@@ -175,7 +175,7 @@ def test_of_two_processes_one_downloads_and_the_other_waits(server, tmp_path):
     server.gate.set()
     assert [process.communicate(timeout=60)[1] for process in (first, second)] == ["", ""]
     assert (first.returncode, second.returncode) == (0, 0)
-    assert server.requested_checkpoint == ["/large"]
+    assert server.requests == ["/large"]
     assert (tmp_path / "large").read_bytes() == CONTENT["large"]
 
 
