@@ -7,13 +7,16 @@ import os
 import socket
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
+from threading import Event
 
 import pytest
 import torch
 
-from holdfast.engines import local
-from holdfast.engines.controls import Controls
+from holdfast.engines.run import run as run_in
+from holdfast.faults.target import Target
 from holdfast.job import load
 from holdfast.launch.fork_client import ForkServer
 from holdfast.launch.spawn import WORKER, spawn
@@ -47,18 +50,48 @@ def forks():
 
 @pytest.fixture
 def train(forks, tmp_path):
-    """Run a job: `train(key=value, …) -> result`; on the shared fork server, or another."""
+    """Run a job: `train(key=value, …) -> result`; on the shared fork server, or another.
+
+    `watch` is called with the steps committed, again and again; see `watching`.
+    """
     count = 0
 
-    def run(run_dir=None, resume=False, controls=None, on=forks, **keys):
+    def run(run_dir=None, resume=False, controls=None, on=forks, watch=None, sinks=(), **keys):
         nonlocal count
         count += 1
         job = load.check({**SMALL, **keys}, where="test")
         path = run_dir or tmp_path / f"run-{count}"
-        with RunDirectory(path, job, resume=resume) as directory:
-            return local.run(job, directory, controls or Controls(), on)
+        with (
+            RunDirectory(path, job, resume=resume) as directory,
+            watching(path, watch) if watch else nullcontext(),
+        ):
+            return run_in(directory, on, controls, sinks)
 
     return run
+
+
+@contextmanager
+def watching(run_dir, watch):
+    """While the block runs a run, call `watch` with the most steps that a worker has committed,
+    fifty times a second from the start of the first agent.
+
+    That is from outside, and more often than the run reports its progress.
+    """
+    over, target = Event(), Target(run_dir)
+
+    def look():
+        while not over.wait(0.02):
+            target.look()
+            if target.arena is not None:
+                watch(target.reached)
+
+    with ThreadPoolExecutor(1) as pool:
+        looking = pool.submit(look)
+        try:
+            yield
+        finally:
+            over.set()
+        looking.result()
 
 
 @pytest.fixture

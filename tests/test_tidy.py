@@ -71,7 +71,7 @@ def test_nothing_that_crosses_a_file_or_a_wire_is_run():
 
 @pytest.mark.parametrize(
     "module",
-    ["holdfast", "holdfast.cli.app", "holdfast.cli.main", "holdfast.engines.local",
+    ["holdfast", "holdfast.cli.app", "holdfast.cli.main", "holdfast.engines.run",
      "holdfast.agent.agent", "holdfast.wire.channel", "holdfast.core.plan",
      "holdfast.job.load"],
 )  # fmt: skip

@@ -3,7 +3,7 @@
 import pytest
 
 from conftest import TASKS, events_of
-from holdfast.engines.controls import Controls
+from holdfast.engines.supervisor import Controls
 from holdfast.errors import HoldfastError, WorkerFailed
 
 pytestmark = pytest.mark.slow

@@ -13,7 +13,7 @@ from holdfast.observe import history
 
 SOURCES = Path(holdfast.__file__).parent
 COMPOSED = {
-    "engines/process_supervisor.py": ["agent-exited", "coordinator-exited", "fork-server-exited"]
+    "engines/process_exits.py": ["agent-exited", "coordinator-exited", "fork-server-exited"]
 }
 KILLED = "was killed by SIGKILL"
 EVENTS = [

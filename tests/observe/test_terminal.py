@@ -4,115 +4,130 @@ import io
 import os
 import subprocess
 import sys
-from contextlib import closing
 
 import pytest
 from rich.console import Console
 
-from holdfast.arena.memory import Arena, Phase, Word
-from holdfast.arena.worker_status import WorkerStatus
+from holdfast.core.protocol import Stage, WorkerProgress
 from holdfast.observe.run_dir import worker_log
+from holdfast.observe.sinks.terminal import PLAIN_INTERVAL_S, WAIT_S, Pace, Terminal
 from holdfast.observe.tee import Tee
-from holdfast.observe.terminal import PLAIN_INTERVAL_S, Pace, RunView
+from holdfast.wire.rpc import RunStateMessage
 
 
-@pytest.fixture
-def arena():
-    with closing(Arena.create(2)) as arena:
-        yield arena
-
-
-def commit(arena, step, *, of=100, loss=0.5, rank=0):
-    arena[rank, Word.TOTAL_STEPS], arena[rank, Word.EPOCHS] = of, 4
-    arena[rank, Word.COMMITTED], arena[rank, Word.EPOCH] = step, step * 4 // of
-    arena[rank, Word.SAMPLES] = 64 * step
-    WorkerStatus(arena, rank).loss = loss
+def at(step, *, of=100, loss=0.5, phase="compute"):
+    """The progress of a worker."""
+    return WorkerProgress(
+        step=step,
+        total_steps=of,
+        epoch=step * 4 // of if of else 0,
+        epochs=4,
+        loss=loss,
+        samples=64 * step,
+        phase=phase,
+        phase_seconds={},
+    )
 
 
 class Watched:
-    """A view of a run on a console that keeps what it is given, at a time of our choice."""
+    """The view of a run on a console that keeps what it is given, at a time of our choice."""
 
     def __init__(self, logs, *, terminal, ranks=()):
         self.text = io.StringIO()
         self.now = 0.0
         console = Console(file=self.text, force_terminal=terminal, width=120)
-        self.view = RunView(Tee(logs, ranks), console, clock=lambda: self.now)
+        self.view = Terminal(Tee(logs, ranks), logs, console, clock=lambda: self.now)
 
-    def watch(self, arena, seconds_later):
+    def see(self, seconds_later, *workers, waiting_for=""):
+        """Show the progress of workers, by rank, or of a run in which none trains yet."""
         self.now += seconds_later
-        self.view.watch(arena)
+        state = RunStateMessage(
+            stage=Stage.RUN,
+            reason="",
+            root_cause=None,
+            result=None,
+            waiting_for=waiting_for,
+            progress=dict(enumerate(workers)),
+        )
+        self.view.on_progress(state)
+
+    @property
+    def lines(self):
+        return self.text.getvalue().splitlines()
 
 
-def test_a_pipe_gets_a_line_of_facts_every_few_seconds(arena, tmp_path):
+def test_a_pipe_gets_a_line_of_facts_every_few_seconds(tmp_path):
     seen = Watched(tmp_path, terminal=False)
-    for _ in range(80):
-        seen.watch(arena, 0.125)
-    assert seen.text.getvalue() == ""
+    for _ in range(40):
+        seen.see(0.125)
+    for _ in range(40):
+        seen.see(0.125, at(0, of=0))
+    assert seen.lines == []
     for step in range(1, 82):
-        commit(arena, step, loss=1 / step)
-        seen.watch(arena, 0.125)
-    lines = seen.text.getvalue().splitlines()
-    assert len(lines) == 3
-    assert lines[-1].split("  ") == [
+        seen.see(0.125, at(step, loss=1 / step))
+    assert len(seen.lines) == 3
+    assert seen.lines[-1].split("  ") == [
         "epoch 4/4", "step 81/100", "loss 0.0123", "512 samples/s", "0:00:02 left"
     ]  # fmt: skip
 
 
-def test_progress_continues_where_rank_0_is_lost_and_the_world_has_shrunk(arena, tmp_path):
+def test_progress_continues_where_the_world_has_shrunk_and_from_a_checkpoint(tmp_path):
     seen = Watched(tmp_path, terminal=False)
-    for rank in (0, 1):
-        arena.enter_generation(rank, 1)
-        commit(arena, 20, rank=rank)
-    WorkerStatus(arena, 0).enter(Phase.EVALUATE)
-    seen.watch(arena, PLAIN_INTERVAL_S)
-    arena.enter_generation(1, 2)
-    commit(arena, 60, loss=0.25, rank=1)
-    seen.watch(arena, PLAIN_INTERVAL_S)
-    commit(arena, 40, loss=0.5, rank=1)  # back to a checkpoint
-    seen.watch(arena, PLAIN_INTERVAL_S)
-    assert [line.split("  ")[1:3] for line in seen.text.getvalue().splitlines()] == [
+    seen.see(PLAIN_INTERVAL_S, at(20, phase="evaluate"), at(20))
+    seen.see(PLAIN_INTERVAL_S, at(60, loss=0.25))
+    seen.see(PLAIN_INTERVAL_S, at(40))
+    assert [line.split("  ")[1:3] for line in seen.lines] == [
         ["step 20/100", "loss 0.5000"], ["step 60/100", "loss 0.2500"],
         ["step 40/100", "loss 0.5000"],
     ]  # fmt: skip
-    assert "evaluating" not in seen.text.getvalue().splitlines()[-1]
+    assert "evaluating" not in seen.lines[-1]
 
 
-def test_the_furthest_member_is_shown(arena, tmp_path):
+def test_the_furthest_member_is_shown(tmp_path):
     seen = Watched(tmp_path, terminal=False)
-    commit(arena, 20, rank=0)
-    commit(arena, 21, rank=1)
-    seen.watch(arena, PLAIN_INTERVAL_S)
-    assert "step 21/100" in seen.text.getvalue()
+    seen.see(PLAIN_INTERVAL_S, at(20), at(21, loss=None))
+    assert seen.lines == ["epoch 1/4  step 21/100  loss not finite"]
 
 
-def test_a_pipe_is_told_of_an_evaluation_once_though_no_step_goes_by(arena, tmp_path):
+def test_a_pipe_is_told_of_an_evaluation_once_though_no_step_goes_by(tmp_path):
     seen = Watched(tmp_path, terminal=False)
-    commit(arena, 25)
-    seen.watch(arena, PLAIN_INTERVAL_S)
-    WorkerStatus(arena, 1).enter(Phase.EVALUATE)
+    seen.see(PLAIN_INTERVAL_S, at(25), at(0))
     for _ in range(3):
-        seen.watch(arena, PLAIN_INTERVAL_S)
-    assert seen.text.getvalue().splitlines() == [
+        seen.see(PLAIN_INTERVAL_S, at(25), at(0, phase="evaluate"))
+    assert seen.lines == [
         "epoch 2/4  step 25/100  loss 0.5000",
         "epoch 2/4  step 25/100  loss 0.5000  evaluating",
     ]
 
 
-def test_a_terminal_shows_the_same_facts_beside_a_bar_and_lines_of_workers_above_it(
-    arena, tmp_path
-):
+def test_a_terminal_shows_the_same_facts_next_to_a_bar_and_lines_of_workers_above_it(tmp_path):
     seen = Watched(tmp_path, terminal=True, ranks=[1])
     for step in range(1, 51):
-        commit(arena, step)
-        seen.watch(arena, 0.5)
+        seen.see(0.5, at(step))
     worker_log(tmp_path, 1).write_text("\x1b[31mred\x1b[0m [bold]and plain\nlast")
-    WorkerStatus(arena, 0).enter(Phase.CHECKPOINT)
-    seen.watch(arena, 0.5)
+    seen.see(0.5, at(50, phase="checkpoint"))
     seen.view.close()
     shown = seen.text.getvalue()
     assert "step 50/100  loss 0.5000  128 samples/s  0:00:25 left  saving a checkpoint" in shown
     first = shown.index("[rank 1] \x1b[31mred\x1b[0m [bold]and plain\n")
     assert shown.index("[rank 1] last\n") > first
+
+
+@pytest.mark.parametrize("terminal", [False, True])
+def test_a_long_wait_is_explained_and_a_short_one_is_not(tmp_path, terminal):
+    seen = Watched(tmp_path, terminal=terminal)
+    for _ in range(2):
+        seen.see(0.0, waiting_for="rank 1 to halt")
+        seen.see(WAIT_S / 2, waiting_for="rank 1 to halt")
+        seen.see(WAIT_S / 4)
+    seen.view.tell("so far")
+    for _ in range(4):
+        seen.see(WAIT_S / 2, waiting_for="1 of 2 workers to join")
+    seen.view.close()
+    before, after = seen.text.getvalue().split("so far")
+    assert "waiting" not in before
+    assert "waiting for 1 of 2 workers to join" in after
+    assert terminal or after == "\nwaiting for 1 of 2 workers to join\n"
 
 
 def test_the_pace_is_that_of_the_last_half_minute():
@@ -137,7 +152,7 @@ def test_a_run_that_goes_back_to_a_checkpoint_is_measured_from_there():
 @pytest.mark.slow
 def test_a_standard_error_that_nobody_reads_does_not_change_how_a_program_ends():
     program = (
-        "from holdfast.observe.terminal import PlainConsole\n"
+        "from holdfast.observe.sinks.terminal import PlainConsole\n"
         "console = PlainConsole(stderr=True)\n"
         "for _ in range(3): console.print('news')"
     )

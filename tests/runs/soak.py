@@ -22,9 +22,8 @@ from pathlib import Path
 
 import psutil
 
-from holdfast.arena.memory import Word
-from holdfast.engines import local
-from holdfast.engines.controls import Controls
+from holdfast.engines.run import run
+from holdfast.faults.target import Target
 from holdfast.job import load
 from holdfast.launch.fork_client import ForkServer
 from holdfast.launch.spawn import WORKER, spawn
@@ -85,7 +84,6 @@ class Soak:
     faults: int
     struck: Counter = field(default_factory=Counter)
     held: list = field(default_factory=list)
-    _arena: object = None
     _over: bool = False
     _lasting: list = field(default_factory=list)
 
@@ -96,19 +94,16 @@ class Soak:
             self._lasting = _lasting()
             thread.start()
             try:
-                return local.run(job, directory, Controls(watch=self._watch), forks)
+                return run(directory, forks)
             finally:
                 self._over = True
                 thread.join()
 
-    def _watch(self, arena):
-        self._arena = arena
-
     def _strike_all(self):
-        chance = random.Random(self.seed)
+        chance, target = random.Random(self.seed), Target(self.directory)
         kinds = [kind for kind, weight in KINDS.items() for _ in range(weight)]
         for step in sorted(chance.randrange(1, self.steps - 5) for _ in range(self.faults)):
-            while self._committed() < step and not self._over:
+            while self._committed(target) < step and not self._over:
                 time.sleep(0.001)
             time.sleep(chance.random() * 0.03)
             kind = chance.choice(kinds)
@@ -116,9 +111,9 @@ class Soak:
                 time.sleep(0.001)
             self.held.append([Holdings.of(process) for process in self._lasting])
 
-    def _committed(self):
-        arena = self._arena
-        return 0 if arena is None else max(arena[rank, Word.COMMITTED] for rank in range(WORKERS))
+    def _committed(self, target):
+        target.look()
+        return target.reached
 
     def _strike(self, kind, chance):
         """Do it, if there is somebody to do it to."""
@@ -196,7 +191,7 @@ def soak(forks, folder, *, seed, steps, faults):
     orders.mkdir(parents=True)
     job = job_of(orders, steps)
     with RunDirectory(folder / "undisturbed", job, resume=False) as directory:
-        whole = local.run(job, directory, Controls(), forks)
+        whole = run(directory, forks)
     began = time.monotonic()
     storm = Soak(folder / "disturbed", orders, seed, steps, faults)
     broken = storm.run(job, forks)

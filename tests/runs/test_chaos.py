@@ -11,7 +11,7 @@ import uuid
 import pytest
 
 from conftest import SMALL, events_of, holdfast_processes, metrics_of, sampled, wait_until
-from holdfast.engines.launch_options import LaunchOptions
+from holdfast.engines.run import LaunchOptions
 from holdfast.engines.train import run_job
 from holdfast.errors import CheckpointError, HoldfastError, JobError, NonFiniteError
 from holdfast.faults.fault_injector import FaultInjector

@@ -75,13 +75,12 @@ def wait_for_step(process, run_dir, step):
 
 @pytest.fixture(scope="module")
 def undisturbed(forks, tmp_path_factory):
-    from holdfast.engines import local
-    from holdfast.engines.controls import Controls
+    from holdfast.engines.run import run
     from holdfast.observe.run_dir import RunDirectory
 
     chosen = load.check({**SMALL, "epochs": 10}, where="test")
     with RunDirectory(tmp_path_factory.mktemp("whole"), chosen, resume=False) as directory:
-        return local.run(chosen, directory, Controls(), forks)["weights_sha256"]
+        return run(directory, forks)["weights_sha256"]
 
 
 def test_json_ends_with_one_object_and_the_run_directory_is_whole(mark, job, tmp_path, undisturbed):

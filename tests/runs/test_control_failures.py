@@ -8,7 +8,7 @@ import pytest
 from faulty_tasks import marks
 
 from conftest import TASKS, events_of, metrics_of, sampled
-from holdfast.engines import process_supervisor
+from holdfast.engines import coordinator_process, supervisor
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(60)]
 
@@ -98,9 +98,8 @@ def strike(train, tmp_path, undisturbed, monkeypatch):
         path, mark = tmp_path / "run", tmp_path / "mark"
         lost = [{**loss, "mark": f"{mark}-{n}"} for n, loss in enumerate(losses)]
         fault = {"who": who, "at": at, "when": when, "which": which, "mark": str(mark)}
-        monkeypatch.setattr(
-            process_supervisor, "LEAVE_TIMEOUT_S", 3600
-        )  # who waits in vain is noticed
+        for module in (supervisor, coordinator_process):  # a wait for nothing is noticed
+            monkeypatch.setattr(module, "LEAVE_TIMEOUT_S", 3600)
         monkeypatch.syspath_prepend(FAILPOINTS)
         monkeypatch.setenv("HOLDFAST_FAULT", json.dumps(fault))
         result = train(run_dir=path, **FAULTY, **keys, params={"faults": lost})

@@ -16,8 +16,7 @@ MODELS = {"cnn": SMALL["model"], "mlp": {"name": "mlp", "hidden": [16, 16], "dro
 @pytest.fixture(scope="module")
 def reference(forks, tmp_path_factory):
     """The hash of each model trained by one worker."""
-    from holdfast.engines import local
-    from holdfast.engines.controls import Controls
+    from holdfast.engines.run import run
     from holdfast.job import load
     from holdfast.observe.run_dir import RunDirectory
 
@@ -25,7 +24,7 @@ def reference(forks, tmp_path_factory):
     for name, model in MODELS.items():
         job = load.check({**SMALL, "model": model}, where="reference")
         with RunDirectory(tmp_path_factory.mktemp(name), job, resume=False) as directory:
-            found[name] = local.run(job, directory, Controls(), forks)["weights_sha256"]
+            found[name] = run(directory, forks)["weights_sha256"]
     return found
 
 

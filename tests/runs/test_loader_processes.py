@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from conftest import TASKS, events_of, sampled, wait_until
-from holdfast.engines.controls import Controls
+from holdfast.engines.supervisor import Controls
 from holdfast.errors import HoldfastError, JobError, WorkerFailed
 
 pytestmark = pytest.mark.slow
@@ -84,12 +84,13 @@ def test_what_the_data_set_raises_is_told_with_its_traceback_once(train, pids):
 def test_an_abort_does_not_wait_for_a_loader_process(train, pids, tmp_path):
     controls = Controls()
 
-    def watch(arena):
+    def watch(_):
         controls.abort = (pids / "hanging").exists()
 
-    controls.watch = watch
     with pytest.raises(HoldfastError, match="the run was aborted"):
-        train(run_dir=tmp_path / "run", controls=controls, **own(pids, 1, trouble="hang"))
+        train(
+            run_dir=tmp_path / "run", controls=controls, watch=watch, **own(pids, 1, trouble="hang")
+        )
     (started,) = [e for e in events_of(tmp_path / "run") if e["event"] == "worker-started"]
     assert not is_alive(started["pid"])
 

@@ -9,7 +9,8 @@ from faulty_tasks import marks
 from conftest import TASKS, events_of, metrics_of, sampled
 from holdfast.errors import JobError, NonFiniteError, WorkerFailed
 from holdfast.job import load
-from holdfast.observe import curve, lines
+from holdfast.observe import lines
+from holdfast.observe.sinks.loss_curve import draw
 
 pytestmark = pytest.mark.slow
 
@@ -103,7 +104,7 @@ def test_the_metrics_of_a_step_that_is_left_out_are_json(train, tmp_path):
     assert odd["logged"]["half"] > 0
     assert entries[4]["loss"] < 2
     assert not any("skipped" in entry for entry in entries if entry is not odd)
-    curve.draw(path, tmp_path / "loss.png")
+    draw(path, tmp_path / "loss.png")
     assert lines.columns(entries)["loss"][3] is None
 
 
@@ -112,7 +113,7 @@ def test_every_step_may_be_left_out(train, tmp_path):
     result = train(run_dir=tmp_path / "run", **keys)
     assert (result["steps"], result["loss"]) == (5, None)
     assert skipped(tmp_path / "run") == [1, 2, 3, 4, 5]
-    curve.draw(tmp_path / "run" / "metrics.jsonl", tmp_path / "loss.png")
+    draw(tmp_path / "run" / "metrics.jsonl", tmp_path / "loss.png")
 
 
 def test_a_worker_that_dies_in_a_step_that_is_left_out_changes_nothing(train, tmp_path):

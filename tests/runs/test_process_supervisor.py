@@ -6,8 +6,7 @@ import signal
 import pytest
 
 from conftest import TASKS, events_of, metrics_of, sampled
-from holdfast.arena.memory import Word
-from holdfast.engines.controls import Controls
+from holdfast.engines.supervisor import Controls
 from holdfast.errors import HoldfastError
 from holdfast.launch.fork_client import ForkServer
 from holdfast.launch.spawn import WORKER, spawn
@@ -39,8 +38,8 @@ def struck(train, tmp_path, undisturbed):
         if any("fork-server" in strike for strike in strikes):
             keys["on"] = None
 
-        def kill(arena):
-            if due and arena[0, Word.COMMITTED] >= due[0][0]:
+        def kill(step):
+            if due and step >= due[0][0]:
                 pids = [pid_of(path, who) for who in due[0][1:]]
                 if killed.isdisjoint(pids):
                     due.pop(0)
@@ -48,7 +47,7 @@ def struck(train, tmp_path, undisturbed):
                     for pid in pids:
                         os.kill(pid, number)
 
-        result = train(run_dir=path, controls=Controls(watch=kill), **keys)
+        result = train(run_dir=path, watch=kill, **keys)
         assert not due
         assert [result["weights_sha256"]] == undisturbed
         steps = [line["step"] for line in metrics_of(path) if "loss" in line]
@@ -116,14 +115,12 @@ def test_a_fork_server_may_be_killed_while_it_takes_the_place_of_another(struck)
 
 @pytest.mark.soak
 def test_in_place_of_a_fork_server_that_was_lent_the_run_starts_one_of_its_own(train, tmp_path):
-    def watch(arena):
-        if arena[0, Word.COMMITTED]:
-            controls.watch = None
+    def watch(step):
+        if step:
             lent.process.kill()
 
-    controls = Controls(watch=watch)
     with ForkServer(spawn(WORKER)) as lent:
-        train(run_dir=tmp_path / "run", controls=controls, on=lent)
+        train(run_dir=tmp_path / "run", watch=watch, on=lent)
     events = events_of(tmp_path / "run")
     assert [e["pid"] for e in events if e["event"] == "fork-server-exited"] == [lent.process.pid]
     assert pid_of(tmp_path / "run", "fork-server") != lent.process.pid
@@ -136,15 +133,15 @@ def test_what_each_fork_server_prints_is_kept(train, tmp_path):
                     "from sample_tasks import eternal\n")  # fmt: skip
     path, killed = tmp_path / "run", []
 
-    def watch(arena):
-        if arena[0, Word.COMMITTED]:
+    def watch(step):
+        if step:
             controls.stop = bool(killed)
             if not killed:
                 killed.append(pid_of(path, "fork-server"))
                 os.kill(killed[0], signal.SIGKILL)
 
-    controls = Controls(watch=watch)
-    train(run_dir=path, controls=controls, on=None, task=f"{task}:eternal", shards=2)
+    controls = Controls()
+    train(run_dir=path, controls=controls, watch=watch, on=None, task=f"{task}:eternal", shards=2)
     assert (path / "logs" / "fork-server.log").read_text() == "imported\n" * 2
 
 
@@ -153,7 +150,7 @@ def test_a_fork_server_that_dies_before_it_is_ready_ends_the_run_in_a_line(train
         os.kill(pid_of(tmp_path / "run", "fork-server"), signal.SIGKILL)
 
     with pytest.raises(HoldfastError, match=r"the fork server died; see fork-server.log"):
-        train(run_dir=tmp_path / "run", controls=Controls(watch=watch), on=None)
+        train(run_dir=tmp_path / "run", watch=watch, on=None)
 
 
 @pytest.mark.soak
@@ -180,9 +177,9 @@ def test_checkpoints_come_by_the_clock_whoever_is_killed_between_them(train, tmp
             os.kill(pid_of(path, due.pop()), signal.SIGKILL)
         controls.stop = len(saved()) >= 5
 
-    due, controls = list(kill), Controls(watch=watch)
+    due, controls = list(kill), Controls()
     keys = {"workers": 2, "epochs": 100_000, "checkpoint": {"every_steps": 0, "every_s": 0.2}}
-    result = train(run_dir=path, controls=controls, **keys)
+    result = train(run_dir=path, controls=controls, watch=watch, **keys)
     steps = saved()
     assert not due
     assert steps == sorted(set(steps))
@@ -192,27 +189,27 @@ def test_checkpoints_come_by_the_clock_whoever_is_killed_between_them(train, tmp
 def test_only_its_owner_may_speak_to_a_coordinator(train, tmp_path):
     modes = []
 
-    def watch(arena):
-        if arena[0, Word.COMMITTED]:
+    def watch(step):
+        if step and not modes:
             modes.append((tmp_path / "run" / "coordinator.sock").stat().st_mode & 0o777)
 
     before = os.umask(0)
     try:
-        train(run_dir=tmp_path / "run", controls=Controls(watch=watch), workers=2, epochs=10)
+        train(run_dir=tmp_path / "run", watch=watch, workers=2, epochs=10)
     finally:
         os.umask(before)
-    assert set(modes) == {0o600}
+    assert modes == [0o600]
 
 
 @pytest.mark.soak
 def test_a_stop_is_heard_by_the_next_coordinator(train, tmp_path):
-    def watch(arena):
-        if arena[0, Word.COMMITTED] >= 5 and not controls.stop:
+    def watch(step):
+        if step >= 5 and not controls.stop:
             os.kill(pid_of(tmp_path / "run", "coordinator"), signal.SIGKILL)
             controls.stop = True
 
-    controls = Controls(watch=watch)
-    result = train(run_dir=tmp_path / "run", controls=controls, workers=2, epochs=10_000)
+    controls, keys = Controls(), {"workers": 2, "epochs": 10_000}
+    result = train(run_dir=tmp_path / "run", controls=controls, watch=watch, **keys)
     assert result["status"] == "stopped"
 
 
@@ -220,8 +217,8 @@ def test_a_stop_is_heard_by_the_next_coordinator(train, tmp_path):
 def test_what_dies_again_and_again_ends_the_run_in_a_line(train, tmp_path, who):
     path, killed = tmp_path / "run", []
 
-    def watch(arena):
-        begun = killed or arena[0, Word.COMMITTED]
+    def watch(step):
+        begun = killed or step
         if begun and pid_of(path, who) not in killed:
             killed.append(pid_of(path, who))
             os.kill(killed[-1], signal.SIGKILL)
@@ -230,7 +227,7 @@ def test_what_dies_again_and_again_ends_the_run_in_a_line(train, tmp_path, who):
     with pytest.raises(HoldfastError, match=f"the {what} ended, the last of more than 2"):
         train(
             run_dir=path,
-            controls=Controls(watch=watch),
+            watch=watch,
             on=None,
             task=f"{TASKS}:eternal",
             workers=2,
@@ -243,16 +240,15 @@ def test_what_dies_again_and_again_ends_the_run_in_a_line(train, tmp_path, who):
 @pytest.mark.soak
 @pytest.mark.parametrize("who", sampled(["agent", "fork-server"], 0))
 def test_where_no_failure_is_forgiven_the_loss_of_an_agent_ends_the_run(train, tmp_path, who):
-    def watch(arena):
-        if arena[0, Word.COMMITTED] >= 5:
-            controls.watch = None
-            os.kill(pid_of(tmp_path / "run", who), signal.SIGKILL)
+    def watch(step):
+        if step >= 5 and not killed:
+            killed.append(os.kill(pid_of(tmp_path / "run", who), signal.SIGKILL))
 
-    controls = Controls(watch=watch)
+    killed = []
     with pytest.raises(HoldfastError, match="local-1 was lost"):
         train(
             run_dir=tmp_path / "run",
-            controls=controls,
+            watch=watch,
             on=None,
             workers=2,
             epochs=10_000,

@@ -10,8 +10,7 @@ import pytest
 from faulty_tasks import marks
 
 from conftest import TASKS, events_of, metrics_of, sampled
-from holdfast.arena.memory import Word
-from holdfast.engines.controls import Controls
+from holdfast.engines.supervisor import Controls
 from holdfast.errors import WorkerFailed
 
 pytestmark = pytest.mark.slow
@@ -177,22 +176,21 @@ def test_a_death_of_a_donor_among_others_changes_nothing(strike, at, when):
 @pytest.mark.parametrize("on_failure", sampled(["replace", "shrink"], 1))
 @pytest.mark.parametrize(("seed", "workers"), sampled([(1, 2), (2, 3), (3, 5)], 1))
 def test_random_deaths_change_nothing(train, whole, tmp_path, seed, workers, on_failure):
-    chance, controls = random.Random(seed), Controls()
+    chance = random.Random(seed)
     keys = {"workers": workers, "on_failure": on_failure, "restarts": {"limit": 99}}
     killed = 0
 
-    def kill(arena):
+    def kill(step):
         nonlocal killed
         started = [e for e in events_of(tmp_path / "run") if e["event"] == "worker-started"]
         ended = [e["pid"] for e in events_of(tmp_path / "run") if e["event"] == "worker-exited"]
         living = [event["pid"] for event in started if event["pid"] not in ended]
-        if living and arena[0, Word.COMMITTED] and killed < 15 and chance.random() < 0.7:
+        if living and step and killed < 15 and chance.random() < 0.15:
             with suppress(ProcessLookupError):
                 os.kill(chance.choice(living), signal.SIGKILL)
                 killed += 1
 
-    controls.watch = kill
-    result = train(run_dir=tmp_path / "run", epochs=20, controls=controls, **keys)
+    result = train(run_dir=tmp_path / "run", epochs=20, watch=kill, **keys)
     assert result["weights_sha256"] == whole(epochs=20)["weights_sha256"]
     assert_each_step_once(tmp_path / "run", result["steps"])
     assert killed > 3
@@ -327,8 +325,8 @@ def test_a_world_that_has_shrunk_grows_again(train, tmp_path):
     def watch(_):
         controls.stop = len(sizes()) == 3
 
-    controls = Controls(watch=watch)
-    train(run_dir=tmp_path / "run", controls=controls, **keys)
+    controls = Controls()
+    train(run_dir=tmp_path / "run", controls=controls, watch=watch, **keys)
     assert sizes() == [3, 2, 3]
 
 

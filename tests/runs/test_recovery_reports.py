@@ -9,12 +9,11 @@ import signal
 import pytest
 
 from conftest import TASKS, events_of, sampled
-from holdfast.arena.memory import Word
-from holdfast.engines.controls import Controls
+from holdfast.engines.supervisor import Controls
 from holdfast.errors import HoldfastError
-from holdfast.job import load
-from holdfast.observe.follower import Follower
-from holdfast.observe.notify import Notifier
+from holdfast.observe import recovery_reports
+from holdfast.observe.sinks.run_files import RunFiles
+from holdfast.observe.sinks.sink import Sink
 
 pytestmark = pytest.mark.slow
 
@@ -33,24 +32,25 @@ OTHERS = [0, 2, 3]
 @pytest.fixture
 def receipts(train, tmp_path):
     """Run a job, whatever comes of it; returns its receipts, and what was said of them. With `kill`
-    that is called with the arena, and the run is stopped when its first receipt is there.
+    that is called with the newest step, and the run is stopped when its first receipt is there.
     """
 
     def run(kill=None, **keys):
-        path, said = tmp_path / "run", []
-        job = load.check({}, where="test")
-        follower = Follower(path, job, said.append, Notifier(job, {}))
+        path, said, controls = tmp_path / "run", [], Controls()
 
-        def see(arena):
-            follower.watch()
-            if kill is not None:
-                kill(arena)
-                controls.stop = bool(said)
+        class Said(Sink):
+            def on_recovery(self, report):
+                said.append(recovery_reports.text(report, path / "logs"))
+                controls.stop = kill is not None
 
-        controls = Controls(watch=see)
         with contextlib.suppress(HoldfastError):
-            train(run_dir=path, controls=controls, **{**FAULTY, **keys})
-        follower.watch()
+            train(
+                run_dir=path,
+                controls=controls,
+                watch=kill,
+                sinks=[Said(), RunFiles(path)],
+                **{**FAULTY, **keys},
+            )
         kept = path / "recoveries.jsonl"
         lines = kept.read_text().splitlines() if kept.exists() else []
         return [json.loads(line) for line in lines], said
@@ -201,8 +201,8 @@ def kill(run_dir, who, step):
     """Kill the process of a kind once `step` steps are committed."""
     killed = []
 
-    def watch(arena):
-        if not killed and arena[0, Word.COMMITTED] >= step:
+    def watch(committed):
+        if not killed and committed >= step:
             started = [e["pid"] for e in events_of(run_dir) if e["event"] == f"{who}-started"]
             killed.append(os.kill(started[-1], signal.SIGKILL))
 

@@ -6,7 +6,7 @@ import pytest
 from test_user_state import own
 
 from conftest import SMALL, TASKS, events_of, sampled
-from holdfast.engines.launch_options import LaunchOptions
+from holdfast.engines.run import LaunchOptions
 from holdfast.engines.train import run_job
 from holdfast.errors import JobError, WorkerFailed
 from holdfast.faults.fault_injector import FaultInjector

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from conftest import events_of, holdfast_processes, sampled, wait_until
-from holdfast.engines.launch_options import LaunchOptions
+from holdfast.engines.run import LaunchOptions
 from holdfast.engines.script import run_script
 from holdfast.errors import WorkerFailed
 from holdfast.job import load

@@ -10,9 +10,8 @@ import pytest
 from test_resume_checks import back_to
 
 from conftest import TASKS, events_of, metrics_of, sampled
-from holdfast.arena.memory import Word
-from holdfast.engines import local
-from holdfast.engines.controls import Controls
+from holdfast.engines.run import run
+from holdfast.engines.supervisor import Controls
 from holdfast.errors import (
     CheckpointError,
     HoldfastError,
@@ -102,11 +101,10 @@ def test_a_run_that_fails_in_a_checkpoint_leaves_the_one_before_and_no_half_of_o
 def test_a_stop_ends_the_step_saves_and_can_be_resumed(train, tmp_path):
     controls = Controls()
 
-    def watch(arena):
-        controls.stop = controls.stop or arena[0, Word.COMMITTED] > 5
+    def watch(step):
+        controls.stop = controls.stop or step > 5
 
-    controls.watch = watch
-    result = train(run_dir=tmp_path / "run", controls=controls, **own("eternal"))
+    result = train(run_dir=tmp_path / "run", controls=controls, watch=watch, **own("eternal"))
     assert result["status"] == "stopped"
     assert result["steps"] > 5
     saved = events_of(tmp_path / "run")
@@ -120,23 +118,21 @@ def test_a_stop_ends_the_step_saves_and_can_be_resumed(train, tmp_path):
 def test_an_abort_ends_the_run_at_once(train):
     controls = Controls()
 
-    def watch(arena):
-        controls.abort = arena[0, Word.COMMITTED] > 5
+    def watch(step):
+        controls.abort = step > 5
 
-    controls.watch = watch
     with pytest.raises(Exception, match="the run was aborted"):
-        train(controls=controls, **own("eternal"))
+        train(controls=controls, watch=watch, **own("eternal"))
 
 
 def test_a_stop_that_a_step_outlasts_says_so(train):
     controls = Controls()
 
-    def watch(arena):
-        controls.stop = arena[0, Word.COMMITTED] == 2
+    def watch(step):
+        controls.stop = step == 2
 
-    controls.watch = watch
     with pytest.raises(HoldfastError, match="did not end their step within 1 s of being asked"):
-        train(controls=controls, timeout_s=1, **own("stuck", workers=1))
+        train(controls=controls, watch=watch, timeout_s=1, **own("stuck", workers=1))
 
 
 @pytest.mark.soak
@@ -156,7 +152,7 @@ def test_an_import_that_hangs_can_be_aborted(tmp_path):
         RunDirectory(tmp_path / "run", job, resume=False) as directory,
         pytest.raises(HoldfastError, match=r"aborted while .* importing .*hanging.py:main"),
     ):
-        local.run(job, directory, controls)
+        run(directory, controls=controls)
 
 
 def test_a_process_that_a_task_forks_ends_when_it_is_told_to(train):

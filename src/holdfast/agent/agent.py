@@ -15,10 +15,11 @@ import select
 import selectors
 import time
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
+from holdfast.agent.progress import progress_of
 from holdfast.agent.worker_handle import WorkerHandle, await_exits
 from holdfast.agent.worker_monitor import WorkerMonitor
 from holdfast.arena.memory import Arena, Word
@@ -163,7 +164,8 @@ class Agent:
     def _perform(self, action: actions.AgentAction) -> None:
         match action:
             case actions.SendStatus(status):
-                self._link.say(StatusMessage(status=status))
+                progress = progress_of(self._arena, self._machine.ranks)
+                self._link.say(StatusMessage(status=replace(status, progress=progress)))
             case actions.Abort(generation):
                 self._forming_since = time.monotonic()
                 self._arena.announce(generation)

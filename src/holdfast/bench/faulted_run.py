@@ -11,10 +11,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
+from holdfast.arena.find import open_arena
 from holdfast.arena.memory import Arena, Phase, Word
 from holdfast.bench.workloads import WORKLOADS
-from holdfast.engines import local
-from holdfast.engines.controls import Controls
+from holdfast.engines.run import run
+from holdfast.engines.supervisor import Controls
 from holdfast.errors import HoldfastError
 from holdfast.job import load
 from holdfast.observe import lines
@@ -42,10 +43,9 @@ class FaultedRun:
     def __init__(self, chance: random.Random) -> None:
         self.chance, self.run_dir = chance, Path()
         self.generations = 0
-        self._thread: threading.Thread | None = None
         self._error: Exception | None = None
         self._over = False
-        self._controls = Controls(watch=self._begin)
+        self._controls = Controls()
 
     def run(self, workload: str, **keys: object) -> None:
         """Train until it is overcome.
@@ -73,14 +73,13 @@ class FaultedRun:
         with tempfile.TemporaryDirectory() as folder:
             self.run_dir = Path(folder) / "run"
             with RunDirectory(self.run_dir, job, resume=False) as directory:
+                thread = threading.Thread(target=self._watch)
+                thread.start()
                 try:
-                    local.run(job, directory, self._controls)
+                    run(directory, controls=self._controls)
                 finally:
                     self._over = True
-                    if self._thread is not None:
-                        self._thread.join()
-            if self._thread is None:
-                raise HoldfastError("the run ended before it was struck")
+                    thread.join()
             if self._error is not None:
                 raise self._error
             self.generations = len(self.events("generation-started"))
@@ -124,13 +123,19 @@ class FaultedRun:
         """
         self.wait(lambda: Phase(arena[rank, Word.PHASE]) in AT_WORK, timeout_s)
 
-    def _begin(self, arena: Arena) -> None:
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._watch, args=(arena,))
-            self._thread.start()
+    def _find_arena(self) -> Arena:
+        """The arena of the run's first agent, for the times are measured in milliseconds."""
+        self.wait(lambda: bool(self.events("agent-started")))
+        fd = open_arena(self.events("agent-started")[0]["pid"])
+        if fd is None:
+            raise HoldfastError("the agent ended before its workers were started")
+        arena = Arena(fd)
+        arena.close()  # the mapping stays
+        return arena
 
-    def _watch(self, arena: Arena) -> None:
+    def _watch(self) -> None:
         try:
+            arena = self._find_arena()
             self.wait(lambda: least(arena) >= FAULT_STEP)
             time.sleep(self.chance.random() * statistics.median(self.step_seconds()))
             self.strike(arena)

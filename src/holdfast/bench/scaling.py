@@ -21,8 +21,7 @@ from typing import Any, Final
 
 from holdfast.bench.figures import ratio, spread
 from holdfast.bench.workloads import WORKLOADS
-from holdfast.engines import local
-from holdfast.engines.controls import Controls
+from holdfast.engines.run import run
 from holdfast.errors import HoldfastError
 from holdfast.job import load
 from holdfast.launch.spawn import worker_environment
@@ -100,7 +99,7 @@ def run_holdfast(workload: str, workers: int, steps: int, *, shards: int, **keys
     )
     with tempfile.TemporaryDirectory() as folder:
         with RunDirectory(Path(folder) / "run", job, resume=False) as directory:
-            local.run(job, directory, Controls())
+            run(directory)
         counted = list(lines.read(Path(folder) / "run" / METRICS))[WARM_STEPS:]
     seconds = sum(line["seconds"] for line in counted)
     phases = {
@@ -130,9 +129,9 @@ def measure(workload: str, workers: int, steps: int, rounds: int) -> list[dict[s
     """A row a way of running."""
     runs: dict[str, list[Measured]] = {}
     for number in range(rounds):
-        for way, run in ways(workload, workers, steps).items():
+        for way, measured in ways(workload, workers, steps).items():
             print(f"{workload}, {workers} workers, round {number + 1}: {way}", file=sys.stderr)
-            runs.setdefault(way, []).append(run())
+            runs.setdefault(way, []).append(measured())
     rates = {way: [run.samples_per_s for run in found] for way, found in runs.items()}
     return [
         {

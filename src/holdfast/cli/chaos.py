@@ -17,7 +17,7 @@ from holdfast.cli import complete
 from holdfast.cli.arguments import EndingJson, Overrides
 from holdfast.cli.ending import FAILED_STATUS, STOPPED_STATUS
 from holdfast.engines import train as engine
-from holdfast.engines.launch_options import LaunchOptions
+from holdfast.engines.run import LaunchOptions
 from holdfast.errors import HoldfastError, JobError
 from holdfast.faults.fault_injector import FaultInjector
 from holdfast.faults.plan import Fault, FaultPlan, planned
@@ -26,7 +26,7 @@ from holdfast.job import load
 from holdfast.job.train_job import TrainJob
 from holdfast.launch.spawn import Spawned
 from holdfast.linux.lifeline import STOP_SIGNALS
-from holdfast.observe.terminal import closing_table
+from holdfast.observe.sinks.terminal import closing_table
 
 
 def chaos(

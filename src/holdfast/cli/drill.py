@@ -31,7 +31,7 @@ from holdfast.job.mistakes import nearest
 from holdfast.launch.fork_client import ForkServer
 from holdfast.launch.spawn import WORKER, spawn
 from holdfast.observe.run_dir import new_run
-from holdfast.observe.terminal import closing_table
+from holdfast.observe.sinks.terminal import closing_table
 from holdfast.tasks import reference
 
 

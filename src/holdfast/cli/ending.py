@@ -8,10 +8,9 @@ from typing import Final
 
 import typer
 
-from holdfast.engines.followed import RunResult
-from holdfast.engines.launch_options import LaunchOptions
+from holdfast.engines.run import LaunchOptions, RunResult
 from holdfast.errors import WorkerFailed
-from holdfast.observe.terminal import closing_table
+from holdfast.observe.sinks.terminal import closing_table
 
 FAILED_STATUS: Final = 1
 """The exit status where something that was to happen has not."""

@@ -11,7 +11,7 @@ import typer
 from holdfast.cli.arguments import Json
 from holdfast.errors import JobError
 from holdfast.observe import history, lines
-from holdfast.observe.run_dir import EVENTS, RECEIPTS, RUNS
+from holdfast.observe.run_dir import EVENTS, RECOVERIES, RUNS
 
 
 def events(
@@ -25,7 +25,7 @@ def events(
     path = run or _newest()
     if not (path / EVENTS).exists():
         raise JobError(f"{path} holds no run; name the directory of one")
-    found, receipts = (list(lines.read(path / name)) for name in (EVENTS, RECEIPTS))
+    found, receipts = (list(lines.read(path / name)) for name in (EVENTS, RECOVERIES))
     if as_json:
         print(json.dumps({"events": found, "receipts": receipts}))
         return

@@ -12,7 +12,7 @@ import typer
 from holdfast.cli.arguments import EndingJson, ranks
 from holdfast.cli.ending import run_and_tell
 from holdfast.engines import script as engine
-from holdfast.engines.launch_options import LaunchOptions
+from holdfast.engines.run import LaunchOptions
 from holdfast.errors import JobError
 from holdfast.job import load
 from holdfast.job.script_job import Script

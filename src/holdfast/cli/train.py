@@ -14,7 +14,7 @@ from holdfast.cli.ending import run_and_tell
 from holdfast.data.download import download as fetch
 from holdfast.data.published import PUBLISHED, directory
 from holdfast.engines import train as engine
-from holdfast.engines.launch_options import LaunchOptions
+from holdfast.engines.run import LaunchOptions
 from holdfast.errors import JobError
 from holdfast.job import load
 from holdfast.job.data import Data

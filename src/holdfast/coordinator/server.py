@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from typing import Any, Final, Generic, TypeVar
 
 import grpc
@@ -15,13 +15,14 @@ from holdfast.coordinator.journal import Journal
 from holdfast.core.events import (
     AgentLost,
     Disconnected,
+    ProgressRequested,
     RunEvent,
     StatusReceived,
     StopReceived,
     Tick,
 )
 from holdfast.core.policy import RecoveryPolicy
-from holdfast.core.protocol import DesiredState, Stage
+from holdfast.core.protocol import DesiredState, Stage, WorkerProgress
 from holdfast.errors import HoldfastError
 from holdfast.observe.lines import EventLog
 from holdfast.wire.messages import Message
@@ -36,6 +37,8 @@ from holdfast.wire.rpc import (
 
 LATE_S: Final = 1.0
 """A look at the time that comes later than this was kept waiting, and reports with it."""
+SHOW_INTERVAL_S: Final = 0.1
+"""How often commands are told of progress alone, at most."""
 
 Sent = TypeVar("Sent", bound=Message)
 
@@ -80,7 +83,9 @@ class Server:
         self._driver = Driver(policy, journal, checkpoints, log, self._send)
         self._agents: dict[str, _Outbox[DesiredStateMessage]] = {}
         self._watchers: list[_Outbox[RunStateMessage]] = []
+        self._progress: dict[str, Mapping[int, WorkerProgress]] = {}  # by host
         self._shown: RunStateMessage | None = None
+        self._show_at = 0.0
         self._tick: asyncio.TimerHandle | None = None
         self._ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
@@ -133,6 +138,7 @@ class Server:
         try:
             async for report in reports:
                 self._agents[report.status.host] = outbox
+                self._progress[report.status.host] = report.status.progress
                 self._tell(StatusReceived(report.status))
         finally:
             outbox.close()
@@ -142,7 +148,7 @@ class Server:
     ) -> AsyncIterator[RunStateMessage]:
         """One command, for as long as its stream lasts."""
         outbox = _Outbox[RunStateMessage]()
-        outbox.put(self._state())
+        outbox.put(self._with_progress(self._state()))
         self._watchers.append(outbox)
         granting = asyncio.create_task(self._grant(wishes, outbox))
         over = False
@@ -165,6 +171,8 @@ class Server:
                     self._tell(AgentLost(host))
                 if wish.stop:
                     self._tell(StopReceived())
+                if wish.watch:
+                    self._tell(ProgressRequested())
         finally:
             outbox.close()
 
@@ -180,12 +188,18 @@ class Server:
             if not self._ended.done():
                 self._ended.set_exception(error)
             return
-        state = self._state()
-        if state != self._shown:
-            self._shown = state
-            for watcher in self._watchers:
-                watcher.put(state)
+        self._show()
         self._wake_when_due()
+
+    def _show(self) -> None:
+        """Tell all watchers of what has changed, and of progress every now and then."""
+        state, now = self._state(), asyncio.get_running_loop().time()
+        is_due = self._driver.machine.watched and now >= self._show_at
+        if state == self._shown and not is_due:
+            return
+        self._shown, self._show_at = state, now + SHOW_INTERVAL_S
+        for watcher in self._watchers:
+            watcher.put(self._with_progress(state))
 
     def _wake_when_due(self) -> None:
         """Have the machine look at the time when it wants to."""
@@ -203,6 +217,14 @@ class Server:
             self._tick = loop.call_later(LATE_S, self._tell, Tick())
         else:
             self._tell(Tick())
+
+    def _with_progress(self, state: RunStateMessage) -> RunStateMessage:
+        found = {
+            rank: self._progress[host][rank]
+            for rank, host in self._driver.machine.members.items()
+            if rank in self._progress.get(host, {})
+        }
+        return state.model_copy(update={"progress": found})
 
     def _state(self) -> RunStateMessage:
         run = self._driver.machine

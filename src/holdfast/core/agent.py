@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from holdfast.core.actions import (
     Abort,
@@ -35,6 +35,9 @@ from holdfast.core.events import (
     WorkerHalted,
 )
 from holdfast.core.protocol import CheckpointResult, DesiredState, Failure, Part, Stage, Status
+
+WATCHED_INTERVAL_S: Final = 0.2
+"""How often an agent sends its status while a command shows the run's progress, seconds."""
 
 
 @dataclass(slots=True)
@@ -77,7 +80,7 @@ class AgentStateMachine:
         self._result: Mapping[str, Any] | None = None
         self._parts: dict[int, Part] = {}
         self._checkpoint_result: CheckpointResult | None = None
-        self._requested_checkpoint, self._stop = 0, False
+        self._requested_checkpoint, self._stop, self._watched = 0, False, False
         self._number, self._processes = 0, 0
         self._report_at = now
 
@@ -119,6 +122,7 @@ class AgentStateMachine:
                 return [ShutDownAgent("")]
             return [Abort(orders.generation + 1), *self._kill_all(), ShutDownAgent(orders.reason)]
         actions: list[AgentAction] = []
+        self._watched = orders.watched
         if orders.generation > self.generation:
             actions = self._enter(orders, now)
         if orders.generation == self.generation:
@@ -234,13 +238,19 @@ class AgentStateMachine:
         return self._desired.members
 
     @property
+    def ranks(self) -> tuple[int, ...]:
+        """The ranks whose workers run on this host."""
+        return tuple(self._workers)
+
+    @property
     def failed(self) -> Mapping[int, Failure]:
         """Why workers of the generation died, by rank."""
         return self._failed
 
     def _send_status(self, now: float) -> SendStatus:
         self._number += 1
-        self._report_at = now + self._heartbeat_s
+        interval_s = WATCHED_INTERVAL_S if self._watched else self._heartbeat_s
+        self._report_at = now + min(interval_s, self._heartbeat_s)
         still = self.stage == Stage.HALT
         return SendStatus(
             Status(

@@ -31,6 +31,7 @@ from holdfast.core.events import (
     CheckpointCompleted,
     CheckpointFound,
     Disconnected,
+    ProgressRequested,
     RunEvent,
     StatusReceived,
     StopReceived,
@@ -61,32 +62,30 @@ class CoordinatorStateMachine:
         now: This process's monotonic clock, seconds, as in every `now` here.
 
     Attributes:
-        generation, members, stage: As in the newest orders. At stage IDLE a restarted coordinator
-            does not know yet how its members are.
-        start: As in the newest orders; None where the coordinator was restarted since.
+        generation, members, stage, resume_point: As in the newest desired state. After a restart
+            the stage is IDLE until all members have reported, and there is no resume point.
         reason: Why the run failed, once it has.
         culprit: The rank that failed last, and how.
         result: What a worker that has finished reports of the run.
         heartbeats: When each host was heard.
+        watched: Whether a command shows the run's progress.
     """
 
     def __init__(self, policy: RecoveryPolicy, facts: Iterable[JournalEntry], now: float) -> None:
         self.policy = policy
-        self.generation, self.stage = 0, Stage.IDLE
+        self.generation, self.stage, self.reason = 0, Stage.IDLE, ""
         self.members: Mapping[int, str] = {}  # orders and facts hold it too: replaced, not changed
         self.resume_point: ResumePoint | None = None
-        self.reason = ""
         self.root_cause: tuple[int, Failure] | None = None
         self.result: Mapping[str, Any] | None = None
         self._restart_budget = RestartBudget(policy, now)
         self._checkpoints = CheckpointTracker(policy.checkpoint_s, now)
-        self._stop = self._restart_all = False
+        self._stop = self._restart_all = self.watched = False
         for fact in facts:
             self._replay(fact)
         self._hosts: dict[str, Status] = {}
-        self._capacity = 0
         self._fenced: dict[str, None] = {}
-        self._finished: set[int] = set()
+        self._capacity, self._finished = 0, set[int]()
         self.heartbeats = Heartbeats(
             interval_s=policy.heartbeat_s, floor_s=policy.heartbeat_timeout_s
         )
@@ -114,8 +113,9 @@ class CoordinatorStateMachine:
                 return self._send_desired_state(self._member_hosts)
             case CheckpointFound(checkpoint):
                 return self._on_checkpoint_found(checkpoint, now)
-            case StopReceived():
-                self._stop = True
+            case StopReceived() | ProgressRequested():
+                self._stop |= isinstance(event, StopReceived)
+                self.watched |= isinstance(event, ProgressRequested)
                 return self._send_desired_state(self._member_hosts)
             case Tick():
                 return self._on_tick(now)
@@ -387,6 +387,7 @@ class CoordinatorStateMachine:
                     checkpoint_result=self._checkpoints.result,
                     requested_checkpoint=self._checkpoints.requested,
                     stop=self._stop,
+                    watched=self.watched,
                     reason=self.reason,
                 ),
             )

@@ -57,6 +57,11 @@ class StopReceived:
 
 
 @dataclass(frozen=True, slots=True)
+class ProgressRequested:
+    """A command shows the run's progress from now on."""
+
+
+@dataclass(frozen=True, slots=True)
 class Tick:
     """A deadline may have passed."""
 
@@ -68,6 +73,7 @@ RunEvent = (
     | CheckpointCompleted
     | CheckpointFound
     | StopReceived
+    | ProgressRequested
     | Tick
 )
 

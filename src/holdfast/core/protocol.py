@@ -100,6 +100,31 @@ class StoredCheckpoint:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerProgress:
+    """How far a worker has come, as its agent reads it from the arena.
+
+    Attributes:
+        step: Steps committed.
+        total_steps: Steps of the run; 0 until the worker knows, and for a script.
+        epoch: The current epoch, from 0.
+        epochs: Epochs of the run.
+        loss: The loss of the newest step; None before the first, and where it is not finite.
+        samples: Samples of the steps that this worker saw committed, of all workers.
+        phase: What the worker is doing: the name of an `arena.memory.Phase`, lower case.
+        phase_seconds: Seconds spent in each phase, up to the last change of phase.
+    """
+
+    step: int
+    total_steps: int
+    epoch: int
+    epochs: int
+    loss: float | None
+    samples: int
+    phase: str
+    phase_seconds: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Status:
     """How an agent and its workers are.
 
@@ -120,6 +145,8 @@ class Status:
         verdict: How the newest one went that it has heard of.
         asked: The number of the checkpoint that its workers were last asked for; 0 for none.
         stop: Whether it has heard that workers are to end.
+        progress: How far each of its workers has come, by rank. For people: nothing is decided by
+            it.
     """
 
     host: str
@@ -136,6 +163,7 @@ class Status:
     checkpoint_result: CheckpointResult | None = None
     requested_checkpoint: int = 0
     stop: bool = False
+    progress: Mapping[int, WorkerProgress] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -172,6 +200,7 @@ class DesiredState:
         save: The number of the checkpoint that workers are to begin after the step in hand, unless
             they have begun it already; 0 for none. See `Part`.
         stop: Whether workers are to end after the step in hand.
+        watched: Whether a command shows the run's progress: statuses come more often then.
         reason: Why the run is over for this host, at stage END; empty if all went well.
     """
 
@@ -184,4 +213,5 @@ class DesiredState:
     checkpoint_result: CheckpointResult | None = None
     requested_checkpoint: int = 0
     stop: bool = False
+    watched: bool = False
     reason: str = ""

@@ -1,72 +1,76 @@
-"""Host: an agent on this machine, the arena that it works with, and its workers."""
+"""Host: an agent of a run, as the run's supervisor sees it, whatever placed it where it is.
+
+    STARTING ──▶ UP ──▶ LEFT   the run is over, and the agent ended as it was told
+        └─────────┴───▶ LOST   the agent is gone: the supervisor replaces the host
+
+Each engine knows its own evidence of a lost host: locally the exit statuses of child processes.
+"""
 
 from __future__ import annotations
 
-import socket
-from contextlib import ExitStack
-
-from holdfast.arena.memory import Arena
-from holdfast.launch.child import Child
-from holdfast.launch.fork_client import ForkServer
-from holdfast.observe.run_dir import RunDirectory
+import enum
+from collections.abc import Iterable
+from typing import Protocol
 
 
-class Host:
-    """One agent's. It has no workers before it is attached.
+class HostState(enum.Enum):
+    """Where a host is in its life; see the module."""
 
-    Args:
-        name: Of the agent; never used before in this run.
-        attempt: This start of the run.
-        workers: How many it can have.
-        directory: The run's.
-        address: Of the coordinator.
+    STARTING = "starting"
+    UP = "up"
+    LEFT = "left"
+    LOST = "lost"
 
-    Attributes:
-        name: The same.
-        arena: Its shared memory.
-        agent: Its process.
-        attached: Whether it has been.
-    """
 
-    def __init__(
-        self, name: str, attempt: str, workers: int, directory: RunDirectory, address: str
-    ) -> None:
-        self.name, self.attached = name, False
-        with ExitStack() as undo:
-            self.arena = Arena.create(workers)
-            undo.callback(self.arena.close)
-            self._socket, far = socket.socketpair()
-            undo.callback(self._socket.close)
-            with far:
-                self.agent = Child.start(
-                    "holdfast.agent.main",
-                    {
-                        "name": name,
-                        "run-dir": directory.path,
-                        "attempt": attempt,
-                        "address": address,
-                        "arena": self.arena.fd,
-                        "forks": far.fileno(),
-                    },
-                    directory.logs / "agent.log",
-                    fds=[self.arena.fd, far.fileno()],
-                )
-            self._owned = undo.pop_all()
-            self._owned.callback(self.agent.close)
+class HasFileno(Protocol):
+    """Something that can be polled."""
 
-    def attach(self, forks: ForkServer) -> None:
-        """Let it have workers."""
-        forks.attach(self._socket)
-        self._socket.close()
-        self.attached = True
-        self._owned.callback(forks.await_vacated)
-        self._owned.callback(self.agent.close)  # before that
+    def fileno(self) -> int:
+        """The descriptor, which is readable when there is news."""
+
+
+class HostHandle(Protocol):
+    """One agent and its workers."""
 
     @property
-    def is_at_work(self) -> bool:
-        """Whether it can have workers, and hears of the end of the run."""
-        return self.attached and self.agent.status is None
+    def name(self) -> str:
+        """The agent's name, which is never used again in the run."""
+
+    def sources(self) -> Iterable[HasFileno]:
+        """What is readable when the state may have changed."""
+
+    def state(self) -> HostState:
+        """Look where the host is, and have it start workers as soon as it can.
+
+        Raises:
+            HoldfastError: It takes too long to start.
+        """
+
+    def lose(self) -> None:
+        """Note that the host is lost, and release what it held.
+
+        Raises:
+            HoldfastError: Another host would not do better, or hosts are lost too often.
+        """
 
     def close(self) -> None:
         """End the agent; returns when none of its workers is left."""
-        self._owned.close()
+
+
+class Engine(Protocol):
+    """Places hosts for one run."""
+
+    @property
+    def doing(self) -> str:
+        """What a host that starts waits for, in words; empty if nothing."""
+
+    def start_host(self, name: str, address: str) -> HostHandle:
+        """Start a host and do not wait for it.
+
+        Args:
+            name: The agent's, never used before in this run.
+            address: The coordinator's, as gRPC names it.
+        """
+
+    def close(self) -> None:
+        """Release what all hosts share."""

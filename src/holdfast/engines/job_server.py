@@ -2,10 +2,10 @@
 
 Start it with `python -m holdfast.engines.job_server`.
 
-Started by a program that wants results and shows no progress, such as the exactness fuzzer. A
+It serves a program that wants results and shows no progress, such as the exactness fuzzer. A
 request is a line of JSON on standard input, with the keys `job`, `run_dir` and `resume`. Its answer
-is a line on standard output: what the run reported, or `error` and `message`. A run is stopped, as
-by Ctrl-C, once there is a file called `stop` in its directory that was not there when it began.
+is a line on standard output: what the run reported, or `error` and `message`. A run is stopped as
+any other: by SIGTERM to the process that its event `run-started` names, which is this one.
 """
 
 from __future__ import annotations
@@ -14,18 +14,15 @@ import argparse
 import json
 import sys
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
-from holdfast.engines import local
-from holdfast.engines.controls import Controls
+from holdfast.engines.run import run
 from holdfast.errors import HoldfastError
 from holdfast.job import load
 from holdfast.launch.fork_client import ForkServer
 from holdfast.launch.spawn import WORKER, spawn
 from holdfast.linux.lifeline import die_with_parent
 from holdfast.observe.run_dir import RunDirectory
-
-STOP: Final = "stop"
 
 
 def main() -> None:
@@ -42,17 +39,10 @@ def main() -> None:
 
 def _answer(request: dict[str, Any], forks: ForkServer) -> dict[str, Any]:
     try:
-        job = load.check(request["job"], where="batch")
-        stop = Path(request["run_dir"]) / STOP
-        stoppable = not stop.exists()
-        controls = Controls()
-
-        def watch(_arena: object) -> None:
-            controls.stop = stoppable and stop.exists()
-
-        controls.watch = watch
-        with RunDirectory(stop.parent, job, resume=request["resume"]) as directory:
-            return local.run(job, directory, controls, forks)
+        job = load.check(request["job"], where="job server")
+        path = Path(request["run_dir"])
+        with RunDirectory(path, job, resume=request["resume"]) as directory:
+            return run(directory, forks)
     except HoldfastError as error:
         return {"error": type(error).__name__, "message": str(error)}
 

@@ -1,80 +1,152 @@
-"""The local engine: a run on this machine, of which nothing is left but its directory."""
+"""The local engine: agents as children of this process, with workers that a fork server forks."""
 
 from __future__ import annotations
 
-from contextlib import suppress
-from typing import Any
+import socket
+from collections.abc import Iterable
+from contextlib import ExitStack
+from typing import Final
 
-from holdfast.checkpoint import manifest
-from holdfast.engines.controls import Controls, stopped_by_signals
-from holdfast.engines.process_supervisor import ProcessSupervisor
-from holdfast.errors import HoldfastError, JobError
-from holdfast.job.spec import Job
+from holdfast.arena.memory import Arena
+from holdfast.engines.host import HasFileno, HostState
+from holdfast.engines.process_exits import ProcessExits, kill_if_stopped
+from holdfast.engines.run_fork_server import RunForkServer
+from holdfast.launch.child import Child
 from holdfast.launch.fork_client import ForkServer
 from holdfast.launch.spawn import Spawned
 from holdfast.observe.lines import EventLog
-from holdfast.observe.run_dir import EVENTS, RunDirectory
+from holdfast.observe.run_dir import RunDirectory
+
+REAP_TIMEOUT_S: Final = 1.0
+"""How long the end of a fork server may come after that of an agent which has lost it."""
 
 
-def run(
-    job: Job,
-    directory: RunDirectory,
-    controls: Controls,
-    forks: ForkServer | Spawned | None = None,
-) -> dict[str, Any]:
-    """Run `job` in `directory`, from its newest good checkpoint if it has any.
+class LocalHost:
+    """An agent on this machine, the arena that it works with, and its workers.
+
+    Its evidence of a loss is the exit status of the agent, and of the fork server: without that,
+    the workers end and the agent can do nothing.
 
     Args:
-        job: What to do.
-        directory: The run's directory, held by this process.
-        controls: How to stop it; the signals in STOP_SIGNALS do too, and abort it when repeated.
-        forks: A fork server to use as long as it lives, or one that is on its way and for this run
-            alone; by default one is started.
+        name: The agent's.
+        address: The coordinator's.
+        attempt: Names this start of the run.
+        directory: The run's directory.
+        fork_server: Where its workers come from.
+        exits: Counts the ends of agents.
 
-    Returns:
-        What rank 0 reports: steps, loss, evaluation, throughput, hash of the weights.
-
-    Raises:
-        JobError: The job cannot be run.
-        WorkerFailed: A worker died or raised.
-        HoldfastError: Anything else that ended the run.
+    Attributes:
+        name: The same.
+        agent: The agent's process.
     """
-    try:
-        manifest.sweep(directory.checkpoints)
-    except OSError as error:
-        raise JobError(f"{error.filename}: {error.strerror}; remove it by hand") from None
-    try:
-        return _run(job, directory, controls, forks)
-    except OSError as error:
-        if error.filename is None:
-            raise
-        raise JobError(
-            f"{error.filename}: {error.strerror}; mend that, or name another run directory"
-        ) from None
-    finally:
-        with suppress(OSError):  # the next start tries again
-            manifest.sweep(directory.checkpoints)
+
+    def __init__(
+        self,
+        name: str,
+        address: str,
+        attempt: str,
+        directory: RunDirectory,
+        fork_server: RunForkServer,
+        exits: ProcessExits,
+    ) -> None:
+        self.name, self._fork_server, self._exits = name, fork_server, exits
+        self._is_attached = False
+        with ExitStack() as undo:
+            arena = Arena.create(directory.job.workers)
+            undo.callback(arena.close)
+            self._socket, far = socket.socketpair()
+            undo.callback(self._socket.close)
+            with far:
+                self.agent = Child.start(
+                    "holdfast.agent.main",
+                    {
+                        "name": name,
+                        "run-dir": directory.path,
+                        "attempt": attempt,
+                        "address": address,
+                        "arena": arena.fd,
+                        "forks": far.fileno(),
+                    },
+                    directory.logs / "agent.log",
+                    fds=[arena.fd, far.fileno()],
+                )
+            self._owned = undo.pop_all()
+            self._owned.callback(self.agent.close)
+
+    def sources(self) -> Iterable[HasFileno]:
+        """The processes, either of which may end."""
+        return self.agent, self._fork_server.current
+
+    def state(self) -> HostState:
+        """See `HostHandle.state`."""
+        kill_if_stopped(self.agent)
+        if self._fork_server.has_ended(REAP_TIMEOUT_S if self.agent.status == 1 else 0):
+            return HostState.LOST
+        if self.agent.status is not None:
+            return HostState.LOST if self.agent.status else HostState.LEFT
+        if not self._is_attached and self._fork_server.is_ready():
+            self._attach(self._fork_server.current)
+        return HostState.UP if self._is_attached else HostState.STARTING
+
+    def lose(self) -> None:
+        """See `HostHandle.lose`."""
+        if self._fork_server.has_ended(0):
+            self._fork_server.tolerate_end()
+            self._exits.note("agent", self.agent)
+        else:
+            self._exits.tolerate("agent", self.agent)
+        self.close()
+
+    def close(self) -> None:
+        """See `HostHandle.close`."""
+        self._owned.close()
+
+    def _attach(self, server: ForkServer) -> None:
+        """Have the fork server fork for the agent."""
+        server.attach(self._socket)
+        self._socket.close()
+        self._is_attached = True
+        self._owned.callback(server.await_vacated)
+        self._owned.callback(self.agent.close)  # before that
 
 
-def _run(
-    job: Job,
-    directory: RunDirectory,
-    controls: Controls,
-    forks: ForkServer | Spawned | None,
-) -> dict[str, Any]:
-    for old in directory.path.glob("coordinator.*"):
-        old.unlink()  # the facts of an earlier attempt are of no use to this one
-    with (
-        EventLog(directory.path / EVENTS) as log,
-        stopped_by_signals(controls, "after this step" if job.records_progress else "the script"),
-    ):
-        log.event("run-started", workers=job.workers)
-        try:
-            with ProcessSupervisor(job, directory, forks, log, controls) as supervision:
-                result = supervision.result()
-        except HoldfastError as error:
-            log.event("run-failed", error=type(error).__name__, message=str(error))
-            raise
-        told = {key: result[key] for key in ("status", "steps") if key in result}
-        log.event("run-ended", **told)  # a script has no steps, nor has who trains nothing
-    return result
+class LocalEngine:
+    """Starts hosts on this machine for one run; they share a fork server.
+
+    Args:
+        directory: The run's directory.
+        attempt: Names this start of the run.
+        log: The run's log of events.
+        exits: Counts the ends of agents and fork servers.
+        fork_server: See `RunForkServer`.
+    """
+
+    def __init__(
+        self,
+        directory: RunDirectory,
+        attempt: str,
+        log: EventLog,
+        exits: ProcessExits,
+        fork_server: ForkServer | Spawned | None,
+    ) -> None:
+        self._directory, self._attempt, self._log, self._exits = directory, attempt, log, exits
+        self._fork_server = RunForkServer(directory, log, exits, fork_server)
+
+    @property
+    def doing(self) -> str:
+        """What the fork server does until it is ready."""
+        doing = self._fork_server.current.doing
+        return f"the fork server was {doing}" if doing else ""
+
+    def start_host(self, name: str, address: str) -> LocalHost:
+        """See `Engine.start_host`."""
+        self._fork_server.replace_if_ended()
+        host = LocalHost(
+            name, address, self._attempt, self._directory, self._fork_server, self._exits
+        )
+        self._log.event("agent-started", host=name, pid=host.agent.pid)
+        return host
+
+    def close(self) -> None:
+        """End the fork server, unless it was lent."""
+        self._fork_server.close()

@@ -10,8 +10,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from holdfast.engines import followed
-from holdfast.engines.launch_options import LaunchOptions
+from holdfast.engines.run import LaunchOptions, run_and_record
 from holdfast.errors import JobError
 from holdfast.job.script_job import Script, ScriptJob
 from holdfast.observe import restarts
@@ -41,12 +40,12 @@ class ScriptResult:
         return asdict(self)
 
 
-def run_script(job: ScriptJob, setting: LaunchOptions, *, run_dir: Path | None) -> ScriptResult:
+def run_script(job: ScriptJob, options: LaunchOptions, *, run_dir: Path | None) -> ScriptResult:
     """Run the script of a job to its end.
 
     Args:
         job: It has a script.
-        setting: What is around it.
+        options: How to launch it.
         run_dir: The run's directory, which may hold an earlier run of the script; by default a new
             one below `runs/`.
 
@@ -57,7 +56,7 @@ def run_script(job: ScriptJob, setting: LaunchOptions, *, run_dir: Path | None) 
     _check(job.script)
     path = run_dir or new_run(job.name)
     began = time.monotonic()
-    return followed.run(
+    return run_and_record(
         job,
         path,
         lambda found: ScriptResult(
@@ -67,7 +66,7 @@ def run_script(job: ScriptJob, setting: LaunchOptions, *, run_dir: Path | None) 
             seconds=round(time.monotonic() - began, 3),
             run_dir=str(path),
         ),
-        setting,
+        options,
         resume=(path / "job.yaml").exists(),
     )
 

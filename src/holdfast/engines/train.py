@@ -9,8 +9,7 @@ from typing import Any
 
 from holdfast.checkpoint import manifest
 from holdfast.core.plan import plan_step
-from holdfast.engines import followed
-from holdfast.engines.launch_options import LaunchOptions
+from holdfast.engines.run import LaunchOptions, run_and_record
 from holdfast.errors import JobError
 from holdfast.job import load
 from holdfast.job.train_job import TrainJob
@@ -144,17 +143,13 @@ def train(
 
 
 def run_job(
-    job: TrainJob, setting: LaunchOptions, *, run_dir: str | Path | None, resume: bool
+    job: TrainJob, options: LaunchOptions, *, run_dir: str | Path | None, resume: bool
 ) -> Result:
-    """Run a whole `Job` in a setting of its own; see `train`."""
+    """Run a whole `Job` with options for its launch; see `train`."""
     plan_step(job.shards, job.workers, job.shards_per_worker)  # refuse before anything is written
     path = _path(job, run_dir, resume)
-    return followed.run(
-        job,
-        path,
-        lambda found: _result(found, job, path),
-        setting,
-        resume=resume,
+    return run_and_record(
+        job, path, lambda found: _result(found, job, path), options, resume=resume
     )
 
 

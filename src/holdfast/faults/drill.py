@@ -20,8 +20,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final, Literal, get_args
 
-from holdfast.engines.controls import Controls, stopped_by_signals
-from holdfast.engines.launch_options import Beside, LaunchOptions
+from holdfast.engines.run import LaunchOptions, Sidecar, stopped_by_signals
+from holdfast.engines.supervisor import Controls
 from holdfast.engines.train import Result, run_job
 from holdfast.errors import HoldfastError, Interrupted, JobError
 from holdfast.faults.fault_injector import FaultInjector
@@ -178,7 +178,7 @@ class Drill:
     def _run_twin(self, name: str) -> Result:
         return self._run(self._job, name, nullcontext)
 
-    def _run(self, job: TrainJob, name: str, beside: Beside) -> Result:
+    def _run(self, job: TrainJob, name: str, beside: Sidecar) -> Result:
         """Raises: Interrupted: A signal has ended it early."""
         self._check_stopped()
         setting = LaunchOptions(forks=self._forks, sidecar=beside, controls=self._controls)
@@ -228,7 +228,7 @@ class Drill:
         self,
         job: TrainJob,
         run_dir: Path,
-        beside: Beside,
+        beside: Sidecar,
         missed: Callable[[], str],
         report: DrillReport,
     ) -> Trial:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from holdfast.arena.fault_requests import FaultRequests, InProcessFault
+from holdfast.arena.find import open_arena
 from holdfast.arena.memory import Arena, Word
 from holdfast.errors import JobError
 from holdfast.linux.process import Process
@@ -22,7 +23,6 @@ from holdfast.observe.run_dir import EVENTS, is_held
 
 COORDINATOR: Final = "coordinator"
 AGENT: Final = "agent"
-_ARENA: Final = "/memfd:holdfast-arena"
 _ANOTHERS: Final = "the run is another user's; only its owner can strike it"
 
 
@@ -143,25 +143,21 @@ class Target:
 
     def _find_arena(self, agent: Process) -> None:
         try:
-            for link in Path(f"/proc/{agent.pid}/fd").iterdir():
-                if str(link.readlink()).startswith(_ARENA):
-                    self.arena = _mapped(link)
-                    return
-        except (FileNotFoundError, ProcessLookupError):
-            return  # the agent is gone
+            fd = open_arena(agent.pid)
         except PermissionError:
             raise JobError(_ANOTHERS) from None
+        if fd is not None:
+            self.arena = _locked(fd)
 
 
-def _mapped(link: Path) -> Arena:
-    """The arena that a process has open, for this storm alone: the lock lasts as the mapping does.
+def _locked(fd: int) -> Arena:
+    """The arena of a descriptor, for this injector alone: the lock lasts as long as the mapping.
 
-    What a storm has ordered that was killed is withdrawn.
+    Requests of an injector that was killed are withdrawn.
 
     Raises:
-        JobError: Another storm has it.
+        JobError: Another injector has it.
     """
-    fd = os.open(link, os.O_RDWR | os.O_CLOEXEC)
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         arena = Arena(fd)

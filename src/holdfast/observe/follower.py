@@ -1,63 +1,70 @@
-"""Follower: keeps, shows and sends what is to be told of a run while it is under way.
+"""Follower: tells the sinks of a run what happens in it.
 
-It reads what the run's processes write down, from the side: none of them waits for it.
+It reads what the run's processes write down. None of them waits for it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Sequence
 from contextlib import suppress
-from pathlib import Path
 from typing import Any, Final
 
-from holdfast.job.spec import Job
-from holdfast.observe import lines, recovery_reports
-from holdfast.observe.lines import JsonLines, Tail
-from holdfast.observe.notify import Notifier
-from holdfast.observe.recovery_reports import RecoveryReport
+from holdfast.core.protocol import Stage
+from holdfast.observe import lines
+from holdfast.observe.lines import Tail
 from holdfast.observe.recovery_tracker import RecoveryTracker
-from holdfast.observe.run_dir import EVENTS, METRICS, RECEIPTS
+from holdfast.observe.run_dir import EVENTS, METRICS, RECOVERIES, RunDirectory
+from holdfast.observe.sinks.sink import Sink
+from holdfast.wire.rpc import RunStateMessage
 
-NOTIFIED_LINES: Final = 3
-"""How much of a receipt is sent: what was lost, what became of the others, how long it took."""
+STARTING: Final = RunStateMessage(
+    stage=Stage.IDLE, reason="", root_cause=None, result=None, waiting_for="the coordinator"
+)
+"""The state of a run before its coordinator has sent one."""
 
 
 class Follower:
-    """That of one run, from its beginning.
+    """Follows one run from its start.
 
     Args:
-        path: The run's directory.
-        job: What it does.
-        tell: Called with what people are to see.
-        notifier: Sends what they are to hear elsewhere.
+        directory: The run's directory.
+        sinks: What is told.
     """
 
-    def __init__(
-        self, path: Path, job: Job, tell: Callable[[str], None], notifier: Notifier
-    ) -> None:
-        self._path, self._tell, self._notifier = path, tell, notifier
-        self._receipts = path / RECEIPTS
-        self._metrics = path / METRICS if job.records_progress else None
+    def __init__(self, directory: RunDirectory, sinks: Sequence[Sink]) -> None:
+        path, counts_steps = directory.path, directory.job.records_progress
+        self._sinks, self._state = sinks, STARTING
+        self._metrics = path / METRICS if counts_steps else None
         self._events, self._news = Tail(path / EVENTS), list[dict[str, Any]]()
-        kept = lines.last(self._receipts)
+        kept = lines.last(path / RECOVERIES)
         numbers = [each["number"] for each in kept if isinstance(each.get("number"), int)]
-        self._reckoning = RecoveryTracker(max(numbers, default=0), tells_steps=job.records_progress)
+        self._tracker = RecoveryTracker(max(numbers, default=0), tells_steps=counts_steps)
 
-    def watch(self) -> None:
-        """See to what has happened since the last call."""
-        with suppress(OSError):  # what can not be read now is read later
-            self._news += self._events()
-            if self._news or self._reckoning.is_open:
-                steps = lines.last(self._metrics) if self._metrics is not None else []
-                news, self._news = self._news, []
-                for receipt in self._reckoning.see(news, steps):
-                    self._keep(receipt)
-        self._notifier.settle(self._path, lambda line: self._tell(f"holdfast: {line}"))
+    @property
+    def has_sinks(self) -> bool:
+        """Whether anything is told."""
+        return bool(self._sinks)
 
-    def _keep(self, receipt: RecoveryReport) -> None:
-        with suppress(OSError), JsonLines(self._receipts) as file:  # the disk is full
-            file.write(**recovery_reports.ADAPTER.dump_python(receipt, mode="json"))
-        text = recovery_reports.text(receipt, self._path / "logs")
-        self._tell(text)
-        if receipt.outcome in ("recovered", "restarted"):
-            self._notifier.send("recovered", "\n".join(text.splitlines()[:NOTIFIED_LINES]))
+    def poll(self, state: RunStateMessage | None = None) -> None:
+        """Tell the sinks of the run's state, and of recoveries that are over since the last call.
+
+        Args:
+            state: The newest; None where it is not known.
+        """
+        if not self._sinks:
+            return
+        self._state = state or self._state
+        with suppress(OSError):  # what cannot be read now is read at the next call
+            self._track_recoveries()
+        for sink in self._sinks:
+            sink.on_progress(self._state)
+
+    def _track_recoveries(self) -> None:
+        self._news += self._events()
+        if not (self._news or self._tracker.is_open):
+            return
+        steps = lines.last(self._metrics) if self._metrics is not None else []
+        news, self._news = self._news, []
+        for report in self._tracker.see(news, steps):
+            for sink in self._sinks:
+                sink.on_recovery(report)

@@ -30,7 +30,8 @@ RUNS: Final = Path("runs")
 """Where runs go whose directory has not been named."""
 EVENTS: Final = "events.jsonl"
 METRICS: Final = "metrics.jsonl"
-RECEIPTS: Final = "recoveries.jsonl"
+RECOVERIES: Final = "recoveries.jsonl"
+RESULT: Final = "result.json"
 _LOCK: Final = ".lock"
 
 
@@ -72,7 +73,7 @@ class RunDirectory:
     """
 
     def __init__(self, path: Path, job: Job, *, resume: bool) -> None:
-        self.path = path
+        self.path, self.job = path, job
         self.checkpoints, self.logs = path / "checkpoints", path / "logs"
         spec = path / "job.yaml"
         try:

@@ -11,12 +11,12 @@ it is said again. Each end checks what it reads. See docs/decisions/0013 for why
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 import grpc
 
-from holdfast.core.protocol import DesiredState, Failure, Stage, Status
+from holdfast.core.protocol import DesiredState, Failure, Stage, Status, WorkerProgress
 from holdfast.wire.messages import Message
 
 SERVICE: Final = "holdfast.Coordinator"
@@ -54,6 +54,8 @@ class RunRequestMessage(Message):
     """That it ends after the step in hand."""
     lost: tuple[str, ...] = ()
     """Agents that are gone for good."""
+    watch: bool = False
+    """Whether the command shows the run's progress."""
 
 
 class RunStateMessage(Message):
@@ -65,6 +67,8 @@ class RunStateMessage(Message):
     result: dict[str, Any] | None
     waiting_for: str = ""
     """What has to happen before the run can make progress, in words; empty if nothing has."""
+    progress: Mapping[int, WorkerProgress] = {}
+    """How far each member has come, by rank."""
 
 
 class Service:

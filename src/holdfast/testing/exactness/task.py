@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -12,6 +13,8 @@ import torch.nn.functional as F
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
+from holdfast.observe import lines
+from holdfast.observe.run_dir import EVENTS
 from holdfast.testing.exactness import case, optimizers
 from holdfast.testing.exactness.case import Kill, Recipe
 from holdfast.testing.exactness.datasets import Batch, dataset
@@ -27,7 +30,7 @@ POLL_S: Final = 0.002
 DISTILLED: Final = 0.1
 """By which the distance from the average's answers counts in the loss."""
 STOP: Final = "stop"
-"""A file in the run's directory that asks for a stop; see `engines.job_server`."""
+"""A file in the run's directory that says that the run was asked to stop."""
 SKIPPED_BELOW: Final = -1.0
 """Where `skips`, shards whose first value is smaller skip their backward pass: one of six."""
 IN_LOOP: Final = 0
@@ -176,6 +179,8 @@ def _stop(session: Session, run_dir: Path) -> None:
         os.close(os.open(run_dir / STOP, os.O_CREAT | os.O_EXCL))
     except FileExistsError:  # another shard, or the resumed run
         return
+    started = [each for each in lines.read(run_dir / EVENTS) if each["event"] == "run-started"]
+    os.kill(started[-1]["pid"], signal.SIGTERM)
     nap = threading.Event()
     while not arena.stop_requested:
         nap.wait(POLL_S)

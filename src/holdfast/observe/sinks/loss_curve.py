@@ -1,14 +1,32 @@
-"""The loss curve of a run as a picture."""
+"""LossCurve: draws the loss of a run that has ended."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 from holdfast.observe import lines
+from holdfast.observe.run_dir import METRICS
+from holdfast.observe.sinks.sink import Ending, Sink
+
+
+class LossCurve(Sink):
+    """Draws `loss.png` from `metrics.jsonl`.
+
+    Args:
+        run_dir: The run's directory.
+    """
+
+    def __init__(self, run_dir: Path) -> None:
+        self._run_dir = run_dir
+
+    def close(self, ending: Ending | None) -> None:
+        """Draw the losses of all steps, and the accuracy if there is one."""
+        if ending is not None and ending.result.get("steps"):  # a script may keep its own files
+            draw(self._run_dir / METRICS, self._run_dir / "loss.png")
 
 
 def draw(metrics: Path, picture: Path) -> None:
-    """Draw the losses in `metrics` (`metrics.jsonl`) and the accuracy if there is one."""
+    """Draw the losses in `metrics` (`metrics.jsonl`), and the accuracy if there is one."""
     entries = list(lines.read(metrics))
     steps = [(line["step"], line["loss"]) for line in entries if "loss" in line]
     from matplotlib.figure import Figure  # only the end of a run pays for the import

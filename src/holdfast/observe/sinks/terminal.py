@@ -1,28 +1,35 @@
-"""A run in the terminal: a live line where there is one, plain lines in a pipe."""
+"""Terminal: shows a run on standard error, by a live line, or by plain lines in a pipe."""
 
 from __future__ import annotations
 
 import os
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from datetime import timedelta
+from pathlib import Path
 from typing import Final
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 from rich.text import Text
 
-from holdfast.arena.memory import Arena, Phase, Word
-from holdfast.arena.worker_status import WorkerStatus
+from holdfast.core.protocol import WorkerProgress
+from holdfast.observe import recovery_reports
+from holdfast.observe.recovery_reports import RecoveryReport
+from holdfast.observe.sinks.sink import Ending, Sink
 from holdfast.observe.tee import Tee
+from holdfast.wire.rpc import RunStateMessage
 
 PLAIN_INTERVAL_S: Final = 5.0
+WAIT_S: Final = 2.0
+"""How long a run waits before it is said what for."""
 PACE_WINDOW_S: Final = 30.0
 """How far back the speed is measured: long enough to be steady, short enough to be news."""
 
-_NAMED: Final = {Phase.EVALUATE: "evaluating", Phase.CHECKPOINT: "saving a checkpoint"}
+_NAMED: Final = {"evaluate": "evaluating", "checkpoint": "saving a checkpoint"}
+"""Phases that are shown, in words."""
 
 
 class PlainConsole(Console):
@@ -57,22 +64,24 @@ class Pace:
         return (last_step - step) / (end - start), (last_samples - samples) / (end - start)
 
 
-class RunView:
-    """Shows the progress of a run on standard error.
+class Terminal(Sink):
+    """Shows a run on standard error.
 
     Args:
         tee: What workers print, to be shown too.
-        console: Where to.
+        logs: The directory of the workers' logs.
+        console: Where to show it; by default standard error.
         clock: Monotonic seconds.
     """
 
     def __init__(
         self,
         tee: Tee,
+        logs: Path,
         console: Console | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._tee, self._clock = tee, clock
+        self._tee, self._logs, self._clock = tee, logs, clock
         self._console = console or PlainConsole(stderr=True)
         self._pace = Pace()
         self._bar: Progress | None = None
@@ -81,67 +90,92 @@ class RunView:
             self._bar = Progress(*columns, console=self._console, transient=True)
             self._task = self._bar.add_task("", total=None)
         self._printed_at, self._printed = clock(), ""
+        self._waiting_since: float | None = None
+        self._printed_wait = ""
 
-    def watch(self, arena: Arena) -> None:
-        """Show what the furthest member has committed, and what the workers have printed."""
-        for line in self._tee.lines():
-            self._print(line)
-        members = _members(arena)
-        rank = max(members, key=lambda member: arena[member, Word.COMMITTED])
-        now, step, total = self._clock(), arena[rank, Word.COMMITTED], arena[rank, Word.TOTAL_STEPS]
-        if not total:
-            return
-        self._pace.note(now, step, max(arena[member, Word.SAMPLES] for member in members))
-        facts = _facts(arena, rank, self._pace())
-        if self._bar is not None:
-            self._bar.update(self._task, total=total, completed=step, description=facts)
-            self._bar.start()
-        elif now - self._printed_at >= PLAIN_INTERVAL_S and facts != self._printed:
-            self._printed_at, self._printed = now, facts
-            self._print(facts)
+    def on_progress(self, state: RunStateMessage) -> None:
+        """Show what workers have printed, how far the run is, and what it waits for."""
+        with suppress(OSError):  # the terminal may have been closed
+            for line in self._tee.lines():
+                self._print(line)
+            self._show(state.progress, self._wait_of(state))
+
+    def on_recovery(self, report: RecoveryReport) -> None:
+        """Show the report."""
+        self.tell(recovery_reports.text(report, self._logs))
 
     def tell(self, text: str) -> None:
-        """Show some lines for good, above what is live."""
+        """Print some lines, above the live one."""
         with suppress(OSError):  # the terminal may have been closed
             self._print(text)
 
-    def close(self) -> None:
-        """Show the workers' last words and leave the terminal as it was."""
+    def close(self, _: Ending | None = None) -> None:
+        """Print the workers' last lines and leave the terminal as it was."""
         with suppress(OSError):  # the terminal may have been closed
             for line in self._tee.last_lines():
                 self._print(line)
             if self._bar is not None:
                 self._bar.stop()
 
+    def _wait_of(self, state: RunStateMessage) -> str:
+        """What the run waits for, once it has waited for long."""
+        now = self._clock()
+        if not state.waiting_for:
+            self._waiting_since = None
+        elif self._waiting_since is None:
+            self._waiting_since = now
+        elif now - self._waiting_since >= WAIT_S:
+            return f"waiting for {state.waiting_for}"
+        return ""
+
+    def _show(self, progress: Mapping[int, WorkerProgress], wait: str) -> None:
+        facts, step, total = "", 0, None
+        if progress:
+            furthest = max(progress.values(), key=lambda worker: worker.step)
+            step, total = furthest.step, furthest.total_steps or None
+        now = self._clock()
+        if total is not None:
+            self._pace.note(now, step, max(worker.samples for worker in progress.values()))
+            facts = _facts(furthest, {worker.phase for worker in progress.values()}, self._pace())
+        if self._bar is not None and (facts or wait):
+            words = "  ".join(filter(None, (facts, wait)))
+            self._bar.update(self._task, total=total, completed=step, description=words)
+            self._bar.start()
+        elif self._bar is None:
+            self._show_plainly(facts, wait, now)
+
+    def _show_plainly(self, facts: str, wait: str, now: float) -> None:
+        """Print a line of facts every few seconds, and each wait once."""
+        if wait != self._printed_wait:
+            self._printed_wait = wait
+            if wait:
+                self._print(wait)
+        elif facts and now - self._printed_at >= PLAIN_INTERVAL_S and facts != self._printed:
+            self._printed_at, self._printed = now, facts
+            self._print(facts)
+
     def _print(self, line: str) -> None:
         self._console.print(Text.from_ansi(line), soft_wrap=True)
 
 
-def _members(arena: Arena) -> list[int]:
-    """The ranks in the newest generation; a lost worker's line stays as it was in an older one."""
-    ranks = range(arena.world_size)
-    newest = max(arena.entered(rank) for rank in ranks)
-    return [rank for rank in ranks if arena.entered(rank) == newest]
-
-
-def _facts(arena: Arena, rank: int, pace: tuple[float, float] | None) -> str:
-    """How far a rank has come, how well, how fast, and what keeps some worker from training."""
-    step, total = arena[rank, Word.COMMITTED], arena[rank, Word.TOTAL_STEPS]
+def _facts(furthest: WorkerProgress, phases: set[str], pace: tuple[float, float] | None) -> str:
+    """How far the run is, how well, how fast, and what keeps some worker from training."""
+    step, total = furthest.step, furthest.total_steps
+    loss = "not finite" if furthest.loss is None else f"{furthest.loss:.4f}"
     facts = [
-        f"epoch {arena[rank, Word.EPOCH] + 1}/{arena[rank, Word.EPOCHS]}",
+        f"epoch {furthest.epoch + 1}/{furthest.epochs}",
         f"step {step}/{total}",
-        f"loss {WorkerStatus(arena, rank).loss:.4f}" if step else "",
+        f"loss {loss}" if step else "",
     ]
     if pace is not None:
         steps_per_s, samples_per_s = pace
         left = timedelta(seconds=round((total - step) / steps_per_s))
         facts += [f"{samples_per_s:,.0f} samples/s", f"{left} left"]
-    phases = {arena[member, Word.PHASE] for member in _members(arena)}
     facts += [name for phase, name in _NAMED.items() if phase in phases]
     return "  ".join(filter(None, facts))
 
 
-def closing_table(rows: dict[str, object]) -> str:
+def closing_table(rows: Mapping[str, object]) -> str:
     """The results of a run, a line each, wide enough for a hash and narrow enough for a screen."""
     width = max(len(name) for name in rows) + 2
     return "\n".join(f"{name:<{width}}{_cell(value)}" for name, value in rows.items())

@@ -1,0 +1,157 @@
+"""CoordinatorProcess: a run's coordinator as a child process, and the link to it.
+
+    command ── run requests ─▶ coordinator
+            ◀─ run states ────
+
+A coordinator that dies is started again. It reads its journal, and training does not wait for it.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import time
+from collections.abc import Iterable
+from contextlib import ExitStack, suppress
+from typing import Final
+
+from holdfast.core.protocol import Stage
+from holdfast.engines.host import HasFileno
+from holdfast.engines.process_exits import ProcessExits, kill_if_stopped
+from holdfast.errors import HoldfastError
+from holdfast.launch.child import Child
+from holdfast.observe.lines import EventLog
+from holdfast.observe.run_dir import RunDirectory
+from holdfast.wire.link import CoordinatorLink
+from holdfast.wire.rpc import RunRequestMessage, RunStateMessage, Service
+
+SOCKET: Final = "coordinator.sock"
+"""Where it listens, in the run's directory; only its owner may connect."""
+LEAVE_TIMEOUT_S: Final = 15.0
+"""How long processes may take to leave once the run is over, seconds."""
+
+
+class CoordinatorProcess:
+    """The coordinator of one run.
+
+    Args:
+        directory: The run's directory.
+        attempt: Names this start of the run.
+        watch: Whether the run's progress is shown.
+        log: The run's log of events.
+        exits: Counts the ends of coordinators.
+
+    Attributes:
+        address: Where it listens, as gRPC names it.
+        state: The newest state of the run; None before a coordinator has sent one.
+    """
+
+    def __init__(
+        self,
+        directory: RunDirectory,
+        attempt: str,
+        log: EventLog,
+        exits: ProcessExits,
+        *,
+        watch: bool,
+    ) -> None:
+        self._directory, self._attempt, self._log, self._exits = directory, attempt, log, exits
+        self._request = RunRequestMessage(watch=watch)
+        self.state: RunStateMessage | None = None
+        with ExitStack() as owned:
+            # The path to a socket must be short, and that to a run's directory need not be.
+            folder = os.open(directory.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            owned.callback(os.close, folder)
+            self.address = f"unix:/proc/{os.getpid()}/fd/{folder}/{SOCKET}"
+            self._child = self._start()
+            owned.callback(self._end)
+            self._link, self._is_connected = self._connect(), True
+            self._owned = owned.pop_all()
+
+    def sources(self) -> Iterable[HasFileno]:
+        """What is readable when there is news."""
+        return self._link, self._child
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the coordinator has said that the run is over."""
+        return self.state is not None and self.state.stage == Stage.END
+
+    def listen(self) -> None:
+        """Take the newest state, if one has come."""
+        state = self._link.heard()
+        if state is not None and self.state is None:  # it is up
+            self._child.give_way(gives=False)
+        self.state = state or self.state
+
+    def await_end(self, timeout_s: float) -> bool:
+        """Wait this long for the run to be over; returns whether it is."""
+        deadline, news = time.monotonic() + timeout_s, select.poll()
+        news.register(self._link, select.POLLIN)
+        while not self.is_over and (left_s := deadline - time.monotonic()) > 0:
+            news.poll(1000 * left_s)
+            self.listen()
+        return self.is_over
+
+    def request_stop(self) -> None:
+        """Ask for the end of the run after the current step."""
+        self._say(self._request.model_copy(update={"stop": True}))
+
+    def report_lost(self, host: str) -> None:
+        """Tell the coordinator that an agent is gone for good."""
+        self._say(self._request.model_copy(update={"lost": (*self._request.lost, host)}))
+
+    def restart_if_ended(self) -> None:
+        """Start another if this one has ended.
+
+        Raises:
+            HoldfastError: It failed by itself, or ends too often.
+        """
+        kill_if_stopped(self._child)
+        if self._child.status is None:
+            return
+        self._exits.tolerate("coordinator", self._child)
+        self._link.close()  # what the last one has said may still be under way
+        self._child = self._start()
+        self._child.give_way(gives=True)  # no step waits for it: none is to be slower
+        self._link = self._connect()
+
+    def disconnect(self) -> None:
+        """Listen no more. At the end of a run, the coordinator ends then."""
+        if self._is_connected:
+            self._is_connected = False
+            self._link.close()
+
+    def close(self) -> None:
+        """End it."""
+        self.disconnect()
+        self._owned.close()
+
+    def _say(self, request: RunRequestMessage) -> None:
+        self._request = request
+        self._link.say(request)
+
+    def _start(self) -> Child:
+        self.state = None  # it has told us nothing yet
+        options = {
+            "run-dir": self._directory.path,
+            "attempt": self._attempt,
+            "address": self.address,
+        }
+        log = self._directory.logs / "coordinator.log"
+        child = Child.start("holdfast.coordinator.main", options, log)
+        self._log.event("coordinator-started", pid=child.pid)
+        return child
+
+    def _connect(self) -> CoordinatorLink[RunRequestMessage, RunStateMessage]:
+        link = CoordinatorLink[RunRequestMessage, RunStateMessage](
+            self.address, lambda channel: Service(channel).watch
+        )
+        link.say(self._request)
+        return link
+
+    def _end(self) -> None:
+        """It ends by itself when a command that has heard of the end of the run leaves."""
+        with suppress(HoldfastError):  # the run has ended as it has
+            self._child.close(LEAVE_TIMEOUT_S if self.is_over else 0)
+        (self._directory.path / SOCKET).unlink(missing_ok=True)

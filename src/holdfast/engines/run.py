@@ -1,0 +1,234 @@
+"""Run: the one way to run a job, whoever asks for it.
+
+holdfast train, run, chaos, drill ──▶ run_and_record ──▶ run ──▶ RunSupervisor
+job server, benchmarks, tests ──────────────────────────▶
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import signal
+import sys
+import threading
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import FrameType
+from typing import Any, Protocol, TypeVar
+
+from holdfast.checkpoint import manifest
+from holdfast.engines.coordinator_process import CoordinatorProcess
+from holdfast.engines.local import LocalEngine
+from holdfast.engines.process_exits import ProcessExits
+from holdfast.engines.supervisor import Controls, RunSupervisor
+from holdfast.errors import HoldfastError, JobError
+from holdfast.job.spec import Job
+from holdfast.launch.fork_client import ForkServer
+from holdfast.launch.spawn import Spawned
+from holdfast.linux.lifeline import STOP_SIGNALS
+from holdfast.observe.follower import Follower
+from holdfast.observe.lines import EventLog
+from holdfast.observe.run_dir import EVENTS, RunDirectory
+from holdfast.observe.sinks.loss_curve import LossCurve
+from holdfast.observe.sinks.notifier import Notifier
+from holdfast.observe.sinks.run_files import RunFiles
+from holdfast.observe.sinks.sink import Ending, Sink
+from holdfast.observe.sinks.terminal import Terminal
+from holdfast.observe.tee import Tee
+
+Sidecar = Callable[[Path], AbstractContextManager[object]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaunchOptions:
+    """How a run is launched. None of it can change the result.
+
+    Attributes:
+        tee: Ranks whose output is shown.
+        forks: A fork server to use as long as it lives, or one that is being started for this run
+            alone; by default one is started.
+        sidecar: Called with the run's directory once it is this run's; the context that it returns
+            is open during the run.
+        controls: How to end the run.
+    """
+
+    tee: Collection[int] = ()
+    forks: ForkServer | Spawned | None = None
+    sidecar: Sidecar = nullcontext
+    controls: Controls = field(default_factory=Controls)
+
+
+class RunResult(Protocol):
+    """What a run came to."""
+
+    @property
+    def status(self) -> str:
+        """How it ended, in a word."""
+
+    def as_dict(self) -> dict[str, Any]:
+        """All of it, as plain data."""
+
+
+T = TypeVar("T", bound=RunResult)
+
+
+def run_and_record(
+    job: Job,
+    path: Path,
+    conclude: Callable[[dict[str, Any]], T],
+    options: LaunchOptions,
+    *,
+    resume: bool,
+) -> T:
+    """Run a job to its end as users see it: shown in the terminal, its result kept and sent.
+
+    Args:
+        job: What to do.
+        path: The run's directory.
+        conclude: Makes the result of what a worker reports.
+        options: How to launch it.
+        resume: Whether the directory must exist already.
+
+    Raises:
+        HoldfastError: See `run`.
+    """
+    terminal = Terminal(Tee(path / "logs", options.tee), path / "logs")
+    notifier = Notifier(job, os.environ, path, terminal.tell)
+    sinks = (terminal, RunFiles(path), LossCurve(path), notifier)
+    ending: Ending | None = None
+    with RunDirectory(path, job, resume=resume) as directory:
+        try:
+            with options.sidecar(path):
+                found = run(directory, options.forks, options.controls, sinks)
+                result = conclude(found)
+                ending = Ending(status=result.status, result=result.as_dict())
+        except HoldfastError as error:  # of the sidecar, where there is a result
+            ending = ending or Ending(status="failed", error=str(error))
+            raise
+        finally:
+            for sink in sinks:
+                _close(sink, ending)
+    return result
+
+
+def _close(sink: Sink, ending: Ending | None) -> None:
+    try:
+        sink.close(ending)
+    except OSError as error:  # the weights are safe: the result is worth more than its copy
+        print(f"holdfast: {error}; the result is not kept there", file=sys.stderr)
+
+
+def run(
+    directory: RunDirectory,
+    forks: ForkServer | Spawned | None = None,
+    controls: Controls | None = None,
+    sinks: Sequence[Sink] = (),
+) -> dict[str, Any]:
+    """Run the job of a directory on this machine, from its newest good checkpoint if it has any.
+
+    The signals in STOP_SIGNALS stop it, and abort it when repeated.
+
+    Args:
+        directory: The run's directory, held by this process.
+        forks: See `LaunchOptions`.
+        controls: How to end the run.
+        sinks: What is told of the run's progress; the caller closes them.
+
+    Returns:
+        What rank 0 reports: steps, loss, evaluation, throughput, hash of the weights.
+
+    Raises:
+        JobError: The job cannot be run.
+        WorkerFailed: A worker died or raised.
+        HoldfastError: Anything else that ended the run.
+    """
+    try:
+        manifest.sweep(directory.checkpoints)
+    except OSError as error:
+        raise JobError(f"{error.filename}: {error.strerror}; remove it by hand") from None
+    try:
+        return _run(directory, forks, controls or Controls(), Follower(directory, sinks))
+    except OSError as error:
+        if error.filename is None:
+            raise
+        raise JobError(
+            f"{error.filename}: {error.strerror}; repair it, or name another run directory"
+        ) from None
+    finally:
+        with suppress(OSError):  # the next start tries again
+            manifest.sweep(directory.checkpoints)
+
+
+def _run(
+    directory: RunDirectory,
+    forks: ForkServer | Spawned | None,
+    controls: Controls,
+    follower: Follower,
+) -> dict[str, Any]:
+    for old in directory.path.glob("coordinator.*"):
+        old.unlink()  # the journal of an earlier attempt is of no use to this one
+    what = "after this step" if directory.job.records_progress else "the script"
+    with EventLog(directory.path / EVENTS) as log, stopped_by_signals(controls, what):
+        log.event("run-started", workers=directory.job.workers, pid=os.getpid())
+        try:
+            with _supervisor(directory, forks, controls, follower, log) as supervisor:
+                result = supervisor.result()
+        except HoldfastError as error:
+            log.event("run-failed", error=type(error).__name__, message=str(error))
+            raise
+        else:
+            told = {key: result[key] for key in ("status", "steps") if key in result}
+            log.event("run-ended", **told)  # a script has no steps, nor has who trains nothing
+        finally:
+            follower.poll()
+    return result
+
+
+@contextmanager
+def _supervisor(
+    directory: RunDirectory,
+    forks: ForkServer | Spawned | None,
+    controls: Controls,
+    follower: Follower,
+    log: EventLog,
+) -> Iterator[RunSupervisor]:
+    """The run's processes, all of which end with the block."""
+    exits, attempt = ProcessExits(directory.job, log), secrets.token_hex(4)
+    with (
+        closing(LocalEngine(directory, attempt, log, exits, forks)) as engine,
+        closing(
+            CoordinatorProcess(directory, attempt, log, exits, watch=follower.has_sinks)
+        ) as coordinator,
+        RunSupervisor(directory, engine, coordinator, follower, log, controls) as supervisor,
+    ):
+        yield supervisor
+
+
+@contextmanager
+def stopped_by_signals(controls: Controls, what: str) -> Iterator[None]:
+    """Stop a run by the signals in STOP_SIGNALS, and abort it when they are repeated.
+
+    Args:
+        controls: The run's.
+        what: What stops, for the person who has sent the signal.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield  # only the main thread may set handlers
+        return
+
+    def stop(_number: int, _frame: FrameType | None) -> None:
+        controls.abort = controls.stop
+        controls.stop = True
+        with suppress(OSError):  # the reader may have got the same signal
+            os.write(
+                2, f"stopping {what}; once more to abort\n".encode()
+            )  # print may be interrupted
+
+    before = {number: signal.signal(number, stop) for number in STOP_SIGNALS}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -1,0 +1,117 @@
+"""RunForkServer: the fork server of a run's local hosts, replaced when it dies."""
+
+from __future__ import annotations
+
+import signal
+from contextlib import suppress
+
+from holdfast.coordinator.policy import policy_of
+from holdfast.core.failures import oom_killed
+from holdfast.engines.process_exits import ProcessExits, kill_if_stopped
+from holdfast.errors import HoldfastError, OutOfMemory
+from holdfast.launch.child import Child
+from holdfast.launch.fork_client import DIED, ForkServer
+from holdfast.launch.spawn import WORKER, Spawned, spawn
+from holdfast.linux.host_memory import OomKills, available
+from holdfast.observe.lines import EventLog
+from holdfast.observe.run_dir import RunDirectory
+from holdfast.tasks import reference
+
+
+class RunForkServer:
+    """The fork server of one run, or one that it was lent, and those after it.
+
+    Args:
+        directory: The run's directory.
+        log: The run's log of events.
+        exits: Counts the ends of fork servers.
+        given: The first one: a fork server that is lent, or one that this run starts to own.
+
+    Attributes:
+        current: The newest.
+    """
+
+    def __init__(
+        self,
+        directory: RunDirectory,
+        log: EventLog,
+        exits: ProcessExits,
+        given: ForkServer | Spawned | None,
+    ) -> None:
+        self._directory, self._log, self._exits = directory, log, exits
+        self._lent = given if isinstance(given, ForkServer) else None
+        self._has_begun = False
+        self._tolerated: Child | None = None
+        self._oom_kills = OomKills()
+        if self._lent and self._lent.variables == directory.job.library_variables:
+            self.current = self._lent
+        else:
+            self.current = self._start(given if isinstance(given, Spawned) else None)
+
+    def is_ready(self) -> bool:
+        """Whether it can fork; does not wait.
+
+        Raises:
+            HoldfastError: It takes too long to start.
+        """
+        ready = self.current.is_ready()
+        self._has_begun |= ready
+        return ready
+
+    def has_ended(self, timeout_s: float) -> bool:
+        """Whether it has ended, or does so within this time."""
+        self._oom_kills.look()
+        kill_if_stopped(self.current.process)
+        return self.current.process.await_end(timeout_s)
+
+    def tolerate_end(self) -> None:
+        """Note that it has ended, once.
+
+        Raises:
+            HoldfastError: Another would not do better, or they end too often.
+        """
+        ended = self.current.process
+        if self._tolerated is ended:
+            return
+        for_memory = ended.status == -signal.SIGKILL and self._oom_kills.look()
+        tolerant = policy_of(self._directory.job).max_failures > 0
+        try:
+            if not self._has_begun or (for_memory and not tolerant):
+                raise HoldfastError(DIED)
+            self._exits.tolerate("fork server", ended)
+        except HoldfastError:
+            if for_memory:
+                raise OutOfMemory(oom_killed("the fork server", available().limit)) from None
+            raise
+        self._tolerated = ended
+
+    def replace_if_ended(self) -> None:
+        """Start another if this one has ended.
+
+        Raises:
+            HoldfastError: See `tolerate_end`.
+        """
+        if self.current.process.status is not None:
+            self.tolerate_end()
+            ended, self.current = self.current, self._start(None)
+            self._end(ended)
+
+    def close(self) -> None:
+        """End it, unless it was lent."""
+        self._end(self.current)
+
+    def _start(self, spawned: Spawned | None) -> ForkServer:
+        job = self._directory.job
+        server = ForkServer(spawned or spawn(WORKER), reference.of_job(job), job.library_variables)
+        self._log.event("fork-server-started", pid=server.process.pid)
+        return server
+
+    def _end(self, server: ForkServer) -> None:
+        if server is self._lent:
+            return
+        with suppress(HoldfastError):  # it may be stuck, and a run has ended as it has
+            server.close()
+        with suppress(OSError):  # the disk is full
+            if output := server.output():
+                with (self._directory.logs / "fork-server.log").open("ab") as log:
+                    log.write(output)

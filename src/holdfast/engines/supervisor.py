@@ -1,0 +1,171 @@
+"""RunSupervisor: brings one run to its end, and replaces control processes and hosts that are lost.
+
+    this process ── run requests ─▶ coordinator ◀── statuses ─────── agent ──▶ workers
+                 ◀─ run states ────             ── desired states ─▶
+
+An agent that is lost takes its workers with it: the host in its place has another name.
+"""
+
+from __future__ import annotations
+
+import select
+import time
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, Self
+
+from holdfast import errors
+from holdfast.checkpoint import manifest
+from holdfast.engines.coordinator_process import LEAVE_TIMEOUT_S, CoordinatorProcess
+from holdfast.engines.host import Engine, HostHandle, HostState
+from holdfast.errors import HoldfastError, Interrupted, WorkerFailed
+from holdfast.observe.follower import Follower
+from holdfast.observe.lines import EventLog
+from holdfast.observe.run_dir import RunDirectory
+from holdfast.wire.rpc import RunStateMessage
+
+TICK_S: Final = 0.1
+"""How often progress is shown and controls are looked at, seconds."""
+LAST_STATE_S: Final = 5.0
+"""How long after the end of an agent that left as told the run may still be said to be over."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Controls:
+    """How to end a run; set by the caller, read about ten times a second.
+
+    Attributes:
+        stop: End the run after the current step, with a checkpoint.
+        abort: End the run at once.
+    """
+
+    stop: bool = False
+    abort: bool = False
+
+
+class RunSupervisor:
+    """Supervises one run; when its `with` block ends, nothing of the run is left running.
+
+    Args:
+        directory: The run's directory.
+        engine: Places the run's hosts.
+        coordinator: The run's coordinator.
+        follower: Tells the run's sinks what happens.
+        log: The run's log of events.
+        controls: How to end it.
+    """
+
+    def __init__(
+        self,
+        directory: RunDirectory,
+        engine: Engine,
+        coordinator: CoordinatorProcess,
+        follower: Follower,
+        log: EventLog,
+        controls: Controls,
+    ) -> None:
+        self._directory, self._engine, self._coordinator = directory, engine, coordinator
+        self._follower, self._log, self._controls = follower, log, controls
+        self._num_hosts = 0
+        self._has_begun = False  # whether any host has come up
+        self._stop_deadline: float | None = None
+        self._owned = ExitStack()
+        self._host = self._start_host()
+        self._owned.callback(self._end_host)
+        self._owned.callback(coordinator.disconnect)  # first, so that it ends with the hosts
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._owned.close()
+
+    def result(self) -> dict[str, Any]:
+        """Bring the run to its end; returns what a worker reports then.
+
+        Raises:
+            WorkerFailed: A worker died or its code raised, and that is not tolerated.
+            HoldfastError: Anything else that ended the run.
+        """
+        while not self._coordinator.is_over:
+            self._await_news()
+            self._follower.poll(self._coordinator.state)
+            if not self._coordinator.is_over:
+                self._check_controls()
+                self._coordinator.restart_if_ended()
+                self._replace_host_if_lost()
+        end = self._coordinator.state
+        self._let_host_leave()
+        self._follower.poll(self._coordinator.state)
+        assert end is not None
+        if end.reason:
+            raise self._error(end)
+        assert end.result is not None, "all have finished and none has a result"
+        return end.result
+
+    def _let_host_leave(self) -> None:
+        deadline = time.monotonic() + LEAVE_TIMEOUT_S
+        with suppress(HoldfastError):  # the run has ended as it has
+            while self._host.state() is HostState.UP and time.monotonic() < deadline:
+                self._await_news()
+                self._coordinator.restart_if_ended()  # the agent may not have heard of that yet
+
+    def _error(self, state: RunStateMessage) -> HoldfastError:
+        """What ended the run."""
+        advice = _advice(self._directory.checkpoints)
+        if state.root_cause is None:
+            return HoldfastError(state.reason + advice)
+        rank, failure = state.root_cause
+        if failure.error:
+            return errors.BY_NAME[failure.error](failure.cause)
+        return WorkerFailed(state.reason + advice, rank=rank, traceback=failure.traceback or None)
+
+    def _await_news(self) -> None:
+        """Wait until something has happened, or it is time to look at what nothing announces."""
+        news = select.poll()  # select itself refuses the descriptors of a large program
+        for source in (*self._coordinator.sources(), *self._host.sources()):
+            news.register(source, select.POLLIN)
+        news.poll(1000 * TICK_S)
+        self._coordinator.listen()
+
+    def _start_host(self) -> HostHandle:
+        self._num_hosts += 1
+        return self._engine.start_host(f"local-{self._num_hosts}", self._coordinator.address)
+
+    def _replace_host_if_lost(self) -> None:
+        state = self._host.state()
+        self._has_begun |= state is HostState.UP
+        if state is HostState.LEFT and self._coordinator.await_end(LAST_STATE_S):
+            return
+        if state in (HostState.LEFT, HostState.LOST):
+            self._host.lose()
+            self._coordinator.report_lost(self._host.name)
+            self._host = self._start_host()
+
+    def _end_host(self) -> None:
+        with suppress(HoldfastError):  # the run has ended as it has
+            self._host.close()
+
+    def _check_controls(self) -> None:
+        if self._controls.abort:
+            at = f" while {self._engine.doing}" if self._engine.doing else ""
+            raise Interrupted(f"the run was aborted{at}; resume it from its last checkpoint")
+        now = time.monotonic()
+        if self._controls.stop and self._stop_deadline is None and self._has_begun:
+            self._coordinator.request_stop()
+            self._stop_deadline = now + self._directory.job.timeout_s
+            self._log.event("stop-requested")
+        if self._stop_deadline is not None and now > self._stop_deadline:
+            raise Interrupted(
+                f"the workers did not end their step within {self._directory.job.timeout_s:.0f} s "
+                "of being asked to stop; resume the run from its last checkpoint, with a longer "
+                "timeout_s if a step or an evaluation may take that long"
+            )
+
+
+def _advice(checkpoints: Path) -> str:
+    """From which checkpoint a run that has failed can be resumed, if any."""
+    found = manifest.committed(checkpoints)
+    step = manifest.step_of(found[0]) if found else 0
+    return f"; resume the run from its last checkpoint, of step {step}" if found else ""

@@ -1,0 +1,1 @@
+"""Where what is known of a run goes: the terminal, files, notifications."""
