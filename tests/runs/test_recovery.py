@@ -150,7 +150,8 @@ def test_a_death_between_steps_changes_nothing(strike, at, when, rank):
 
 @pytest.mark.parametrize(("at", "when"), sampled([*RECOVERY, *TAKING], 4, 10))
 def test_a_second_death_of_the_replacement_changes_nothing(strike, at, when):
-    step = 3 if "take_up" in at or "TreeStepper.resume" in at else 0
+    transferred = when == "after" and at.endswith("StateTransfer.transfer")
+    step = 3 if transferred or "take_up" in at or "TreeStepper.resume" in at else 0
     second = {"at": at, "when": when, "rank": 0, "step": step, "generation": 2, "how": "kill"}
     assert strike(FIRST, second) == [True, True]
 
