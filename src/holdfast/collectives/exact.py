@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import enum
 import math
+from array import array
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
@@ -77,33 +78,38 @@ class Reduced:
     digests: tuple[int, ...]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReductionMemory:
+    """What the reducers of one host share.
+
+    Attributes:
+        layout: The layout of all slots.
+        partial_sum: Gives the slot to read a member's partial sum from, by rank and slot number.
+        root: The slot of the reduced gradient: one for the host.
+        tables: int64[world_size, num_nodes]; each worker writes its own row.
+        norms: float64[num_blocks]; each worker writes its own blocks.
+    """
+
+    layout: SlotLayout
+    partial_sum: Callable[[int, int], Slot]
+    root: Slot
+    tables: torch.Tensor
+    norms: torch.Tensor
+
+
 class TreeReducer:
     """Sums slots over all workers of a group.
 
     Args:
         group: The workers.
-        tables: int64[world_size, num_nodes], shared; each worker writes its own row.
-        norms: float64[num_blocks], shared.
-        slots: Every worker's slots, by rank and number, shared.
-        root: The slot that the result goes to, shared.
-        layout: The layout of all slots.
+        memory: What they share.
         num_leaves: Leaves of the tree.
     """
 
-    def __init__(
-        self,
-        group: Group,
-        *,
-        tables: torch.Tensor,
-        norms: torch.Tensor,
-        slots: Callable[[int, int], Slot],
-        root: Slot,
-        layout: SlotLayout,
-        num_leaves: int,
-    ) -> None:
-        self._group, self._tables, self._norms = group, tables, norms
-        self._slots, self._root, self._num_leaves = slots, root, num_leaves
-        self._layout = layout
+    def __init__(self, group: Group, memory: ReductionMemory, num_leaves: int) -> None:
+        self._group, self._layout, self._num_leaves = group, memory.layout, num_leaves
+        self._partial_sum, self._root = memory.partial_sum, memory.root
+        self._tables, self._norms = memory.tables, memory.norms
         self._scratch: dict[tuple[torch.dtype, int], torch.Tensor] = {}
         self._lent: dict[int, torch.Tensor] = {}
         self._in_hand: Reduced | None = None
@@ -131,6 +137,16 @@ class TreeReducer:
     def publish(self, table: Sequence[int]) -> None:
         """Let the others see where this worker's partial sums lie."""
         self._tables[self._group.rank] = torch.tensor(table)
+
+    def gather_tables(self, table: Sequence[int], step: int) -> list[list[int]]:
+        """The tables of all members, in their order, with the step not computed yet.
+
+        Raises:
+            Aborted: The generation is over.
+        """
+        payload = array("q", table).tobytes()
+        found = self._group.gather(ReduceTag.TABLES, step, payload)
+        return [array("q", each).tolist() for each in found]
 
     def published(self) -> dict[int, list[int]]:
         """What each member has published."""
@@ -228,7 +244,7 @@ class TreeReducer:
     def _small(self, term: tree.Term) -> tuple[torch.Tensor, torch.Tensor, Slot]:
         """The statistics and flags of a term, and its leftmost slot."""
         if isinstance(term, tree.Partial):
-            slot = self._slots(term.rank, term.slot)
+            slot = self._partial_sum(term.rank, term.slot)
             return slot.stats.clone(), slot.used.clone(), slot
         stats, used, first = self._small(term.left)
         right_stats, right_used, other = self._small(term.right)
@@ -251,7 +267,7 @@ class TreeReducer:
             lent = self._lent.get(index) if term.rank == self._group.rank else None
             if lent is not None:
                 return lent
-            return self._slots(term.rank, term.slot).blocks[index]
+            return self._partial_sum(term.rank, term.slot).blocks[index]
         left = self._sum(term.left, index, room, depth)
         beside = self._scratch_of(room.dtype, depth)[: len(room)]
         return torch.add(left, self._sum(term.right, index, beside, depth + 1), out=room)

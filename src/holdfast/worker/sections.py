@@ -11,6 +11,7 @@ from holdfast.arena.layout import Field, Layout
 from holdfast.arena.memory import Arena
 from holdfast.arena.pages import PAGE, drop_private_pages, populate
 from holdfast.arena.tensors import views
+from holdfast.collectives.exact import ReductionMemory
 from holdfast.collectives.slot import Slot, SlotLayout
 from holdfast.core import tree
 from holdfast.worker.checks import shard_verifier
@@ -61,8 +62,7 @@ class Sections:
 
     Attributes:
         intact: Which replicas are complete.
-        tables: int64[world_size, nodes]; see `collectives.exact`.
-        norms: float64[blocks].
+        reduction: What the reducers share.
         verification: int64[num_shards, columns]; see `worker.checks.shard_verifier`.
         root: The slot of the reduced gradient.
         private_gradients: The reduced gradient too, by parameter; what this process writes to it is
@@ -103,9 +103,15 @@ class Sections:
         self.private_gradients = Slot(self._private_root, self.slot_layout).gradients
         at = views(memory, layout)
         self.verification, self.intact = at["verification"], IntactReplicas(at["intact steps"])
-        self.tables, self.norms = at["tables"], at["norms"]
         self._root, self._slots, self._replicas = at["root"], at["slots"], at["replicas"]
         self.root = Slot(self._root, self.slot_layout)
+        self.reduction = ReductionMemory(
+            layout=self.slot_layout,
+            partial_sum=self.slot,
+            root=self.root,
+            tables=at["tables"],
+            norms=at["norms"],
+        )
         self.world_size, self.num_leaves, self.num_slots = world_size, num_leaves, num_slots
         self._size_bytes = layout.size_bytes
 

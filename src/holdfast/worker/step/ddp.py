@@ -101,15 +101,7 @@ class DdpStepper:
         )
         self.buffers = Buffers(replica, sections.slot_layout)
         self.buffers.begin()
-        self._reducer = TreeReducer(
-            group,
-            tables=sections.tables,
-            norms=sections.norms,
-            slots=sections.slot,
-            root=sections.root,
-            layout=sections.slot_layout,
-            num_leaves=len(group.members),
-        )
+        self._reducer = TreeReducer(group, sections.reduction, len(group.members))
         self._slot, self._root = sections.slot(group.rank, 0), sections.root
         self._intact = sections.intact
         self._weight: float | None = None

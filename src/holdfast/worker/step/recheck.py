@@ -12,11 +12,12 @@ part of the step and finishes it, and a recheck that a new generation breaks off
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, NoReturn
 
 import torch
 
+from holdfast.collectives.exact import ReductionMemory
 from holdfast.collectives.group import Group
 from holdfast.collectives.slot import Slot, SlotLayout
 from holdfast.core import tree
@@ -39,8 +40,7 @@ class Recheck:
 
     Args:
         group: The workers.
-        slots: Every worker's slots, by rank and number, shared.
-        layout: Of the slots.
+        memory: Where their partial sums can be read.
         tables: Every member's slots by node.
         num_leaves: Leaves of the tree; each is a shard.
 
@@ -52,13 +52,16 @@ class Recheck:
     def __init__(
         self,
         group: Group,
-        slots: Callable[[int, int], Slot],
-        layout: SlotLayout,
+        memory: ReductionMemory,
         tables: Mapping[int, Sequence[int]],
         num_leaves: int,
     ) -> None:
         held = {
-            rank: {node: slots(rank, number) for node, number in enumerate(table) if number >= 0}
+            rank: {
+                node: memory.partial_sum(rank, number)
+                for node, number in enumerate(table)
+                if number >= 0
+            }
             for rank, table in tables.items()
         }
         odd = {
@@ -75,7 +78,7 @@ class Recheck:
         before = group.members[group.member_index - 1]
         self._theirs, self.shards = suspects[before], self._shards_of[before]
         self.sums = PartialSums(
-            functools.cache(lambda _: _private(layout)),
+            functools.cache(lambda _: _private(memory.layout)),
             len(self._theirs) + tree.max_partials(num_leaves),
             num_leaves,
         )

@@ -18,7 +18,7 @@ import torch
 
 from holdfast.arena.memory import Phase, Word
 from holdfast.arena.tensors import copy_past_cache
-from holdfast.collectives.exact import Reduced, ReduceTag, TreeReducer
+from holdfast.collectives.exact import Reduced, TreeReducer
 from holdfast.collectives.slot import LOSS, WEIGHT
 from holdfast.core import tree
 from holdfast.core.plan import Plan, WorkItem
@@ -60,15 +60,7 @@ class TreeStepper:
         self.buffers = Buffers(replica, layout)
         self._root_gradients = sections.root.gradients
         self._optimizer_reads_only = True  # until it is seen to write to the gradients
-        self._reducer = TreeReducer(
-            group,
-            tables=sections.tables,
-            norms=sections.norms,
-            slots=sections.slot,
-            root=sections.root,
-            layout=layout,
-            num_leaves=sections.num_leaves,
-        )
+        self._reducer = TreeReducer(group, sections.reduction, sections.num_leaves)
         self._verifier = ShardVerifier(group, sections.verification, job.verify.recompute)
         self._shard: CurrentShard | None = None
         self._recheck: Recheck | None = None
@@ -99,9 +91,7 @@ class TreeStepper:
                 self.restart()
         one_item = len(self.work_items) == 1
         self._lone = one_item and self._shard is None and self._sums.is_empty
-        self._reducer.publish(self._sums.table)
-        self._group.barrier(ReduceTag.TABLES, step)
-        self._theirs = list(self._reducer.published().values())
+        self._theirs = self._reducer.gather_tables(self._sums.table, step)
 
     def next_work(self) -> Work | None:
         """See `Stepper.next_work`."""
@@ -249,8 +239,7 @@ class TreeStepper:
         self._group.barrier(WorkerTag.RECHECK, step)  # all slots are whole
         self._recheck = Recheck(
             self._group,
-            self._sections.slot,
-            self._sections.slot_layout,
+            self._sections.reduction,
             self._reducer.published(),
             self._sections.num_leaves,
         )
