@@ -3,11 +3,22 @@
 import torch
 
 from holdfast.arena.layout import Field, Layout
-from holdfast.checkpoint import manifest, parts
+from holdfast.checkpoint import names, parts
 from holdfast.checkpoint.manifest import Header, Manifest, Tensor
-from holdfast.checkpoint.save import write_part
+from holdfast.checkpoint.storage import DirectoryStorage
+from holdfast.checkpoint.store import CheckpointStore
+from holdfast.checkpoint.writer import write_part
+from holdfast.worker.restore import check_layout, read_into
 
 ATTEMPT = "0a"
+
+
+def store_in(root):
+    return CheckpointStore(DirectoryStorage(root))
+
+
+def bytes_of(flat):
+    return flat.numpy().data
 
 
 def layout_of(width=3000):
@@ -38,8 +49,8 @@ def header_of(layout, step, **fields):
 
 def write(root, step, flat, layout, world=2, attempt=ATTEMPT):
     """Write all parts of a checkpoint; returns their records."""
-    temporary = root / manifest.temporary_name(step, attempt)
-    return [write_part(temporary, flat, layout, rank, world) for rank in range(world)]
+    storage, draft, state = DirectoryStorage(root), names.draft_name(step, attempt), bytes_of(flat)
+    return [write_part(storage, draft, state, layout, rank, world) for rank in range(world)]
 
 
 def save(root, step, flat, layout, world=2, **fields):
@@ -50,4 +61,13 @@ def save(root, step, flat, layout, world=2, **fields):
         root=parts.root([digest for part in written for digest in part.digests]),
         parts=tuple(written),
     )
-    return manifest.commit(root, whole, ATTEMPT)
+    return root / store_in(root).publish(whole, ATTEMPT)
+
+
+def restore(directory, layout):
+    """The state of a checkpoint, as a worker that is to have `layout` restores it."""
+    store, flat = store_in(directory.parent), torch.empty(layout.size_bytes, dtype=torch.uint8)
+    manifest = store.manifest(directory.name)
+    check_layout(str(directory), manifest.layout, layout)
+    read_into(flat, store, directory.name, manifest)
+    return flat

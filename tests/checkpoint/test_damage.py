@@ -1,16 +1,16 @@
 """Whatever happens to a checkpoint's files, a damaged one is refused with a reason."""
 
+import json
 import os
 import shutil
 
 import pytest
 import torch
+from safetensors.torch import load_file
 
-from checkpoints import ATTEMPT, layout_of, save, state_of
-from holdfast.checkpoint import manifest, parts
-from holdfast.checkpoint.restore import read_state
-from holdfast.checkpoint.save import write_part
-from holdfast.checkpoint.verify import verify_part
+from checkpoints import ATTEMPT, layout_of, restore, save, state_of, store_in, write
+from holdfast.checkpoint import names, parts
+from holdfast.checkpoint.store import MANIFEST
 from holdfast.errors import CheckpointError
 
 
@@ -22,25 +22,13 @@ def saved(tmp_path):
 
 
 def test_a_commit_that_was_cut_short_can_be_made_again(tmp_path):
-    temporary = tmp_path / manifest.temporary_name(10, ATTEMPT)
-    temporary.mkdir()
-    (temporary / manifest.MANIFEST).write_text('{"half": ')
+    draft = tmp_path / names.draft_name(10, ATTEMPT)
+    draft.mkdir()
+    (draft / MANIFEST).write_text('{"half": ')
     layout = layout_of()
     flat = state_of(layout)
     directory = save(tmp_path, 10, flat, layout)
     assert torch.equal(restore(directory, layout), flat)
-
-
-def restore(directory, layout):
-    return read_state(directory, manifest.read(directory), layout)
-
-
-def read_back(directory):
-    """Verify a checkpoint as the coordinator does."""
-    stored = manifest.read(directory)
-    for part in stored.parts:
-        for _ in verify_part(directory, part, stored.layout):
-            pass
 
 
 @pytest.mark.parametrize("world", [1, 2, 3, 5])
@@ -49,8 +37,9 @@ def test_what_was_written_is_read_back_bit_for_bit(tmp_path, world):
     flat = state_of(layout)
     directory = save(tmp_path, 10, flat, layout, world)
     assert torch.equal(restore(directory, layout), flat)
-    read_back(directory)
-    assert manifest.read(directory).root == parts.root(parts.digests(flat.numpy().data))
+    assert store_in(tmp_path).manifest(directory.name).root == parts.root(
+        parts.digests(flat.numpy().data)
+    )
 
 
 def flip_bit_in_part(directory):
@@ -113,8 +102,6 @@ def test_damage_is_refused_with_a_reason(saved, damage):
     damage(directory)
     with pytest.raises(CheckpointError, match=r"step-00000010"):
         restore(directory, layout)
-    with pytest.raises(CheckpointError, match=r"step-00000010"):
-        read_back(directory)
 
 
 def test_a_part_of_another_step_is_refused(saved, tmp_path):
@@ -123,15 +110,36 @@ def test_a_part_of_another_step_is_refused(saved, tmp_path):
     shutil.copy(other / "part-0-of-2.safetensors", directory)
     with pytest.raises(CheckpointError, match="does not match its digest"):
         restore(directory, layout)
-    with pytest.raises(CheckpointError, match="does not match its digest"):
-        read_back(directory)
 
 
 def test_a_checkpoint_under_another_name_is_refused(saved):
     directory, _, _ = saved
     moved = directory.rename(directory.with_name("step-00000099"))
     with pytest.raises(CheckpointError, match="holds the checkpoint of step 10"):
-        manifest.read(moved)
+        store_in(moved.parent).manifest(moved.name)
+
+
+def test_another_format_is_refused_with_the_version_that_can_read_it(saved):
+    directory, _, _ = saved
+    plain = json.loads((directory / MANIFEST).read_text())
+    plain |= {"format": 2, "versions": {"holdfast": "0.9"}}
+    (directory / MANIFEST).write_text(json.dumps(plain))
+    with pytest.raises(
+        CheckpointError, match=r"has format 2, .* resume the run with holdfast 0\.9"
+    ):
+        store_in(directory.parent).manifest(directory.name)
+
+
+def test_a_part_is_a_safetensors_file_with_the_tensors_of_the_state(tmp_path):
+    layout = layout_of(width=7)
+    flat = state_of(layout)
+    directory = save(tmp_path, 10, flat, layout, world=1)
+    tensors = load_file(directory / "part-0-of-1.safetensors")
+    for entry in layout.entries:
+        assert list(tensors[entry.name].shape) == list(entry.shape)
+        stored = tensors[entry.name].flatten().view(torch.uint8)
+        assert torch.equal(stored, flat[entry.offset : entry.end])
+    assert all(name.startswith(".pad.") for name in set(tensors) - {e.name for e in layout.entries})
 
 
 def test_a_checkpoint_of_another_model_is_refused_by_name(saved):
@@ -163,7 +171,7 @@ def test_a_checkpoint_that_was_about_to_be_replaced_is_brought_back(saved, tmp_p
         shutil.copytree(directory, replaced)
     else:
         directory.rename(replaced)
-    manifest.sweep(tmp_path)
+    store_in(tmp_path).remove_partial()
     assert not replaced.exists()
     assert torch.equal(restore(directory, layout), flat)
 
@@ -173,18 +181,18 @@ def test_a_checkpoint_that_was_being_deleted_is_swept(saved, tmp_path, is_whole,
     directory, _, _ = saved
     with monkeypatch.context() as killed:
         killed.setattr(shutil, "rmtree", lambda removed: None)
-        manifest.remove(directory)
+        store_in(tmp_path).delete(directory.name)
     (removed,) = tmp_path.glob("*.tmp")
     if not is_whole:
         (removed / "part-0-of-2.safetensors").unlink()
-    manifest.sweep(tmp_path)
+    store_in(tmp_path).remove_partial()
     assert [path.name for path in tmp_path.iterdir()] == ["latest"]
 
 
 def test_a_link_of_a_temporary_name_is_swept_but_not_what_it_points_to(saved, tmp_path):
     directory, flat, layout = saved
     (tmp_path / "step-00000001.ab.tmp").symlink_to(directory)
-    manifest.sweep(tmp_path)
+    store_in(tmp_path).remove_partial()
     assert not (tmp_path / "step-00000001.ab.tmp").is_symlink()
     assert torch.equal(restore(directory, layout), flat)
 
@@ -192,22 +200,22 @@ def test_a_link_of_a_temporary_name_is_swept_but_not_what_it_points_to(saved, tm
 def test_a_directory_with_too_long_a_number_is_no_checkpoint(saved, tmp_path):
     directory, _, _ = saved
     (tmp_path / "step-99999999999999999999").mkdir()
-    assert manifest.committed(tmp_path) == [directory]
+    assert store_in(tmp_path).committed() == [directory.name]
 
 
 def test_a_pipe_in_place_of_the_manifest_is_refused(saved):
     directory, _, _ = saved
-    (directory / manifest.MANIFEST).unlink()
-    os.mkfifo(directory / manifest.MANIFEST)
+    (directory / MANIFEST).unlink()
+    os.mkfifo(directory / MANIFEST)
     with pytest.raises(CheckpointError, match="is missing, or is not a file"):
-        manifest.read(directory)
+        store_in(directory.parent).manifest(directory.name)
 
 
 def test_sweep_removes_what_was_left_half_written_and_nothing_else(saved, tmp_path):
     directory, flat, layout = saved
-    write_part(tmp_path / manifest.temporary_name(20, "ff"), flat, layout, 0, 2)
+    write(tmp_path, 20, flat, layout, attempt="ff")
     (tmp_path / "notes.txt").write_text("mine")
-    manifest.sweep(tmp_path)
+    store_in(tmp_path).remove_partial()
     assert sorted(path.name for path in tmp_path.iterdir()) == [
         "latest", "notes.txt", directory.name,
     ]  # fmt: skip

@@ -5,9 +5,8 @@ import math
 import pytest
 from test_retention import commit
 
-from checkpoints import ATTEMPT
-from holdfast.checkpoint import manifest
-from holdfast.coordinator.checkpoints import CheckpointStore
+from checkpoints import ATTEMPT, store_in
+from holdfast.coordinator.checkpoints import Checkpoints
 from holdfast.observe.lines import EventLog
 
 
@@ -17,7 +16,7 @@ def checkpoints(tmp_path):
     root.mkdir()
     with (
         EventLog(tmp_path / "events.jsonl") as log,
-        CheckpointStore(root, ATTEMPT, 9, log) as found,
+        Checkpoints(store_in(root), ATTEMPT, 9, log) as found,
     ):
         yield found, root
 
@@ -35,5 +34,5 @@ def test_another_state_of_the_same_step_takes_its_place(checkpoints):
     found, root = checkpoints
     commit(found, root, 3, state={"value": 1})
     commit(found, root, 3, state={"value": 2})
-    assert manifest.read(root / "step-00000003").state == {"value": 2}
-    assert [each.name for each in manifest.committed(root)] == ["step-00000003"]
+    assert store_in(root).manifest("step-00000003").state == {"value": 2}
+    assert store_in(root).committed() == ["step-00000003"]

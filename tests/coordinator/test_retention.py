@@ -1,18 +1,21 @@
 """A checkpoint is deleted only once newer ones have been read back whole."""
 
+import errno
 import hashlib
 import json
 import os
 import threading
+import time
 
 import pytest
 
-from checkpoints import ATTEMPT, header_of, layout_of, state_of, write
+from checkpoints import ATTEMPT, header_of, layout_of, state_of, store_in, write
 from holdfast.arena.layout import Field, Layout
-from holdfast.checkpoint import manifest, parts
+from holdfast.checkpoint import names, parts, retention
 from holdfast.checkpoint.manifest import Best, PartFile
-from holdfast.coordinator import retention
-from holdfast.coordinator.checkpoints import CheckpointStore
+from holdfast.checkpoint.storage import DirectoryStorage
+from holdfast.checkpoint.store import MANIFEST, CheckpointStore
+from holdfast.coordinator.checkpoints import Checkpoints
 from holdfast.core.actions import CommitCheckpoint
 from holdfast.core.protocol import Part
 from holdfast.observe.lines import EventLog
@@ -35,22 +38,21 @@ def root(tmp_path):
 
 def commit(to, root, step, *, bad=False, layout=LAYOUT, **fields):
     """Have the coordinator commit a checkpoint that workers have written, the last part badly."""
-    attempt = manifest.attempt_in(1, ATTEMPT)
+    attempt = names.attempt_in(1, ATTEMPT)
     files = write(root, step, state_of(layout, seed=step), layout, attempt=attempt)
     if bad:
-        path = root / manifest.temporary_name(step, attempt) / files[-1].file
+        path = root / names.draft_name(step, attempt) / files[-1].file
         data = bytearray(path.read_bytes())
         data[-5] ^= 1
         path.write_bytes(data)
     header = header_of(layout, step, **fields).model_dump(mode="json")
     contents = [{"file": file.model_dump(mode="json"), "header": header} for file in files]
     written = {rank: Part(number=1, step=step, content=each) for rank, each in enumerate(contents)}
-    verdict = to.commit(CommitCheckpoint(1, 1, step, written))
-    assert not verdict.error
+    assert not to.commit(CommitCheckpoint(1, 1, step, written)).result.error
 
 
 def steps(root):
-    return [manifest.step_of(path) for path in manifest.committed(root)]
+    return [names.step_of(name) for name in store_in(root).committed()]
 
 
 def events(tmp_path):
@@ -59,14 +61,14 @@ def events(tmp_path):
 
 @pytest.mark.parametrize("keep", [1, 2, 3])
 def test_the_newest_are_kept(root, log, keep):
-    with CheckpointStore(root, ATTEMPT, keep, log) as checkpoints:
+    with Checkpoints(store_in(root), ATTEMPT, keep, log) as checkpoints:
         for step in range(1, 6):
             commit(checkpoints, root, step)
     assert steps(root) == [5, 4, 3, 2, 1][:keep]
 
 
 def test_a_bad_write_does_not_cost_the_last_good_checkpoint(root, log, tmp_path):
-    with CheckpointStore(root, ATTEMPT, 1, log) as checkpoints:
+    with Checkpoints(store_in(root), ATTEMPT, 1, log) as checkpoints:
         commit(checkpoints, root, 1)
         commit(checkpoints, root, 2, bad=True)
     assert steps(root) == [1]
@@ -79,56 +81,56 @@ def test_a_bad_write_does_not_cost_the_last_good_checkpoint(root, log, tmp_path)
 
 
 def test_the_only_one_stays_though_it_is_bad(root, log, tmp_path):
-    with CheckpointStore(root, ATTEMPT, 1, log) as checkpoints:
+    with Checkpoints(store_in(root), ATTEMPT, 1, log) as checkpoints:
         commit(checkpoints, root, 1, bad=True)
         checkpoints.delete_old()
     assert steps(root) == [1]  # workers must refuse it, not begin the run again
     damaged = [event for event in events(tmp_path) if event["event"] == "checkpoint-corrupt"]
     assert [each["directory"] for each in damaged] == [str(root / "step-00000001")]
-    with CheckpointStore(root, ATTEMPT, 1, log) as checkpoints:
+    with Checkpoints(store_in(root), ATTEMPT, 1, log) as checkpoints:
         commit(checkpoints, root, 2)
     assert steps(root) == [2]
 
 
 def test_one_that_is_bad_does_not_count_among_those_kept(root, log):
-    with CheckpointStore(root, ATTEMPT, 2, log) as checkpoints:
+    with Checkpoints(store_in(root), ATTEMPT, 2, log) as checkpoints:
         for step in (1, 2, 3, 4):
             commit(checkpoints, root, step, bad=step in (2, 4))
     assert steps(root) == [3, 1]
 
 
 def test_a_damaged_manifest_is_noticed_too(root, log, tmp_path):
-    with CheckpointStore(root, ATTEMPT, 2, log) as checkpoints:
+    with Checkpoints(store_in(root), ATTEMPT, 2, log) as checkpoints:
         commit(checkpoints, root, 1)
-    (root / "step-00000001" / manifest.MANIFEST).write_bytes(b"{")
-    with CheckpointStore(root, ATTEMPT, 2, log) as checkpoints:
+    (root / "step-00000001" / MANIFEST).write_bytes(b"{")
+    with Checkpoints(store_in(root), ATTEMPT, 2, log) as checkpoints:
         commit(checkpoints, root, 2)
     assert steps(root) == [2]
-    assert events(tmp_path)[-1]["file"] == manifest.MANIFEST
+    assert events(tmp_path)[-1]["file"] == MANIFEST
 
 
 def test_nothing_is_set_aside_before_workers_have_restored(root, log):
-    with CheckpointStore(root, ATTEMPT, 1, log) as checkpoints:
+    with Checkpoints(store_in(root), ATTEMPT, 1, log) as checkpoints:
         commit(checkpoints, root, 1)
-    (root / "step-00000001" / manifest.MANIFEST).write_bytes(b"{")
-    with CheckpointStore(root, ATTEMPT, 1, log):
+    (root / "step-00000001" / MANIFEST).write_bytes(b"{")
+    with Checkpoints(store_in(root), ATTEMPT, 1, log):
         pass
     assert steps(root) == [1]
 
 
 def test_a_coordinator_that_is_restarted_verifies_what_it_finds(root, log):
-    with CheckpointStore(root, ATTEMPT, 9, log) as checkpoints:
+    with Checkpoints(store_in(root), ATTEMPT, 9, log) as checkpoints:
         for step in (1, 2, 3):
             commit(checkpoints, root, step)
     part = root / "step-00000003" / "part-1-of-2.safetensors"
     part.write_bytes(part.read_bytes()[:-1] + b"\xa5")
-    with CheckpointStore(root, ATTEMPT, 2, log) as checkpoints:
+    with Checkpoints(store_in(root), ATTEMPT, 2, log) as checkpoints:
         commit(checkpoints, root, 4)
     assert steps(root) == [4, 2]
 
 
 def test_the_best_is_kept_besides(root, log):
-    with CheckpointStore(root, ATTEMPT, 1, log) as checkpoints:
+    with Checkpoints(store_in(root), ATTEMPT, 1, log) as checkpoints:
         commit(checkpoints, root, 1)
         commit(checkpoints, root, 2, best=Best(value=0.5, step=2))
         commit(checkpoints, root, 3, best=Best(value=0.5, step=2))
@@ -137,7 +139,7 @@ def test_the_best_is_kept_besides(root, log):
 
 
 def test_a_best_that_is_bad_does_not_cost_the_best_before(root, log):
-    with CheckpointStore(root, ATTEMPT, 1, log) as checkpoints:
+    with Checkpoints(store_in(root), ATTEMPT, 1, log) as checkpoints:
         commit(checkpoints, root, 1, best=Best(value=0.5, step=1))
         commit(checkpoints, root, 2, best=Best(value=0.5, step=1))
         commit(checkpoints, root, 3, best=Best(value=0.7, step=3), bad=True)
@@ -148,13 +150,12 @@ def commit_huge(to, root, step):
     """Commit a checkpoint of 64 GiB of zeros, a hole in its file, which takes long to read."""
     size = 1 << 36
     layout = Layout.pack([Field("w", "F32", (size // 4,))])
-    attempt = manifest.attempt_in(1, ATTEMPT)
-    path = root / manifest.temporary_name(step, attempt) / "part-0-of-1.safetensors"
+    attempt = names.attempt_in(1, ATTEMPT)
+    path = root / names.draft_name(step, attempt) / "part-0-of-1.safetensors"
     path.parent.mkdir()
-    tensor = {"dtype": "F32", "shape": [size // 4], "data_offsets": [0, size]}
-    header = json.dumps({"w": tensor}).encode()
-    path.write_bytes(len(header).to_bytes(8, "little") + header)
-    os.truncate(path, 8 + len(header) + size)
+    header = parts.header(layout, 0, size)
+    path.write_bytes(header)
+    os.truncate(path, len(header) + size)
     zeros = hashlib.sha256(bytes(parts.CHUNK_BYTES)).hexdigest()
     file = PartFile(
         file=path.name,
@@ -170,11 +171,67 @@ def commit_huge(to, root, step):
 
 
 def test_neither_a_commit_nor_the_end_waits_for_a_long_verification(root, log, monkeypatch):
-    with CheckpointStore(root, ATTEMPT, 1, log) as checkpoints:
+    with Checkpoints(store_in(root), ATTEMPT, 1, log) as checkpoints:
         commit(checkpoints, root, 1)
     monkeypatch.setattr(retention, "CLOSE_S", 0.0)
     threads = threading.active_count()
-    with CheckpointStore(root, ATTEMPT, 1, log) as checkpoints:
+    with Checkpoints(store_in(root), ATTEMPT, 1, log) as checkpoints:
         commit_huge(checkpoints, root, 2)
     assert threading.active_count() == threads
     assert steps(root) == [2, 1]
+
+
+class FaultyStorage(DirectoryStorage):
+    """Raises `error` when the parts of the checkpoint `name` are read back."""
+
+    def __init__(self, root, name, error):
+        super().__init__(root)
+        self.name, self.error = name, error
+
+    def read(self, name, file, start, into, *, cached=True):
+        if name == self.name and file != MANIFEST:
+            raise self.error
+        super().read(name, file, start, into, cached=cached)
+
+
+@pytest.mark.parametrize("number", [errno.EIO, errno.ESTALE])
+def test_a_checkpoint_that_cannot_be_read_now_is_not_quarantined(root, log, tmp_path, number):
+    storage = FaultyStorage(root, "step-00000003", OSError(number, os.strerror(number)))
+    with Checkpoints(CheckpointStore(storage), ATTEMPT, 1, log) as checkpoints:
+        for step in (1, 2, 3):
+            commit(checkpoints, root, step)
+        checkpoints.delete_old()
+    assert steps(root) == [3, 2]
+    (found,) = [each for each in events(tmp_path) if each["event"] == "checkpoint-unreadable"]
+    assert (found["step"], found["file"]) == (3, "part-0-of-2.safetensors")
+    assert os.strerror(number) in found["reason"]
+    storage.name = ""
+    with Checkpoints(CheckpointStore(storage), ATTEMPT, 1, log) as checkpoints:
+        checkpoints.delete_old()
+    assert steps(root) == [3]
+
+
+def test_an_unexpected_error_is_reported_and_does_not_end_retention(root, log, tmp_path):
+    storage = FaultyStorage(root, "step-00000002", ValueError("not ours"))
+    with Checkpoints(CheckpointStore(storage), ATTEMPT, 1, log) as checkpoints:
+        commit(checkpoints, root, 1)
+        commit(checkpoints, root, 2)
+        while "retention-failed" not in {each["event"] for each in events(tmp_path)}:
+            time.sleep(0.001)
+        storage.name = ""
+        checkpoints.delete_old()
+    assert steps(root) == [2]
+
+
+def test_the_best_is_verified_before_older_ones_are_deleted(root, log, tmp_path):
+    with Checkpoints(store_in(root), ATTEMPT, 9, log) as checkpoints:
+        commit(checkpoints, root, 1, best=Best(value=0.5, step=1))
+        commit(checkpoints, root, 2, best=Best(value=0.7, step=2))
+        commit(checkpoints, root, 3, best=Best(value=0.7, step=2))
+    part = root / "step-00000002" / "part-1-of-2.safetensors"
+    part.write_bytes(part.read_bytes()[:-1] + b"\xa5")
+    with Checkpoints(store_in(root), ATTEMPT, 1, log) as checkpoints:
+        commit(checkpoints, root, 4, best=Best(value=0.7, step=2))
+    assert steps(root) == [4, 1]
+    assert (root / "step-00000002.rejected-1").is_dir()
+    assert events(tmp_path)[-1]["event"] == "checkpoint-corrupt"

@@ -56,7 +56,7 @@ RECOVERY = [
     ("agent", "holdfast.agent.agent:Agent._resume_workers", "before", 2),
 ]
 COMMIT = [
-    ("holdfast.coordinator.checkpoints:CheckpointStore.commit", "before", 1),
+    ("holdfast.coordinator.checkpoints:Checkpoints.commit", "before", 1),
     ("pathlib:Path.open", "after", "manifest.json"),
     ("pathlib:Path.rename", "before", ".tmp"),
     ("pathlib:Path.rename", "after", ".tmp"),
@@ -144,7 +144,12 @@ def test_a_death_at_the_start_changes_nothing(strike, who, at, when, which):
 
 @pytest.mark.parametrize(POINT, sampled(RECOVERY, 1, 6))
 def test_a_death_in_a_recovery_changes_nothing(strike, who, at, when, which):
-    loss = {"at": "holdfast.worker.recorder:write_part", "when": "after", "rank": 0, "step": 8}
+    loss = {
+        "at": "holdfast.worker.checkpoint_writer:write_part",
+        "when": "after",
+        "rank": 0,
+        "step": 8,
+    }
     events = strike(who, at, when, which, {**loss, "how": "kill"})
     assert replaced(events) == {who: [-signal.SIGKILL]}
     assert generations(events)[1] >= 4

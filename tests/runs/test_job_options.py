@@ -4,7 +4,8 @@ import pytest
 import torch
 
 from conftest import events_of, metrics_of
-from holdfast.checkpoint import manifest
+from holdfast.checkpoint import names
+from holdfast.checkpoint.store import CheckpointStore
 from holdfast.errors import JobError
 
 pytestmark = pytest.mark.slow
@@ -48,7 +49,7 @@ def test_the_best_checkpoint_outlives_newer_ones(train, tmp_path):
     best = min(evaluations, key=evaluations.get)
     assert best < result["steps"]
     assert result["best"] == {"step": best, "value": evaluations[best]}
-    kept = [manifest.read(path).step for path in manifest.committed(run / "checkpoints")]
+    kept = [names.step_of(name) for name in CheckpointStore.of_run(run).committed()]
     assert kept == [result["steps"], best]
 
 

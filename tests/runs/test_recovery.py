@@ -39,17 +39,17 @@ A_STEP = [
     ("holdfast.worker.step.tree:commit_step", "after"),
 ]
 BETWEEN_STEPS = [
-    ("holdfast.worker.recorder:Recorder.step", "before"),
-    ("holdfast.worker.recorder:Recorder.step", "after"),
+    ("holdfast.worker.metrics:Metrics.step", "before"),
+    ("holdfast.worker.metrics:Metrics.step", "after"),
     ("holdfast.worker.evaluation:Evaluator.evaluate", "before"),
     ("holdfast.worker.evaluation:_sum", "before"),
     ("holdfast.worker.evaluation:Evaluator.evaluate", "after"),
-    ("holdfast.worker.recorder:Recorder.evaluation", "before"),
-    ("holdfast.worker.recorder:Recorder.evaluation", "after"),
+    ("holdfast.worker.metrics:Metrics.evaluation", "before"),
+    ("holdfast.worker.metrics:Metrics.evaluation", "after"),
     ("holdfast.worker.membership.member:Member.save", "before"),
-    ("holdfast.worker.recorder:write_part", "after"),
-    ("holdfast.worker.recorder:await_commit", "before"),
-    ("holdfast.worker.recorder:await_commit", "after"),
+    ("holdfast.worker.checkpoint_writer:write_part", "after"),
+    ("holdfast.worker.checkpoint_writer:await_commit", "before"),
+    ("holdfast.worker.checkpoint_writer:await_commit", "after"),
     ("holdfast.worker.membership.member:Member.finish", "before"),
     ("holdfast.worker.membership.member:Member.finish", "after"),
     ("holdfast.worker.membership.member:Member.result", "after"),
@@ -61,7 +61,7 @@ RECOVERY = [
     ("holdfast.worker.membership.attach:AttachedModel.meet", "after"),
     ("holdfast.worker.membership.state_transfer:StateTransfer.transfer", "before"),
     ("holdfast.worker.membership.state_transfer:StateTransfer.transfer", "after"),
-    ("holdfast.worker.recorder:Recorder.take_up", "before"),
+    ("holdfast.worker.metrics:Metrics.take_up", "before"),
     ("holdfast.worker.step.tree:TreeStepper.resume", "before"),
     ("holdfast.worker.step.tree:TreeStepper.resume", "after"),
 ]
@@ -267,7 +267,7 @@ STOPS = [
     ("holdfast.worker.step.tree:TreeStepper.begin_shard", 2),
     ("holdfast.worker.step.tree:TreeStepper._update", 2),
     ("holdfast.worker.evaluation:_sum", 5),
-    ("holdfast.worker.recorder:await_commit", 8),
+    ("holdfast.worker.checkpoint_writer:await_commit", 8),
     ("holdfast.worker.membership.member:Member.finish", 15),
 ]
 

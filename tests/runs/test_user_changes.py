@@ -5,7 +5,7 @@ from test_resume_checks import back_to
 from test_user_state import own
 
 from conftest import TASKS, events_of, sampled
-from holdfast.checkpoint import manifest
+from holdfast.checkpoint.store import CheckpointStore
 from holdfast.errors import JobError
 
 pytestmark = pytest.mark.slow
@@ -34,8 +34,7 @@ def test_buffers_may_be_changed_after_a_step(train, tmp_path, every_steps):
     )
     again = train(run, resume=True, **changing("annealing", params={"deaths": deaths}, **keys))
     assert again["weights_sha256"] == alone["weights_sha256"]
-    (newest, *_) = manifest.committed(run / "checkpoints")
-    assert manifest.step_of(newest) == 8
+    assert CheckpointStore.of_run(run).newest().step == 8
 
 
 def test_buffers_may_be_changed_with_ddp_too(train):

@@ -4,6 +4,7 @@ import itertools
 import shutil
 from concurrent.futures import ThreadPoolExecutor
 
+import numpy
 import pytest
 import torch
 from torch import nn
@@ -11,7 +12,8 @@ from torch import nn
 import checkpoints
 from holdfast.arena.memory import Arena
 from holdfast.arena.replica import Replica, Trained, replica_layout
-from holdfast.checkpoint import manifest
+from holdfast.checkpoint import names
+from holdfast.checkpoint.storage import DirectoryStorage
 from holdfast.errors import CheckpointError
 from holdfast.job import load
 from holdfast.transport.shared_memory import SharedMemoryGroup
@@ -19,7 +21,7 @@ from holdfast.wire.channel import pair
 from holdfast.wire.messages import CheckpointRejectedMessage
 from holdfast.wire.worker_spec import WorkerSpec
 from holdfast.worker.barriers import describe
-from holdfast.worker.recorder import Recorder
+from holdfast.worker.restore import Restorer
 
 STEPS = (1, 2, 3)
 JOB = load.check({"name": "digits", "data": {"name": "digits"}}, where="test")
@@ -57,8 +59,8 @@ def disks(tmp_path, sound):
     def make(*holdings):
         hosts = []
         for held in holdings:
-            root = tmp_path / f"host-{next(numbers)}"
-            root.mkdir()
+            root = tmp_path / f"host-{next(numbers)}" / "checkpoints"
+            root.mkdir(parents=True)
             for step in held:
                 directory = shutil.copytree(sound[abs(step)], root / sound[abs(step)].name)
                 if step < 0:
@@ -79,11 +81,11 @@ def restore(hosts):
         near, far = pair()
         group = SharedMemoryGroup(Arena(arena.fd), rank, 20, describe)
         group.enter(1, tuple(range(len(hosts))))
-        launch = WorkerSpec(job=JOB, rank=rank, run_dir=str(hosts[rank]), attempt="0a")
-        listed = [str(path) for path in manifest.committed(hosts[rank])]
+        launch = WorkerSpec(job=JOB, rank=rank, run_dir=str(hosts[rank].parent), attempt="0a")
+        listed = checkpoints.store_in(hosts[rank]).committed()
         replica = replica_of()
         try:
-            found = Recorder(launch, near).restore(replica, group, listed)
+            found = Restorer(launch, near).restore(replica, group, listed)
         except CheckpointError as error:
             found = error
         near.close()
@@ -100,7 +102,7 @@ def restore(hosts):
 
 
 def committed(root):
-    return [manifest.step_of(path) for path in manifest.committed(root)]
+    return [names.step_of(name) for name in checkpoints.store_in(root).committed()]
 
 
 HOLDINGS = [
@@ -158,4 +160,19 @@ def test_what_only_one_host_has_is_set_aside_with_a_reason(disks):
     hosts = disks((1, 3), (1,))
     _, told = restore(hosts)
     reasons = [refused.reason for each in told for refused in each]
-    assert reasons == ["another member of the generation does not have it"]
+    assert reasons == ["not available on every worker"]
+
+
+def test_the_state_is_read_straight_into_the_replica(disks, monkeypatch):
+    (root,) = disks((1, -2))
+    read, places = DirectoryStorage.read, []
+
+    def spy(self, name, file, start, into, *, cached=True):
+        if start:
+            places.append((name, numpy.frombuffer(into, numpy.uint8).ctypes.data))
+        read(self, name, file, start, into, cached=cached)
+
+    monkeypatch.setattr(DirectoryStorage, "read", spy)
+    (((found, flat),), _) = restore([root])
+    assert found.step == 1
+    assert places == [(f"step-0000000{step}", flat.data_ptr()) for step in (2, 1)]

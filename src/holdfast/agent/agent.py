@@ -23,7 +23,7 @@ from holdfast.agent.progress import progress_of
 from holdfast.agent.worker_handle import WorkerHandle, await_exits
 from holdfast.agent.worker_monitor import WorkerMonitor
 from holdfast.arena.memory import Arena, Word
-from holdfast.checkpoint import manifest
+from holdfast.checkpoint.store import CheckpointStore
 from holdfast.core import actions, events
 from holdfast.core.agent import AgentStateMachine
 from holdfast.core.failures import Exit, judge
@@ -226,7 +226,6 @@ class Agent:
         before, members = self._members, tuple(sorted(self._machine.members))
         self._members = members
         self._arena.clear_reduced_step()
-        checkpoints = manifest.committed(self._run.directory / "checkpoints")
         self._log.event(
             "generation-started",
             number=release.generation,
@@ -244,7 +243,7 @@ class Agent:
                 members=members,
                 step=release.start.step,
                 donors=dict(release.start.donors),
-                restore=tuple(str(path.resolve()) for path in checkpoints),
+                restore=tuple(CheckpointStore.of_run(self._run.directory).committed()),
             )
         )
 

@@ -36,7 +36,7 @@ from holdfast.linux.lifeline import die_with_parent
 from holdfast.transport.shared_memory import SharedMemoryGroup
 from holdfast.wire.channel import pair
 from holdfast.worker.barriers import describe
-from holdfast.worker.recorder import await_commit
+from holdfast.worker.checkpoint_writer import await_commit
 
 ROUND_TIMEOUT_S: Final = 60.0
 

@@ -1,4 +1,6 @@
 """Checkpoints: the state of a step made durable, in parts, so that damage is always noticed.
 
-`manifest` and `parts` know no torch; `save` and `restore` move tensors.
+`storage` holds files, `store` knows which of them are checkpoints, `writer` and `reader` move parts
+of the state, `commit` and `retention` are what the coordinator does with them. None of them knows
+torch, a clock or the run's log: they return results and events.
 """

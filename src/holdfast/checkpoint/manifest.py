@@ -1,28 +1,15 @@
-"""The manifest: the record that makes a directory of files a checkpoint.
+"""The manifest: the record that makes a group of files a checkpoint.
 
-A checkpoint is written into `step-N.<attempt>.tmp/`, each worker its part. When all parts are on
-the disk, the manifest is written, the directory is renamed to `step-N/`, and every file and
-directory is synced on the way. So a crash leaves either the whole checkpoint or something that is
-not called one. Nothing is ever overwritten.
-
-    runs/digits/checkpoints/
-      step-00000200/
-        part-0-of-2.safetensors
-        part-1-of-2.safetensors
-        manifest.json
-      latest                      a hint for people; nothing reads it
+Each worker writes its part into a draft. When all parts are durable, the manifest is added and the
+draft is published. So a crash leaves either the whole checkpoint or something that is not called
+one. Nothing is ever overwritten.
 """
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
-import os
 import re
-import shutil
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any, Final, Self
 
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -31,23 +18,24 @@ from holdfast.arena.layout import ITEM_BYTES, Entry, Layout
 from holdfast.checkpoint import parts
 from holdfast.errors import CheckpointError
 
-FORMAT: Final = 2
-MANIFEST: Final = "manifest.json"
+FORMAT: Final = 3
 _PART: Final = re.compile(r"part-\d{1,9}-of-\d{1,9}\.safetensors", re.ASCII)
 _SHA256: Final = re.compile(r"[0-9a-f]{64}")
-_COMMITTED: Final = re.compile(r"step-(\d{8,18})")
-_TEMPORARY: Final = re.compile(r"step-\d{8,18}\.[0-9a-f]+\.tmp")
-_REMOVED: Final = "0"
-_REPLACED: Final = "1"
-"""In place of an attempt, in the name of a checkpoint that is deleted, or replaced by another."""
 
 
 class _Record(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, ser_json_inf_nan="constants")
 
 
+class _Version(BaseModel):
+    """What every format says of itself."""
+
+    format: int
+    versions: dict[str, str] = {}
+
+
 class Tensor(_Record):
-    """Where a tensor lies in the state."""
+    """The place of a tensor in the state."""
 
     name: str
     dtype: str
@@ -56,7 +44,7 @@ class Tensor(_Record):
 
 
 class PartFile(_Record):
-    """A file with a part of the state; its digests are of the memory, not of what was read back."""
+    """A file with a part of the state; its digests are of the memory that was written."""
 
     file: str
     size_bytes: int
@@ -68,9 +56,9 @@ class Best(_Record):
     """The best evaluation of a run.
 
     Attributes:
-        value: Of the metric that the job watches; None before the first evaluation.
-        step: Steps committed then; the checkpoint of that step is kept.
-        since: Evaluations since then.
+        value: The metric that the job watches; None before the first evaluation.
+        step: Steps committed at that time; retention keeps the checkpoint of this step.
+        since: Number of evaluations since then.
     """
 
     value: float | None = None
@@ -79,23 +67,24 @@ class Best(_Record):
 
 
 class Header(_Record):
-    """What a checkpoint holds, apart from its files; rank 0 knows it all.
+    """Description of a checkpoint without its files; every worker has all of it.
 
     Attributes:
+        format: Version of the file format.
         step: Steps committed; the cursor of the run.
-        generation: The membership that wrote it.
-        lineage: The job's keys that decide the weights.
+        generation: The generation that wrote it.
+        weights_config: The job's keys that decide the weights.
         tensors: The layout of the state, `size_bytes` long.
-        absent: Tensors that had no value yet.
-        state: What the user's code keeps, `session.state`.
-        user_state: What it keeps in PyTorch's own places; see `worker.user_state.user_state`.
-        loss: That of the newest step.
-        metrics: The newest evaluation.
-        best: The best evaluation so far, where one is looked for.
-        order: The data set and how the run walks through it; see `data.loading.order`.
-        versions: Of holdfast, torch and Python.
-        numerics: What the bits depend on besides the job; see `worker.checks.numerics`.
-        numerics_changes: How that has changed over the run's lives, oldest first.
+        uninitialized: Tensors that have no value yet.
+        state: `session.state`.
+        user_state: State of user code outside its tensors; see `worker.user_state.user_state`.
+        loss: Training loss of the newest step.
+        metrics: Results of the newest evaluation.
+        best: The best evaluation so far, if the job asks for one.
+        order: The data set and its iteration order; see `data.loading.order`.
+        versions: Versions of holdfast, torch and Python.
+        numerics: Hardware and software that decide the bits; see `worker.checks.numerics`.
+        numerics_changes: Changes of `numerics` over all attempts, oldest first.
     """
 
     format: int = FORMAT
@@ -117,12 +106,12 @@ class Header(_Record):
 
 
 class Manifest(Header):
-    """The whole record.
+    """The record of a checkpoint.
 
     Attributes:
-        root: Digest over all chunks: equal for equal states, whoever wrote them.
+        root: Digest over all chunks; it does not depend on the number of writers.
         parts: The files, in the order of their chunks.
-        sha256: Digest of all the rest.
+        sha256: Digest of all other fields.
     """
 
     root: str
@@ -138,38 +127,42 @@ class Manifest(Header):
         """The same manifest with its own digest in it."""
         return self.model_copy(update={"sha256": self._digest()})
 
-    def check(self, directory: Path) -> None:
-        """Compare the manifest with itself and with the sizes of its files.
+    @classmethod
+    def parse(cls, text: bytes, where: str) -> Self:
+        """The manifest in a file, checked against itself.
+
+        Args:
+            text: The content of the file.
+            where: The file, for messages.
 
         Raises:
-            CheckpointError: It has been altered, is for another place, or a file is not whole.
+            CheckpointError: It is damaged, was altered, or has another format.
         """
-        if self.format != FORMAT:
+        try:
+            stated = _Version.model_validate_json(text)
+            if stated.format != FORMAT:
+                raise CheckpointError(
+                    f"{where} has format {stated.format}, and this version of holdfast reads "
+                    f"format {FORMAT}; resume the run with holdfast "
+                    f"{stated.versions.get('holdfast', 'of the version that wrote it')}"
+                )
+            found = cls.model_validate_json(text)
+        except ValidationError as error:
             raise CheckpointError(
-                f"{directory} has format {self.format}, and this version of holdfast reads format "
-                f"{FORMAT}; resume the run with holdfast {self.versions.get('holdfast')}"
-            )
-        if self.sha256 != self._digest():
-            raise CheckpointError(f"{directory / MANIFEST} does not match its own digest")
-        if directory.name != directory_name(self.step):
-            raise CheckpointError(f"{directory} holds the checkpoint of step {self.step}")
-        unknown = [each.dtype for each in self.tensors if each.dtype not in ITEM_BYTES]
+                f"{where} is damaged: {error.error_count()} invalid fields"
+            ) from None
+        if found.sha256 != found._digest():
+            raise CheckpointError(f"{where} does not match its own digest")
+        unknown = [each.dtype for each in found.tensors if each.dtype not in ITEM_BYTES]
         if unknown:
             raise CheckpointError(
-                f"{directory / MANIFEST} has a tensor of dtype {unknown[0]!r:.40}, which this "
-                "version of holdfast does not know"
+                f"{where} has a tensor of dtype {unknown[0]!r:.40}, which this version of holdfast "
+                "does not know"
             )
-        self._check_parts(directory)
-        for part in self.parts:
-            path = directory / part.file
-            try:
-                size = path.stat().st_size if path.is_file() else None
-            except OSError as error:
-                raise CheckpointError(f"{path}: {error.strerror}") from None
-            if size != part.size_bytes:
-                raise CheckpointError(f"{path} has {size} bytes, not {part.size_bytes}")
+        found._check_parts(where)
+        return found
 
-    def _check_parts(self, directory: Path) -> None:
+    def _check_parts(self, where: str) -> None:
         """Check that the parts hold every chunk of the state exactly once, in order.
 
         Raises:
@@ -178,170 +171,25 @@ class Manifest(Header):
         names = [part.file for part in self.parts]
         odd = [name for name in names if not _PART.fullmatch(name) or names.count(name) > 1]
         if odd:
-            raise CheckpointError(f"{directory / MANIFEST} names a part {odd[0]!r:.80}")
+            raise CheckpointError(f"{where} names a part {odd[0]!r:.80}")
         end = 0
         for part in self.parts:
             if part.first_chunk != end:
                 raise CheckpointError(
-                    f"{directory / MANIFEST}: {part.file} begins at chunk {part.first_chunk} of "
-                    f"the state, and the parts before it end at chunk {end}"
+                    f"{where}: {part.file} begins at chunk {part.first_chunk} of the state, and "
+                    f"the parts before it end at chunk {end}"
                 )
             end += len(part.digests)
         if end != parts.num_chunks(self.size_bytes):
             raise CheckpointError(
-                f"{directory / MANIFEST}: the parts hold {end} chunks, and a state of "
-                f"{self.size_bytes} bytes has {parts.num_chunks(self.size_bytes)}"
+                f"{where}: the parts hold {end} chunks, and a state of {self.size_bytes} bytes "
+                f"has {parts.num_chunks(self.size_bytes)}"
             )
         chunks = [digest for part in self.parts for digest in part.digests]
         if not all(map(_SHA256.fullmatch, chunks)) or parts.root(chunks) != self.root:
-            raise CheckpointError(f"{directory / MANIFEST}: the digests do not match their root")
+            raise CheckpointError(f"{where}: the digests do not match their root")
 
     def _digest(self) -> str:
-        # A manifest of an older version lacks fields, and its digest does not cover them.
-        plain = self.model_dump(mode="json", exclude={"sha256"}, exclude_unset=True)
+        plain = self.model_dump(mode="json", exclude={"sha256"})
         text = json.dumps(plain, sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(text.encode()).hexdigest()
-
-
-def directory_name(step: int) -> str:
-    """What the checkpoint of `step` is called."""
-    return f"step-{step:08d}"
-
-
-def temporary_name(step: int, attempt: str) -> str:
-    """Where the parts go until the checkpoint is committed; `attempt` is hexadecimal."""
-    return f"{directory_name(step)}.{attempt}.tmp"
-
-
-def attempt_in(generation: int, attempt: str) -> str:
-    """What a generation's own try is called within an attempt to run the job, hexadecimal."""
-    return f"{attempt}{generation:08x}"
-
-
-def read(directory: Path) -> Manifest:
-    """The manifest of a committed checkpoint, checked as far as can be without reading its parts.
-
-    Raises:
-        CheckpointError: It is missing, unreadable or does not hold together.
-    """
-    if not (directory / MANIFEST).is_file():  # opening a named pipe would wait for a writer
-        raise CheckpointError(f"{directory / MANIFEST} is missing, or is not a file")
-    try:
-        manifest = Manifest.model_validate_json((directory / MANIFEST).read_bytes())
-    except OSError as error:
-        raise CheckpointError(f"{directory / MANIFEST}: {error.strerror}") from None
-    except ValidationError as error:
-        raise CheckpointError(
-            f"{directory / MANIFEST} is damaged: {error.error_count()} faults"
-        ) from None
-    manifest.check(directory)
-    return manifest
-
-
-def committed(root: Path) -> list[Path]:
-    """The directories that claim to be checkpoints, newest first."""
-    if not root.is_dir():
-        return []
-    found = [p for p in root.iterdir() if _COMMITTED.fullmatch(p.name) and p.is_dir()]
-    return sorted(found, key=step_of, reverse=True)
-
-
-def step_of(directory: Path) -> int:
-    """The step of a committed checkpoint, by its name."""
-    return int(directory.name.removeprefix("step-"))
-
-
-def commit(root: Path, manifest: Manifest, attempt: str) -> Path:
-    """Make the parts that lie ready a checkpoint, in place of one of the same step if there is one;
-    returns its directory.
-
-    Raises:
-        OSError: The disk is full or gone; the temporary directory is left for `sweep`.
-    """
-    temporary, final = root / temporary_name(manifest.step, attempt), _final(root, manifest.step)
-    (temporary / MANIFEST).unlink(missing_ok=True)  # of one who was killed while he wrote it
-    _write_synced(temporary / MANIFEST, manifest.sealed().model_dump_json(indent=1))
-    sync_directory(temporary)
-    replaced = _named_for_removal(final, _REPLACED)
-    if final.exists():
-        final.rename(replaced)
-    temporary.rename(final)
-    sync_directory(root)
-    if replaced.exists():
-        shutil.rmtree(replaced)
-    with contextlib.suppress(OSError):  # the checkpoint exists; the hint is for people
-        (root / "latest").write_text(final.name + "\n", encoding="utf-8")
-    return final
-
-
-def sweep(root: Path) -> None:
-    """Remove what an interrupted run left half written, and bring back what it was to replace."""
-    for path in list(_temporary(root)) if root.is_dir() else []:
-        if not _brought_back(path):
-            is_folder = path.is_dir() and not path.is_symlink()
-            shutil.rmtree(path) if is_folder else path.unlink()
-
-
-def _brought_back(replaced: Path) -> bool:
-    """Give a whole checkpoint its name again, if it was about to be replaced and nothing has taken
-    its place.
-    """
-    final = replaced.with_name(replaced.name.partition(".")[0])
-    if replaced != _named_for_removal(final, _REPLACED) or final.exists():
-        return False
-    replaced.rename(final)
-    try:
-        read(final)
-    except CheckpointError:
-        final.rename(replaced)
-        return False
-    return True
-
-
-def remove(directory: Path) -> None:
-    """Delete a checkpoint.
-
-    The directory loses its name before its files, so a crash never leaves half a checkpoint.
-    """
-    removed = _named_for_removal(directory, _REMOVED)
-    directory.rename(removed)
-    shutil.rmtree(removed)
-
-
-def quarantine(directory: Path) -> Path:
-    """Take a refused checkpoint out of the way, without deleting it; returns its new place."""
-    for number in range(1, 1000):
-        aside = directory.with_name(f"{directory.name}.rejected-{number}")
-        if not aside.exists():
-            directory.rename(aside)
-            return aside
-    raise CheckpointError(f"{directory}: a thousand refused copies lie beside it; remove some")
-
-
-def sync_directory(path: Path) -> None:
-    """Make the names in a directory durable."""
-    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
-
-
-def _named_for_removal(directory: Path, attempt: str) -> Path:
-    """The name, that of a temporary directory, under which a checkpoint is deleted."""
-    return directory.with_name(f"{directory.name}.{attempt}.tmp")
-
-
-def _final(root: Path, step: int) -> Path:
-    return root / directory_name(step)
-
-
-def _temporary(root: Path) -> Iterator[Path]:
-    return (path for path in root.iterdir() if _TEMPORARY.fullmatch(path.name))
-
-
-def _write_synced(path: Path, text: str) -> None:
-    with path.open("x", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())

@@ -1,13 +1,17 @@
-"""Who writes which part of the state, and what it is called there. Pure.
+"""Parts: which bytes of the state each worker writes, and the format of its file. Pure.
 
-The state is one flat stretch of bytes (`arena.replica`). It is cut into chunks of 4 MiB, each with
-a digest of its own, and a part is a whole number of neighbouring chunks. So the digests, and the
-root over them, are the same however many workers wrote the checkpoint.
+The state is one flat range of bytes (`arena.replica`). It is cut into chunks of 4 MiB, each with
+its own digest, and a part is a whole number of neighbouring chunks. So the digests, and the root
+over them, do not depend on the number of workers that wrote the checkpoint.
+
+A part's file is a safetensors header, padded to 4 KiB, and then the bytes of the state as they are
+in memory. The format allows no holes, so padding between tensors is a tensor `.pad.<offset>`.
 """
 
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -15,6 +19,7 @@ from typing import Final
 from holdfast.arena.layout import ITEM_BYTES, Entry, Layout
 
 CHUNK_BYTES: Final = 4 << 20
+_HEADER_ALIGNMENT: Final = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +28,7 @@ class Piece:
 
     Attributes:
         key: Its name in the part's file: the tensor's, with `[first:end]` if it is not whole.
-        start, end: Where it lies in the state, bytes.
+        start, end: Its range in the state, bytes.
         shape: The tensor's shape, or `(elements,)` if it is not whole.
     """
 
@@ -46,7 +51,7 @@ def chunks_of(rank: int, world_size: int, size_bytes: int) -> range:
 
 
 def byte_range(chunks: range, size_bytes: int) -> tuple[int, int]:
-    """Where `chunks` lie in a state of `size_bytes`."""
+    """The range of `chunks` in a state of `size_bytes`, bytes."""
     return chunks.start * CHUNK_BYTES, min(chunks.stop * CHUNK_BYTES, size_bytes)
 
 
@@ -69,6 +74,31 @@ def _piece(entry: Entry, first: int, last: int) -> Piece:
     item = ITEM_BYTES[entry.dtype]
     lo, hi = (first - entry.offset) // item, (last - entry.offset) // item
     return Piece(f"{entry.name}[{lo}:{hi}]", entry.dtype, first, last, (hi - lo,))
+
+
+def header(layout: Layout, start: int, end: int) -> bytes:
+    """What a file begins with that holds the state between the bytes `start` and `end`.
+
+    It follows from the layout, so a reader compares it as a whole and need not parse it. See the
+    safetensors documentation, "Format".
+    """
+    table: dict[str, dict[str, object]] = {}
+
+    def add(key: str, dtype: str, shape: Sequence[int], first: int, last: int) -> None:
+        place = [first - start, last - start]
+        table[key] = {"dtype": dtype, "shape": [*shape], "data_offsets": place}
+
+    at = start
+    for piece in [*pieces(layout, start, end), None]:
+        first = end if piece is None else piece.start
+        if first > at:
+            add(f".pad.{at}", "U8", [first - at], at, first)
+        if piece is not None:
+            add(piece.key, piece.dtype, piece.shape, piece.start, piece.end)
+            at = piece.end
+    text = json.dumps(table, separators=(",", ":")).encode()
+    text += b" " * (-(8 + len(text)) % _HEADER_ALIGNMENT)
+    return len(text).to_bytes(8, "little") + text
 
 
 def digests(data: memoryview) -> tuple[str, ...]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from holdfast.coordinator.checkpoints import CheckpointStore
+from holdfast.coordinator.checkpoints import Checkpoints
 from holdfast.coordinator.journal import Journal
 from holdfast.core.actions import (
     AppendToJournal,
@@ -15,7 +15,7 @@ from holdfast.core.actions import (
     SendDesiredState,
 )
 from holdfast.core.coordinator import CoordinatorStateMachine
-from holdfast.core.events import CheckpointCompleted, CheckpointFound, RunEvent
+from holdfast.core.events import RunEvent
 from holdfast.core.policy import RecoveryPolicy
 from holdfast.core.protocol import DesiredState, Stage
 from holdfast.observe.lines import EventLog
@@ -39,7 +39,7 @@ class Driver:
         self,
         policy: RecoveryPolicy,
         journal: Journal,
-        checkpoints: CheckpointStore,
+        checkpoints: Checkpoints,
         log: EventLog,
         send: Callable[[str, DesiredState], None],
     ) -> None:
@@ -66,11 +66,11 @@ class Driver:
                 case SendDesiredState(host, orders):
                     self._send(host, orders)
                 case CommitCheckpoint():
-                    self.handle(CheckpointCompleted(self._checkpoints.commit(action)))
+                    self.handle(self._checkpoints.commit(action))
                 case FindCheckpoint():
-                    self.handle(CheckpointFound(self._checkpoints.find_newest()))
+                    self.handle(self._checkpoints.find_newest())
                 case RemovePartialCheckpoints():
-                    self._checkpoints.sweep()
+                    self._checkpoints.remove_partial()
 
     @property
     def _is_past_restoring(self) -> bool:

@@ -8,7 +8,8 @@ import os
 import sys
 from pathlib import Path
 
-from holdfast.coordinator.checkpoints import CheckpointStore
+from holdfast.checkpoint.store import CheckpointStore
+from holdfast.coordinator.checkpoints import Checkpoints
 from holdfast.coordinator.journal import Journal
 from holdfast.coordinator.policy import policy_of
 from holdfast.coordinator.server import Server
@@ -32,11 +33,11 @@ def main() -> int:
     leave_signals_to_parent()
     try:
         job = load.of_run(options.run_dir)
-        root, keep = options.run_dir / "checkpoints", job.checkpoint.keep
+        store = CheckpointStore.of_run(options.run_dir)
         with (
             Journal(options.run_dir / "coordinator.db") as journal,
             EventLog(options.run_dir / EVENTS) as log,
-            CheckpointStore(root, options.attempt, keep, log) as checkpoints,
+            Checkpoints(store, options.attempt, job.checkpoint.keep, log) as checkpoints,
         ):
             asyncio.run(_serve(policy_of(job), journal, checkpoints, log, options.address))
     except (HoldfastError, OSError) as error:
@@ -48,7 +49,7 @@ def main() -> int:
 async def _serve(
     policy: RecoveryPolicy,
     journal: Journal,
-    checkpoints: CheckpointStore,
+    checkpoints: Checkpoints,
     log: EventLog,
     address: str,
 ) -> None:

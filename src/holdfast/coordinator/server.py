@@ -9,7 +9,7 @@ from typing import Any, Final, Generic, TypeVar
 
 import grpc
 
-from holdfast.coordinator.checkpoints import CheckpointStore
+from holdfast.coordinator.checkpoints import Checkpoints
 from holdfast.coordinator.driver import Driver
 from holdfast.coordinator.journal import Journal
 from holdfast.core.events import (
@@ -78,7 +78,7 @@ class Server:
     """
 
     def __init__(
-        self, policy: RecoveryPolicy, journal: Journal, checkpoints: CheckpointStore, log: EventLog
+        self, policy: RecoveryPolicy, journal: Journal, checkpoints: Checkpoints, log: EventLog
     ) -> None:
         self._driver = Driver(policy, journal, checkpoints, log, self._send)
         self._agents: dict[str, _Outbox[DesiredStateMessage]] = {}

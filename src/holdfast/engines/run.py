@@ -18,7 +18,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, Protocol, TypeVar
 
-from holdfast.checkpoint import manifest
+from holdfast.checkpoint.store import CheckpointStore
 from holdfast.engines.coordinator_process import CoordinatorProcess
 from holdfast.engines.local import LocalEngine
 from holdfast.engines.process_exits import ProcessExits
@@ -145,7 +145,7 @@ def run(
         HoldfastError: Anything else that ended the run.
     """
     try:
-        manifest.sweep(directory.checkpoints)
+        CheckpointStore.of_run(directory.path).remove_partial()
     except OSError as error:
         raise JobError(f"{error.filename}: {error.strerror}; remove it by hand") from None
     try:
@@ -158,7 +158,7 @@ def run(
         ) from None
     finally:
         with suppress(OSError):  # the next start tries again
-            manifest.sweep(directory.checkpoints)
+            CheckpointStore.of_run(directory.path).remove_partial()
 
 
 def _run(

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Final, Self
 
 from holdfast import errors
-from holdfast.checkpoint import manifest
+from holdfast.checkpoint.store import CheckpointStore
 from holdfast.engines.coordinator_process import LEAVE_TIMEOUT_S, CoordinatorProcess
 from holdfast.engines.host import Engine, HostHandle, HostState
 from holdfast.errors import HoldfastError, Interrupted, WorkerFailed
@@ -113,7 +113,7 @@ class RunSupervisor:
 
     def _error(self, state: RunStateMessage) -> HoldfastError:
         """What ended the run."""
-        advice = _advice(self._directory.checkpoints)
+        advice = _advice(self._directory.path)
         if state.root_cause is None:
             return HoldfastError(state.reason + advice)
         rank, failure = state.root_cause
@@ -164,8 +164,7 @@ class RunSupervisor:
             )
 
 
-def _advice(checkpoints: Path) -> str:
+def _advice(run_dir: Path) -> str:
     """From which checkpoint a run that has failed can be resumed, if any."""
-    found = manifest.committed(checkpoints)
-    step = manifest.step_of(found[0]) if found else 0
-    return f"; resume the run from its last checkpoint, of step {step}" if found else ""
+    found = CheckpointStore.of_run(run_dir).newest()
+    return f"; resume the run from its last checkpoint, of step {found.step}" if found else ""

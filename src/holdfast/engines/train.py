@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from holdfast.checkpoint import manifest
+from holdfast.checkpoint.names import checkpoint_name
+from holdfast.checkpoint.store import CheckpointStore
 from holdfast.core.plan import plan_step
 from holdfast.engines.run import LaunchOptions, run_and_record
 from holdfast.errors import JobError
@@ -78,14 +79,16 @@ class Result:
     @property
     def checkpoint(self) -> Path | None:
         """The newest checkpoint."""
-        return next(iter(manifest.committed(self.run_dir / "checkpoints")), None)
+        store = CheckpointStore.of_run(self.run_dir)
+        return next((Path(store.location(name)) for name in store.committed()), None)
 
     @property
     def best_checkpoint(self) -> Path | None:
         """The checkpoint of the best evaluation, where the job looks for one."""
         if self.best is None:
             return None
-        return self.run_dir / "checkpoints" / manifest.directory_name(int(self.best["step"]))
+        store = CheckpointStore.of_run(self.run_dir)
+        return Path(store.location(checkpoint_name(int(self.best["step"]))))
 
     @property
     def figures(self) -> dict[str, Path]:

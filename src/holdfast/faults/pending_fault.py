@@ -15,7 +15,7 @@ from typing import Final
 
 from holdfast.arena.fault_requests import FaultRequests, InProcessFault
 from holdfast.arena.memory import Arena
-from holdfast.checkpoint import manifest
+from holdfast.checkpoint.store import CheckpointStore
 from holdfast.faults.plan import Fault
 from holdfast.faults.target import Target
 
@@ -129,7 +129,7 @@ class PendingFault:
         fault, self.step = self.fault, target.reached
         who = fault.kind if fault.rank is None else fault.rank
         if fault.kind == "corrupt-checkpoint":
-            self._why = _damage(target.run_dir / "checkpoints")
+            self._why = _damage(target.run_dir)
         elif not target.has(who):
             name = f"the {who}" if fault.rank is None else f"rank {who}"
             self._why = f"{name} was not alive"
@@ -144,19 +144,21 @@ class PendingFault:
         return True
 
 
-def _damage(checkpoints: Path) -> str:
+def _damage(run_dir: Path) -> str:
     """Turn round the last byte of the largest part of the newest checkpoint, which is always of the
     state; returns why that could not be.
     """
-    for newest in manifest.committed(checkpoints)[:1]:
+    store = CheckpointStore.of_run(run_dir)
+    for newest in store.committed()[:1]:
+        directory = Path(store.location(newest))
         try:
-            part = max(newest.glob("part-*"), key=lambda path: path.stat().st_size)
+            part = max(directory.glob("part-*"), key=lambda path: path.stat().st_size)
             with part.open("r+b") as file:
                 file.seek(-1, os.SEEK_END)
                 last = file.read(1)[0]
                 file.seek(-1, os.SEEK_END)
                 file.write(bytes([last ^ 0xFF]))
         except (OSError, ValueError) as error:  # it has just been removed, for instance
-            return f"{newest}: {error}"
+            return f"{directory}: {error}"
         return ""
     return "there was no checkpoint"

@@ -8,7 +8,7 @@ runs/digits-20260102-150405/
   loss.png            the loss curve
   result.json         how it ended
   logs/rank-0.log …   what each worker printed; rank-0.stacks: where it was when it hung
-  checkpoints/        see checkpoint.manifest
+  checkpoints/        see checkpoint.store
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ import time
 from pathlib import Path
 from typing import Final, Self
 
-from holdfast.checkpoint.manifest import sync_directory
 from holdfast.errors import JobError
 from holdfast.job import load
 from holdfast.job.spec import Job
+from holdfast.linux.files import replace_synced, sync_directory
 
 RUNS: Final = Path("runs")
 """Where runs go whose directory has not been named."""
@@ -87,7 +87,8 @@ class RunDirectory:
             self.logs.mkdir(parents=True, exist_ok=True)
             self.checkpoints.mkdir(exist_ok=True)
             self._lock = self._locked(path / _LOCK)
-            self._write_down(spec, load.dump(job))
+            replace_synced(spec, load.dump(job).encode())
+            sync_directory(path.parent)
         except OSError as error:
             raise JobError(
                 f"run directory {path}: {error.strerror}; mend that, or name another with --run"
@@ -98,25 +99,6 @@ class RunDirectory:
 
     def __exit__(self, *_: object) -> None:
         os.close(self._lock)
-
-    @staticmethod
-    def _write_down(spec: Path, text: str) -> None:
-        """Replace `spec` so that a crash, of the machine too, leaves one or the other, whole."""
-        draft = spec.with_suffix(".tmp")
-        if spec.exists() and spec.read_text(encoding="utf-8") == text:
-            draft.unlink(missing_ok=True)  # of a start that has crashed
-            return
-        try:
-            with draft.open("w", encoding="utf-8") as file:
-                file.write(text)
-                file.flush()
-                os.fsync(file.fileno())
-        except OSError:
-            draft.unlink(missing_ok=True)
-            raise
-        draft.replace(spec)
-        sync_directory(spec.parent)
-        sync_directory(spec.parent.parent)
 
     @staticmethod
     def _locked(path: Path) -> int:

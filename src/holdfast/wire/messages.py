@@ -102,7 +102,7 @@ class ResumeMessage(Message):
     donors: dict[int, int]
     """From whose replica each takes its state; empty where nobody has any."""
     restore: tuple[str, ...]
-    """Directories of checkpoints for that case, the best first; empty begins anew."""
+    """Names of this host's checkpoints for that case, newest first; empty begins the run."""
 
 
 class ShutdownMessage(Message):

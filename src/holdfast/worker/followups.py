@@ -102,7 +102,7 @@ class Followups:
         if self._evaluation is None or not (due and order.ends_epoch(step)):
             return False
         progress, results = self._progress, self._evaluation()
-        self._member.recorder.evaluation(progress.step, results)
+        self._member.metrics.evaluation(progress.step, results)
         found = progress.evaluations
         found.best = best_after(found.previous_best, self._settings, progress.step, results)
         return found.best.step == progress.step

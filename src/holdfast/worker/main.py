@@ -27,7 +27,6 @@ from holdfast.worker.checks.self_test import sensitive_kernels
 from holdfast.worker.failure import failure
 from holdfast.worker.membership.agent_link import AgentLink, SelfEviction, WorkerShutdown
 from holdfast.worker.membership.member import Member
-from holdfast.worker.recorder import Recorder
 from holdfast.worker.script import runner
 from holdfast.worker.session import Session
 from holdfast.worker.training_loop import StopRequested
@@ -51,7 +50,7 @@ def main(config: str, arena_fd: int, socket_fd: int) -> int:
         return runner.run(launch, launch.job, arena, seat, channel)
     torch.set_num_threads(launch.train_job.threads_per_worker)
     try:
-        member = Member(launch, arena, seat, Recorder(launch, channel))
+        member = Member(launch, arena, seat, channel)
         ending = _train(Session(launch.train_job, member))
         _finish(member, seat, channel, ending)
     except (WorkerShutdown, Aborted):

@@ -1,32 +1,33 @@
-"""Restore: which checkpoint the members of a generation resume from, and loading it.
+"""Restore: loads the newest checkpoint that all members of a generation have and can verify.
 
-Members may see different checkpoints: hosts with disks of their own list different ones, and one
-host may find damage that another does not. They agree through barrier values, in rounds:
-
-    1. each offers the newest step that it has left; the lowest offer is the candidate
-    2. a member that offered a newer step passes over all newer ones, and all offer again
-    3. where all offered the candidate, each verifies it and shows the digest of its state
-    4. where all digests are equal the members load it; else all pass over it and offer again
-
-All decide by the same values, so they reach the same barriers, and every round leaves some member
-with fewer checkpoints.
+What the members agree on is decided in `core.restore_agreement`. A candidate is read straight into
+the replica, so a host needs no memory for it. If some member cannot verify it, the next candidate
+overwrites all of it; if none is left, the run ends.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Final
 
 import torch
 
+from holdfast.arena.layout import Layout
 from holdfast.arena.replica import Replica
-from holdfast.checkpoint import manifest
+from holdfast.checkpoint import names, parts
 from holdfast.checkpoint.manifest import Manifest
-from holdfast.checkpoint.restore import read_state
+from holdfast.checkpoint.reader import read_state
+from holdfast.checkpoint.store import CheckpointStore
 from holdfast.collectives.group import Group
+from holdfast.core.restore_agreement import (
+    NONE,
+    Comparison,
+    NothingLeft,
+    RestoreAgreement,
+    Skip,
+    Verify,
+)
 from holdfast.errors import CheckpointError, JobError
 from holdfast.observe.lines import EventLog
 from holdfast.observe.run_dir import EVENTS
@@ -38,163 +39,180 @@ from holdfast.worker.checks.numerics import changes, numerics_of
 from holdfast.worker.progress import Evaluations, Progress
 from holdfast.worker.user_state.user_values import UserValues
 
-_NONE: Final = -1
-"""The offer of a member without a checkpoint left, and the digest of one that it cannot verify."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Verified:
-    """A checkpoint's manifest and its state, uint8[size_bytes]."""
-
-    manifest: Manifest
-    state: torch.Tensor
-
-    @property
-    def digest(self) -> int:
-        """63 bits that tell two states apart."""
-        return int(self.manifest.root[:16], 16) >> 1
-
 
 class Restorer:
     """Loads a checkpoint into one worker.
 
     Args:
-        launch: The worker's orders.
+        spec: What the worker runs.
         channel: To its agent.
     """
 
-    def __init__(self, launch: WorkerSpec, channel: Channel) -> None:
-        self._launch, self._channel = launch, channel
-        self._refusals: list[str] = []
+    def __init__(self, spec: WorkerSpec, channel: Channel) -> None:
+        self._spec, self._channel = spec, channel
+        self._store = CheckpointStore.of_run(Path(spec.run_dir))
+        self._rejections: list[str] = []
 
-    def restore(self, replica: Replica, group: Group, checkpoints: Sequence[Path]) -> Progress:
+    def restore(self, replica: Replica, group: Group, checkpoints: Sequence[str]) -> Progress:
         """Load the newest checkpoint that all members have and can verify.
 
         Args:
             replica: Takes the state.
             group: The members.
-            checkpoints: The directories that this member's host has.
+            checkpoints: The names of the checkpoints that this member's host has.
 
         Returns:
-            The progress stored with it; no steps where no member has a checkpoint.
+            The progress stored with it; no steps if no member has a checkpoint.
 
         Raises:
             Aborted: The generation is over.
             CheckpointError: A member has checkpoints, and there is none that all can use.
-            JobError: It was made on other hardware or software, which the job refuses.
+            JobError: It was made on other hardware or software, which the job rejects.
         """
-        left = sorted(checkpoints, key=manifest.step_of, reverse=True)
-        passed_over, any_offered = list[Path](), False
+        agreement = RestoreAgreement(map(names.step_of, checkpoints))
         while True:
-            offers = group.barrier(WorkerTag.RESTORE, 0, _newest(left))
-            any_offered |= max(offers) != _NONE
-            candidate = min(offers)
-            if candidate == _NONE:
-                break
-            if max(offers) > candidate:
-                while _newest(left) > candidate:
-                    self._refuse(left[0], "another member of the generation does not have it")
-                    passed_over.append(left.pop(0))
-                continue
-            directory = left.pop(0)
-            found = self._verified(directory, replica)
-            digests = group.barrier(WorkerTag.RESTORE, 0, _NONE if found is None else found.digest)
-            if found is not None and set(digests) == {found.digest}:
-                changed = self._numerics_changes(
-                    found.manifest, replica, first=group.member_index == 0
-                )
-                _set_aside(passed_over)
-                return _load(found, replica, changed)
-            passed_over.append(directory)
-            if _NONE not in digests:
-                self._refuse(directory, "members of the generation have different states for it")
-        if any_offered:
-            raise CheckpointError(
-                f"no checkpoint under {self._launch.run_dir} can be used: "
-                f"{'; '.join(self._refusals) or 'this host has none'}. "
-                "Start the job again in another directory"
-            )
-        return Progress()
+            match agreement.on_offers(group.barrier(WorkerTag.RESTORE, 0, agreement.offer)):
+                case Skip(steps):
+                    for step in steps:
+                        self._reject(step, "not available on every worker")
+                case Verify(step):
+                    found = self._load(step, replica)
+                    digest = NONE if found is None else _digest(found)
+                    outcome = agreement.on_digests(group.barrier(WorkerTag.RESTORE, 0, digest))
+                    if found is not None and outcome == Comparison.AGREED:
+                        changed = self._numerics_changes(found, replica, group)
+                        self._quarantine(agreement.skipped)
+                        replica.restored(frozenset(found.uninitialized))
+                        return _progress(found, changed)
+                    if outcome == Comparison.DIFFERENT:
+                        self._reject(step, "workers have different states for it")
+                case NothingLeft(any_offered):
+                    if any_offered:
+                        raise CheckpointError(
+                            f"no checkpoint under {self._spec.run_dir} can be used: "
+                            f"{'; '.join(self._rejections) or 'this host has none'}. "
+                            "Start the job again in another directory"
+                        )
+                    return Progress()
 
-    def _verified(self, directory: Path, replica: Replica) -> _Verified | None:
+    def _load(self, step: int, replica: Replica) -> Manifest | None:
+        """Read and verify the state of a checkpoint; None if it is rejected."""
+        name = names.checkpoint_name(step)
         try:
-            found = manifest.read(directory)
-            self._check_lineage(directory, found)
-            return _Verified(found, read_state(directory, found, replica.layout))
+            found = self._store.manifest(name)
+            self._check_weights_config(name, found)
+            check_layout(self._store.location(name), found.layout, replica.layout)
+            read_into(replica.flat, self._store, name, found)
         except CheckpointError as error:
-            self._refuse(directory, str(error))
-            return None
+            self._reject(step, str(error))
+        except OSError as error:
+            self._reject(step, f"{self._store.location(name)} cannot be read: {error}")
+        else:
+            return found
+        return None
 
-    def _check_lineage(self, directory: Path, found: Manifest) -> None:
-        """Raises: CheckpointError: A job with other weights has written it."""
-        job = self._launch.job.weights_config()
+    def _check_weights_config(self, name: str, found: Manifest) -> None:
+        """Raises: CheckpointError: A job that gives other weights has written it."""
+        job = self._spec.job.weights_config()
         for key in job:
-            stored = found.weights_config.get(
-                key, job[key]
-            )  # an older version does not know every key
+            stored = found.weights_config.get(key, job[key])  # a key that is new has its default
             if stored != job[key]:
                 raise CheckpointError(
-                    f"{directory} is of a job with {key}={stored}, not {job[key]}: it belongs to "
-                    "another run"
+                    f"{self._store.location(name)} is of a job with {key}={stored}, not "
+                    f"{job[key]}: it belongs to another run"
                 )
 
-    def _numerics_changes(self, found: Manifest, replica: Replica, *, first: bool) -> list[str]:
+    def _numerics_changes(self, found: Manifest, replica: Replica, group: Group) -> list[str]:
         """How hardware and software differ from those that a checkpoint was made with.
 
         Raises:
-            JobError: They do, and the job does not accept that.
+            JobError: They differ, and the job does not accept that.
         """
-        changed = changes(found.numerics, numerics_of(self._launch.train_job, replica.flat.device))
-        if changed and self._launch.train_job.on_numerics_change == "fail":
+        changed = changes(found.numerics, numerics_of(self._spec.train_job, replica.flat.device))
+        if changed and self._spec.train_job.on_numerics_change == "fail":
             raise JobError(
                 f"the checkpoint of step {found.step} was made on other hardware or software: "
                 f"{', '.join(changed)}. The weights would not be bit-exact; resume where it was "
                 "made, or set on_numerics_change=record to continue with a note in the result"
             )
-        if changed and first:
-            with EventLog(Path(self._launch.run_dir) / EVENTS) as log:
+        if changed and group.member_index == 0:
+            with EventLog(Path(self._spec.run_dir) / EVENTS) as log:
                 log.event("numerics-changed", step=found.step, changes=", ".join(changed))
         return changed
 
-    def _refuse(self, directory: Path, reason: str) -> None:
-        self._refusals.append(f"{directory.name}: {reason}")
+    def _reject(self, step: int, reason: str) -> None:
+        name = names.checkpoint_name(step)
+        self._rejections.append(f"{name}: {reason}")
         self._channel.send(
             CheckpointRejectedMessage(
-                rank=self._launch.rank, directory=str(directory), reason=reason
+                rank=self._spec.rank, directory=self._store.location(name), reason=reason
             )
         )
 
+    def _quarantine(self, steps: Iterable[int]) -> None:
+        """Make way for new checkpoints of these steps; every member of a host tries to."""
+        for step in steps:
+            with contextlib.suppress(OSError):  # another member was first, or the next write fails
+                self._store.quarantine(names.checkpoint_name(step))
 
-def _newest(left: Sequence[Path]) -> int:
-    return manifest.step_of(left[0]) if left else _NONE
 
+def read_into(flat: torch.Tensor, store: CheckpointStore, name: str, found: Manifest) -> None:
+    """Read the state of a checkpoint into `flat`, uint8[size_bytes], verified chunk by chunk.
 
-def _load(found: _Verified, replica: Replica, changed: list[str]) -> Progress:
-    """Fill the replica; returns the progress.
-
-    Samples that were computed with other numerics may differ in their bits and are not compared.
+    Raises:
+        CheckpointError: A file holds something else than the manifest says.
+        OSError: A file cannot be read.
     """
-    stored = found.manifest
-    left_out = {"samples"} if changed else set()
-    replica.flat.copy_(found.state)
-    replica.restored(frozenset(stored.uninitialized))
-    progress = Progress(
-        step=stored.step,
-        loss=stored.loss,
-        order={key: value for key, value in stored.order.items() if key not in left_out},
-        numerics_changes=list(dict.fromkeys([*stored.numerics_changes, *changed])),
-        saved_step=stored.step,
-        evaluations=Evaluations(
-            metrics=stored.metrics, best=stored.best, previous_best=stored.best
-        ),
-        user=UserValues(state=stored.state),
+    if flat.device.type == "cpu":
+        memory = flat.numpy().data
+        for _ in read_state(store.storage, name, found, lambda start, end: memory[start:end]):
+            pass
+        return
+    chunk = torch.empty(parts.CHUNK_BYTES, dtype=torch.uint8)
+    staged = chunk.numpy().data
+    for start, end in read_state(
+        store.storage, name, found, lambda start, end: staged[: end - start]
+    ):
+        flat[start:end].copy_(chunk[: end - start])
+
+
+def check_layout(where: str, stored: Layout, expected: Layout) -> None:
+    """Raises: CheckpointError: The checkpoint at `where` is of another model or optimizer."""
+    if stored == expected:
+        return
+    there, here = set(stored.entries), set(expected.entries)
+    odd = min(there ^ here, key=lambda entry: (entry.offset, entry.name), default=None)
+    if odd is None:
+        raise CheckpointError(
+            f"{where} has the tensors of this job in another order, more than once, or in "
+            f"{stored.size_bytes} bytes, not {expected.size_bytes}; resume with the job that "
+            "wrote it"
+        )
+    whose = "the checkpoint" if odd in there else "this job"
+    raise CheckpointError(
+        f"{where} is of another model or optimizer: only {whose} has {odd.name} as "
+        f"{odd.dtype}{list(odd.shape)}; resume with the job that wrote it"
     )
-    progress.user.commit(stored.user_state)
+
+
+def _digest(found: Manifest) -> int:
+    """63 bits that tell two states apart."""
+    return int(found.root[:16], 16) >> 1
+
+
+def _progress(found: Manifest, changed: Sequence[str]) -> Progress:
+    """The progress at a checkpoint. Samples that were computed with other numerics may differ in
+    their bits and are not compared.
+    """
+    left_out = {"samples"} if changed else set()
+    progress = Progress(
+        step=found.step,
+        loss=found.loss,
+        order={key: value for key, value in found.order.items() if key not in left_out},
+        numerics_changes=list(dict.fromkeys([*found.numerics_changes, *changed])),
+        saved_step=found.step,
+        evaluations=Evaluations(metrics=found.metrics, best=found.best, previous_best=found.best),
+        user=UserValues(state=found.state),
+    )
+    progress.user.commit(found.user_state)
     return progress
-
-
-def _set_aside(passed_over: Sequence[Path]) -> None:
-    """Make way for new checkpoints of these steps; every member of a host tries to."""
-    for directory in passed_over:
-        with contextlib.suppress(OSError):  # gone, or the disk is: then the next write tells
-            manifest.quarantine(directory)

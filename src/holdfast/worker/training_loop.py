@@ -209,7 +209,7 @@ class TrainingLoop:
         self._call_hooks()
         self._state.commit()
         self._status[Word.SAMPLES] += samples
-        self._member.recorder.step(record, self._member.times.since_last())
+        self._member.metrics.step(record, self._member.times.since_last())
 
     def _call_hooks(self) -> None:
         step = self._progress.step

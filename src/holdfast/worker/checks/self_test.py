@@ -12,6 +12,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from types import MappingProxyType
 from typing import Final
 
@@ -21,6 +22,8 @@ import torch.nn.functional as F
 from holdfast.arena.layout import ALIGNMENT
 from holdfast.collectives.slot import square
 from holdfast.errors import JobError
+from holdfast.observe.lines import EventLog
+from holdfast.observe.run_dir import EVENTS
 
 Kernel = Callable[[torch.Tensor], torch.Tensor]
 
@@ -82,6 +85,17 @@ def sensitive_kernels() -> SensitiveKernels:
         ),
         batch_sensitive=tuple(name for name, kernel in _MODEL.items() if batch_sensitive(kernel)),
     )
+
+
+def log_sensitive_kernels(run_dir: Path) -> None:
+    """Log which kernels of this host depend on alignment or on batch size."""
+    found = sensitive_kernels()
+    with EventLog(run_dir / EVENTS) as log:
+        log.event(
+            "kernels-tested",
+            alignment_sensitive=", ".join(found.alignment_sensitive) or "none",
+            batch_sensitive=", ".join(found.batch_sensitive) or "none",
+        )
 
 
 def check_reduction() -> None:

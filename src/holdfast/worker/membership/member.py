@@ -20,21 +20,24 @@ from holdfast.arena.replica import Replica
 from holdfast.core.plan import Plan
 from holdfast.errors import Aborted, HardwareError, JobError, UntrustedStateError
 from holdfast.transport.shared_memory import SharedMemoryGroup
+from holdfast.wire.channel import Channel
 from holdfast.wire.messages import ResumeMessage
 from holdfast.wire.worker_spec import WorkerSpec
 from holdfast.worker import barriers, compute
 from holdfast.worker.barriers import WorkerTag, agree
+from holdfast.worker.checkpoint_writer import CheckpointWriter
 from holdfast.worker.checks.numerics import check_portable, exactness
 from holdfast.worker.checks.replica_checker import ReplicaChecker
-from holdfast.worker.checks.self_test import check_reduction
+from holdfast.worker.checks.self_test import check_reduction, log_sensitive_kernels
 from holdfast.worker.context import WorkerContext
 from holdfast.worker.evaluation import Evaluator
 from holdfast.worker.membership.agent_link import AgentLink, SelfEviction
 from holdfast.worker.membership.attach import AttachedModel, ModelFactory, OptimizerFactory
 from holdfast.worker.membership.state_transfer import StateTransfer
 from holdfast.worker.membership.worker_state import WorkerState
+from holdfast.worker.metrics import Metrics
 from holdfast.worker.progress import Progress
-from holdfast.worker.recorder import Recorder
+from holdfast.worker.restore import Restorer
 from holdfast.worker.sections import Sections
 from holdfast.worker.shard import plan_of, work_items_of
 from holdfast.worker.step.commit import Committed, RequestFlags
@@ -58,20 +61,18 @@ class Member:
         spec: What it is started with.
         arena: The host's shared memory.
         agent: Where it waits between generations.
-        recorder: Writes metrics and checkpoints.
+        channel: To its agent.
 
     Attributes:
         job, device, group: What it trains, where and with which members.
         context: What every part of this worker needs.
         progress: How far the run has come.
         plan: Which member computes which shards, in the current generation.
-        recorder: As above.
+        metrics: The metrics that this worker writes.
         times: Time spent by phase.
     """
 
-    def __init__(
-        self, spec: WorkerSpec, arena: Arena, agent: AgentLink, recorder: Recorder
-    ) -> None:
+    def __init__(self, spec: WorkerSpec, arena: Arena, agent: AgentLink, channel: Channel) -> None:
         self.job = job = spec.train_job
         self.device = compute.choose_device(job.device, spec.rank)
         check_portable(job)
@@ -81,7 +82,8 @@ class Member:
         self.context = WorkerContext.of(job, self.group, arena)
         self.progress = Progress()
         self.plan = Plan(counts=())
-        self.recorder = recorder
+        self.metrics = Metrics(spec.run_dir)
+        self._writer, self._restorer = CheckpointWriter(spec, channel), Restorer(spec, channel)
         self.times = Times(arena, spec.rank)
         self._arena, self._agent = arena, agent
         self._attached: AttachedModel | None = None
@@ -192,7 +194,7 @@ class Member:
         arena, found = self._arena, RequestFlags.NOTHING
         if arena.stop_requested:
             found |= RequestFlags.STOP
-        if arena.save_requested > self.recorder.begun_in(arena.generation):
+        if arena.save_requested > self._writer.begun_in(arena.generation):
             found |= RequestFlags.SAVE
         return found
 
@@ -206,12 +208,12 @@ class Member:
         if self.progress.step == self.progress.saved_step:
             return
         self.context.status.enter(Phase.CHECKPOINT)
-        part = self.recorder.write_part(self.context, self.replica, self.progress)
+        part = self._writer.write_part(self.context, self.replica, self.progress)
         try:  # after the writing, so that a bit that has flipped meanwhile is not committed
             self.state.compare_all()
         except HardwareError as error:
             raise SelfEviction(error) from None
-        self.recorder.commit_part(part, self.group, self.progress, final=final)
+        self._writer.commit_part(part, self.group, self.progress, final=final)
 
     def finish(self) -> None:
         """Make the last step durable, with the others.
@@ -236,7 +238,7 @@ class Member:
             "loss": self.progress.loss,
             "metrics": self.progress.evaluations.metrics,
             "best": None if best.value is None else {"step": best.step, "value": best.value},
-            **self.recorder.throughput(),
+            **self.metrics.throughput(),
             "seconds": self.times.means(),
             "exactness": exactness(self.job, self.progress.numerics_changes),
             "weights_sha256": self.replica.weights_sha256(),
@@ -251,13 +253,13 @@ class Member:
         items = work_items_of(self.plan, self.group.member_index, self.job)
         replica, sections = self._attached.meet(items, resume)
         if resume.generation == 1 and is_first_member:
-            self.recorder.kernels_tested()
+            log_sensitive_kernels(self.metrics.run_dir)
         keeps_state = resume.donors.get(self.group.rank) == self.group.rank
         if resume.donors:
             self._transfer(resume, replica, sections, keeps_state=keeps_state)
         else:
             self._restore(resume, replica, sections)
-        self.recorder.take_up(self.progress, writes=is_first_member)
+        self.metrics.take_up(self.progress, writes=is_first_member)
         if self._joined is None:
             self._joined = self._parts(self._attached, replica, sections)
             self.state.arrived()
@@ -276,7 +278,7 @@ class Member:
             self._on_commit(self.stepper.complete(self.progress.step))
         if not keeps_state:
             self._has_state = False  # until it has all of the donor's
-            self.recorder.take_up(self.progress, writes=False)
+            self.metrics.take_up(self.progress, writes=False)
         StateTransfer(self.group, sections, replica).transfer(resume, self.progress)
         self._has_state = True
         if not keeps_state:
@@ -285,7 +287,7 @@ class Member:
     def _restore(self, resume: ResumeMessage, replica: Replica, sections: Sections) -> None:
         """Load the newest checkpoint that all members can verify, or start from the beginning."""
         sections.intact.forget()
-        self.progress.replace(self.recorder.restore(replica, self.group, resume.restore))
+        self.progress.replace(self._restorer.restore(replica, self.group, resume.restore))
         self._restore_user_state()
         agree(
             self.group,

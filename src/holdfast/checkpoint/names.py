@@ -1,0 +1,70 @@
+"""Names of checkpoints and of what is not one: drafts, and checkpoints taken out of use. Pure.
+
+step-00000200               a checkpoint
+step-00000200.<attempt>.tmp a draft, which an attempt is writing
+step-00000200.0.tmp         a checkpoint that is being deleted
+step-00000200.1.tmp         a checkpoint that another one of the same step replaces
+step-00000200.rejected-1    quarantined: it failed its verification, or was skipped
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Final
+
+_COMMITTED: Final = re.compile(r"step-(\d{8,18})", re.ASCII)
+_DRAFT: Final = re.compile(r"step-\d{8,18}\.[0-9a-f]+\.tmp", re.ASCII)
+MAX_QUARANTINED: Final = 999
+"""Of one step."""
+
+
+def checkpoint_name(step: int) -> str:
+    """The name of the checkpoint of `step`."""
+    return f"step-{step:08d}"
+
+
+def step_of(name: str) -> int:
+    """The step of a checkpoint."""
+    return int(name.removeprefix("step-"))
+
+
+def is_checkpoint(name: str) -> bool:
+    """Whether a name claims to be that of a checkpoint."""
+    return _COMMITTED.fullmatch(name) is not None
+
+
+def is_partial(name: str) -> bool:
+    """Whether a name is that of a draft, or of a checkpoint that is being deleted or replaced."""
+    return _DRAFT.fullmatch(name) is not None
+
+
+def attempt_in(generation: int, attempt: str) -> str:
+    """The attempt of one generation within an attempt to run the job, hexadecimal."""
+    return f"{attempt}{generation:08x}"
+
+
+def draft_name(step: int, attempt: str) -> str:
+    """The name under which parts are written; `attempt` is hexadecimal."""
+    return f"{checkpoint_name(step)}.{attempt}.tmp"
+
+
+def deleted_name(name: str) -> str:
+    """The name under which a checkpoint is deleted."""
+    return f"{name}.0.tmp"
+
+
+def replaced_name(name: str) -> str:
+    """The name that a checkpoint has while another one takes its place."""
+    return f"{name}.1.tmp"
+
+
+def replaced(name: str) -> str | None:
+    """The checkpoint that has been renamed to `name` by `replaced_name`; None if none has."""
+    found = name.removesuffix(".1.tmp")
+    return found if found != name and is_checkpoint(found) else None
+
+
+def quarantine_names(name: str) -> Iterator[str]:
+    """Names for a quarantined checkpoint, the first free one of which it takes."""
+    return (f"{name}.rejected-{number}" for number in range(1, MAX_QUARANTINED + 1))

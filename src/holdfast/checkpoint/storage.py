@@ -1,0 +1,141 @@
+"""Storage: where the checkpoints of a run are kept.
+
+A checkpoint is a named group of files, each written as a whole and never changed. It is written as
+a draft, and publishing the draft gives it its final name. An object store can do the same with the
+files under unique keys and one small object for each name, whose conditional put publishes it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import stat
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Protocol
+
+from holdfast.errors import CheckpointError
+from holdfast.linux.files import sync_directory, write_synced
+
+
+class Storage(Protocol):
+    """Named groups of files. Every method raises OSError if the storage cannot be reached."""
+
+    def names(self) -> list[str]:
+        """The names of all groups, in any order; drafts included."""
+        ...
+
+    def location(self, name: str) -> str:
+        """Where a group is, for people."""
+        ...
+
+    def size(self, name: str, file: str) -> int | None:
+        """The size of a file in bytes; None if there is no such file."""
+        ...
+
+    def read(
+        self, name: str, file: str, start: int, into: memoryview, *, cached: bool = True
+    ) -> None:
+        """Fill `into` with the bytes of a file from `start` on.
+
+        Args:
+            name: The group.
+            file: Its file.
+            start: Where to begin, bytes.
+            into: Takes the bytes.
+            cached: Whether a copy in memory may serve; if not, the medium itself is read.
+
+        Raises:
+            CheckpointError: The file ends too early.
+        """
+        ...
+
+    def write_synced(self, name: str, file: str, pieces: Iterable[bytes | memoryview]) -> int:
+        """Write a new file durably, with its group if that is new; returns its size in bytes."""
+        ...
+
+    def publish(self, draft: str, name: str) -> None:
+        """Give a draft its final name, durably: after a crash it has one name or the other, and
+        all of its files. There must be no group of that name.
+        """
+        ...
+
+    def rename(self, name: str, to: str) -> None:
+        """Give a group another name, at once."""
+        ...
+
+    def delete(self, name: str) -> None:
+        """Delete a group. A crash may leave some of its files under its name."""
+        ...
+
+
+class DirectoryStorage:
+    """Groups are directories below one directory, on a disk or a network file system.
+
+    Args:
+        root: That directory; it need not exist yet.
+    """
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+
+    def names(self) -> list[str]:
+        """See `Storage`."""
+        try:
+            return [path.name for path in self.root.iterdir()]
+        except FileNotFoundError:
+            return []
+
+    def location(self, name: str) -> str:
+        """See `Storage`."""
+        return str(self.root / name)
+
+    def size(self, name: str, file: str) -> int | None:
+        """See `Storage`; a pipe or a directory is no file."""
+        try:
+            found = (self.root / name / file).stat()
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        return found.st_size if stat.S_ISREG(found.st_mode) else None
+
+    def read(
+        self, name: str, file: str, start: int, into: memoryview, *, cached: bool = True
+    ) -> None:
+        """See `Storage`."""
+        path = self.root / name / file
+        with path.open("rb", buffering=0) as opened:
+            if not cached:
+                os.posix_fadvise(opened.fileno(), start, len(into), os.POSIX_FADV_DONTNEED)
+            opened.seek(start)
+            done = 0
+            while done < len(into):
+                count = opened.readinto(into[done:])
+                if not count:
+                    raise CheckpointError(f"{path} ends {len(into) - done} bytes too early")
+                done += count
+
+    def write_synced(self, name: str, file: str, pieces: Iterable[bytes | memoryview]) -> int:
+        """See `Storage`; the file's name is durable once the draft is published."""
+        path = self.root / name / file
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.unlink(missing_ok=True)  # an interrupted write may have left a part of it
+        return write_synced(path, pieces)
+
+    def publish(self, draft: str, name: str) -> None:
+        """See `Storage`; `latest` names the newest one for people, and nothing reads it."""
+        sync_directory(self.root / draft)
+        (self.root / draft).rename(self.root / name)
+        sync_directory(self.root)
+        with contextlib.suppress(OSError):  # it is only a hint
+            (self.root / "latest").write_text(name + "\n", encoding="utf-8")
+
+    def rename(self, name: str, to: str) -> None:
+        """See `Storage`."""
+        (self.root / name).rename(self.root / to)
+
+    def delete(self, name: str) -> None:
+        """See `Storage`; of a link, only the link is deleted."""
+        path = self.root / name
+        is_directory = path.is_dir() and not path.is_symlink()
+        shutil.rmtree(path) if is_directory else path.unlink()

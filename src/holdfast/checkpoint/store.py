@@ -1,0 +1,139 @@
+"""Store: the checkpoints of one run, whatever storage they are kept in.
+
+The one place that lists checkpoints, reads manifests, publishes, deletes and quarantines.
+
+    runs/digits/checkpoints/
+      step-00000200/
+        part-0-of-2.safetensors
+        part-1-of-2.safetensors
+        manifest.json
+      latest                      a hint for people; nothing reads it
+"""
+
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+from typing import Final, Self
+
+from holdfast.checkpoint import names
+from holdfast.checkpoint.manifest import Manifest
+from holdfast.checkpoint.storage import DirectoryStorage, Storage
+from holdfast.core.protocol import StoredCheckpoint
+from holdfast.errors import CheckpointError
+
+MANIFEST: Final = "manifest.json"
+
+
+class CheckpointStore:
+    """The checkpoints of one run. Every method raises OSError if the storage cannot be reached.
+
+    Args:
+        storage: Where they are kept.
+    """
+
+    def __init__(self, storage: Storage) -> None:
+        self.storage = storage
+
+    @classmethod
+    def of_run(cls, run_dir: Path) -> Self:
+        """The checkpoints in a run's directory."""
+        return cls(DirectoryStorage(run_dir / "checkpoints"))
+
+    def committed(self) -> list[str]:
+        """The names of all that claim to be checkpoints, newest first."""
+        return sorted(filter(names.is_checkpoint, self.storage.names()), key=names.step_of)[::-1]
+
+    def newest(self) -> StoredCheckpoint | None:
+        """The newest checkpoint whose manifest can be read; None if there is none."""
+        for name in self.committed():
+            with contextlib.suppress(CheckpointError, OSError):
+                return StoredCheckpoint(step=self.manifest(name).step, name=name)
+        return None
+
+    def location(self, name: str) -> str:
+        """Where a checkpoint is, for people."""
+        return self.storage.location(name)
+
+    def manifest(self, name: str) -> Manifest:
+        """The manifest of a checkpoint, checked as far as possible without reading the parts.
+
+        Raises:
+            CheckpointError: It is missing, unreadable or contradicts itself or the files.
+        """
+        where = self.location(name)
+        size = self.storage.size(name, MANIFEST)
+        if size is None:
+            raise CheckpointError(f"{where}/{MANIFEST} is missing, or is not a file")
+        text = bytearray(size)
+        self.storage.read(name, MANIFEST, 0, memoryview(text))
+        found = Manifest.parse(bytes(text), f"{where}/{MANIFEST}")
+        if names.checkpoint_name(found.step) != name:
+            raise CheckpointError(f"{where} holds the checkpoint of step {found.step}")
+        for part in found.parts:
+            size = self.storage.size(name, part.file)
+            if size != part.size_bytes:
+                has = "is missing" if size is None else f"has {size} bytes"
+                raise CheckpointError(f"{where}/{part.file} {has}, not {part.size_bytes} bytes")
+        return found
+
+    def publish(self, manifest: Manifest, attempt: str) -> str:
+        """Make the draft of an attempt a checkpoint, in place of another one of the same step;
+        returns its name. If that fails, the draft remains.
+        """
+        name = names.checkpoint_name(manifest.step)
+        draft, replaced = names.draft_name(manifest.step, attempt), names.replaced_name(name)
+        text = manifest.sealed().model_dump_json(indent=1)
+        self.storage.write_synced(draft, MANIFEST, [text.encode()])
+        replaces = name in self.storage.names()
+        if replaces:
+            self.storage.rename(name, replaced)
+        self.storage.publish(draft, name)
+        if replaces:
+            self.storage.delete(replaced)
+        return name
+
+    def delete(self, name: str) -> None:
+        """Delete a checkpoint. It loses its name first, so a crash never leaves half of one."""
+        self.storage.rename(name, names.deleted_name(name))
+        self.storage.delete(names.deleted_name(name))
+
+    def discard(self, step: int, attempt: str) -> None:
+        """Delete the draft of an attempt."""
+        self.storage.delete(names.draft_name(step, attempt))
+
+    def quarantine(self, name: str) -> str:
+        """Rename a checkpoint so that no run resumes from it; returns its new name.
+
+        Raises:
+            CheckpointError: There are too many of them.
+            FileNotFoundError: There is no such checkpoint.
+        """
+        taken = set(self.storage.names())
+        for free in names.quarantine_names(name):
+            if free not in taken:
+                self.storage.rename(name, free)
+                return free
+        raise CheckpointError(
+            f"{self.location(name)} has {names.MAX_QUARANTINED} quarantined copies; remove some"
+        )
+
+    def remove_partial(self) -> None:
+        """Delete what interrupted writes and deletions have left, and bring back a checkpoint whose
+        replacement was not published.
+        """
+        for name in filter(names.is_partial, self.storage.names()):
+            if not self._brought_back(name):
+                self.storage.delete(name)
+
+    def _brought_back(self, partial: str) -> bool:
+        name = names.replaced(partial)
+        if name is None or name in self.storage.names():
+            return False
+        self.storage.rename(partial, name)
+        try:
+            self.manifest(name)
+        except CheckpointError:
+            self.storage.rename(name, partial)
+            return False
+        return True

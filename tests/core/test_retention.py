@@ -1,0 +1,89 @@
+"""What retention verifies first, keeps and deletes."""
+
+import itertools
+
+import pytest
+
+from holdfast.core.retention import Condition, FoundCheckpoint, decide
+
+CONDITIONS = {
+    "?": Condition.UNVERIFIED,
+    "ok": Condition.VERIFIED,
+    "eio": Condition.UNREADABLE,
+    "bad": Condition.CORRUPT,
+}
+
+
+def run(conditions, last, best=None):
+    """Verify what is asked for, until there is a decision.
+
+    Args:
+        conditions: What verification finds, by step.
+        last: How many to keep.
+        best: By step, the step of the best evaluation until then.
+    """
+    found = {
+        step: FoundCheckpoint(name=str(step), step=step)
+        for step in sorted(conditions, reverse=True)
+    }
+    verified = []
+    while (decision := decide(list(found.values()), last)).verify is not None:
+        step = int(decision.verify)
+        assert step not in verified
+        verified.append(step)
+        ok = conditions[step] == "ok"
+        found[step] = FoundCheckpoint(
+            name=str(step),
+            step=step,
+            condition=CONDITIONS[conditions[step]],
+            best_step=best[step] if best and ok else None,
+        )
+    kept = sorted(set(conditions) - set(map(int, decision.delete)), reverse=True)
+    return kept, verified, decision.has_verified
+
+
+def test_the_newest_are_verified_and_kept():
+    assert run({1: "ok", 2: "ok", 3: "ok", 4: "ok"}, 2) == ([4, 3], [4, 3], True)
+
+
+def test_a_corrupt_one_counts_for_nothing():
+    assert run({1: "ok", 2: "ok", 3: "bad", 4: "ok"}, 2) == ([4, 3, 2], [4, 3, 2], True)
+
+
+def test_an_unreadable_one_counts_for_nothing_and_stays():
+    assert run({1: "ok", 2: "ok", 3: "eio", 4: "ok"}, 1) == ([4], [4], True)
+    assert run({1: "ok", 2: "ok", 3: "ok", 4: "eio"}, 1) == ([4, 3], [4, 3], True)
+
+
+def test_nothing_is_deleted_without_a_verified_one():
+    assert run({1: "bad", 2: "eio", 3: "bad"}, 1) == ([3, 2, 1], [3, 2, 1], False)
+    assert run({}, 1) == ([], [], False)
+
+
+def test_the_best_is_verified_before_older_ones_are_deleted():
+    best = {1: 1, 2: 2, 3: 2, 4: 2}
+    assert run(dict.fromkeys(best, "ok"), 1, best) == ([4, 2], [4, 2], True)
+
+
+@pytest.mark.parametrize("found", ["bad", "eio"])
+def test_where_the_best_is_lost_the_best_before_it_is_kept(found):
+    best = {1: 1, 2: 1, 3: 1, 4: 4, 5: 4, 6: 4}
+    conditions = {1: "ok", 2: "ok", 3: "ok", 4: found, 5: "ok", 6: "ok"}
+    assert run(conditions, 1, best) == ([6, 4, 1], [6, 4, 3, 1], True)
+    del conditions[4]
+    assert run(conditions, 1, best) == ([6, 1], [6, 3, 1], True)
+
+
+def test_whatever_is_found_what_is_needed_stays():
+    steps = range(1, 6)
+    for conditions in itertools.product(["ok", "bad", "eio"], repeat=len(steps)):
+        found = dict(zip(steps, conditions, strict=True))
+        for last, first_best in itertools.product((1, 2), steps):
+            best = {step: min(step, first_best) for step in steps}
+            kept, read, has_verified = run(found, last, best)
+            good = [step for step in steps[::-1] if found[step] == "ok"]
+            assert has_verified == bool(good)
+            assert set(good[:last]) <= set(kept)
+            assert {step for step in read if found[step] != "ok"} <= set(kept)
+            if good and found[best[good[0]]] == "ok":
+                assert best[good[0]] in kept
