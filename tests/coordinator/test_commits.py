@@ -3,7 +3,7 @@
 import math
 
 import pytest
-from test_retention import commit
+from test_checkpoint_retention import commit
 
 from checkpoints import ATTEMPT, store_in
 from holdfast.coordinator.checkpoints import Checkpoints

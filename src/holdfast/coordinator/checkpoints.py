@@ -74,14 +74,18 @@ class Checkpoints:
 
     def _on_retention_event(self, event: RetentionEvent) -> None:
         match event:
-            case CheckpointCorrupt() | CheckpointUnreadable():
-                corrupt = isinstance(event, CheckpointCorrupt)
-                self._log.event(
-                    "checkpoint-corrupt" if corrupt else "checkpoint-unreadable",
-                    step=event.step,
-                    directory=event.location,
-                    file=event.file,
-                    reason=event.reason,
-                )
+            case CheckpointCorrupt():
+                self._log.event("checkpoint-corrupt", **_fields(event))
+            case CheckpointUnreadable():
+                self._log.event("checkpoint-unreadable", **_fields(event))
             case RetentionFailed():
                 self._log.event("retention-failed", reason=event.reason)
+
+
+def _fields(event: CheckpointCorrupt | CheckpointUnreadable) -> dict[str, object]:
+    return {
+        "step": event.step,
+        "directory": event.location,
+        "file": event.file,
+        "reason": event.reason,
+    }

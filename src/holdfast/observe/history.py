@@ -31,6 +31,8 @@ WORDS: Final = {
     "checkpoint-committed": "the checkpoint of step {step} is there",
     "checkpoint-failed": "the checkpoint of step {step} could not be written: {reason}",
     "checkpoint-corrupt": "the checkpoint of step {step} is damaged, set aside: {reason}",
+    "checkpoint-unreadable": "the checkpoint of step {step} cannot be read now: {reason}",
+    "retention-failed": "old checkpoints could not be verified and deleted: {reason}",
     "checkpoint-rejected": "rank {rank} refuses {directory}: {reason}",
     "kernels-tested": "results depend on alignment: {alignment_sensitive}; "
     "on batch size: {batch_sensitive}",
