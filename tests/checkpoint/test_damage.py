@@ -21,7 +21,7 @@ def saved(tmp_path):
     return save(tmp_path, 10, flat, layout), flat, layout
 
 
-def test_a_commit_that_was_cut_short_can_be_made_again(tmp_path):
+def test_an_interrupted_commit_can_be_repeated(tmp_path):
     draft = tmp_path / names.draft_name(10, ATTEMPT)
     draft.mkdir()
     (draft / MANIFEST).write_text('{"half": ')
@@ -97,14 +97,14 @@ DAMAGE = [
 
 
 @pytest.mark.parametrize("damage", DAMAGE, ids=lambda damage: damage.__name__)
-def test_damage_is_refused_with_a_reason(saved, damage):
+def test_damage_is_rejected_with_a_reason(saved, damage):
     directory, _, layout = saved
     damage(directory)
     with pytest.raises(CheckpointError, match=r"step-00000010"):
         restore(directory, layout)
 
 
-def test_a_part_of_another_step_is_refused(saved, tmp_path):
+def test_a_part_of_another_step_is_rejected(saved, tmp_path):
     directory, _, layout = saved
     other = save(tmp_path, 20, state_of(layout, seed=1), layout)
     shutil.copy(other / "part-0-of-2.safetensors", directory)
@@ -112,14 +112,14 @@ def test_a_part_of_another_step_is_refused(saved, tmp_path):
         restore(directory, layout)
 
 
-def test_a_checkpoint_under_another_name_is_refused(saved):
+def test_a_checkpoint_under_another_name_is_rejected(saved):
     directory, _, _ = saved
     moved = directory.rename(directory.with_name("step-00000099"))
     with pytest.raises(CheckpointError, match="holds the checkpoint of step 10"):
         store_in(moved.parent).manifest(moved.name)
 
 
-def test_another_format_is_refused_with_the_version_that_can_read_it(saved):
+def test_another_format_is_rejected_with_the_version_that_can_read_it(saved):
     directory, _, _ = saved
     plain = json.loads((directory / MANIFEST).read_text())
     plain |= {"format": 2, "versions": {"holdfast": "0.9"}}
@@ -142,20 +142,20 @@ def test_a_part_is_a_safetensors_file_with_the_tensors_of_the_state(tmp_path):
     assert all(name.startswith(".pad.") for name in set(tensors) - {e.name for e in layout.entries})
 
 
-def test_a_checkpoint_of_another_model_is_refused_by_name(saved):
+def test_a_checkpoint_of_another_model_is_rejected_by_name(saved):
     directory, _, _ = saved
     with pytest.raises(CheckpointError, match=r"has w as F32\[1000, 3000\]|w as F32\[1000, 8\]"):
         restore(directory, layout_of(width=8))
 
 
-def test_a_checkpoint_does_not_hang_on_the_hint_beside_it(tmp_path):
+def test_a_commit_does_not_depend_on_the_hint_latest(tmp_path):
     layout = layout_of(width=4)
     (tmp_path / "latest").mkdir()  # stands for any failure to write it
     directory = save(tmp_path, 10, state_of(layout), layout)
     assert torch.equal(restore(directory, layout), state_of(layout))
 
 
-def test_a_newer_one_of_the_same_step_takes_its_place(saved, tmp_path):
+def test_a_newer_checkpoint_of_the_same_step_replaces_it(saved, tmp_path):
     directory, _, layout = saved
     newer = state_of(layout, seed=1)
     save(tmp_path, 10, newer, layout)
@@ -164,7 +164,7 @@ def test_a_newer_one_of_the_same_step_takes_its_place(saved, tmp_path):
 
 
 @pytest.mark.parametrize("taken", [False, True])
-def test_a_checkpoint_that_was_about_to_be_replaced_is_brought_back(saved, tmp_path, taken):
+def test_a_checkpoint_whose_replacement_was_interrupted_is_restored(saved, tmp_path, taken):
     directory, flat, layout = saved
     replaced = directory.with_name(f"{directory.name}.1.tmp")
     if taken:
@@ -177,7 +177,7 @@ def test_a_checkpoint_that_was_about_to_be_replaced_is_brought_back(saved, tmp_p
 
 
 @pytest.mark.parametrize("is_whole", [False, True])
-def test_a_checkpoint_that_was_being_deleted_is_swept(saved, tmp_path, is_whole, monkeypatch):
+def test_an_interrupted_deletion_is_completed(saved, tmp_path, is_whole, monkeypatch):
     directory, _, _ = saved
     with monkeypatch.context() as killed:
         killed.setattr(shutil, "rmtree", lambda removed: None)
@@ -189,7 +189,7 @@ def test_a_checkpoint_that_was_being_deleted_is_swept(saved, tmp_path, is_whole,
     assert [path.name for path in tmp_path.iterdir()] == ["latest"]
 
 
-def test_a_link_of_a_temporary_name_is_swept_but_not_what_it_points_to(saved, tmp_path):
+def test_a_link_with_the_name_of_a_draft_is_removed_but_not_its_target(saved, tmp_path):
     directory, flat, layout = saved
     (tmp_path / "step-00000001.ab.tmp").symlink_to(directory)
     store_in(tmp_path).remove_partial()
@@ -203,7 +203,7 @@ def test_a_directory_with_too_long_a_number_is_no_checkpoint(saved, tmp_path):
     assert store_in(tmp_path).committed() == [directory.name]
 
 
-def test_a_pipe_in_place_of_the_manifest_is_refused(saved):
+def test_a_pipe_in_place_of_the_manifest_is_rejected(saved):
     directory, _, _ = saved
     (directory / MANIFEST).unlink()
     os.mkfifo(directory / MANIFEST)
@@ -211,7 +211,7 @@ def test_a_pipe_in_place_of_the_manifest_is_refused(saved):
         store_in(directory.parent).manifest(directory.name)
 
 
-def test_sweep_removes_what_was_left_half_written_and_nothing_else(saved, tmp_path):
+def test_remove_partial_removes_drafts_and_nothing_else(saved, tmp_path):
     directory, flat, layout = saved
     write(tmp_path, 20, flat, layout, attempt="ff")
     (tmp_path / "notes.txt").write_text("mine")

@@ -147,7 +147,7 @@ FAULTS = [
 
 
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.__name__)
-def test_parts_that_do_not_cover_the_state_once_are_refused(saved, fault):
+def test_parts_that_do_not_cover_the_state_once_are_rejected(saved, fault):
     directory, _, _, sound = saved
     plain = json.loads(json.dumps(sound))
     fault(plain["parts"])
@@ -157,7 +157,7 @@ def test_parts_that_do_not_cover_the_state_once_are_refused(saved, fault):
 
 
 @pytest.mark.parametrize("change", ["order", "twice", "bytes"])
-def test_a_layout_of_the_same_tensors_in_another_arrangement_is_refused(saved, change):
+def test_a_layout_of_the_same_tensors_in_another_arrangement_is_rejected(saved, change):
     directory, _, layout, sound = saved
     plain = json.loads(json.dumps(sound))
     match change:

@@ -80,7 +80,7 @@ def test_a_bad_write_does_not_cost_the_last_good_checkpoint(root, log, tmp_path)
     assert "chunk 0 of the state does not match its digest" in damaged["reason"]
 
 
-def test_the_only_one_stays_though_it_is_bad(root, log, tmp_path):
+def test_the_only_checkpoint_stays_even_if_it_is_corrupt(root, log, tmp_path):
     with Checkpoints(store_in(root), ATTEMPT, 1, log) as checkpoints:
         commit(checkpoints, root, 1, bad=True)
         checkpoints.delete_old()
@@ -92,14 +92,14 @@ def test_the_only_one_stays_though_it_is_bad(root, log, tmp_path):
     assert steps(root) == [2]
 
 
-def test_one_that_is_bad_does_not_count_among_those_kept(root, log):
+def test_a_corrupt_checkpoint_does_not_count_towards_keep(root, log):
     with Checkpoints(store_in(root), ATTEMPT, 2, log) as checkpoints:
         for step in (1, 2, 3, 4):
             commit(checkpoints, root, step, bad=step in (2, 4))
     assert steps(root) == [3, 1]
 
 
-def test_a_damaged_manifest_is_noticed_too(root, log, tmp_path):
+def test_a_corrupt_manifest_is_detected(root, log, tmp_path):
     with Checkpoints(store_in(root), ATTEMPT, 2, log) as checkpoints:
         commit(checkpoints, root, 1)
     (root / "step-00000001" / MANIFEST).write_bytes(b"{")
@@ -109,7 +109,7 @@ def test_a_damaged_manifest_is_noticed_too(root, log, tmp_path):
     assert events(tmp_path)[-1]["file"] == MANIFEST
 
 
-def test_nothing_is_set_aside_before_workers_have_restored(root, log):
+def test_nothing_is_quarantined_before_workers_have_restored(root, log):
     with Checkpoints(store_in(root), ATTEMPT, 1, log) as checkpoints:
         commit(checkpoints, root, 1)
     (root / "step-00000001" / MANIFEST).write_bytes(b"{")
@@ -118,7 +118,7 @@ def test_nothing_is_set_aside_before_workers_have_restored(root, log):
     assert steps(root) == [1]
 
 
-def test_a_coordinator_that_is_restarted_verifies_what_it_finds(root, log):
+def test_a_restarted_coordinator_verifies_the_checkpoints_again(root, log):
     with Checkpoints(store_in(root), ATTEMPT, 9, log) as checkpoints:
         for step in (1, 2, 3):
             commit(checkpoints, root, step)
@@ -129,7 +129,7 @@ def test_a_coordinator_that_is_restarted_verifies_what_it_finds(root, log):
     assert steps(root) == [4, 2]
 
 
-def test_the_best_is_kept_besides(root, log):
+def test_the_best_checkpoint_is_kept_too(root, log):
     with Checkpoints(store_in(root), ATTEMPT, 1, log) as checkpoints:
         commit(checkpoints, root, 1)
         commit(checkpoints, root, 2, best=Best(value=0.5, step=2))
@@ -138,7 +138,7 @@ def test_the_best_is_kept_besides(root, log):
     assert steps(root) == [4, 2]
 
 
-def test_a_best_that_is_bad_does_not_cost_the_best_before(root, log):
+def test_a_corrupt_best_checkpoint_does_not_cost_the_previous_best(root, log):
     with Checkpoints(store_in(root), ATTEMPT, 1, log) as checkpoints:
         commit(checkpoints, root, 1, best=Best(value=0.5, step=1))
         commit(checkpoints, root, 2, best=Best(value=0.5, step=1))

@@ -1,4 +1,4 @@
-"""What was recorded outlives the process that recorded it, and the end of its file."""
+"""Journal entries survive the death of their process and the loss of the end of the file."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from holdfast.coordinator.journal import FOLD_EVERY, Journal
 from holdfast.core.actions import GenerationOpened, JournalEntry, RunEnded
 
-RANKS = 100  # so that a fact takes about a page, and the table needs inner pages soon
+RANKS = 100  # so that a entry takes about a page, and the table needs inner pages soon
 
 
-def fact(number: int) -> JournalEntry:
+def entry(number: int) -> JournalEntry:
     if number % 5 == 4:
         return RunEnded(str(number))
     return GenerationOpened(
@@ -31,10 +31,10 @@ class Written:
 
     Attributes:
         database, log: Its two files.
-        ends: Bytes of the log after each fact that is not folded into the database.
+        ends: Bytes of the log after each entry that is not folded into the database.
     """
 
-    facts: tuple[JournalEntry, ...]
+    entries_written: tuple[JournalEntry, ...]
     database: bytes
     log: bytes
     ends: tuple[int, ...]
@@ -46,11 +46,13 @@ class Written:
             old.unlink()
         path.write_bytes(self.database)
         log_of(path).write_bytes(self.log[:cut] + tail)
-        there = len(self.facts) - len(self.ends) + sum(end <= cut for end in self.ends)
+        there = len(self.entries_written) - len(self.ends) + sum(end <= cut for end in self.ends)
         with Journal(path) as journal:
             kept = journal.entries()
-            assert tuple(kept) == self.facts[: len(kept)], "no prefix of what was recorded"
-            assert len(kept) >= there, "a fact is lost that lies whole in the log"
+            assert tuple(kept) == self.entries_written[: len(kept)], (
+                "no prefix of what was recorded"
+            )
+            assert len(kept) >= there, "a entry is lost that lies whole in the log"
             journal.append(RunEnded("over"))
         with Journal(path) as journal:
             assert journal.entries() == [*kept, RunEnded("over")]
@@ -63,38 +65,38 @@ def log_of(path: Path) -> Path:
 @pytest.fixture(scope="module", params=[6, 2 * FOLD_EVERY, 2 * FOLD_EVERY + 6])
 def written(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Written:
     path = tmp_path_factory.mktemp("written") / "journal.db"
-    facts = tuple(map(fact, range(request.param)))
+    entries_written = tuple(map(entry, range(request.param)))
     with Journal(path) as journal:
         ends = []
-        for each in facts:
+        for each in entries_written:
             journal.append(each)
             ends.append(log_of(path).stat().st_size)
             if not ends[-1]:
                 ends = []
-        return Written(facts, path.read_bytes(), log_of(path).read_bytes(), tuple(ends))
+        return Written(entries_written, path.read_bytes(), log_of(path).read_bytes(), tuple(ends))
 
 
-def test_a_journal_gives_back_what_was_recorded(tmp_path: Path) -> None:
-    facts = [
+def test_a_journal_gives_back_its_entries(tmp_path: Path) -> None:
+    entries_written = [
         GenerationOpened(1, {0: "a", 1: "b"}),
         GenerationOpened(2, {0: "a"}),
         RunEnded("disk full"),
     ]
     with Journal(tmp_path / "journal.db") as journal:
-        for each in facts:
+        for each in entries_written:
             journal.append(each)
     with Journal(tmp_path / "journal.db") as journal:
-        assert journal.entries() == facts
+        assert journal.entries() == entries_written
 
 
 @pytest.mark.slow
-def test_the_database_changes_only_as_the_log_is_emptied(tmp_path: Path) -> None:
+def test_the_database_changes_only_when_the_log_is_truncated(tmp_path: Path) -> None:
     """Else the rest of a log that lost its end would hide what the database has newer."""
     path = tmp_path / "journal.db"
     with Journal(path) as journal:
         before, folded = path.read_bytes(), 0
         for number in range(5 * FOLD_EVERY):
-            journal.append(fact(number))
+            journal.append(entry(number))
             if log_of(path).stat().st_size:
                 assert path.read_bytes() == before
             else:
@@ -103,7 +105,9 @@ def test_the_database_changes_only_as_the_log_is_emptied(tmp_path: Path) -> None
 
 
 @pytest.mark.slow
-def test_a_log_that_ends_anywhere_gives_all_facts_before(written: Written, tmp_path: Path) -> None:
+def test_a_log_that_ends_anywhere_gives_all_entries_before(
+    written: Written, tmp_path: Path
+) -> None:
     for cut in range(0, len(written.log) + 1, 509):
         written.check(cut, b"", tmp_path)
     for end in written.ends:
@@ -114,7 +118,7 @@ def test_a_log_that_ends_anywhere_gives_all_facts_before(written: Written, tmp_p
 @pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(data=st.data())
-def test_what_stands_behind_the_end_is_not_taken_for_facts(
+def test_garbage_after_the_end_is_not_read_as_entries(
     written: Written, tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
 ) -> None:
     directory = tmp_path_factory.getbasetemp() / "cut"
@@ -129,18 +133,20 @@ def test_what_stands_behind_the_end_is_not_taken_for_facts(
 WRITER = """
 import sys
 from pathlib import Path
-from test_journal import fact
+from test_journal import entry
 from holdfast.coordinator.journal import Journal
 journal = Journal(Path(sys.argv[1]))
 for number in range(10**6):
-    journal.append(fact(number))
+    journal.append(entry(number))
     print(number, flush=True)
 """
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("last", [0, 1, 7, FOLD_EVERY - 2, FOLD_EVERY - 1, FOLD_EVERY + 30])
-def test_a_killed_process_leaves_all_that_it_had_recorded(last: int, tmp_path: Path) -> None:
+def test_a_killed_process_leaves_all_entries_that_it_has_appended(
+    last: int, tmp_path: Path
+) -> None:
     path = tmp_path / "journal.db"
     with subprocess.Popen(
         [sys.executable, "-c", WRITER, path], stdout=subprocess.PIPE, cwd=Path(__file__).parent
@@ -153,5 +159,5 @@ def test_a_killed_process_leaves_all_that_it_had_recorded(last: int, tmp_path: P
         said = [last, *map(int, writer.stdout)][-1]
     with Journal(path) as journal:
         kept = journal.entries()
-    assert kept == [fact(number) for number in range(len(kept))]
+    assert kept == [entry(number) for number in range(len(kept))]
     assert len(kept) in (said + 1, said + 2)

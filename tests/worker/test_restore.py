@@ -75,7 +75,7 @@ def disks(tmp_path, sound):
 def restore(hosts):
     """Restore one member on each host, at once; returns progress or error, and the state."""
     arena = Arena.create(len(hosts))
-    told = []
+    rejections = []
 
     def member(rank):
         near, far = pair()
@@ -89,7 +89,7 @@ def restore(hosts):
         except CheckpointError as error:
             found = error
         near.close()
-        told.append(
+        rejections.append(
             [message for message in far.drain() if isinstance(message, CheckpointRejectedMessage)]
         )
         far.close()
@@ -98,7 +98,7 @@ def restore(hosts):
     with ThreadPoolExecutor(len(hosts)) as pool:
         results = list(pool.map(member, range(len(hosts))))
     arena.close()
-    return results, told
+    return results, rejections
 
 
 def committed(root):
@@ -112,7 +112,7 @@ HOLDINGS = [
 
 
 @pytest.mark.slow
-def test_two_hosts_load_the_newest_step_that_both_hold_whole_or_both_say_that_there_is_none(disks):
+def test_two_hosts_load_the_newest_step_that_both_can_verify_or_both_report_none(disks):
     for pair_of in itertools.product(HOLDINGS, repeat=2):
         hosts = disks(*pair_of)
         common = set(pair_of[0]) & set(pair_of[1]) & set(STEPS)
@@ -130,24 +130,24 @@ def test_two_hosts_load_the_newest_step_that_both_hold_whole_or_both_say_that_th
 
 
 @pytest.mark.parametrize("order", [*itertools.permutations([(1, 2, 3), (1, -2), (1, 2)])])
-def test_three_hosts_agree_in_whatever_order_they_come(disks, order):
+def test_three_hosts_agree_in_any_order(disks, order):
     hosts = disks(*order)
     results, _ = restore(hosts)
     assert [found.step for found, _ in results] == [1, 1, 1]
     assert [committed(root) for root in hosts] == [[1], [1], [1]]
 
 
-def test_two_states_of_one_step_are_passed_over(disks, tmp_path):
+def test_different_states_of_one_step_are_skipped(disks, tmp_path):
     hosts = disks((1, 2), (1,))
     save(hosts[1], 2, 77)
-    results, told = restore(hosts)
+    results, rejections = restore(hosts)
     assert [found.step for found, _ in results] == [1, 1]
-    assert all("different states" in refused[0].reason for refused in told)
+    assert all("different states" in refused[0].reason for refused in rejections)
     for root in hosts:
         assert [path.name for path in root.glob("*.rejected-*")] == ["step-00000002.rejected-1"]
 
 
-def test_members_of_one_host_set_a_damaged_checkpoint_aside_once(disks):
+def test_members_of_one_host_quarantine_a_corrupt_checkpoint_once(disks):
     (root,) = disks((1, -2))
     results, _ = restore([root] * 4)
     assert [found.step for found, _ in results] == [1] * 4
@@ -156,10 +156,10 @@ def test_members_of_one_host_set_a_damaged_checkpoint_aside_once(disks):
     ]  # fmt: skip
 
 
-def test_what_only_one_host_has_is_set_aside_with_a_reason(disks):
+def test_what_only_one_host_has_is_skipped_with_a_reason(disks):
     hosts = disks((1, 3), (1,))
-    _, told = restore(hosts)
-    reasons = [refused.reason for each in told for refused in each]
+    _, rejections = restore(hosts)
+    reasons = [refused.reason for each in rejections for refused in each]
     assert reasons == ["not available on every worker"]
 
 

@@ -1,1 +1,1 @@
-"""The coordinator: who takes part in a run, written down so that it outlives its process."""
+"""Coordinator: keeps the membership of a run, in a journal that outlives its process."""

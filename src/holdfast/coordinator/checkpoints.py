@@ -1,4 +1,4 @@
-"""Checkpoints: performs what the coordinator's machine asks for, and logs what comes of it."""
+"""Checkpoints: performs the checkpoint actions of the coordinator, and logs their results."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from holdfast.observe.lines import EventLog
 
 
 class Checkpoints:
-    """The checkpoints of one run; old ones are deleted from `__enter__` to `__exit__`.
+    """The checkpoints of one run. Retention works from `__enter__` to `__exit__`.
 
     Args:
         store: Where they are kept.
@@ -45,14 +45,14 @@ class Checkpoints:
         return CheckpointFound(self._store.newest())
 
     def remove_partial(self) -> None:
-        """Delete what interrupted writes have left."""
-        with contextlib.suppress(OSError):  # it is tried again
+        """Delete what interrupted writes have left; an error of the storage is ignored."""
+        with contextlib.suppress(OSError):  # the next resume tries again
             self._store.remove_partial()
 
     def delete_old(self) -> None:
-        """Verify the newest and delete older ones, in the background.
+        """Verify the newest checkpoints and delete older ones, in the background.
 
-        Workers must not be about to restore: they are to see damage for themselves.
+        Not while workers are about to restore: what they reject must not vanish before.
         """
         self._retention.request()
 

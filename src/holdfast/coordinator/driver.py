@@ -1,4 +1,4 @@
-"""Driver: gives the coordinator's machine events and a clock, and performs what it asks for."""
+"""Driver: passes events and the time to the coordinator's machine, and performs its actions."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ from holdfast.observe.lines import EventLog
 
 
 class Driver:
-    """One run's.
+    """The driver of one run's machine.
 
     Args:
-        policy: What the user wants to happen.
-        journal: What was recorded by those before, and is to be by this one.
-        checkpoints: Those of the run.
+        policy: The job's recovery policy.
+        journal: The entries of earlier coordinators of this run; new ones are appended.
+        checkpoints: The checkpoints of the run.
         log: The run's log of events.
-        send: Called with an agent's name and orders for it.
+        send: Called with the name of an agent and its desired state.
 
     Attributes:
-        run: The machine.
+        machine: The coordinator's machine.
     """
 
     def __init__(
@@ -48,23 +48,23 @@ class Driver:
         self.machine = CoordinatorStateMachine(policy, journal.entries(), time.monotonic())
 
     def handle(self, event: RunEvent) -> None:
-        """Have the machine take note of `event`.
+        """Pass `event` to the machine and perform the actions that it returns, in order.
 
         Raises:
             HoldfastError: The journal cannot be written.
         """
         before = self.machine.stage
-        wanted = self.machine.handle(event, time.monotonic())
-        if (before, self.machine.stage) == (Stage.IDLE, Stage.RUN):  # all have gone on without us
+        actions = self.machine.handle(event, time.monotonic())
+        if (before, self.machine.stage) == (Stage.IDLE, Stage.RUN):  # the workers kept training
             self._log.event("coordinator-recovered", generation=self.machine.generation)
-        if before == Stage.IDLE and self._is_past_restoring:  # the one before us may not have
+        if before == Stage.IDLE and self._is_past_restoring:  # our predecessor may not have
             self._checkpoints.delete_old()
-        for action in wanted:
+        for action in actions:
             match action:
-                case AppendToJournal(fact):
-                    self._journal.append(fact)
-                case SendDesiredState(host, orders):
-                    self._send(host, orders)
+                case AppendToJournal(entry):
+                    self._journal.append(entry)
+                case SendDesiredState(host, desired):
+                    self._send(host, desired)
                 case CommitCheckpoint():
                     self.handle(self._checkpoints.commit(action))
                 case FindCheckpoint():
@@ -75,10 +75,10 @@ class Driver:
     @property
     def _is_past_restoring(self) -> bool:
         """Whether workers train, or have finished."""
-        run = self.machine
-        return run.stage == Stage.RUN or (run.stage == Stage.END and not run.reason)
+        stage, reason = self.machine.stage, self.machine.reason
+        return stage == Stage.RUN or (stage == Stage.END and not reason)
 
     def wait_s(self) -> float | None:
-        """How long until a tick is due; None if none is."""
+        """Seconds until a tick is due; None if none is."""
         due = self.machine.next_deadline()
         return None if due is None else max(0.0, due - time.monotonic())

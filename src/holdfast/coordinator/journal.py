@@ -1,4 +1,4 @@
-"""Journal: the facts that outlive the coordinator, in an SQLite database."""
+"""Journal: the entries that outlive the coordinator, in an SQLite database."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ from holdfast.errors import HoldfastError
 from holdfast.wire.messages import Message
 
 FOLD_EVERY: Final = 200
-"""Facts after which SQLite's write-ahead log is folded into the database.
+"""Number of entries after which SQLite's write-ahead log is folded into the database.
 
-By itself SQLite folds it after a thousand pages, and then leaves it lying there until the next
-write. If a disk loses the end of the log in that state, what is left of it hides newer pages of the
-database, which is then malformed. So we fold it ourselves, and empty it at once.
+By itself SQLite folds the log after a thousand pages, and keeps it until the next write. If a disk
+loses the end of the log in that state, the rest of it hides newer pages of the database, which is
+then malformed. So we fold it ourselves, and truncate it at once.
 """
 
 
 class _Row(Message):
-    """How a fact is written down."""
+    """An entry as JSON."""
 
-    fact: GenerationOpened | RunEnded
+    entry: GenerationOpened | RunEnded
 
 
 class Journal:
-    """One run's; synced with every fact.
+    """The journal of one run, synced with every entry.
 
     Args:
-        path: The database; made if it is not there.
+        path: The database; created if it is missing.
 
     Raises:
         HoldfastError: It cannot be opened, or is no journal.
@@ -46,7 +46,7 @@ class Journal:
             self._database.execute("PRAGMA synchronous = FULL")
             self._database.execute("PRAGMA wal_autocheckpoint = 0")
             self._database.execute(
-                "CREATE TABLE IF NOT EXISTS facts (number INTEGER PRIMARY KEY, fact TEXT)"
+                "CREATE TABLE IF NOT EXISTS entries (number INTEGER PRIMARY KEY, entry TEXT)"
             )
         except sqlite3.Error as error:
             raise self._broken(error) from None
@@ -58,26 +58,26 @@ class Journal:
         self._database.close()
 
     def entries(self) -> list[JournalEntry]:
-        """All that was recorded, oldest first.
+        """All entries, oldest first.
 
         Raises:
             HoldfastError: The journal is damaged.
         """
         try:
-            rows = self._database.execute("SELECT fact FROM facts ORDER BY number").fetchall()
-            return [_Row.model_validate_json(text).fact for (text,) in rows]
+            rows = self._database.execute("SELECT entry FROM entries ORDER BY number").fetchall()
+            return [_Row.model_validate_json(text).entry for (text,) in rows]
         except (sqlite3.Error, ValidationError) as error:
             raise self._broken(error) from None
 
-    def append(self, fact: JournalEntry) -> None:
-        """Make `fact` durable.
+    def append(self, entry: JournalEntry) -> None:
+        """Make `entry` durable.
 
         Raises:
-            HoldfastError: The disk is full or gone.
+            HoldfastError: The disk is full or unreachable.
         """
-        text = _Row(fact=fact).model_dump_json()
+        text = _Row(entry=entry).model_dump_json()
         try:
-            self._database.execute("INSERT INTO facts (fact) VALUES (?)", (text,))
+            self._database.execute("INSERT INTO entries (entry) VALUES (?)", (text,))
             self._unfolded += 1
             if self._unfolded == FOLD_EVERY:
                 self._database.execute("PRAGMA wal_checkpoint(TRUNCATE)")
@@ -87,5 +87,5 @@ class Journal:
 
     def _broken(self, error: Exception) -> HoldfastError:
         return HoldfastError(
-            f"{self._path}: {error}; mend the disk and resume the run from its last checkpoint"
+            f"{self._path}: {error}; repair the disk and resume the run from its last checkpoint"
         )

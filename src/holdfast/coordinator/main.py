@@ -1,4 +1,4 @@
-"""The coordinator's process. It may be killed at any time; its successor reads the journal."""
+"""The process of the coordinator. If it is killed, its successor continues from the journal."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from holdfast.observe.run_dir import EVENTS
 
 
 def main() -> int:
-    """Serve one run until it is over; returns the exit status."""
+    """Serve one run until its end; returns the exit status."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--run-dir", type=Path, required=True)
     parser.add_argument("--attempt", required=True)

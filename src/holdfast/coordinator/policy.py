@@ -1,4 +1,4 @@
-"""From the job's keys to what the coordinator's machine goes by."""
+"""Recovery policy: derives the coordinator's policy from the keys of a job."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from holdfast.core.policy import RecoveryPolicy
 from holdfast.job.spec import Job
 
 HEARTBEAT_TIMEOUT_S: Final = 30.0
-"""How long an agent may say nothing: on one host only one that hangs does."""
+"""How long an agent may send no heartbeat. On one host only an agent that hangs sends none."""
 RECONNECT_TIMEOUT_S: Final = 10.0
-"""How long one may be without a stream: whoever runs it says at once that it is lost, if it is."""
+"""How long an agent may be without a stream. Its engine reports a death at once."""
 REGROW_DELAY_S: Final = 5.0
-"""How long a world that has shrunk goes on before lost workers are replaced."""
+"""How long a world that has shrunk trains before lost workers are replaced."""
 MAX_WINDOW_S: Final = 3600.0
-"""To how much the window of a script's restarts is widened at most."""
+"""Upper limit for the restart window of a script, which is widened for hangs."""
 REPEAT_WINDOW_S: Final = 30.0
-"""How soon a script must fail again for it to be the same failure: its steps are not known."""
+"""A script that fails again within this time has the same failure: its steps are not known."""
 
 
 def policy_of(job: Job) -> RecoveryPolicy:
-    """What the job wants to happen when something is lost."""
-    stops, anew = job.on_failure == "stop", job.restarts_all
-    shrinks = job.on_failure == "shrink" and not anew
+    """The recovery policy of a job."""
+    stops, restarts_all = job.on_failure == "stop", job.restarts_all
+    shrinks = job.on_failure == "shrink" and not restarts_all
     window_s = job.restarts.window_s
     if not job.records_progress:  # every hang takes long, and the budget must outlast it
         hangs_s = 2 * job.hang_timeout_s * (job.restarts.limit + 1)
@@ -37,6 +37,6 @@ def policy_of(job: Job) -> RecoveryPolicy:
         max_failures=0 if stops else job.restarts.limit,
         window_s=window_s,
         repeat_window_s=math.inf if job.records_progress else REPEAT_WINDOW_S,
-        restart_all=anew,
+        restart_all=restarts_all,
         checkpoint_s=job.checkpoint.every_s,
     )

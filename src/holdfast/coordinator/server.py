@@ -1,4 +1,4 @@
-"""Server: turns what agents and commands say into events, and orders into what they are told."""
+"""Server: turns the messages of agents and commands into events, and answers them."""
 
 from __future__ import annotations
 
@@ -36,15 +36,15 @@ from holdfast.wire.rpc import (
 )
 
 LATE_S: Final = 1.0
-"""A look at the time that comes later than this was kept waiting, and reports with it."""
+"""A tick that is later than this was held up, and the messages of agents with it."""
 SHOW_INTERVAL_S: Final = 0.1
-"""How often commands are told of progress alone, at most."""
+"""Least time between two messages to a command in which only the progress has changed."""
 
 Sent = TypeVar("Sent", bound=Message)
 
 
 class _Outbox(Generic[Sent]):
-    """The newest message that a client has not been sent."""
+    """The newest message that was not yet sent to a client."""
 
     def __init__(self) -> None:
         self._newest: Sent | None = None
@@ -61,19 +61,19 @@ class _Outbox(Generic[Sent]):
         self._ready.set()
 
     async def get(self) -> Sent | None:
-        """The next one; None at the end."""
+        """The next message; None at the end."""
         await self._ready.wait()
         self._ready.clear()
         return None if self._over else self._newest
 
 
 class Server:
-    """One run's coordinator.
+    """The coordinator's service for one run.
 
     Args:
-        policy: What the user wants to happen.
-        journal: What outlives this process.
-        checkpoints: Those of the run.
+        policy: The job's recovery policy.
+        journal: The entries that outlive this process.
+        checkpoints: The checkpoints of the run.
         log: The run's log of events.
     """
 
@@ -90,23 +90,23 @@ class Server:
         self._ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     async def serve(self, address: str) -> None:
-        """Serve until the run is over and a command that has heard so leaves.
+        """Serve until the run has ended and a command that was told so disconnects.
 
         Args:
-            address: As gRPC names it.
+            address: The address in gRPC's notation.
 
         Raises:
-            HoldfastError: The address cannot be had, or the journal cannot be written.
+            HoldfastError: It cannot listen at the address, or the journal cannot be written.
         """
         server = grpc.aio.server(options=OPTIONS)
         server.add_generic_rpc_handlers((handlers(self._attend, self._watch),))
-        mask = os.umask(0o177)  # a socket with a path is for its owner, whatever his files are
+        mask = os.umask(0o177)  # only its owner may connect, whatever the umask is
         try:
             server.add_insecure_port(address)
         except RuntimeError as error:
             raise HoldfastError(
-                f"the coordinator cannot listen at {address}: {error}; see that its directory is "
-                "writable, on a disk that has room and can hold sockets"
+                f"the coordinator cannot listen at {address}: {error}; its directory must be "
+                "writable, on a disk that is not full and supports sockets"
             ) from None
         finally:
             os.umask(mask)
@@ -118,14 +118,14 @@ class Server:
             await server.stop(None)
 
     async def _attend(
-        self, reports: AsyncIterator[StatusMessage], _: Any
+        self, statuses: AsyncIterator[StatusMessage], _: Any
     ) -> AsyncIterator[DesiredStateMessage]:
-        """One agent, for as long as its stream lasts."""
+        """Serve one agent until its stream ends."""
         outbox = _Outbox[DesiredStateMessage]()
-        listening = asyncio.create_task(self._listen(reports, outbox))
+        listening = asyncio.create_task(self._listen(statuses, outbox))
         try:
-            while (command := await outbox.get()) is not None:
-                yield command
+            while (desired := await outbox.get()) is not None:
+                yield desired
         finally:
             listening.cancel()
             for host in [name for name, own in self._agents.items() if own is outbox]:
@@ -133,58 +133,58 @@ class Server:
                 self._tell(Disconnected(host))
 
     async def _listen(
-        self, reports: AsyncIterator[StatusMessage], outbox: _Outbox[DesiredStateMessage]
+        self, statuses: AsyncIterator[StatusMessage], outbox: _Outbox[DesiredStateMessage]
     ) -> None:
         try:
-            async for report in reports:
-                self._agents[report.status.host] = outbox
-                self._progress[report.status.host] = report.status.progress
-                self._tell(StatusReceived(report.status))
+            async for message in statuses:
+                self._agents[message.status.host] = outbox
+                self._progress[message.status.host] = message.status.progress
+                self._tell(StatusReceived(message.status))
         finally:
             outbox.close()
 
     async def _watch(
-        self, wishes: AsyncIterator[RunRequestMessage], _: Any
+        self, requests: AsyncIterator[RunRequestMessage], _: Any
     ) -> AsyncIterator[RunStateMessage]:
-        """One command, for as long as its stream lasts."""
+        """Serve one command until its stream ends."""
         outbox = _Outbox[RunStateMessage]()
         outbox.put(self._with_progress(self._state()))
         self._watchers.append(outbox)
-        granting = asyncio.create_task(self._grant(wishes, outbox))
+        reading = asyncio.create_task(self._read_requests(requests, outbox))
         over = False
         try:
             while (state := await outbox.get()) is not None:
                 over = state.stage == Stage.END
                 yield state
         finally:
-            granting.cancel()
+            reading.cancel()
             self._watchers.remove(outbox)
             if over and not self._ended.done():
                 self._ended.set_result(None)
 
-    async def _grant(
-        self, wishes: AsyncIterator[RunRequestMessage], outbox: _Outbox[RunStateMessage]
+    async def _read_requests(
+        self, requests: AsyncIterator[RunRequestMessage], outbox: _Outbox[RunStateMessage]
     ) -> None:
         try:
-            async for wish in wishes:
-                for host in wish.lost:
+            async for request in requests:
+                for host in request.lost:
                     self._tell(AgentLost(host))
-                if wish.stop:
+                if request.stop:
                     self._tell(StopReceived())
-                if wish.watch:
+                if request.watch:
                     self._tell(ProgressRequested())
         finally:
             outbox.close()
 
-    def _send(self, host: str, orders: DesiredState) -> None:
-        if host in self._agents:  # else it hears them when it reports again
-            self._agents[host].put(DesiredStateMessage(desired=orders))
+    def _send(self, host: str, desired: DesiredState) -> None:
+        if host in self._agents:  # else it is sent when its stream is back
+            self._agents[host].put(DesiredStateMessage(desired=desired))
 
     def _tell(self, event: RunEvent) -> None:
-        """Have the machine take note of `event`, and all watchers of what has changed."""
+        """Pass `event` to the driver, and send all watchers the state if it has changed."""
         try:
             self._driver.handle(event)
-        except Exception as error:  # noqa: BLE001  # it ends the process, and is its last word
+        except Exception as error:  # noqa: BLE001  # it ends the process
             if not self._ended.done():
                 self._ended.set_exception(error)
             return
@@ -192,7 +192,7 @@ class Server:
         self._wake_when_due()
 
     def _show(self) -> None:
-        """Tell all watchers of what has changed, and of progress every now and then."""
+        """Send all watchers the state if it has changed, and the progress every SHOW_INTERVAL_S."""
         state, now = self._state(), asyncio.get_running_loop().time()
         is_due = self._driver.machine.watched and now >= self._show_at
         if state == self._shown and not is_due:
@@ -202,7 +202,7 @@ class Server:
             watcher.put(self._with_progress(state))
 
     def _wake_when_due(self) -> None:
-        """Have the machine look at the time when it wants to."""
+        """Schedule the machine's next tick."""
         if self._tick is not None:
             self._tick.cancel()
         wait_s = self._driver.wait_s()
@@ -211,9 +211,9 @@ class Server:
             self._tick = loop.call_later(wait_s, self._look_at_time, loop.time() + wait_s)
 
     def _look_at_time(self, due: float) -> None:
-        """Let the machine see what time it is, unless agents could not be heard before that."""
+        """Send the machine a tick, unless messages of agents may have been held up until now."""
         loop = asyncio.get_running_loop()
-        if loop.time() > due + LATE_S:  # a slow disk, say: hear first what has come meanwhile
+        if loop.time() > due + LATE_S:  # by a slow disk, say: read those messages first
             self._tick = loop.call_later(LATE_S, self._tell, Tick())
         else:
             self._tell(Tick())
@@ -227,11 +227,11 @@ class Server:
         return state.model_copy(update={"progress": found})
 
     def _state(self) -> RunStateMessage:
-        run = self._driver.machine
+        machine = self._driver.machine
         return RunStateMessage(
-            stage=run.stage,
-            reason=run.reason,
-            root_cause=run.root_cause,
-            result=None if run.result is None else dict(run.result),
-            waiting_for=run.waiting_for(),
+            stage=machine.stage,
+            reason=machine.reason,
+            root_cause=machine.root_cause,
+            result=None if machine.result is None else dict(machine.result),
+            waiting_for=machine.waiting_for(),
         )

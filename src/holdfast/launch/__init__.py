@@ -1,1 +1,1 @@
-"""Starting processes: the fork server and its client, children, and what they inherit."""
+"""Launch: starts processes: the fork server and its clients, children, and their environment."""

@@ -1,4 +1,4 @@
-"""Child: a process of ours beside the command, which outlives neither its use nor the command."""
+"""Child: a process that a command starts and that never outlives it."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from holdfast.errors import HoldfastError
 from holdfast.linux.proc_stat import stat_of
 
 NICE: Final = 8
-"""Of who gives way: it gets a sixth of what another gets that wants the same processor."""
+"""Nice value of a process that gives way: it gets a sixth of the CPU time of a competing one."""
 KILL_TIMEOUT_S: Final = 30.0
-"""How long the kernel may take to end what has been killed."""
+"""How long the kernel may take to end a process after SIGKILL."""
 WORDS_BYTES: Final = 1 << 16
-"""How much of the end of a log is looked at for last words."""
+"""How much of the end of a log is searched for its last line."""
 
 
 class Child:
     """A process that has been started.
 
     Args:
-        process: It ends when this process does.
-        log: The file that holds what it prints.
-        begin: What others have printed there is before, bytes.
+        process: Ends when this process does.
+        log: The file that its output goes to.
+        begin: Where its output begins in that file, bytes.
     """
 
     def __init__(self, process: subprocess.Popen[bytes], log: Path, begin: int = 0) -> None:
@@ -44,12 +44,12 @@ class Child:
     def start(
         cls, module: str, options: Mapping[str, object], log: Path, fds: Collection[int] = ()
     ) -> Self:
-        """Have a process run the `main` of a module.
+        """Start a process that runs the `main` of a module.
 
         Args:
-            module: Its name.
-            options: For its command line, beside `--parent`.
-            log: The file for what it prints.
+            module: The name of the module.
+            options: Options of its command line; `--parent` is added.
+            log: The file for its output.
             fds: Descriptors that it inherits.
 
         Raises:
@@ -70,7 +70,7 @@ class Child:
         return cls(process, log, begin)
 
     def fileno(self) -> int:
-        """Readable, for `select`, once it has ended."""
+        """A descriptor that `select` finds readable once the process has ended."""
         return self._pidfd
 
     @property
@@ -83,9 +83,9 @@ class Child:
         return self._process.poll()
 
     def is_stopped(self) -> bool:
-        """Whether it has been seen to stand still for long because of a signal (SIGSTOP).
+        """Whether it has been stopped by a signal (SIGSTOP) for longer than STOPPED_S.
 
-        To the others it might as well be dead.
+        To the other processes that is the same as its death.
         """
         stat = stat_of(self.pid)
         stopped = stat is not None and stat.is_stopped
@@ -93,17 +93,17 @@ class Child:
         return time.monotonic() - self._stopped_since > STOPPED_S
 
     def give_way(self, *, gives: bool) -> None:
-        """Have others go first where processors are short, or no longer.
+        """Lower its priority, or restore it.
 
-        By its autogroup (see sched(7)), where the kernel has those: from a nice value of its own no
-        process could go back without privileges, nor could its threads.
+        This uses its autogroup (see sched(7)), if the kernel has them: without privileges neither
+        a process nor its threads could lower a nice value again.
         """
-        with suppress(OSError):  # it is gone, or there are no such groups
+        with suppress(OSError):  # it has ended, or there are no autogroups
             nice = str(NICE if gives else 0)
             Path(f"/proc/{self.pid}/autogroup").write_text(nice, encoding="ascii")
 
     def kill(self) -> None:
-        """End it at once, and let others find out."""
+        """Kill it, and do not wait for its end."""
         self._process.kill()
 
     def last_words(self) -> str:
@@ -115,16 +115,16 @@ class Child:
         return ""
 
     def await_end(self, timeout_s: float) -> bool:
-        """Wait this long for it to end by itself; returns whether it has."""
+        """Wait for it to end by itself; returns whether it has ended."""
         with suppress(subprocess.TimeoutExpired):
             self._process.wait(timeout_s)
         return self._process.returncode is not None
 
     def close(self, timeout_s: float = 0) -> None:
-        """End it, if it does not end by itself within that time.
+        """Wait for it to end by itself, then kill it.
 
         Raises:
-            HoldfastError: It does not end though it was killed.
+            HoldfastError: It has not ended after SIGKILL.
         """
         with self._open:
             if self.await_end(timeout_s):
@@ -132,6 +132,6 @@ class Child:
             self._process.kill()
             if not self.await_end(KILL_TIMEOUT_S):
                 raise HoldfastError(
-                    f"process {self.pid} was killed and has not ended within {KILL_TIMEOUT_S:.0f} "
-                    "s, as if a disk hung; resume the run from its last checkpoint, on another host"
+                    f"process {self.pid} has not ended {KILL_TIMEOUT_S:.0f} s after SIGKILL; a "
+                    "disk may hang. Resume the run from its last checkpoint on another host"
                 )

@@ -1,7 +1,7 @@
-"""Shell: what a command was started with, handed past the fork server to the scripts that it runs.
+"""Environment: the environment and module path of a command, for the scripts that it runs.
 
-The fork server needs an environment and a module path of its own. What it was given in place of the
-user's goes with it in one variable.
+The fork server needs its own. It carries those of the command in one variable, and its forks
+restore them.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ VARIABLE: Final = "HOLDFAST_SHELL"
 
 
 def remembered(names: Iterable[str]) -> dict[str, str]:
-    """The variable that holds what this process, a command, was started with.
+    """The variable that holds the environment and module path of this process, a command.
 
     Args:
-        names: Of variables that the fork server gets with other values.
+        names: Variables to which the fork server gets other values.
     """
     environment = {name: os.environ.get(name) for name in names}
     environment["GRPC_VERBOSITY"] = _started_with().get("GRPC_VERBOSITY")  # this package sets it
-    path = sys.path[0 if sys.flags.safe_path else 1 :]  # before that comes where the command lies
+    path = sys.path[0 if sys.flags.safe_path else 1 :]  # before it is the directory of the command
     return {VARIABLE: json.dumps({"environment": environment, "path": path})}
 
 
 def restore() -> None:
-    """Give this process, a fork of the fork server, what the command was started with."""
-    inherited = _started_with()  # without what imports have added
+    """Restore the environment and module path of the command in a fork of the fork server."""
+    inherited = _started_with()  # without variables that imports have set
     shell = json.loads(inherited.pop(VARIABLE))
     given = {name: value for name, value in shell["environment"].items() if value is not None}
     os.environ.clear()
@@ -39,8 +39,8 @@ def restore() -> None:
 
 
 def _started_with() -> dict[str, str]:
-    """The environment with which this process, or the one that it is a fork of, was started; but
-    for GLIBC_TUNABLES, which glibc has cut into pieces.
+    """The environment at the start of this process, or of the one that it is a fork of; without
+    GLIBC_TUNABLES, which glibc has overwritten.
     """
     words = map(os.fsdecode, Path("/proc/self/environ").read_bytes().split(b"\0"))
     return dict(

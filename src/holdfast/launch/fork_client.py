@@ -1,4 +1,4 @@
-"""The other ends of the fork server: its owner's, and that of an agent for which it forks."""
+"""Clients of the fork server: of the command that owns it, and of an agent that it forks for."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from holdfast.wire.messages import (
 
 START_TIMEOUT_S: Final = 120.0
 READY_TIMEOUT_S: Final = 3 * START_TIMEOUT_S + 30
-"""Longer than it may take to start, to start again with other variables, and to import."""
+"""More than the time limits of starting, restarting with other variables, and importing."""
 FORK_TIMEOUT_S: Final = 30.0
 VACATE_TIMEOUT_S: Final = 30.0
 END_TIMEOUT_S: Final = 5.0
@@ -35,16 +35,16 @@ DIED: Final = "the fork server died; see fork-server.log in the run's logs"
 
 
 class ForkServer:
-    """A fork server, for its owner; ends with the `with` block.
+    """A fork server, as its owner uses it; it ends with the `with` block.
 
     Args:
         spawned: Its process.
-        imports: What it is to import beforehand, where that is safe; see `tasks.reference`.
-        variables: Environment variables that libraries must have been loaded with.
+        imports: Modules to import before it forks, where that is safe; see `tasks.reference`.
+        variables: Environment variables that libraries read when they are loaded.
 
     Attributes:
-        process, variables: The same.
-        doing: What it does until it is ready, in words; empty then.
+        process, variables: As above.
+        doing: What it does before it is ready, in words; empty once it is ready.
     """
 
     def __init__(
@@ -63,56 +63,56 @@ class ForkServer:
         self._deadline = time.monotonic() + START_TIMEOUT_S
 
     def fileno(self) -> int:
-        """Readable, for `select`, once it says something or has ended."""
+        """A descriptor that `select` finds readable once there is a message or an end."""
         return self._inbox.channel.fileno()
 
     def is_ready(self) -> bool:
         """Whether it can fork; does not wait.
 
         Raises:
-            HoldfastError: It takes too long to come up.
+            HoldfastError: It took more than START_TIMEOUT_S for one stage of its start.
         """
         if self.doing and self._inbox.hears(ReadyMessage):
             if self._prepare:
-                wish = self._prepare.pop(0)
-                self.doing = f"importing {', '.join(wish.imports) or 'torch'}"
+                request = self._prepare.pop(0)
+                self.doing = f"importing {', '.join(request.imports) or 'torch'}"
                 self._deadline = time.monotonic() + START_TIMEOUT_S
-                with suppress(HoldfastError):  # whoever looks at its process will see
-                    self._inbox.send(wish)
+                with suppress(HoldfastError):  # its owner watches the process too
+                    self._inbox.send(request)
             else:
                 self.doing = ""
         if self.doing and time.monotonic() > self._deadline:
             self.process.kill()
             raise HoldfastError(
-                f"the fork server was ended after {START_TIMEOUT_S:.0f} s of {self.doing}; "
+                f"the fork server was killed after {START_TIMEOUT_S:.0f} s of {self.doing}; "
                 "see fork-server.log in the run's logs"
             )
         return not self.doing
 
     def attach(self, agent: socket.socket) -> None:
-        """Have it fork for the agent that holds the other end of `agent`, if it is not gone."""
-        with suppress(HoldfastError):  # then the agent will see
+        """Let the agent at the other end of `agent` request forks."""
+        with suppress(HoldfastError):  # it has ended, which the agent notices by itself
             self._inbox.send(AttachMessage(), [agent.fileno()])
 
     def await_vacated(self) -> None:
-        """Wait until the workers of an agent that has left are gone.
+        """Wait until the workers of an agent that has ended are reaped.
 
-        A fork server that cannot say so, because it is gone or stopped, is ended, and its workers
-        have been sent SIGKILL then.
+        A fork server that has ended or is stopped cannot report that. It is killed, and with it its
+        workers.
 
         Raises:
-            HoldfastError: They do not end.
+            HoldfastError: The workers do not end.
         """
         try:
             if self._inbox.wait(WorkersReapedMessage, VACATE_TIMEOUT_S, self.process.is_stopped):
                 return
         except HoldfastError:
-            pass  # it is gone
+            pass  # it has ended
         else:
             if not self.process.is_stopped():
                 raise HoldfastError(
-                    f"the workers of a lost agent did not end within {VACATE_TIMEOUT_S:.0f} s, as "
-                    "if a disk hung; resume the run from its last checkpoint"
+                    f"the workers of a lost agent did not end within {VACATE_TIMEOUT_S:.0f} s; a "
+                    "disk may hang. Resume the run from its last checkpoint"
                 )
         self.process.close()
 
@@ -123,26 +123,26 @@ class ForkServer:
         self.close()
 
     def close(self) -> None:
-        """End it, and with it every worker that still runs."""
+        """End it and every worker that still runs."""
         self._inbox.channel.close()
-        # While it is importing, it would not notice for a while.
+        # While it imports, it does not read its channel.
         self.process.close(0 if self.doing else END_TIMEOUT_S)
 
     def output(self) -> bytes:
-        """What it has printed; once, after the end."""
+        """Its output; can be called once, after its end."""
         with os.fdopen(self._output, "rb") as file:
             file.seek(0)
             return file.read()
 
 
 class ForkClient:
-    """A fork server, for an agent.
+    """A fork server, as an agent uses it.
 
     Args:
-        channel: To it.
+        channel: To the fork server.
 
     Attributes:
-        channel: The same.
+        channel: As above.
     """
 
     def __init__(self, channel: Channel) -> None:
@@ -153,20 +153,20 @@ class ForkClient:
         """Wait until it can fork.
 
         Raises:
-            HoldfastError: The fork server is gone.
+            HoldfastError: The fork server has ended, or did not answer in time.
         """
         self._await(ReadyMessage, READY_TIMEOUT_S, "getting ready")
 
     def fork(self, rank: int, config: str, fds: tuple[int, int, int]) -> tuple[int, int]:
-        """Fork a worker; returns its process id and a pidfd, which is the caller's to close.
+        """Fork a worker; returns its process id and a pidfd, which the caller closes.
 
         Args:
-            rank: Its rank.
+            rank: The rank of the worker.
             config: Passed to the entry.
-            fds: The arena, the worker's socket, its log; copies go to the worker.
+            fds: The arena, the worker's socket and its log; the worker gets copies.
 
         Raises:
-            HoldfastError: The fork server is gone.
+            HoldfastError: The fork server has ended, or did not answer in time.
         """
         self._inbox.send(ForkMessage(rank=rank, config=config), fds)
         forked = self._await(ForkedMessage, FORK_TIMEOUT_S, f"forking rank {rank}")
@@ -174,10 +174,10 @@ class ForkClient:
         return forked.pid, self.channel.take_fds(1)[0]
 
     def messages(self) -> list[AnyMessage]:
-        """What it has to say that has not been read; does not wait.
+        """All unread messages; does not wait.
 
         Raises:
-            HoldfastError: The fork server is gone.
+            HoldfastError: The fork server has ended, or did not answer in time.
         """
         return self._inbox.take()
 
@@ -193,7 +193,7 @@ def _never() -> bool:
 
 
 class _Inbox:
-    """A channel of which one message can be waited for while others are kept."""
+    """A channel that can wait for one kind of message and keep the others for later."""
 
     def __init__(self, channel: Channel) -> None:
         self.channel = channel
@@ -206,7 +206,7 @@ class _Inbox:
             raise HoldfastError(DIED) from None
 
     def take(self) -> list[AnyMessage]:
-        """All that has come and was not waited for."""
+        """All messages that have arrived and were not waited for."""
         found = self._kept + self.channel.poll(0)
         self._kept = []
         if self.channel.at_end:
@@ -214,12 +214,12 @@ class _Inbox:
         return found
 
     def hears(self, kind: type) -> AnyMessage | None:
-        """The next message of a kind, if it has come."""
+        """The next message of a kind, if it has arrived."""
         self._kept += self.channel.poll(0)
         return self._found(kind)
 
     def wait(self, kind: type, timeout_s: float, given_up: Callable[[], bool]) -> AnyMessage | None:
-        """The next message of a kind; None if it was given up or did not come in time."""
+        """The next message of a kind; None after `timeout_s`, or once `given_up` returns True."""
         deadline = time.monotonic() + timeout_s
         while time.monotonic() < deadline and not given_up():
             if found := self._found(kind):

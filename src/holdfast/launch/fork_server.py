@@ -1,12 +1,12 @@
-"""The fork server: a process that has imported torch and does nothing but fork workers.
+"""The fork server: a process that has imported torch and forks workers.
 
-A fork of it takes milliseconds where a cold start takes seconds. It is single-threaded and stays
-so, for only such a process can be forked safely: it counts its own threads, and where importing
-what the workers need has started any, it starts over and leaves those imports to the workers.
+A fork takes milliseconds; a cold start takes seconds. Only a single-threaded process can be forked
+safely. So the fork server counts its threads. If the imports of a job have started any, it restarts
+itself and leaves those imports to the workers.
 
-The command owns it, agents have it fork for them: it outlives an agent, and ends the workers of one
-that is gone. Every process here asks the kernel to kill it when its parent dies, so none outlives
-the command.
+The command owns it, and agents request forks: it outlives an agent, and kills the workers of an
+agent that has ended. Every process here asks the kernel to kill it when its parent dies, so none
+outlives the command.
 """
 
 from __future__ import annotations
@@ -53,14 +53,14 @@ def main() -> None:
     parser.add_argument("--entry", required=True)
     options = parser.parse_args()
     die_with_parent(options.parent)
-    sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]  # a line that a worker
-    # prints is to be in its log before it dies, and to be seen by those who follow the log
+    sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]  # so that a line that a
+    # worker prints is in its log before the worker dies
     for number in STOP_SIGNALS:
         signal.signal(number, _leave_to_agent)
     with _without_collector():
         entry = importlib.import_module(options.entry)
         entry.warm_up()
-    assert _num_threads() == 1, "something started a thread; forking would not be safe"
+    assert _num_threads() == 1, "the imports started a thread; forking would not be safe"
     _Server(Channel(socket.socket(fileno=options.socket)), entry.main).run()
 
 
@@ -104,7 +104,7 @@ class _Server:
                     self._selector.register(
                         channel, selectors.EVENT_READ, partial(self._hear_agent, agent)
                     )
-                    with contextlib.suppress(ConnectionError):  # its end is the next thing heard
+                    with contextlib.suppress(ConnectionError):  # the next read sees its end
                         channel.send(ReadyMessage())
                 case _:
                     raise ProtocolError(f"the fork server cannot handle {message.kind!r}")
@@ -121,22 +121,22 @@ class _Server:
             agent.channel.close()
             self._owner.send(WorkersReapedMessage())
 
-    def _fork(self, agent: _Agent, wish: ForkMessage, *fds: int) -> None:
+    def _fork(self, agent: _Agent, request: ForkMessage, *fds: int) -> None:
         sys.stdout.flush()
         sys.stderr.flush()
         server = os.getpid()
         pid = os.fork()
         if pid == 0:
-            self._become_worker(wish, server, *fds)
+            self._become_worker(request, server, *fds)
         for fd in fds:
             os.close(fd)
-        worker = _Worker(wish.rank, pid, os.pidfd_open(pid))
+        worker = _Worker(request.rank, pid, os.pidfd_open(pid))
         agent.workers.append(worker)
         self._selector.register(
             worker.pidfd, selectors.EVENT_READ, partial(self._reap, agent, worker)
         )
-        with contextlib.suppress(ConnectionError):  # the agent has left: its end comes next
-            agent.channel.send(ForkedMessage(rank=wish.rank, pid=pid), [worker.pidfd])
+        with contextlib.suppress(ConnectionError):  # the next read sees the agent's end
+            agent.channel.send(ForkedMessage(rank=request.rank, pid=pid), [worker.pidfd])
 
     def _end_all(self, agent: _Agent) -> None:
         for worker in agent.workers:
@@ -144,29 +144,29 @@ class _Server:
         for worker in list(agent.workers):
             self._reap(agent, worker)
 
-    def _prepare(self, wish: PrepareMessage) -> None:
-        if any(os.environ.get(name) != value for name, value in wish.variables.items()):
+    def _prepare(self, request: PrepareMessage) -> None:
+        if any(os.environ.get(name) != value for name, value in request.variables.items()):
             assert not self._agents, "a fork server prepares before it forks"
-            os.environ.update(wish.variables)
-            _start_over()  # and say then that we are ready
+            os.environ.update(request.variables)
+            _start_over()  # which sends ReadyMessage again
         with _without_collector():
-            for needed in wish.imports:
-                # What cannot be imported is reported by the workers, which try again.
+            for needed in request.imports:
+                # Workers import it again and report the error.
                 with contextlib.suppress(JobError):
                     reference.load(needed)
         if _num_threads() > 1:
             assert not self._agents, "a fork server prepares before it forks"
-            _start_over()  # and say then that we are ready
+            _start_over()  # which sends ReadyMessage again
         self._owner.send(ReadyMessage())
 
     def _become_worker(
-        self, orders: ForkMessage, server: int, arena_fd: int, socket_fd: int, log_fd: int
+        self, request: ForkMessage, server: int, arena_fd: int, socket_fd: int, log_fd: int
     ) -> NoReturn:
         status = _CRASHED
         try:
             die_with_parent(server)
-            os.setsid()  # what it starts is known by that, and ends with it
-            for fd in (arena_fd, socket_fd):  # received, and so inherited by whatever is executed
+            os.setsid()  # the processes that it starts are in its group and end with it
+            for fd in (arena_fd, socket_fd):  # received descriptors are inheritable
                 os.set_inheritable(fd, False)
             for key in list(self._selector.get_map().values()):
                 os.close(key.fd)
@@ -175,8 +175,8 @@ class _Server:
             os.dup2(log_fd, 1)
             os.dup2(log_fd, 2)
             os.close(log_fd)
-            status = self._entry(orders.config, arena_fd, socket_fd)
-        except BaseException:  # noqa: BLE001  # the end of this process: nobody above reports it
+            status = self._entry(request.config, arena_fd, socket_fd)
+        except BaseException:  # noqa: BLE001  # the outermost frame of this process
             traceback.print_exc()
         finally:
             for stream in (sys.stdout, sys.stderr):
@@ -186,11 +186,11 @@ class _Server:
 
     def _reap(self, agent: _Agent, worker: _Worker) -> None:
         if worker not in agent.workers:
-            return  # ended together with its agent, in the same round of news
+            return  # reaped with its agent, in the same round of events
         agent.workers.remove(worker)
         self._selector.unregister(worker.pidfd)
         os.close(worker.pidfd)
-        with contextlib.suppress(ProcessLookupError):  # it was killed before it had a group
+        with contextlib.suppress(ProcessLookupError):  # it was killed before setsid
             os.killpg(worker.pid, signal.SIGKILL)
         _, wait_status = os.waitpid(worker.pid, 0)
         status = os.waitstatus_to_exitcode(wait_status)
@@ -199,12 +199,12 @@ class _Server:
 
 
 def _leave_to_agent(*_: object) -> None:
-    """What is sent to the whole tree: the agent has the workers save and end."""
+    """Ignores a signal to the whole process tree: the agent makes workers save and stop."""
 
 
 def _let_children_end() -> None:
-    """Have what a task forks end when the task tells it to, however early."""
-    masks: dict[int, set[signal.Signals | int]] = {}  # of the threads that fork just now
+    """Make processes that a task forks end by signals, from their first instruction on."""
+    masks: dict[int, set[signal.Signals | int]] = {}  # by thread that is forking
 
     def before() -> None:
         masks[threading.get_ident()] = signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
@@ -223,10 +223,10 @@ def _let_children_end() -> None:
 
 @contextlib.contextmanager
 def _without_collector() -> Iterator[None]:
-    """Import without the garbage collector, and have it pass over what has been imported.
+    """Import without the garbage collector, and exclude the imported objects from it.
 
-    It would look through a growing heap of modules again and again, for a quarter of the time that
-    torch takes to import; and in workers it would touch, and so copy, pages that all share.
+    It would scan a growing heap of modules repeatedly, which takes a quarter of the time that torch
+    takes to import. In workers it would write to, and so copy, pages that all of them share.
     """
     gc.disable()
     try:

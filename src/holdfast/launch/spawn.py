@@ -1,7 +1,7 @@
-"""Starting the process of the fork server.
+"""Spawn: starts the process of the fork server.
 
-It imports torch, which takes longer than all else that happens before the first step. So a command
-starts it before it has read its own arguments, and this module imports next to nothing.
+It imports torch, which takes longer than everything else before the first step. So a command starts
+it before it reads its own arguments, and this module imports as little as possible.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ WORKER: Final = "holdfast.worker.main"
 """The module whose `main` a training worker runs."""
 
 _GLIBC: Final = {
-    # Its defaults give freed gradients back to the kernel and fault them in again, each step.
+    # With the defaults, freed gradients go back to the kernel and are faulted in again each step.
     "malloc.mmap_threshold": 4 << 30,
     "malloc.trim_threshold": 8 << 30,
-    # In pages of 4 KiB, finding the page takes up to a tenth of a step.
+    # With pages of 4 KiB, page table lookups take up to 10 % of a step.
     "malloc.hugetlb": 1,
-    # From here on a copy goes past the cache: what one worker writes so, another reads.
+    # Larger copies bypass the cache: another worker reads what they write.
     "cpu.x86_non_temporal_threshold": 256 << 10,
 }
 
 
 _SAME_BITS: Final = {
-    # Code that iterates over a set of strings must do so in the same order in every worker, in its
+    # Iteration over a set of strings must have the same order in every worker, in its
     # replacement, and after a resume.
     "PYTHONHASHSEED": "0",
     # MKL may otherwise choose its kernels by the alignment of a tensor or by the load of the host
@@ -39,33 +39,33 @@ _SAME_BITS: Final = {
     "MKL_DYNAMIC": "FALSE",
 }
 _LOOPBACK: Final = {
-    # Else gloo and NCCL listen on the interface that the host's name resolves to.
+    # Otherwise gloo and NCCL listen on the interface that the host's name resolves to.
     "GLOO_SOCKET_IFNAME": "lo",
     "NCCL_SOCKET_IFNAME": "lo",
 }
 
 
 def worker_environment() -> dict[str, str]:
-    """The environment that workers get; what the user has set for glibc wins."""
+    """The environment of workers; the user's own settings for glibc take precedence."""
     return {**os.environ, **_own_variables()}
 
 
 def _own_variables() -> dict[str, str]:
     tunables = [f"glibc.{name}={value}" for name, value in _GLIBC.items()]
     tunables += filter(None, [os.environ.get("GLIBC_TUNABLES")])
-    # One thread until a worker sets its own number: a process with threads must not be forked.
+    # One thread until a worker sets its number: a process with threads must not be forked.
     threads = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
     return {**threads, **_SAME_BITS, **_LOOPBACK, "GLIBC_TUNABLES": ":".join(tunables)}
 
 
 @dataclass(frozen=True, slots=True)
 class Spawned:
-    """A fork server that is on its way.
+    """The process of a fork server that may not be ready yet.
 
     Attributes:
-        process: It ends when this process does.
-        socket: To it.
-        output: A descriptor of the anonymous file that holds what it prints.
+        process: Ends when this process does.
+        socket: Connected to it.
+        output: A descriptor of the anonymous file that its output goes to.
     """
 
     process: subprocess.Popen[bytes]

@@ -1,1 +1,1 @@
-"""What the Linux kernel tells and gives: /proc, control groups, pidfds, futexes, file locks."""
+"""Linux: /proc, control groups, pidfds, futexes, file locks, durable files."""

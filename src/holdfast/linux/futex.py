@@ -1,4 +1,4 @@
-"""Sleep until a word of shared memory changes (futex(2)), with a limit on every sleep."""
+"""Futex: sleeps until a word of shared memory changes (futex(2)), always with a timeout."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import ctypes
 from typing import Final
 
 _SYSCALL: Final = 202
-"""On x86-64, the one processor whose memory ordering the arena relies on."""
+"""On x86-64, whose memory ordering the arena relies on."""
 _WAIT: Final = 0
 _WAKE: Final = 1
 _EVERYONE: Final = 2**31 - 1
@@ -19,9 +19,9 @@ class _Timespec(ctypes.Structure):
 
 
 def wait(address: int, seen: int, timeout_s: float) -> None:
-    """Sleep while the 32-bit word at `address` equals `seen`, `timeout_s` seconds at most.
+    """Sleep while the 32-bit word at `address` equals `seen`, for at most `timeout_s`.
 
-    Returns on a wake, a timeout, a signal or if the word differs already: the caller looks again.
+    Returns on a wake, a timeout, a signal or if the word differs already: the caller checks again.
     """
     limit = _Timespec(int(timeout_s), int(timeout_s % 1 * 1e9))
     _futex(address, _WAIT, seen & 0xFFFFFFFF, ctypes.byref(limit))

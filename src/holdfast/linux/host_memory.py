@@ -1,4 +1,4 @@
-"""Host memory: how much of it can still be had, and whether the kernel has killed for want of it.
+"""Host memory: how much is available, and whether the kernel has OOM-killed a process.
 
 A container's limit counts like the machine's own: control groups of both versions are read, with
 all groups around them (Linux, Documentation/admin-guide: cgroup-v1/memory.rst, cgroup-v2.rst).
@@ -17,7 +17,7 @@ from rich.filesize import decimal as in_words
 
 ROOT: Final = Path("/")
 JUST_NOW_S: Final = 3.0
-"""How long after the kernel has killed somebody the end of a process is put down to that."""
+"""How long after an OOM kill the end of a process is attributed to it."""
 
 _LIMITS: Final = (
     ("memory.max", "memory.current"),
@@ -28,11 +28,11 @@ _COUNTERS: Final = ("memory.events", "memory.oom_control")
 
 @dataclass(frozen=True, slots=True)
 class Available:
-    """Memory that can still be had, the page cache that the kernel would give up included.
+    """Available memory, including the page cache that the kernel can reclaim.
 
     Attributes:
-        size_bytes: How much.
-        limit: What it is a part of, for messages.
+        size_bytes: How much is available.
+        limit: The limit that applies, for messages.
     """
 
     size_bytes: int
@@ -40,9 +40,9 @@ class Available:
 
 
 def groups(root: Path = ROOT) -> Iterator[Path]:
-    """The control groups that account for this process's memory, each before the one around it.
+    """The control groups that account for this process's memory, each before its parent.
 
-    They are directories of files, which differ with the version.
+    They are directories of files, whose names depend on the version.
     """
     for line in _lines(root / "proc/self/mountinfo"):
         before, _, after = line.partition(" - ")
@@ -56,10 +56,10 @@ def groups(root: Path = ROOT) -> Iterator[Path]:
 
 
 def available(root: Path = ROOT) -> Available:
-    """The memory that this process and its children can still get.
+    """The memory that is available to this process and its children.
 
     Args:
-        root: Where `proc` and the control groups are mounted.
+        root: The directory below which `proc` and the control groups are mounted.
     """
     machine = _table(root / "proc/meminfo").get("MemAvailable:", 0) * 1024
     found = [Available(machine, "this machine's memory")]
@@ -75,16 +75,16 @@ def available(root: Path = ROOT) -> Available:
 
 
 class OomKills:
-    """Whether the kernel has killed somebody for want of memory just now; for whoever looks often.
+    """Tells whether the kernel has OOM-killed a process just now; to be called often.
 
-    The end of a process may be noticed a while after its death.
+    The end of a process may be noticed some time after its death.
     """
 
     def __init__(self) -> None:
         self._count, self._risen_at = oom_kills(), -math.inf
 
     def look(self) -> bool:
-        """Look once more."""
+        """Whether a process was OOM-killed within the last JUST_NOW_S."""
         count, now = oom_kills(), time.monotonic()
         if count > self._count:
             self._count, self._risen_at = count, now
@@ -92,8 +92,8 @@ class OomKills:
 
 
 def oom_kills(root: Path = ROOT) -> int:
-    """How many processes of our control group the kernel has killed so far for want of memory;
-    of the whole machine, where there is no such group.
+    """How many processes of our control group were OOM-killed so far; of the whole machine if there
+    is no such group.
     """
     for group in groups(root):
         for file in _COUNTERS:
@@ -119,12 +119,12 @@ def _lines(path: Path) -> list[str]:
 
 
 def _table(path: Path) -> dict[str, int]:
-    """The numbers in a file that has a name and a number a line."""
+    """The numbers in a file that has a name and a number on each line."""
     rows = (line.split() for line in _lines(path))
     return {row[0]: int(row[1]) for row in rows if len(row) > 1 and row[1].isdigit()}
 
 
 def _number(path: Path) -> int | None:
-    """The number that a file holds; None where it holds `max`, or is not there."""
+    """The number in a file; None if it holds `max` or does not exist."""
     text = "".join(_lines(path))
     return int(text) if text.isdigit() else None

@@ -1,5 +1,5 @@
-"""The ties between a process and the one that started it: when that dies, this one does; what asks
-for an end, sent to the whole tree, is for the one at its root.
+"""Lifeline: ties a process to its parent. It dies with the parent, and leaves stop signals to it,
+because the terminal sends them to the whole process tree.
 """
 
 from __future__ import annotations
@@ -10,23 +10,23 @@ import signal
 from typing import Final
 
 STOP_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-"""Ctrl-C, a polite kill, a closed terminal: each saves and ends the run."""
+"""Ctrl-C, `kill`, a closed terminal: each saves and ends the run."""
 
 _PR_SET_PDEATHSIG: Final = 1
 _ORPHANED: Final = 70
-"""The exit status of a process whose parent died before the tie was made."""
+"""The exit status of a process whose parent died before it was tied to it."""
 
 
 def leave_signals_to_parent() -> None:
-    """Let what asks for an end pass by: the parent will say what is to be done."""
+    """Ignore stop signals: the parent decides what to do."""
     for number in STOP_SIGNALS:
         signal.signal(number, signal.SIG_IGN)
 
 
 def die_with_parent(parent: int) -> None:
-    """Have the kernel kill this process when the process `parent` dies; see prctl(2).
+    """Make the kernel kill this process when the process `parent` dies; see prctl(2).
 
-    To the kernel the parent is the thread that forked, so that must be one that stays.
+    To the kernel the parent is the thread that forked, so that thread must live on.
     """
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:  # it died before we asked

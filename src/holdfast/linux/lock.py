@@ -1,4 +1,4 @@
-"""A lock between processes that the kernel lets go of when its holder dies."""
+"""A lock between processes, which the kernel releases when its holder dies."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from typing import Final
 from holdfast.errors import JobError
 
 _NAP_S: Final = 0.05
-"""Between two tries; flock(2) itself cannot be given a deadline."""
+"""Time between two attempts; flock(2) itself has no timeout."""
 
 
 @contextmanager
 def locked(path: Path, timeout_s: float) -> Iterator[None]:
-    """Hold the lock file `path`, made where it is missing.
+    """Hold a lock on the file `path`, which is created if it is missing.
 
     Raises:
-        JobError: Another process held it for `timeout_s`.
-        OSError: It cannot be made.
+        JobError: Another process held the lock for `timeout_s`.
+        OSError: The file cannot be created.
     """
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
@@ -31,7 +31,7 @@ def locked(path: Path, timeout_s: float) -> Iterator[None]:
             if time.monotonic() >= deadline:
                 raise JobError(
                     f"another process has held {path} for {timeout_s:.0f} s; "
-                    "wait until it is done, or end it"
+                    "wait until it has ended, or kill it"
                 )
             time.sleep(_NAP_S)
         yield

@@ -1,4 +1,4 @@
-"""ProcStat: what the kernel says of a process in /proc; see proc_pid_stat(5)."""
+"""ProcStat: the state of a process in /proc; see proc_pid_stat(5)."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from pathlib import Path
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcStat:
-    """A process's.
+    """The state of one process.
 
     Attributes:
-        letter: Its state.
-        ticks: Processor time that it has used, and that children had that it has waited for.
-        start_s: When it was started, seconds after the machine.
+        letter: The letter of its state.
+        ticks: CPU time of the process and of children that it has waited for, clock ticks.
+        start_s: When it was started, seconds after boot.
     """
 
     letter: str
@@ -23,17 +23,17 @@ class ProcStat:
 
     @property
     def is_stopped(self) -> bool:
-        """Whether it stands still because of a signal (SIGSTOP)."""
+        """Whether it is stopped by a signal (SIGSTOP)."""
         return self.letter == "T"
 
     @property
     def is_alive(self) -> bool:
-        """Whether it has not ended, waited for or not."""
+        """Whether it has not ended; a zombie has."""
         return self.letter not in "ZX"
 
 
 def stat_of(pid: int) -> ProcStat | None:
-    """That of a process; None if it is gone."""
+    """The state of a process; None if there is no such process."""
     try:
         text = Path(f"/proc/{pid}/stat").read_text(encoding="ascii", errors="replace")
     except OSError:

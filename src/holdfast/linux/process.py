@@ -1,4 +1,4 @@
-"""A process of a run, held by a descriptor, so that no signal reaches one that got its number."""
+"""A process, held by a pidfd, so that no signal reaches another one with the same number."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from typing import Final
 from holdfast.linux.proc_stat import stat_of
 
 CLOCK_SLACK_S: Final = 1.0
-"""By how much the wall clock may have been set forward since a process was logged."""
+"""How far the wall clock may have been set forward since a process was logged."""
 
 
 class Process:
-    """One process, from when it is first known to when it is forgotten.
+    """One process.
 
     Args:
-        pid: Its number.
+        pid: Its process id.
         pidfd: A descriptor of it; closed with this object.
     """
 
@@ -30,16 +30,16 @@ class Process:
 
     @classmethod
     def logged(cls, pid: int, time_unix_s: float) -> Process | None:
-        """The process that was logged as started with number `pid`; None if it is gone.
+        """The process that was logged as started with `pid`; None if it has ended.
 
-        A later process with that number was started after the line was written.
+        A later process with the same number was started after `time_unix_s`.
         """
         try:
             found = cls(pid, os.pidfd_open(pid))
         except ProcessLookupError:
             return None
         stat = stat_of(pid)
-        if stat is None or not found.is_alive:  # now what was read is of the same process
+        if stat is None or not found.is_alive:  # so what was read is of this process
             return None
         booted = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
         return found if booted + stat.start_s <= time_unix_s + CLOCK_SLACK_S else None
