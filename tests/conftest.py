@@ -23,6 +23,7 @@ from holdfast.launch.spawn import WORKER, spawn
 from holdfast.observe.run_dir import RunDirectory
 
 TASKS = Path(__file__).parent / "runs" / "sample_tasks.py"
+FAILING_TASKS = TASKS.with_name("failing_tasks.py")
 
 needs_avx2 = pytest.mark.skipif(
     torch.backends.cpu.get_cpu_capability() not in ("AVX2", "AVX512"),

@@ -2,7 +2,7 @@
 
 import pytest
 
-from conftest import TASKS, events_of
+from conftest import FAILING_TASKS, TASKS, events_of
 from holdfast.engines.supervisor import Controls
 from holdfast.errors import HoldfastError, WorkerFailed
 
@@ -10,7 +10,7 @@ pytestmark = pytest.mark.slow
 
 
 def test_workers_that_die_while_the_next_are_forked_end_the_run(train, tmp_path):
-    keys = {"task": f"{TASKS}:vanishing", "workers": 8, "shards": 8, "on_failure": "stop"}
+    keys = {"task": f"{FAILING_TASKS}:vanishing", "workers": 8, "shards": 8, "on_failure": "stop"}
     with pytest.raises(WorkerFailed, match=r"rank \d was killed by SIGKILL"):
         train(run_dir=tmp_path / "run", **keys)
     ended = [event for event in events_of(tmp_path / "run") if event["event"] == "worker-exited"]

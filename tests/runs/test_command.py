@@ -11,7 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from conftest import SMALL, TASKS, holdfast_processes, metrics_of, sampled, wait_until
+from conftest import (, FAILING_TASKS
+    FAILING_TASKS,
+    SMALL,
+    holdfast_processes,
+    metrics_of,
+    sampled,
+    wait_until,
+)
 from holdfast.job import load
 
 pytestmark = pytest.mark.slow
@@ -169,7 +176,13 @@ def test_a_signal_saves_ends_every_process_and_can_be_resumed(
 
 def test_a_second_signal_ends_a_run_at_once(mark, tmp_path):
     path, run_dir = tmp_path / "stuck.yaml", tmp_path / "run"
-    job = {"task": f"{TASKS}:stuck", "workers": 2, "shards": 2, "batch": 20, "timeout_s": 300}
+    job = {
+        "task": f"{FAILING_TASKS}:stuck",
+        "workers": 2,
+        "shards": 2,
+        "batch": 20,
+        "timeout_s": 300,
+    }
     path.write_text(json.dumps({**job, "checkpoint": {"every_steps": 1}}))
     process = start(mark, "train", path, "--json", "--run", run_dir)
     wait_for_step(process, run_dir, 2)

@@ -4,7 +4,7 @@ import socket
 
 import pytest
 
-from conftest import TASKS, metrics_of, sampled
+from conftest import FAILING_TASKS, metrics_of, sampled
 from holdfast.errors import JobError, WorkerFailed
 
 pytestmark = pytest.mark.slow
@@ -70,7 +70,7 @@ def test_batch_statistics_are_the_same_on_all_workers_and_across_resume(train, t
             ("breaking", WorkerFailed, "rank 1 raised RuntimeError: this function has no gradient"),
             ("no_backward", JobError, "every worker must call session.backward for every batch"),
             ("exploding", JobError, "in step 4 is not finite"),
-            ("parting", JobError, "workers reached different barriers"),
+            ("leaving_early", JobError, "workers reached different barriers"),
             ("vector_loss", JobError, r"the loss must be a scalar"),
         ],
         1,
@@ -79,7 +79,7 @@ def test_batch_statistics_are_the_same_on_all_workers_and_across_resume(train, t
     ),
 )
 def test_the_worker_at_fault_is_named(train, task, error, message):
-    keys = {"task": f"{TASKS}:{task}", "batch": 20, "shards": 5, "workers": 2}
+    keys = {"task": f"{FAILING_TASKS}:{task}", "batch": 20, "shards": 5, "workers": 2}
     with pytest.raises(error, match=message):
         train(sync="ddp", **keys)
 

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from conftest import TASKS, sampled, wait_until
+from conftest import FAILING_TASKS, TASKS, sampled, wait_until
 from holdfast.faults.drill import Drill
 from holdfast.job import load
 
@@ -110,7 +110,7 @@ def test_a_job_that_is_not_deterministic_fails_and_is_told_so(tmp_path):
 @pytest.mark.soak
 def test_a_job_that_skips_steps_of_its_own_passes(tmp_path):
     keys = {"workers": 2, "shards": 2, "batch": 10, "non_finite": "skip"}
-    (tmp_path / "odd.yaml").write_text(json.dumps({"task": f"{TASKS}:spoilt", **keys}))
+    (tmp_path / "odd.yaml").write_text(json.dumps({"task": f"{FAILING_TASKS}:spoilt", **keys}))
     done, report = drill(
         "odd.yaml", "--faults", "kill,agent", "--policies", "replace", cwd=tmp_path
     )

@@ -12,7 +12,7 @@ import uuid
 
 import pytest
 
-from conftest import SMALL, TASKS, holdfast_processes, sampled, wait_until
+from conftest import FAILING_TASKS, SMALL, holdfast_processes, sampled, wait_until
 from holdfast.job import load
 from holdfast.linux import host_memory
 
@@ -92,10 +92,10 @@ def train(place):
                      id="task that does not import"),
         pytest.param([*OWN, "task=none.py:main"], FAULT_OF_THE_JOB,
                      ["task file none.py does not exist"], id="task without a file"),
-        pytest.param([*OWN, f"task={TASKS}:vector_loss"], FAULT_OF_THE_JOB,
+        pytest.param([*OWN, f"task={FAILING_TASKS}:vector_loss"], FAULT_OF_THE_JOB,
                      ["the loss must be a scalar", "take the mean over the shard's samples"],
                      id="loss that is no scalar"),
-        pytest.param([*OWN, f"task={TASKS}:hungry"], FAILED_RUN,
+        pytest.param([*OWN, f"task={FAILING_TASKS}:hungry"], FAILED_RUN,
                      ["rank 1 ran out of memory, asking for 4000000000000000 bytes: lower batch"],
                      id="allocator refuses"),
         pytest.param(["train", "digits", "--run", "other", "--resume"], FAULT_OF_THE_JOB,
@@ -130,7 +130,7 @@ def test_a_port_that_is_taken_is_named(train):
 
 
 def test_the_traceback_of_a_worker_that_raises_is_shown_once_and_only_its_own(train):
-    status, out, err = train([*OWN, "workers=4", f"task={TASKS}:raising"])
+    status, out, err = train([*OWN, "workers=4", f"task={FAILING_TASKS}:raising"])
     assert (status, out) == (FAILED_RUN, "")
     assert err[0] == "Traceback (most recent call last):"
     assert err[-2] == "ValueError: the data of step 2 are odd"
@@ -143,7 +143,7 @@ def test_the_traceback_of_a_worker_that_raises_is_shown_once_and_only_its_own(tr
 @pytest.mark.soak
 def test_lines_of_chosen_workers_are_shown_with_their_rank_to_the_last_before_a_crash(train):
     keys = ["workers=3", "shards=3", "on_failure=stop"]
-    status, _, err = train([*OWN, f"task={TASKS}:talking", "--tee", "1", *keys])
+    status, _, err = train([*OWN, f"task={FAILING_TASKS}:talking", "--tee", "1", *keys])
     assert status == FAILED_RUN
     assert err[:3] == [
         "[rank 1] step 0",
@@ -257,7 +257,7 @@ def test_a_run_that_cannot_fit_into_its_control_group_is_refused_before_it_fills
 
 
 def test_a_worker_that_the_kernel_kills_for_want_of_memory_is_reported_so(train, limited):
-    status, out, err = train([*OWN, f"task={TASKS}:swelling"], limited)
+    status, out, err = train([*OWN, f"task={FAILING_TASKS}:swelling"], limited)
     assert (status, out, len(err)) == (FAILED_RUN, "", 1), err
     assert "rank 1 was OOM-killed (limit: the 800.0 MB that " in err[0]
     assert "): lower batch, start fewer workers or allow more, and resume" in err[0]
@@ -268,7 +268,7 @@ def test_a_worker_that_the_kernel_kills_for_want_of_memory_is_reported_so(train,
 def test_a_fork_server_that_the_kernel_kills_for_want_of_memory_is_reported_so(
     train, limited, keys
 ):
-    status, out, err = train([*OWN, f"task={TASKS}:starving", *keys], limited)
+    status, out, err = train([*OWN, f"task={FAILING_TASKS}:starving", *keys], limited)
     assert (status, out, len(err)) == (FAILED_RUN, "", 1), err
     assert "the fork server was OOM-killed (limit: the 800.0 MB" in err[0]
 

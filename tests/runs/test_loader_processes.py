@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from conftest import TASKS, events_of, sampled, wait_until
+from conftest import FAILING_TASKS, TASKS, events_of, sampled, wait_until
 from holdfast.engines.supervisor import Controls
 from holdfast.errors import HoldfastError, JobError, WorkerFailed
 
@@ -97,4 +97,4 @@ def test_an_abort_does_not_wait_for_a_loader_process(train, pids, tmp_path):
 
 def test_samples_that_cannot_be_sent_are_refused_in_one_line(train):
     with pytest.raises(JobError, match=r"Locks .* cannot be sent .* set loader.workers=0$"):
-        train(task=f"{TASKS}:locked", loader={"workers": 1})
+        train(task=f"{FAILING_TASKS}:locked", loader={"workers": 1})

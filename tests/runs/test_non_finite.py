@@ -6,7 +6,7 @@ import json
 import pytest
 from faulty_tasks import marks
 
-from conftest import TASKS, events_of, metrics_of, sampled
+from conftest import FAILING_TASKS, TASKS, events_of, metrics_of, sampled
 from holdfast.errors import JobError, NonFiniteError, WorkerFailed
 from holdfast.job import load
 from holdfast.observe import lines
@@ -14,7 +14,7 @@ from holdfast.observe.sinks.loss_curve import draw
 
 pytestmark = pytest.mark.slow
 
-EXPLODING = {"task": f"{TASKS}:exploding", "batch": 20, "shards": 5}
+EXPLODING = {"task": f"{FAILING_TASKS}:exploding", "batch": 20, "shards": 5}
 """Its fourth step is not finite."""
 
 FAULTY = {
@@ -109,7 +109,12 @@ def test_the_metrics_of_a_step_that_is_left_out_are_json(train, tmp_path):
 
 
 def test_every_step_may_be_left_out(train, tmp_path):
-    keys = {**EXPLODING, "task": f"{TASKS}:always_exploding", "workers": 2, "non_finite": "skip"}
+    keys = {
+        **EXPLODING,
+        "task": f"{FAILING_TASKS}:always_exploding",
+        "workers": 2,
+        "non_finite": "skip",
+    }
     result = train(run_dir=tmp_path / "run", **keys)
     assert (result["steps"], result["loss"]) == (5, None)
     assert skipped(tmp_path / "run") == [1, 2, 3, 4, 5]
@@ -131,7 +136,7 @@ def test_a_worker_that_dies_in_a_step_that_is_left_out_changes_nothing(train, tm
 
 @pytest.mark.parametrize("workers", sampled([1, 2, 3], 1))
 def test_bad_data_end_the_run_and_are_named(train, tmp_path, workers):
-    keys = {**EXPLODING, "task": f"{TASKS}:spoilt", "workers": workers}
+    keys = {**EXPLODING, "task": f"{FAILING_TASKS}:spoilt", "workers": workers}
     with pytest.raises(NonFiniteError) as caught:
         train(run_dir=tmp_path / "run", **keys, non_finite="recompute")
     assert "the gradient of 0.weight" in str(caught.value)
@@ -167,7 +172,13 @@ def test_a_worker_with_one_shard_that_computes_wrongly_is_replaced(strike, tmp_p
 
 
 def test_bad_data_are_told_from_bad_hardware_where_a_worker_has_one_shard(train):
-    keys = {"task": f"{TASKS}:spoilt", "batch": 20, "shards": 2, "workers": 2, "params": WIDE}
+    keys = {
+        "task": f"{FAILING_TASKS}:spoilt",
+        "batch": 20,
+        "shards": 2,
+        "workers": 2,
+        "params": WIDE,
+    }
     with pytest.raises(NonFiniteError, match="look at the samples of shard 1,"):
         train(**keys, non_finite="recompute")
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from faulty_tasks import marks
 
-from conftest import TASKS, events_of, metrics_of, sampled
+from conftest import FAILING_TASKS, TASKS, events_of, metrics_of, sampled
 from holdfast.engines.supervisor import Controls
 from holdfast.errors import WorkerFailed
 
@@ -302,7 +302,7 @@ def test_a_slow_evaluation_and_a_long_wait_for_data_are_no_hangs(strike, tmp_pat
 
 
 def test_the_last_words_of_a_worker_are_heard_though_its_child_lives_on(train, tmp_path):
-    keys = {"task": f"{TASKS}:survived_by_a_child", "batch": 20, "workers": 2, "shards": 2}
+    keys = {"task": f"{FAILING_TASKS}:survived_by_a_child", "batch": 20, "workers": 2, "shards": 2}
     with pytest.raises(WorkerFailed, match="rank 1 raised ValueError: my child lives on"):
         train(**keys, on_failure="stop", params={"pid": str(tmp_path / "pid")})
     with suppress(ProcessLookupError):  # the fork server may have ended it already
@@ -335,4 +335,4 @@ def test_whoever_dies_again_and_again_ends_the_run_in_a_line_that_names_it(train
     with pytest.raises(
         WorkerFailed, match=r"rank \d was killed by SIGKILL; restart budget exhausted: more than 3"
     ):
-        train(task=f"{TASKS}:vanishing", workers=2, shards=2, restarts={"limit": 3})
+        train(task=f"{FAILING_TASKS}:vanishing", workers=2, shards=2, restarts={"limit": 3})

@@ -9,7 +9,7 @@ import threading
 import pytest
 from test_resume_checks import back_to
 
-from conftest import TASKS, events_of, metrics_of, sampled
+from conftest import FAILING_TASKS, TASKS, events_of, metrics_of, sampled
 from holdfast.engines.run import run
 from holdfast.engines.supervisor import Controls
 from holdfast.errors import (
@@ -27,6 +27,10 @@ pytestmark = pytest.mark.slow
 
 def own(task, **keys):
     return {"task": f"{TASKS}:{task}", "batch": 20, "shards": 5, "workers": 2, **keys}
+
+
+def failing(task, **keys):
+    return own(task, **keys) | {"task": f"{FAILING_TASKS}:{task}"}
 
 
 def test_logged_values_and_evaluations_are_kept(train, tmp_path):
@@ -47,9 +51,13 @@ def test_logged_values_and_evaluations_are_kept(train, tmp_path):
             ("bare_backward", JobError, r"call session.backward\(loss\) instead of loss.backward"),
             ("no_backward", JobError, r"no shard of step 1 called session.backward"),
             ("no_attach", JobError, "call session.attach"),
-            ("parting", JobError, "rank 0 is summing the gradient of step 3; rank 1 is at the end"),
-            ("unlike_weights", JobError, "rank 0 and rank 1 have different weights"),
-            ("unlike_models", JobError, "rank 0 and rank 1 have different models"),
+            (
+                "leaving_early",
+                JobError,
+                "rank 0 is summing the gradient of step 3; rank 1 is at the end",
+            ),
+            ("different_weights", JobError, "rank 0 and rank 1 have different weights"),
+            ("different_models", JobError, "rank 0 and rank 1 have different models"),
             ("unequal_logs", JobError, "logged different names"),
             ("tuple_state", JobError, "session.state must hold plain JSON values"),
             ("long_last_words", WorkerFailed, "raised ValueError: xxx"),
@@ -68,7 +76,7 @@ def test_logged_values_and_evaluations_are_kept(train, tmp_path):
 def test_a_fault_ends_the_run_with_its_name(train, task, error, message):
     batch = {"batch": 18} if task == "unequal_logs" else {}
     with pytest.raises(error, match=message) as caught:
-        train(**own(task, **batch))
+        train(**failing(task, **batch))
     assert type(caught.value) is error
 
 
@@ -82,7 +90,7 @@ def test_a_long_gradient_is_clipped_unless_float32_cannot_hold_its_square(train)
 
 def test_only_the_culprit_is_blamed(train, tmp_path):
     with pytest.raises(WorkerFailed) as caught:
-        train(run_dir=tmp_path / "run", **own("raising", workers=4))
+        train(run_dir=tmp_path / "run", **failing("raising", workers=4))
     assert caught.value.rank == 1
     assert "the data of step 2 are odd" in caught.value.traceback
     victims = [(tmp_path / "run" / "logs" / f"rank-{rank}.log").read_text() for rank in (0, 2, 3)]
@@ -92,7 +100,7 @@ def test_only_the_culprit_is_blamed(train, tmp_path):
 
 def test_a_run_that_fails_in_a_checkpoint_leaves_the_one_before_and_no_half_of_one(train, tmp_path):
     root = tmp_path / "run" / "checkpoints"
-    keys = own("dying_in_a_checkpoint", params={"checkpoints": str(root)}, on_failure="stop")
+    keys = failing("dying_in_a_checkpoint", params={"checkpoints": str(root)}, on_failure="stop")
     with pytest.raises(WorkerFailed, match="rank 1 was killed by SIGKILL"):
         train(run_dir=tmp_path / "run", checkpoint={"every_steps": 3}, **keys)
     assert sorted(path.name for path in root.iterdir()) == ["latest", "step-00000003"]
@@ -132,7 +140,7 @@ def test_a_stop_that_a_step_outlasts_says_so(train):
         controls.stop = step == 2
 
     with pytest.raises(HoldfastError, match="did not end their step within 1 s of being asked"):
-        train(controls=controls, watch=watch, timeout_s=1, **own("stuck", workers=1))
+        train(controls=controls, watch=watch, timeout_s=1, **failing("stuck", workers=1))
 
 
 @pytest.mark.soak
@@ -286,4 +294,4 @@ def test_leaving_the_loop_keeps_nothing_of_the_step_in_hand(train):
 
 def test_an_evaluation_that_measures_nothing_is_refused(train):
     with pytest.raises(JobError, match="an evaluation gives 1 to"):
-        train(**own("measures_nothing"))
+        train(**failing("measures_nothing"))
