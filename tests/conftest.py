@@ -6,6 +6,7 @@ import json
 import os
 import socket
 import time
+import uuid
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
@@ -15,7 +16,9 @@ from threading import Event
 import pytest
 import torch
 
+from holdfast.engines.run import LaunchOptions
 from holdfast.engines.run import run as run_in
+from holdfast.engines.script import run_script
 from holdfast.faults.target import Target
 from holdfast.job import load
 from holdfast.launch.fork_client import ForkServer
@@ -96,6 +99,30 @@ def watching(run_dir, watch):
 
 
 @pytest.fixture
+def run(forks, tmp_path):
+    """Run a script on the shared fork server: `run(text or path, argument, …, key=value)`."""
+
+    def of(script, *arguments, **keys):
+        if not isinstance(script, Path):
+            path = tmp_path / "script.py"
+            path.write_text(script)
+            script = path
+        given = {"path": str(script), "arguments": [str(each) for each in arguments]}
+        job = load.check_script({"script": given, "workers": 2, **keys}, where="test")
+        return run_script(job, LaunchOptions(forks=forks), run_dir=tmp_path / "run")
+
+    return of
+
+
+@pytest.fixture
+def mark():
+    """A word in the environment of a command, by which all its descendants are known."""
+    name = f"HOLDFAST_TEST_{uuid.uuid4().hex}"
+    yield name
+    assert holdfast_processes(name) == []
+
+
+@pytest.fixture
 def free_port():
     """One that nobody had just now."""
     with socket.create_server(("127.0.0.1", 0)) as probe:
@@ -128,8 +155,15 @@ def metrics_of(run_dir: Path) -> list[dict]:
     return [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
 
 
-def events_of(run_dir: Path) -> list[dict]:
-    return [json.loads(line) for line in (run_dir / "events.jsonl").read_text().splitlines()]
+def events_of(run_dir: Path, name: str | None = None) -> list[dict]:
+    """The events of a run, or those of one name."""
+    events = [json.loads(line) for line in (run_dir / "events.jsonl").read_text().splitlines()]
+    return [event for event in events if name is None or event["event"] == name]
+
+
+def printed(tmp_path: Path, rank: int = 0) -> str:
+    """What a rank of the run below `tmp_path` has printed."""
+    return (tmp_path / "run" / "logs" / f"rank-{rank}.log").read_text()
 
 
 def holdfast_processes(mark: str) -> list[int]:

@@ -33,7 +33,7 @@ def test_the_published_network_has_as_many_parameters(spec, context, published):
 def test_a_decoder_sees_earlier_tokens_and_an_encoder_all(spec, looks_ahead):
     """By gradients: a masked position gets exactly zero, however a processor rounds the others."""
     pytest.importorskip("transformers")
-    tiny = spec(name=spec.__name__.lower(), width=8, heads=2, layers=2)
+    tiny = spec(name=spec.__name__.removesuffix("Spec").lower(), width=8, heads=2, layers=2)
     model = models.build_language_model(tiny, context=5).eval()
     embedded = []
     words = model.network.get_input_embeddings()

@@ -119,7 +119,7 @@ class Soak:
         """Do it, if there is somebody to do it to."""
         if kind == "raise":
             rank = chance.randrange(WORKERS)
-            (self.orders / f"raise-{rank}").write_text(f"as planned, {self.struck['raise']}")
+            (self.orders / f"raise-{rank}").write_text(f"as planned, {self.injected['raise']}")
         else:
             who = kind if kind in ("agent", "coordinator") else "worker"
             living = self._living(who)
@@ -130,7 +130,7 @@ class Soak:
                 os.kill(chance.choice(living), number)
             except ProcessLookupError:
                 return False  # it has just died: that is no fault of ours
-        self.struck[kind] += 1
+        self.injected[kind] += 1
         return True
 
     def _living(self, who):
@@ -214,7 +214,7 @@ def soak(forks, folder, *, seed, steps, faults):
     return {
         "seed": seed,
         "steps": steps,
-        "struck": dict(storm.injected),
+        "injected": dict(storm.injected),
         "seconds": round(time.monotonic() - began, 1),
         "generations": sum(
             event["event"] == "generation-started"

@@ -6,12 +6,11 @@ import random
 import signal
 import subprocess
 import sys
-import uuid
 from pathlib import Path
 
 import pytest
 
-from conftest import (, FAILING_TASKS
+from conftest import (
     FAILING_TASKS,
     SMALL,
     holdfast_processes,
@@ -24,14 +23,6 @@ from holdfast.job import load
 pytestmark = pytest.mark.slow
 
 HOLDFAST = [sys.executable, "-m", "holdfast"]
-
-
-@pytest.fixture
-def mark():
-    """A word in the environment of a command, by which all its descendants are known."""
-    name = f"HOLDFAST_TEST_{uuid.uuid4().hex}"
-    yield name
-    assert holdfast_processes(name) == []
 
 
 @pytest.fixture

@@ -48,7 +48,7 @@ def for_uneven_plans(count):
     """Have a test see so many plans that are drawn at random."""
 
     def decorate(test):
-        given_plans = given(shards_per_worker=uneven_shares(), ahead=st.sampled_from([0, 2]))
+        given_plans = given(shares=uneven_shares(), ahead=st.sampled_from([0, 2]))
         checks = [HealthCheck.function_scoped_fixture]
         limits = settings(max_examples=count, deadline=None, suppress_health_check=checks)
         return limits(given_plans(test))

@@ -16,10 +16,6 @@ pytestmark = pytest.mark.slow
 SAVING = {"checkpoint": {"every_steps": 4, "keep": 9}}
 
 
-def named(run, name):
-    return [event for event in events_of(run) if event["event"] == name]
-
-
 def newest(run):
     """The manifest of the newest checkpoint."""
     store = CheckpointStore.of_run(run)
@@ -48,9 +44,9 @@ def test_a_checkpoint_copied_from_another_run_is_refused_by_the_key_that_differs
     back_to(run, 4)
     shutil.copytree(other / "checkpoints" / "step-00000008", run / "checkpoints" / "step-00000008")
     assert train(run_dir=run, resume=True, **SAVING)["weights_sha256"] == whole
-    (refused,) = named(run, "checkpoint-rejected")
+    (refused,) = events_of(run, "checkpoint-rejected")
     assert "is of a job with seed=1, not 0" in refused["reason"]
-    assert named(run, "generation-started")[-1]["last_committed_step"] == 0
+    assert events_of(run, "generation-started")[-1]["last_committed_step"] == 0
     assert (run / "checkpoints" / "step-00000008.rejected-1").is_dir()
 
 
@@ -59,8 +55,8 @@ def test_a_run_on_one_machine_is_bit_exact(train, tmp_path):
     assert train(run_dir=run, **SAVING)["exactness"] == "bit-exact"
     back_to(run, 4)
     assert train(run_dir=run, resume=True, workers=2, **SAVING)["exactness"] == "bit-exact"
-    assert named(run, "numerics-changed") == []
-    first, second = named(run, "kernels-tested")  # one a life
+    assert events_of(run, "numerics-changed") == []
+    first, second = events_of(run, "kernels-tested")  # one a life
     assert first["alignment_sensitive"] == second["alignment_sensitive"]
     assert newest(run).numerics["torch"]
 
@@ -74,12 +70,12 @@ def test_a_resume_on_unlike_software_is_stamped_for_good(train, tmp_path):
     result = train(run_dir=run, resume=True, workers=2, **SAVING)
     changes = f"torch 2.0.0 → {stored['torch']}, MKL_CBWR COMPATIBLE → AUTO"
     assert result["exactness"] == f"order-exact: {changes}"
-    (event,) = named(run, "numerics-changed")
+    (event,) = events_of(run, "numerics-changed")
     assert (event["step"], event["changes"]) == (4, changes)
     back_to(run, 8)
     again = train(run_dir=run, resume=True, **SAVING)
     assert again["exactness"] == f"order-exact: {changes}"
-    assert len(named(run, "numerics-changed")) == 1
+    assert len(events_of(run, "numerics-changed")) == 1
 
 
 @pytest.mark.soak
@@ -127,7 +123,7 @@ def test_a_checkpoint_of_an_older_version_is_loaded_and_not_compared(train, tmp_
     path.write_text(Manifest.model_validate(plain).sealed().model_dump_json(exclude_unset=True))
     assert "numerics" not in json.loads(path.read_text())
     assert train(run_dir=run, resume=True, **SAVING)["weights_sha256"] == whole
-    assert named(run, "checkpoint-rejected") == []
+    assert events_of(run, "checkpoint-rejected") == []
     assert newest(run).order["samples"]
 
 

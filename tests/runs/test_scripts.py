@@ -1,4 +1,4 @@
-"""`holdfast run`: scripts as torchrun runs them, and what comes of them when workers are lost."""
+"""`holdfast run`: scripts find what torchrun would give them, and end as programs do."""
 
 import gzip
 import json
@@ -11,12 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from conftest import events_of, holdfast_processes, sampled, wait_until
-from holdfast.engines.run import LaunchOptions
-from holdfast.engines.script import run_script
-from holdfast.errors import WorkerFailed
-from holdfast.job import load
-from holdfast.observe import lines
+from conftest import holdfast_processes, printed, sampled, wait_until
 
 pytestmark = pytest.mark.slow
 
@@ -25,31 +20,11 @@ HOLDFAST = [sys.executable, "-m", "holdfast", "run"]
 
 
 @pytest.fixture
-def run(forks, tmp_path):
-    """Run a script on the shared fork server: `run(text or path, argument, …, key=value)`."""
-
-    def of(script, *arguments, **keys):
-        if not isinstance(script, Path):
-            path = tmp_path / "script.py"
-            path.write_text(script)
-            script = path
-        given = {"path": str(script), "arguments": [str(each) for each in arguments]}
-        job = load.check_script({"script": given, "workers": 2, **keys}, where="test")
-        return run_script(job, LaunchOptions(forks=forks), run_dir=tmp_path / "run")
-
-    return of
-
-
-@pytest.fixture
 def mark():
     """A word in the environment of a command, by which all its descendants are known."""
     name = f"HOLDFAST_TEST_{uuid.uuid4().hex}"
     yield name
     wait_until(lambda: holdfast_processes(name) == [])
-
-
-def printed(tmp_path, rank=0):
-    return (tmp_path / "run" / "logs" / f"rank-{rank}.log").read_text()
 
 
 TELLS = """
@@ -99,47 +74,6 @@ def test_workers_that_do_not_seed_draw_unlike_numbers(run, tmp_path):
     assert not set(printed(tmp_path, 0).split()) & set(printed(tmp_path, 1).split())
 
 
-@pytest.fixture(scope="module")
-def weights(forks, tmp_path_factory):
-    """What an undisturbed run of the training script comes to."""
-    path = tmp_path_factory.mktemp("undisturbed")
-    script = {"path": str(TRAIN), "arguments": [str(path)]}
-    job = load.check_script({"script": script, "workers": 2}, where="test")
-    result = run_script(job, LaunchOptions(forks=forks), run_dir=path / "run")
-    assert (result.status, result.restarts) == ("finished", 0)
-    return (path / "weights").read_text()
-
-
-@pytest.mark.parametrize("fault", sampled(["kill@1", "raise@0", "exit@1", "stop@0", "sleep@1"], 0))
-def test_a_script_with_checkpoints_ends_as_if_nothing_had_happened(run, tmp_path, weights, fault):
-    result = run(TRAIN, tmp_path, "--fault", fault, hang_timeout_s=3)
-    assert (result.status, result.restarts) == ("finished", 1)
-    assert (tmp_path / "weights").read_text() == weights
-    assert "goes on from step 10" in printed(tmp_path)
-    (receipt,) = lines.read(tmp_path / "run" / "recoveries.jsonl")
-    assert receipt["outcome"] == "restarted"
-    blamed = {cause["rank"] for cause in receipt["causes"]}
-    assert blamed == ({0, 1} if fault == "sleep@1" else {int(fault[-1])})
-
-
-@pytest.mark.parametrize(
-    ("fault", "message"),
-    sampled(
-        [
-            ("kill@2", "rank 2 was killed by SIGKILL"),
-            ("raise@3", "rank 3 raised ValueError: as planned"),
-            ("exit@1", "rank 1 exited 3"),
-        ],
-        1,
-    ),
-)
-def test_among_three_victims_the_culprit_alone_is_named(run, tmp_path, fault, message):
-    with pytest.raises(WorkerFailed, match=message):
-        run(TRAIN, tmp_path, "--fault", fault, workers=4, on_failure="stop")
-    tracebacks = [rank for rank in range(4) if "Traceback" in printed(tmp_path, rank)]
-    assert tracebacks == ([3] if fault == "raise@3" else [])
-
-
 MEETS = """
 import os, torch.distributed as d
 d.init_process_group('gloo'); d.barrier(); os._exit(0)
@@ -161,34 +95,6 @@ d.init_process_group('gloo'); d.barrier(); os._exit(0)
 )
 def test_status_0_is_success_however_a_script_ends(run, text):
     assert run(text).status == "finished"
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    sampled(
-        [
-            ("import sys; sys.exit('enough')", "exited 1"),
-            ("import os; os._exit(5)", "exited 5"),
-            ("1 +", "raised SyntaxError"),
-            ("prin('a typo')", "raised NameError: .*, 3 times within 30 s of its start"),
-        ],
-        1,
-        3,
-    ),
-)
-def test_what_fails_at_once_every_time_is_not_tried_for_long(run, tmp_path, text, message):
-    with pytest.raises(WorkerFailed, match=message):
-        run(text)
-    generations = [e for e in events_of(tmp_path / "run") if e["event"] == "generation-started"]
-    assert len(generations) == 3
-
-
-def test_a_traceback_begins_in_the_script(run, tmp_path):
-    with pytest.raises(WorkerFailed) as caught:
-        run("def f():\n    raise KeyError('k')\nf()", on_failure="stop", workers=1)
-    words = caught.value.traceback.splitlines()
-    assert words[1].endswith('script.py", line 3, in <module>')
-    assert caught.value.traceback in printed(tmp_path)
 
 
 def test_the_end_of_a_script_is_that_of_a_program(run, tmp_path):
@@ -234,50 +140,6 @@ if __name__ == "__main__":
     assert printed(tmp_path) == "[0, 1, 4, 9]\n[8]\n"
 
 
-def test_what_a_worker_has_started_ends_with_it(run, tmp_path):
-    pid = tmp_path / "pid"
-    run(f"""
-import os, subprocess
-child = subprocess.Popen(["sleep", "1000"])
-if os.environ["RANK"] == "0":
-    open({str(pid)!r}, "a").write(f"{{child.pid}} ")
-    if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
-        os.kill(os.getpid(), 9)
-""")
-    children = pid.read_text().split()
-    assert len(children) == 2
-    wait_until(lambda: not any(Path(f"/proc/{child}").exists() for child in children), 10)
-
-
-def test_who_holds_the_interpreter_and_waits_for_ever_is_ended(run):
-    result = run(
-        """
-import ctypes, os
-while os.environ["TORCHELASTIC_RESTART_COUNT"] == "0": ctypes.PyDLL(None).pause()
-""",
-        hang_timeout_s=1,
-        workers=1,
-    )
-    assert result.restarts == 1
-
-
-@pytest.mark.soak
-def test_processes_that_work_for_a_worker_keep_it_from_hanging(run):
-    result = run(
-        """
-import subprocess, sys
-subprocess.run([sys.executable, "-c", '''
-import time
-end = time.monotonic() + 4
-while time.monotonic() < end: pass
-'''], check=True)
-""",
-        hang_timeout_s=1.5,
-        workers=1,
-    )
-    assert result.restarts == 0
-
-
 WAITS = """
 import os, signal, sys, threading
 def leave(*_):
@@ -310,26 +172,6 @@ def test_a_script_is_asked_to_stop_as_torchrun_would(tmp_path, mark, what):
     assert ("[rank 1] asked to leave" in err) == (what == "handles")
 
 
-KILLS_ITS_AGENT = """
-import json, os, pathlib, signal, threading
-restarts = os.environ["TORCHELASTIC_RESTART_COUNT"]
-print(restarts)
-if restarts == "0":
-    if os.environ["RANK"] == "0":
-        log = pathlib.Path(os.environ["HOLDFAST_RUN_DIR"], "events.jsonl").read_text()
-        events = [json.loads(line) for line in log.splitlines()]
-        (agent,) = [event["pid"] for event in events if event["event"] == "agent-started"]
-        os.kill(agent, signal.SIGKILL)
-    threading.Event().wait()
-"""
-
-
-@pytest.mark.soak
-def test_the_loss_of_an_agent_is_one_restart_to_the_script_and_in_the_result(run, tmp_path):
-    assert run(KILLS_ITS_AGENT).restarts == 1
-    assert printed(tmp_path) == "0\n1\n"
-
-
 def test_a_script_may_keep_metrics_of_its_own_in_the_run_directory(run, tmp_path):
     keeps = """
 import json, os, pathlib, signal, time
@@ -353,47 +195,6 @@ print([fd for fd in map(int, os.listdir("/proc/self/fd"))
 """
     run(inherited)
     assert printed(tmp_path) == "[]\n"
-
-
-def test_a_long_cause_is_told_without_its_middle(run, tmp_path):
-    with pytest.raises(WorkerFailed) as caught:
-        run("raise ValueError(f'first {[0] * 1_000_000} last')", on_failure="stop")
-    cause = str(caught.value)
-    assert len(cause) < 5_000
-    assert "raised ValueError: first [0" in cause
-    assert "0] last" in cause
-    assert (tmp_path / "run" / "events.jsonl").stat().st_size < 30_000
-    assert (tmp_path / "run" / "logs" / "rank-0.log").stat().st_size > 3_000_000
-
-
-FEELS = """
-import os, pathlib, signal, sys, time
-import torch.distributed as dist
-places, rank = pathlib.Path(sys.argv[1]), os.environ["RANK"]
-def lives(pid):
-    try:
-        stat = pathlib.Path("/proc", pid, "stat").read_text()
-    except OSError:
-        return False
-    return stat.rpartition(")")[2].split()[0] not in "ZX"
-dist.init_process_group("gloo")
-(places / rank).write_text(str(os.getpid()))
-dist.barrier()
-if rank != "1":
-    os._exit(7)
-while any(lives((places / other).read_text()) for other in "02"):
-    time.sleep(0.001)
-os.kill(os.getpid(), signal.SIGKILL)
-"""
-
-
-def test_who_has_felt_a_death_is_not_blamed_though_it_is_gone_sooner(run, tmp_path):
-    with pytest.raises(WorkerFailed, match="rank 1 was killed by SIGKILL") as caught:
-        run(FEELS, tmp_path, workers=3, on_failure="stop")
-    assert caught.value.rank == 1
-    [receipt] = lines.read(tmp_path / "run" / "recoveries.jsonl")
-    assert [cause["who"] for cause in receipt["causes"]] == ["rank 1"]
-    assert receipt["ended"] == [0, 2]
 
 
 @pytest.mark.soak
