@@ -1,6 +1,11 @@
-"""holdfast trains PyTorch models on machines that fail and differ, as if they had not.
+"""holdfast trains PyTorch models on machines that fail and differ, with bit-identical results.
 
-`import holdfast` is light: torch is imported when something that needs it is asked for.
+* `train` runs a training job and returns its `Result`.
+* `Session` is what a training function receives: it attaches a model, iterates over `Shard`s and
+  commits steps.
+* `Job` holds the settings of a training job, `Dataset` is the protocol of data sets.
+
+Importing holdfast is fast: torch is imported when a name that needs it is first used.
 """
 
 from __future__ import annotations

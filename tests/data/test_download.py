@@ -222,8 +222,8 @@ def command(server, into, *arguments):
     ("arguments", "message"),
     [
         (["cifar100"], "/cifar100/cifar-100-python.tar.gz: the server returned 404"),
-        (["digits"], "--download fetches mnist, cifar10, cifar100, and not data.name=digits"),
-        (["mnist", "data.path=x"], "--download is for data without data.path"),
+        (["digits"], "--download supports mnist, cifar10, cifar100, not data.name=digits"),
+        (["mnist", "data.path=x"], "--download and data.path exclude each other"),
     ],
 )
 def test_the_command_fails_in_one_line_and_leaves_no_run(server, tmp_path, arguments, message):

@@ -89,7 +89,7 @@ def test_a_file_holds_a_seed_and_faults(tmp_path):
         ("faults: [3]", "faults.0: input should be a mapping of keys to values, not 3"),
         ("faults: 3", "faults: input should be a valid tuple"),
         ("faults: [{kind: agent, rank: 1}]", "agent strikes no worker"),
-        ("- kill", "is no mapping of keys to values"),
+        ("- kill", "must be a mapping of keys to values"),
         ("faults: [", "cannot be read"),
     ],
 )  # fmt: skip

@@ -1,4 +1,4 @@
-"""Jobs: what is right is taken, what is wrong is named."""
+"""Loading jobs: valid jobs are loaded, and mistakes are named."""
 
 import tempfile
 
@@ -27,7 +27,7 @@ def test_overrides_reach_into_the_job():
 
 @pytest.mark.parametrize("value", [float("inf"), float("nan"), {1, 2}, b"x", print, "\udcff"])
 def test_params_that_cannot_be_sent_to_a_worker_are_refused(value):
-    with pytest.raises(JobError, match=r"params: .*may hold finite numbers, strings"):
+    with pytest.raises(JobError, match=r"params: .*may have finite numbers, strings"):
         check({"name": "own", "task": "own.py:main", "params": {"x": [value]}}, where="test")
 
 
@@ -55,9 +55,9 @@ def test_params_that_cannot_be_sent_to_a_worker_are_refused(value):
         ),
         ("model.name=mlp", "to replace the whole part write 'model={name: mlp}'"),
         ("workers", "'workers' is not key=value"),
-        ("workers.x=1", "workers has no keys of its own"),
+        ("workers.x=1", "workers is a single value in this job"),
         ("clip_norm=.inf", "clip_norm=.inf cannot be read: "),
-        ("params={1: a}", "a key that is no string"),
+        ("params={1: a}", "a key that is not a string"),
         ("data=[", "data=[ cannot be read: "),
     ],
 )

@@ -216,7 +216,7 @@ print(os.path.basename(os.environ["HOLDFAST_RUN_DIR"]), os.environ["TORCHELASTIC
             (["-m", "absent.module", "--json"], 2, "no module 'absent'"),
             (["-m", ".absent", "--json"], 2, "no module '.absent'"),
             (["-m", "__main__", "--json"], 2, "no module '__main__'"),
-            (["--workers", "two", "absent.py"], 2, "--workers two: write a number"),
+            (["--workers", "two", "absent.py"], 2, "--workers two: use a number"),
         ],
         0,
         4,

@@ -1,4 +1,4 @@
-"""The `holdfast` command."""
+"""The `holdfast` command and its subcommands."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ app.add_typer(bench.app, name="bench")
 
 
 def run(spawned: Spawned | None) -> None:
-    """Run the command line; every known error is one line on standard error.
+    """Run the command line; known errors are printed as one line on standard error.
 
-    With --json the error is also the object that ends standard output.
+    With --json the error is also printed as one object at the end of standard output.
 
     Args:
-        spawned: A fork server for the command to use.
+        spawned: A fork server that the command may use.
     """
     try:
         _check_renamed(_own(sys.argv[1:]))
@@ -43,7 +43,7 @@ def run(spawned: Spawned | None) -> None:
     except HoldfastError as error:
         if isinstance(error, WorkerFailed):
             print(error.traceback or "", end="", file=sys.stderr)
-        message = " ".join(str(error).split())  # that of another library may have lines
+        message = " ".join(str(error).split())  # messages of other libraries may have many lines
         print(f"holdfast: {message}", file=sys.stderr)
         if "--json" in _own(sys.argv[1:]):
             print(json.dumps({"error": type(error).__name__, "message": message}))
@@ -51,7 +51,7 @@ def run(spawned: Spawned | None) -> None:
 
 
 def _check_renamed(words: list[str]) -> None:
-    """Raises: JobError: An option has another name now."""
+    """Raises: JobError: An option has been renamed."""
     for word in words:
         option = word.partition("=")[0]
         if option in renamed.OPTIONS:
@@ -59,14 +59,14 @@ def _check_renamed(words: list[str]) -> None:
 
 
 def _status(error: HoldfastError) -> int:
-    """With what a command ends that has raised `error`."""
+    """The exit status of a command that raised `error`."""
     if isinstance(error, JobError):
         return USAGE_STATUS
     return STOPPED_STATUS if isinstance(error, Interrupted) else FAILED_STATUS
 
 
 def _own(words: list[str]) -> list[str]:
-    """The words for the command itself: those behind a script are for the script."""
+    """The words of the command itself, without the arguments of a script."""
     if words[:1] != ["run"]:
         return words
     command = typer.main.get_group(app).commands["run"]

@@ -1,4 +1,4 @@
-"""Arguments that several commands have in common."""
+"""Arguments and options that several commands share."""
 
 from __future__ import annotations
 
@@ -11,28 +11,30 @@ from holdfast.errors import JobError
 
 JobName = Annotated[
     str,
-    typer.Argument(help="A built-in job (digits, …) or a .yaml file.", autocompletion=complete.job),
+    typer.Argument(
+        help="Built-in job (digits, …) or path of a .yaml file.", autocompletion=complete.job
+    ),
 ]
 Overrides = Annotated[
     list[str] | None,
     typer.Argument(
         metavar="[KEY=VALUE]...",
-        help="Keys of the job to set.",
+        help="Job keys to override.",
         autocompletion=complete.override,
     ),
 ]
-Json = Annotated[bool, typer.Option("--json", help="Print one object.")]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 EndingJson = Annotated[
     bool,
-    typer.Option("--json", help="End standard output with the result or error as one object."),
+    typer.Option("--json", help="Print the result or error as one JSON object, at the end."),
 ]
 
 
 def ranks(tee: str | None, workers: int) -> frozenset[int]:
-    """The ranks that `--tee` names.
+    """The ranks in the value of `--tee`.
 
     Raises:
-        JobError: There is no such rank.
+        JobError: The job has no such rank.
     """
     if tee is None:
         return frozenset()
@@ -41,6 +43,6 @@ def ranks(tee: str | None, workers: int) -> frozenset[int]:
     wrong = [name for name in named if name not in known]
     if wrong:
         raise JobError(
-            f"--tee {tee}: {wrong[0]!r} is no rank; write all, or ranks up to {workers - 1}"
+            f"--tee {tee}: {wrong[0]!r} is not a rank; use all, or ranks from 0 to {workers - 1}"
         )
     return frozenset(known[name] for name in named)

@@ -1,4 +1,4 @@
-"""What the shell offers when Tab is pressed."""
+"""Shell completion of jobs, keys and values."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from holdfast.job import keys, load
 
 
 def job(incomplete: str) -> list[str]:
-    """Built-in jobs, and the job files and folders that begin with `incomplete`."""
+    """Built-in jobs, and job files and folders that start with `incomplete`."""
     head, slash, begun = incomplete.rpartition("/")
-    with suppress(OSError):  # there is no such folder
+    with suppress(OSError):  # no such folder
         near = [path for path in Path(head + slash).iterdir() if path.name.startswith(begun)]
         names = [path.name for path in near if path.suffix in {".yaml", ".yml"}]
         names += [f"{path.name}/" for path in near if path.is_dir() and path.name[0] != "."]
@@ -25,20 +25,20 @@ def job(incomplete: str) -> list[str]:
 
 
 def override(context: typer.Context) -> list[str]:
-    """Keys of the job, each with the words that it may hold, or with the value that it has."""
-    # bash makes words of their own of `key`, `=` and the value, and typer drops a `=` at the end.
+    """Keys of the job, each with the words that it accepts, or with its current value."""
+    # bash splits `key=value` into three words, and typer drops a `=` at the end.
     given = f"{' '.join(context.params.get('overrides') or [])} ".replace(" = ", "=").split()
     values = _values(context.params.get("job") or "", given)
     offers = {key: words or _present(values, key) for key, words in keys.words(values).items()}
     begun = given[-1].removesuffix("=") if given else ""
     if begun in offers:
         return offers[begun]
-    # With `key=` offered beside a value, bash completes to that and sets no space behind it.
+    # With `key=` among the offers, bash completes to it and adds no space.
     return [f"{key}={word}" for key, words in offers.items() for word in ["", *words]]
 
 
 def _values(name: str, overrides: list[str]) -> dict[str, Any]:
-    """What the job says so far; all that it says where it could be run."""
+    """The values of the job so far, with all defaults if it is valid."""
     try:
         given = load.source(name)
     except JobError:

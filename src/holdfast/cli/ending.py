@@ -1,4 +1,4 @@
-"""How a command ends that has run something: what it prints, and with which status."""
+"""How a command ends after a run: its output and its exit status."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from holdfast.errors import WorkerFailed
 from holdfast.observe.sinks.terminal import closing_table
 
 FAILED_STATUS: Final = 1
-"""The exit status where something that was to happen has not."""
+"""Exit status of a run that failed."""
 
 USAGE_STATUS: Final = 2
-"""The exit status where the job, not the run, is at fault."""
+"""Exit status of a mistake in the job or the command line."""
 
 STOPPED_STATUS: Final = 130
-"""The exit status where a signal has ended what was asked for."""
+"""Exit status after a signal stopped the run."""
 
 
 def run_and_tell(
-    run: Callable[[LaunchOptions], RunResult], setting: LaunchOptions, *, as_json: bool
+    run: Callable[[LaunchOptions], RunResult], options: LaunchOptions, *, as_json: bool
 ) -> None:
-    """Run something to its end in a setting and print what has come of it, or one object."""
+    """Run something to its end and print its result as a table or as one JSON object."""
     try:
-        result = run(setting)
+        result = run(options)
     except WorkerFailed as error:
-        if error.rank in setting.tee:  # its traceback has been seen
+        if error.rank in options.tee:  # its traceback was shown already
             error.traceback = None
         raise
     print(json.dumps(result.as_dict()) if as_json else closing_table(result.as_dict()))

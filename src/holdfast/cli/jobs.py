@@ -9,7 +9,7 @@ from holdfast.job import load
 
 
 def jobs(as_json: Json = False) -> None:
-    """List the built-in jobs; `holdfast train NAME --dry-run` shows one whole."""
+    """List the built-in jobs; `holdfast train NAME --dry-run` prints all keys of one."""
     found = {name: load.summary(name) for name in load.builtin_names()}
     if as_json:
         print(json.dumps(found))

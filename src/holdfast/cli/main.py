@@ -1,4 +1,4 @@
-"""Where the `holdfast` command begins: what takes longest is started first."""
+"""Entry point of the `holdfast` command: starts the fork server before anything else."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ def main() -> None:
     at_once = new and not {"--help", "--dry-run"} & set(words)
     spawned = spawn(WORKER) if at_once else None
     try:
-        from holdfast.cli import app  # while torch is being imported over there
+        from holdfast.cli import app  # while the fork server imports torch
 
         app.run(spawned)
-    except KeyboardInterrupt:  # before anything was begun that could be stopped
+    except KeyboardInterrupt:  # before a run started that could be stopped
         sys.exit(130)
     finally:
         if spawned is not None:

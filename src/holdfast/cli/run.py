@@ -1,4 +1,4 @@
-"""`holdfast run`: run a script as `torchrun` would, and start it anew where a worker is lost."""
+"""`holdfast run`: run a script as `torchrun` would, and restart all workers when one fails."""
 
 from __future__ import annotations
 
@@ -20,39 +20,42 @@ from holdfast.job.script_job import Script
 
 def run(
     context: typer.Context,
-    script: Annotated[str, typer.Argument(help="A Python file; with -m, a module.")],
+    script: Annotated[str, typer.Argument(help="Path of a Python file; with -m, a module.")],
     arguments: Annotated[
         list[str] | None,
-        typer.Argument(metavar="ARGUMENTS", help="What the script is given, as it is."),
+        typer.Argument(metavar="ARGUMENTS", help="Command-line arguments of the script."),
     ] = None,
     workers: Annotated[
         str,
         typer.Option(
-            "--workers", "--nproc-per-node", "--nproc_per_node", help="Workers; auto: one a core."
+            "--workers",
+            "--nproc-per-node",
+            "--nproc_per_node",
+            help="Number of workers; auto: one per CPU core.",
         ),
     ] = "1",
     max_restarts: Annotated[
         int | None,
-        typer.Option(min=0, help="Losses that are forgiven in a while; 10 by default."),
+        typer.Option(min=0, help="Failures tolerated per window of 10 minutes; default: 10."),
     ] = None,
     hang_timeout_s: Annotated[
         float | None,
-        typer.Option(help="Seconds in which no worker does anything; 60 by default."),
+        typer.Option(help="Seconds without progress of any worker before a restart; default: 60."),
     ] = None,
     run_dir: Annotated[
         Path | None,
-        typer.Option("--run", help="The run's directory; by default a new one below runs/."),
+        typer.Option("--run", help="Run directory; default: a new one below runs/."),
     ] = None,
     tee: Annotated[
         str,
-        typer.Option(metavar="RANKS", help="Show what these workers print: all, or such as 0,2."),
+        typer.Option(metavar="RANKS", help="Show the output of these ranks: all, or 0,2."),
     ] = "all",
     module: Annotated[
-        bool, typer.Option("-m", "--module", help="SCRIPT is a module, as for python -m.")
+        bool, typer.Option("-m", "--module", help="Run SCRIPT as a module, like python -m.")
     ] = False,
     as_json: EndingJson = False,
 ) -> None:
-    """Run an unchanged torchrun script; when a worker is lost, all of them start anew."""
+    """Run an unchanged torchrun script; when a worker fails, all workers restart."""
     place = {"module": script} if module else {"path": script}
     asked = Script(**place, arguments=tuple(arguments or ()))
     values = {
@@ -65,14 +68,14 @@ def run(
     job = load.check_script(
         {key: each for key, each in values.items() if each is not None}, where=script
     )
-    setting = LaunchOptions(tee=ranks(tee, job.workers), forks=context.obj)
-    run_and_tell(partial(engine.run_script, job, run_dir=run_dir), setting, as_json=as_json)
+    options = LaunchOptions(tee=ranks(tee, job.workers), forks=context.obj)
+    run_and_tell(partial(engine.run_script, job, run_dir=run_dir), options, as_json=as_json)
 
 
 def _number(workers: str) -> int:
-    """How many workers `--workers` asks for."""
+    """The number of workers in the value of `--workers`."""
     if workers == "auto":
         return len(os.sched_getaffinity(0))
     if not workers.isdecimal():
-        raise JobError(f"--workers {workers}: write a number, or auto for one a core")
+        raise JobError(f"--workers {workers}: use a number, or auto for one per CPU core")
     return int(workers)

@@ -25,34 +25,36 @@ def train(
     context: typer.Context,
     job: JobName,
     overrides: Overrides = None,
-    workers: Annotated[int | None, typer.Option(help="Workers; the same as workers=N.")] = None,
+    workers: Annotated[
+        int | None, typer.Option(help="Number of workers; the same as workers=N.")
+    ] = None,
     device: Annotated[
-        str | None, typer.Option(help="auto, cpu or cuda; the same as device=NAME.")
+        str | None, typer.Option(help="Device: auto, cpu or cuda; the same as device=NAME.")
     ] = None,
     run: Annotated[
-        Path | None, typer.Option(help="The run's directory; by default a new one below runs/.")
+        Path | None, typer.Option(help="Run directory; default: a new one below runs/.")
     ] = None,
     resume: Annotated[
-        bool, typer.Option("--resume", help="Go on with --run, or with the newest run of the job.")
+        bool, typer.Option("--resume", help="Continue the run in --run, or the job's newest run.")
     ] = False,
     tee: Annotated[
         str | None,
         typer.Option(
             metavar="RANKS",
-            help="Show what these workers print, as it comes: all, or ranks such as 0,2.",
+            help="Show the output of these ranks: all, or 0,2.",
         ),
     ] = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Check the job, print it whole, and do nothing.")
+        bool, typer.Option("--dry-run", help="Check the job and print all its keys, without a run.")
     ] = False,
     download: Annotated[
-        bool, typer.Option("--download", help="Fetch published data that are not here yet.")
+        bool, typer.Option("--download", help="Download the job's published data set if needed.")
     ] = False,
     as_json: EndingJson = False,
 ) -> None:
-    """Train a job; what it leaves lies in its run directory."""
-    options = {"workers": workers, "device": device}
-    extra = [f"{key}={value}" for key, value in options.items() if value is not None]
+    """Train a job; checkpoints, metrics and logs go to its run directory."""
+    keys = {"workers": workers, "device": device}
+    extra = [f"{key}={value}" for key, value in keys.items() if value is not None]
     chosen = load.load(job, [*(overrides or []), *extra])
     shown = ranks(tee, chosen.workers)
     if dry_run:
@@ -61,20 +63,20 @@ def train(
         return
     if download:
         _download(chosen.data)
-    setting = LaunchOptions(tee=shown, forks=context.obj)
+    options = LaunchOptions(tee=shown, forks=context.obj)
     run_and_tell(
-        partial(engine.run_job, chosen, run_dir=run, resume=resume), setting, as_json=as_json
+        partial(engine.run_job, chosen, run_dir=run, resume=resume), options, as_json=as_json
     )
 
 
 def _download(data: Data | None) -> None:
-    """Fetch the data of a job."""
+    """Download the data set of a job."""
     name = None if data is None else data.name
     if name not in PUBLISHED:
         raise JobError(
-            f"--download fetches {', '.join(PUBLISHED)}, and not data.name={name}; leave it out"
+            f"--download supports {', '.join(PUBLISHED)}, not data.name={name}; remove it"
         )
     if getattr(data, "path", None) is not None:
-        raise JobError("--download is for data without data.path; leave out one of the two")
+        raise JobError("--download and data.path exclude each other; remove one of them")
     with DownloadView() as view:
         fetch(name, PUBLISHED[name], directory(name), view.report)

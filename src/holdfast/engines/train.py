@@ -1,4 +1,4 @@
-"""`holdfast.train`: run a job from Python. The command is this call."""
+"""`holdfast.train`: run a training job from Python; `holdfast train` makes this call."""
 
 from __future__ import annotations
 
@@ -21,24 +21,23 @@ from holdfast.tasks import reference
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
-    """How a run ended.
+    """The result of a training run.
 
     Attributes:
         status: `finished`, or `stopped` by a signal; a stopped run can be resumed.
-        data: The name of the data set, which begins with `synthetic-` where the data are made up;
-            None where the task brings its own.
-        steps: Steps committed, over all of the run's lives.
+        data: Name of the data set; names of synthetic data begin with `synthetic-`. None if the
+            task has its own data.
+        steps: Committed steps, over all attempts.
         loss: Mean loss of the last step; None if there was none, or it was not finite.
         metrics: The last evaluation.
-        best: Where the job looks for a best evaluation, its `value` and the `step` it came after.
-        samples_per_s: Samples a second in this life, start-up excluded.
-        seconds: What a worker has spent its time on in this life: `compute`, `reduce`, `wait` (for
-            the others), `data` and so on, seconds, the mean over the workers.
-        exactness: `bit-exact` where the weights hang on the job alone; `order-exact` and how
-            hardware or software have changed where the run was resumed on others; or why its
-            numerics are not exact.
+        best: With `evaluation.best`: the best `value` and its `step`.
+        samples_per_s: Samples per second in this attempt, without start-up.
+        seconds: Seconds per phase in this attempt, the mean over the workers: `compute`, `reduce`,
+            `wait` (for other workers), `data` and so on.
+        exactness: `bit-exact` if the weights depend on the job only; `order-exact` and the changes,
+            if the run was resumed on other hardware or software; or why its numerics are not exact.
         weights_sha256: SHA-256 over all parameters and buffers in name order.
-        run_dir: Where everything lies.
+        run_dir: The run directory.
     """
 
     status: str
@@ -55,9 +54,9 @@ class Result:
 
     @property
     def history(self) -> dict[str, list[Any]]:
-        """A table of the steps: `step`, `epoch`, `loss`, `norm`, `lr`, `samples`, `seconds`, rank
-        0's seconds in each phase (`compute_s`, …), and what was logged; a list a column. What is
-        not finite is None. Where steps were left out, `skipped` is True for those.
+        """The table of steps, one list per column: `step`, `epoch`, `loss`, `norm`, `lr`,
+        `samples`, `seconds`, rank 0's seconds in each phase (`compute_s`, …), and logged values.
+        Numbers that are not finite are None. `skipped` is True for steps that changed nothing.
         """
         return lines.columns(
             {key: value for key, value in line.items() if not isinstance(value, dict)}
@@ -69,7 +68,7 @@ class Result:
 
     @property
     def evaluations(self) -> dict[str, list[Any]]:
-        """A table of the evaluations: the steps before each, and a column a metric."""
+        """The table of evaluations, one list per column: `step` and each metric."""
         return lines.columns(
             {"step": line["step"], **line["evaluation"]}
             for line in self._lines()
@@ -84,7 +83,7 @@ class Result:
 
     @property
     def best_checkpoint(self) -> Path | None:
-        """The checkpoint of the best evaluation, where the job looks for one."""
+        """The checkpoint of the best evaluation; None without `evaluation.best`."""
         if self.best is None:
             return None
         store = CheckpointStore.of_run(self.run_dir)
@@ -92,16 +91,16 @@ class Result:
 
     @property
     def figures(self) -> dict[str, Path]:
-        """Pictures of the run, by name."""
+        """Plots of the run, by name."""
         return {path.stem: path for path in sorted(self.run_dir.glob("*.png"))}
 
     def _lines(self) -> Iterator[dict[str, Any]]:
         return lines.read(self.run_dir / METRICS)
 
     def as_dict(self) -> dict[str, Any]:
-        """The result as plain data, metrics beside the rest; JSON knows no NaN, so None is one.
+        """The result as a flat dictionary for JSON; numbers that are not finite are None.
 
-        A metric that is called like one of the others is `evaluation.` and its name.
+        A metric with the name of another entry gets the prefix `evaluation.`.
         """
         facts = {
             "status": self.status,
@@ -129,18 +128,29 @@ def train(
     run_dir: str | Path | None = None,
     resume: bool = False,
 ) -> Result:
-    """Train and wait for the end.
+    """Train a model with one or more workers, and wait until the run ends.
 
     Args:
-        task: A function that takes the session, a task class, or the name of a built-in job or
-            of a YAML file. A function or class must be importable: at the top level of a file.
-        job: Keys of the job, over those of a named job; or a whole `Job`.
-        run_dir: The run's directory; by default a new one below `runs/`.
-        resume: Go on with the run in `run_dir`, or with the newest run of this job.
+        task: A training function that takes a :class:`Session`, a task class, or the name of a
+            built-in job or of a YAML file. A function or class must be importable by other
+            processes, so define it at the top level of a file.
+        job: Keys of the job, such as ``{"workers": 2}``, which override those of a named job; or
+            a complete :class:`Job`.
+        run_dir: Directory for checkpoints, metrics and logs. Default: a new one below ``runs/``.
+        resume: Continue the run in ``run_dir``, or the newest run of this job. Default: False.
+
+    Returns:
+        The result: status, metrics, the SHA-256 of the weights and the run directory.
 
     Raises:
-        JobError: The job cannot be run as it stands.
-        WorkerFailed: A worker died or its code raised.
+        JobError: The job is not valid, or the run directory cannot be used.
+        WorkerFailed: A worker failed and could not be replaced.
+
+    Example::
+
+        >>> result = holdfast.train("digits", {"workers": 2, "epochs": 1})
+        >>> result.status
+        'finished'
     """
     return run_job(_job(task, job), LaunchOptions(), run_dir=run_dir, resume=resume)
 
@@ -148,7 +158,7 @@ def train(
 def run_job(
     job: TrainJob, options: LaunchOptions, *, run_dir: str | Path | None, resume: bool
 ) -> Result:
-    """Run a whole `Job` with options for its launch; see `train`."""
+    """Run a complete job with launch options; see `train`."""
     plan_step(job.shards, job.workers, job.shards_per_worker)  # refuse before anything is written
     path = _path(job, run_dir, resume)
     return run_and_record(

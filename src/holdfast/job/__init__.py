@@ -1,1 +1,1 @@
-"""What the user asks for."""
+"""Jobs: what users ask for, as keys in a YAML file, checked."""

@@ -1,6 +1,6 @@
-"""The data sets that a job can name. Where each is read: `holdfast.data.catalog`.
+"""Data sets that a job can name. `holdfast.data.catalog` reads them.
 
-Made-up data have names that begin with `synthetic-`, and every result carries the name of its data.
+Names of synthetic data begin with `synthetic-`, and every result states the name of its data.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ class DigitsData(Spec):
 
     name: Literal["digits"]
     augment: bool = False
-    """Shift every training image by up to a pixel each way, anew in every epoch."""
+    """Shift each training image by up to 1 pixel in both directions, differently every epoch."""
 
 
 class SyntheticImages(Spec):
-    """Images made up from a seed: a pattern a class, and noise."""
+    """Synthetic images from a seed: a pattern per class, and noise."""
 
     name: Literal["synthetic-images"]
     size: Count = 2048
@@ -32,7 +32,7 @@ class SyntheticImages(Spec):
     height: Count = 32
     classes: Classes = 10
     augment: bool = False
-    """Mirror every other training image, chosen anew in every epoch."""
+    """Flip each training image horizontally with probability 0.5, differently every epoch."""
 
 
 class Mnist(Spec):
@@ -40,9 +40,9 @@ class Mnist(Spec):
 
     name: Literal["mnist"]
     path: Path | None = None
-    """The directory of the four published files; by default where `--download` puts them."""
+    """The directory of the four published files; by default the one that `--download` uses."""
     augment: bool = False
-    """Shift every training image by up to 2 pixels each way, anew in every epoch."""
+    """Shift each training image by up to 2 pixels in both directions, differently every epoch."""
 
 
 class Cifar(Spec):
@@ -50,25 +50,26 @@ class Cifar(Spec):
 
     name: Literal["cifar10", "cifar100"]
     path: Path | None = None
-    """The published directory, or the tar.gz that holds it; by default where `--download` puts
-    it."""
+    """The published directory or its tar.gz; by default the one that `--download` fetches."""
     augment: bool = True
-    """Shift training images by up to 4 pixels and mirror half of them, anew in every epoch."""
+    """Shift each training image by up to 4 pixels and flip it horizontally with probability 0.5,
+    differently every epoch."""
 
 
 class ImageFolder(Spec):
-    """PNG and JPEG files, a folder a class."""
+    """PNG and JPEG files, one folder per class."""
 
     name: Literal["image-folder"]
     path: Path
-    """Holds `train/CLASS/` and `test/CLASS/`; or `CLASS/`, of which a tenth is kept for the
-    test."""
+    """The folder with `train/CLASS/` and `test/CLASS/`; or with `CLASS/`, of which a tenth forms
+    the test set."""
     height: Count = 64
-    """Images are scaled and cut to so many pixels each way."""
+    """Height and width, in pixels, to which images are scaled and cropped."""
     augment: bool = True
-    """Shift training images by up to an eighth of their height and mirror half of them."""
+    """Shift each training image by up to an eighth of its height and flip it horizontally with
+    probability 0.5."""
     cache: Path | None = None
-    """A directory in which the decoded images are kept, and mapped by all workers."""
+    """Directory for the decoded images, which all workers map into memory."""
 
 
 class Records(Spec):
@@ -78,43 +79,44 @@ class Records(Spec):
     path: Path
     """A file, or a pattern such as `data/train-*.parquet`."""
     test_path: Path | None = None
-    """The same for the test; by default a tenth of the samples is kept for it."""
+    """The same for the test set; by default a tenth of the samples."""
     features: str | tuple[str, ...]
-    """Where the inputs are: a data set of the file, a column (or several columns of numbers), or a
-    feature."""
+    """Name of the inputs: a data set of the file (HDF5), a column or several columns of numbers
+    (Parquet), or a feature (TFRecord)."""
     labels: str
-    """Where the classes are, whole numbers from 0."""
+    """Name of the classes, integers from 0."""
     classes: Classes
     shape: tuple[Count, Count, Count] | None = None
-    """The dimensions of an image that is stored flat, in the order of `layout`."""
+    """Dimensions of images that are stored flat, in the order of `layout`."""
     layout: Literal["hwc", "chw"] = "hwc"
-    """The order of an image's dimensions: height, width, channels, or channels first."""
+    """Order of an image's dimensions: `hwc` (height, width, channels) or `chw`."""
     height: Count | None = None
-    """Images stored as PNG or JPEG are scaled and cut to so many pixels each way."""
+    """Height and width, in pixels, to which PNG and JPEG images are scaled and cropped."""
     augment: bool = False
-    """Shift training images by up to an eighth of their height and mirror half of them."""
+    """Shift each training image by up to an eighth of its height and flip it horizontally with
+    probability 0.5."""
     cache: Path | None = None
-    """A directory in which the decoded samples are kept, and mapped by all workers."""
+    """Directory for the decoded samples, which all workers map into memory."""
 
 
 class Text(Spec):
-    """A text, read as bytes."""
+    """Text as bytes."""
 
     name: Literal["text"]
     path: Path | None = None
-    """A file or folder; by default the language reference that Python carries."""
+    """A file or folder; by default the language reference that comes with Python."""
     length: Count = 64
-    """Bytes of context that a sample gives."""
+    """Bytes of a sample."""
 
 
 class SyntheticText(Spec):
-    """A text made up from a seed, in which every two letters say what is likely to follow."""
+    """Synthetic text from a seed: a Markov chain of order 2."""
 
     name: Literal["synthetic-text"]
     size: Count = 262_144
-    """Bytes."""
+    """Bytes of the text."""
     length: Count = 64
-    """Bytes of context that a sample gives."""
+    """Bytes of a sample."""
 
 
 LabelledData = DigitsData | SyntheticImages | Mnist | Cifar | ImageFolder | Records

@@ -1,4 +1,4 @@
-"""The keys that a job knows and the words that each may hold, read off the job's own schema."""
+"""Keys of a job and the words that each accepts, from the JSON schema of its class."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ Schema = dict[str, Any]
 
 
 def words(values: Mapping[str, Any]) -> dict[str, list[str]]:
-    """Every key of a job, dotted, and the words that it may hold; none where it takes any value.
+    """Every key of a job, dotted, and the words that it accepts; empty if it takes any value.
 
     Args:
-        values: Of the job: a part that has a name in them has the keys of that variant only.
+        values: The job's values: a part with a `name` in them has the keys of that variant only.
     """
     schema = kind_of(values).model_json_schema()
     return dict(_words(schema, schema["properties"], values, ""))
 
 
 def below(values: Mapping[str, Any], *parents: str) -> list[str]:
-    """The keys that the job has inside the part `parents`, as `words` gives them."""
+    """The keys inside the part `parents`, a subset of `words`."""
     prefix = "".join(f"{parent}." for parent in parents)
     inside = (key.removeprefix(prefix) for key in words(values) if key.startswith(prefix))
     return list(dict.fromkeys(key.partition(".")[0] for key in inside))
@@ -49,7 +49,7 @@ def _words(
 
 
 def _options(schema: Schema, node: Schema) -> list[Schema]:
-    """What a node may be, references and choices followed."""
+    """The alternatives of a node, after following references and choices."""
     if "$ref" in node:
         return _options(schema, schema["$defs"][node["$ref"].rpartition("/")[2]])
     choices = node.get("anyOf", []) + node.get("oneOf", [])

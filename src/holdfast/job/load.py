@@ -30,7 +30,7 @@ def builtin_names() -> list[str]:
 
 
 def summary(name: str) -> str:
-    """The first line of a built-in job's own description."""
+    """The first line of a built-in job's description."""
     first = (BUILTIN / f"{name}.yaml").read_text(encoding="utf-8").splitlines()[0]
     return first.removeprefix("# ")
 
@@ -43,7 +43,7 @@ def load(
     Args:
         job: A path that ends in .yaml or .yml, or a built-in name.
         overrides: `key=value` each, where key may be dotted and value is YAML.
-        values: Further values by key, as they are.
+        values: Further values by key, which are not parsed.
 
     Raises:
         JobError: There is no such job, or a key or value in it is wrong.
@@ -59,10 +59,10 @@ def load(
 
 
 def of_run(run_dir: Path) -> Job:
-    """The job that a run directory belongs to, of either kind.
+    """The job of a run directory, of either kind.
 
     Raises:
-        JobError: There is no `job.yaml` in it, or not of this version.
+        JobError: It has no `job.yaml`, or one that this version cannot read.
     """
     path = str(run_dir / JOB_FILE)
     given = source(path)
@@ -70,7 +70,7 @@ def of_run(run_dir: Path) -> Job:
 
 
 def source(job: str) -> YamlSource:
-    """What the file of the job called `job` says, unchecked; its name is that of the file.
+    """The unchecked content of the file of the job called `job`; the file's name is the default.
 
     Raises:
         JobError: There is no such job, or its file cannot be read as YAML.
@@ -81,9 +81,11 @@ def source(job: str) -> YamlSource:
     except OSError as error:
         names = builtin_names()
         hint = mistakes.nearest(job, names) or f"built in are {', '.join(names)}"
-        raise JobError(f"no job {job!r}: {error.strerror}; {hint}, or name a .yaml file") from None
+        raise JobError(f"no job {job!r}: {error.strerror}; {hint}, or give a .yaml file") from None
     except UnicodeDecodeError as error:
-        raise JobError(f"{path} is not a text in UTF-8: {error.reason} at {error.start}") from None
+        raise JobError(
+            f"{path} is not text in UTF-8: {error.reason} at byte {error.start}; save it as UTF-8"
+        ) from None
     given = YamlSource(text, str(path))
     given.values.setdefault("name", path.stem)
     return given

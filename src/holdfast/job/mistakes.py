@@ -1,4 +1,4 @@
-"""What is wrong with a job, in one line: where it stands, its key, and what may be meant."""
+"""Mistakes in a job, in one line: their place, their key, and what was probably meant."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ def named(error: ValidationError, values: Mapping[str, Any], given: YamlSource |
 
     Args:
         error: The result of checking `values`.
-        values: The job's.
-        given: Where they come from, if it is known.
+        values: The values of the job.
+        given: Their source, if it is known.
     """
     found = [_mistake(mistake, values, given) for mistake in error.errors()]
     found.sort(key=lambda each: each[0] or math.inf)
@@ -29,7 +29,7 @@ def named(error: ValidationError, values: Mapping[str, Any], given: YamlSource |
 
 
 def nearest(word: str, choices: Iterable[str]) -> str | None:
-    """A question that offers what `word` may have been meant to be."""
+    """A question that suggests the nearest of `choices`, if any is near."""
     close = difflib.get_close_matches(word, list(choices), n=1)
     return f"did you mean {close[0]}?" if close else None
 
@@ -37,7 +37,7 @@ def nearest(word: str, choices: Iterable[str]) -> str | None:
 def _mistake(
     mistake: Any, values: Mapping[str, Any], given: YamlSource | None
 ) -> tuple[int | None, str]:
-    """One of pydantic's errors: its line, if it is in a file, its key and what is wrong."""
+    """One of pydantic's errors: its line, if it is in a file, and its message with the key."""
     path = _path(mistake["loc"], values)
     if mistake["type"].startswith("union_tag"):
         path.append("name")
@@ -74,7 +74,7 @@ def problem(mistake: Any, path: list[str | int], values: Mapping[str, Any]) -> s
 
 
 def _path(loc: tuple[str | int, ...], values: Any) -> list[str | int]:
-    """A mistake's place without the names of variants, such as `mlp`, that pydantic adds."""
+    """The path of a mistake without the names of variants, such as `mlp`, that pydantic adds."""
     path: list[str | int] = []
     for depth, part in enumerate(loc):
         last = depth == len(loc) - 1

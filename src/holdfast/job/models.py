@@ -1,4 +1,4 @@
-"""The models that a job can name. Where each is built: `holdfast.models`."""
+"""Models that a job can name. `holdfast.models` builds them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class MlpSpec(Spec):
 
 
 class CnnSpec(Spec):
-    """Two convolutions with batch normalisation, and a linear layer."""
+    """Two convolutions with batch normalization, and a linear layer."""
 
     name: Literal["cnn"]
     width: Count = 16
@@ -33,14 +33,14 @@ class ResnetSpec(Spec):
     """Channels of the first stage's 3x3 convolutions; the published networks have 64."""
     stem: Literal["small", "large"] = "small"
     """`small`: a 3x3 convolution, for images of up to about 64 pixels. `large`: the published 7x7
-    convolution of stride 2 and a pooling of stride 2."""
+    convolution with stride 2 and max pooling with stride 2."""
     gradient_checkpointing: bool = False
-    """Keep only the inputs of each block, and compute the rest again in the backward pass: less
-    memory and the same weights, for about a third more time."""
+    """Keep only the inputs of each block and recompute the rest in the backward pass: less memory
+    and the same weights, for about a third more time."""
 
 
 class Transformer(Spec):
-    """What transformers have in common."""
+    """Keys of every transformer."""
 
     name: str
     width: Count
@@ -48,7 +48,7 @@ class Transformer(Spec):
     layers: Count
     dropout: Fraction = 0.1
     gradient_checkpointing: bool = False
-    """As in `Resnet`."""
+    """As in `ResnetSpec`."""
 
     @model_validator(mode="after")
     def _heads_share_the_width(self) -> Self:
@@ -67,25 +67,25 @@ class GptSpec(Transformer):
 
 
 class Gpt2Spec(Transformer):
-    """GPT-2 from the library transformers, by default in its small size, from random weights."""
+    """GPT-2 from the library transformers with random weights; the small size by default."""
 
     name: Literal["gpt2"]
     width: Count = 768
     heads: Count = 12
     layers: Count = 12
     vocabulary: Annotated[int, Field(ge=256)] = 256
-    """Tokens there are: 256 bytes need no more; the published network has 50257."""
+    """Number of tokens: 256 for bytes; the published network has 50257."""
 
 
 class BertSpec(Transformer):
-    """BERT from the library transformers, by default in its base size, from random weights."""
+    """BERT from the library transformers with random weights; the base size by default."""
 
     name: Literal["bert"]
     width: Count = 768
     heads: Count = 12
     layers: Count = 12
     vocabulary: Annotated[int, Field(ge=257)] = 257
-    """Tokens there are: 256 bytes and the mask; the published network has 30522."""
+    """Number of tokens: 256 for bytes, and the mask; the published network has 30522."""
 
 
 Model = Annotated[

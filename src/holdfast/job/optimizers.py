@@ -1,4 +1,4 @@
-"""The optimizers and learning-rate schedules that a job can name."""
+"""Optimizers and learning-rate schedules that a job can name."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ class Sgd(Spec):
 
 
 class Constant(Spec):
-    """The learning rate stays, after a linear warm-up."""
+    """A constant learning rate, after a linear warm-up."""
 
     name: Literal["constant"] = "constant"
     warmup_steps: Annotated[int, Field(ge=0)] = 0
 
 
 class Cosine(Spec):
-    """The learning rate falls to zero along a half cosine, after a linear warm-up."""
+    """A learning rate that falls to zero along a half cosine, after a linear warm-up."""
 
     name: Literal["cosine"]
     warmup_steps: Annotated[int, Field(ge=0)] = 0

@@ -1,4 +1,4 @@
-"""What the parts of a job are made of."""
+"""The base class and common types of the parts of a job."""
 
 from __future__ import annotations
 
@@ -11,6 +11,6 @@ Fraction = Annotated[float, Field(ge=0, lt=1)]
 
 
 class Spec(BaseModel):
-    """A part of a job: immutable, and closed to keys that it does not know."""
+    """A part of a job: immutable; unknown keys are refused."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)

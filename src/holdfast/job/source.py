@@ -1,4 +1,4 @@
-"""Source: the values of a file, and where each was given: in a line of it, or by an override."""
+"""YAML source: the values of a file, and the origin of each: a line of it, or an override."""
 
 from __future__ import annotations
 
@@ -11,27 +11,27 @@ import yaml
 from holdfast.errors import JobError
 
 Path = Sequence[str | int]
-"""Where a value is: keys, and places in lists, from the outside in."""
+"""The path of a value: keys, and indices of lists, from the outside in."""
 
 
 class YamlSource:
     """A YAML file with overrides.
 
     Args:
-        text: The file.
-        where: Its name, for messages.
+        text: The content of the file.
+        where: Its name in messages.
 
     Attributes:
-        values: What the file says, with the overrides applied so far.
+        values: The file's values, with the overrides applied so far.
 
     Raises:
-        JobError: The text is not YAML, or is no mapping.
+        JobError: The text is not YAML, or not a mapping.
     """
 
     def __init__(self, text: str, where: str) -> None:
         self._root, values = _parse(text, where)
         if not isinstance(values, dict):
-            raise JobError(f"{where} is no mapping of keys to values, but {values!r}")
+            raise JobError(f"{where} must be a mapping of keys to values, not {values!r:.100}")
         self.values: dict[str, Any] = values
         self._overrides: dict[tuple[str, ...], str] = {}
 
@@ -47,10 +47,10 @@ class YamlSource:
         self.assign(dotted, _parse(value, text)[1], text)
 
     def assign(self, dotted: str, value: Any, text: str) -> None:
-        """Set the value at a key, which may be dotted; messages call it `text`.
+        """Set the value at a key, which may be dotted; `text` names it in messages.
 
         Raises:
-            JobError: There is no room for such a key.
+            JobError: A part of the dotted key is not a mapping.
         """
         *parents, last = path = dotted.split(".")
         inner = self.values
@@ -59,12 +59,12 @@ class YamlSource:
                 inner[key] = {}
             inner = inner[key]
             if not isinstance(inner, dict):
-                raise JobError(f"{dotted}: {key} has no keys of its own in this job")
+                raise JobError(f"{dotted}: {key} is a single value in this job, without keys")
         inner[last] = value
         self._overrides[tuple(path)] = text
 
     def overridden(self, path: Path) -> str | None:
-        """The newest override that has set the value at `path`, or a part of it."""
+        """The newest override that set the value at `path`, or a part of it."""
         for key, text in reversed(self._overrides.items()):
             shared = min(len(key), len(path))
             if key[:shared] == tuple(path[:shared]):
@@ -72,7 +72,7 @@ class YamlSource:
         return None
 
     def line(self, path: Path) -> int | None:
-        """The line of the value at `path`, or of the innermost part around it that the file has."""
+        """The line of the value at `path`, or of the innermost part around it in the file."""
         node, found = self._root, None
         for part in path:
             entry = _entry(node, part)
@@ -84,7 +84,7 @@ class YamlSource:
 
 
 def _entry(node: yaml.Node | None, part: str | int) -> tuple[yaml.Node, yaml.Node] | None:
-    """What names `part` inside `node`, and its value; the last one where there are several."""
+    """The key node and the value node of `part` in `node`; the last pair if there are several."""
     match node:
         case yaml.MappingNode():
             found = [entry for entry in node.value if entry[0].value == str(part)]
@@ -95,7 +95,7 @@ def _entry(node: yaml.Node | None, part: str | int) -> tuple[yaml.Node, yaml.Nod
 
 
 class _Loader(yaml.SafeLoader):
-    """Refuses a key that is given twice, where YAML's own loader takes the last."""
+    """Refuses duplicate keys, of which YAML's own loader takes the last."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         seen = set[str]()
@@ -110,22 +110,22 @@ class _Loader(yaml.SafeLoader):
 
 
 def _parse(text: str, where: str) -> tuple[yaml.Node | None, Any]:
-    """The nodes of a YAML document, which know their lines, and its plain values."""
+    """The nodes of a YAML document, which have line numbers, and its plain values."""
     try:
         loader = _Loader(text)
         node = loader.get_single_node()
         values = None if node is None else loader.construct_document(node)
         plain = json.loads(json.dumps(values, allow_nan=False))
         if plain != values:
-            raise ValueError("it has a key that is no string")
+            raise ValueError("it has a key that is not a string")
     except yaml.MarkedYAMLError as error:
-        mark = error.problem_mark if "\n" in text else None  # an override has but one line
+        mark = error.problem_mark if "\n" in text else None  # an override has only one line
         line = f", line {mark.line + 1}" if mark else ""
         raise JobError(f"{where}{line} cannot be read: {error.problem}") from None
     except (yaml.YAMLError, TypeError, ValueError, RecursionError) as error:
         reason = " ".join(str(error).split())
         raise JobError(
             f"{where} cannot be read: {reason}; "
-            "it may hold finite numbers, strings, lists and mappings"
+            "it may have finite numbers, strings, lists and mappings"
         ) from None
-    return node, plain  # in which nothing is shared, as it may be in YAML
+    return node, plain  # without values that YAML anchors share

@@ -118,32 +118,32 @@ class TrainJob(RunKeys):
             text = json.dumps(params, allow_nan=False, ensure_ascii=False).encode()
         except (TypeError, ValueError, RecursionError) as error:
             raise ValueError(
-                f"{error}; params may hold finite numbers, strings, lists and mappings"
+                f"{error}; params may have finite numbers, strings, lists and mappings"
             ) from None
         plain: dict[str, Any] = json.loads(text)
         return plain
 
     @field_validator("sync")
     @classmethod
-    def _portable_bits_are_of_the_tree(cls, chosen: str, keys: ValidationInfo) -> str:
+    def _portable_needs_the_tree(cls, chosen: str, keys: ValidationInfo) -> str:
         if chosen == "ddp" and keys.data.get("numerics") == "portable":
-            raise ValueError("ddp does not give portable numerics; set sync=tree")
+            raise ValueError("ddp does not support numerics=portable; set sync=tree")
         return chosen
 
     @field_validator("non_finite")
     @classmethod
-    def _bits_are_compared_by_shard(cls, chosen: NonFinite, keys: ValidationInfo) -> NonFinite:
+    def _recompute_needs_separate_shards(cls, chosen: NonFinite, keys: ValidationInfo) -> NonFinite:
         merges = keys.data.get("sync") == "ddp" or keys.data.get("numerics") == "fast"
         if chosen == "recompute" and merges:
             raise ValueError(
                 "recompute compares the bits of shards, which needs sync=tree and numerics=exact; "
-                "set those, or stop or skip here"
+                "set those, or use stop or skip"
             )
         return chosen
 
     @field_validator("verify")
     @classmethod
-    def _shards_are_verified_alone(cls, chosen: Verify, keys: ValidationInfo) -> Verify:
+    def _verification_needs_separate_shards(cls, chosen: Verify, keys: ValidationInfo) -> Verify:
         merges = keys.data.get("sync") == "ddp" or keys.data.get("numerics") == "fast"
         if chosen.recompute and merges:
             raise ValueError(

@@ -1,4 +1,4 @@
-"""The built-in models."""
+"""Built-in models: builds the network that a job names."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ def build(
 
 
 def build_language_model(spec: GptSpec | Gpt2Spec | BertSpec, *, context: int) -> nn.Module:
-    """The language model of a job, which can look at `context` positions.
+    """The language model of a job, with a context of `context` positions.
 
-    It is called with tokens, int64[n, context], and gives logits, float32[n, context, vocabulary].
+    It maps tokens, int64[n, context], to logits, float32[n, context, vocabulary].
 
     Raises:
-        JobError: It takes a library that is not installed.
+        JobError: It needs a library that is not installed.
     """
     match spec:
         case GptSpec():
@@ -50,6 +50,6 @@ def build_language_model(spec: GptSpec | Gpt2Spec | BertSpec, *, context: int) -
                 **spec.model_dump(exclude={"name"}),
             )
         case Gpt2Spec() | BertSpec():
-            from holdfast.models import huggingface  # it is slow to import, and may be missing
+            from holdfast.models import huggingface  # slow to import, and may be missing
 
             return huggingface.build(spec, context=context)

@@ -1,4 +1,4 @@
-"""A small convolutional network with batch normalisation."""
+"""SmallCnn: a small convolutional network with batch normalization."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from torch import nn
 
 
 class SmallCnn(nn.Module):
-    """Two blocks of convolution, batch normalisation and ReLU, then pooling and a linear layer.
+    """Two blocks of convolution, batch normalization and ReLU, then pooling and a linear layer.
 
     Args:
         channels: Channels of the images.
         width: Channels of the first block; the second has twice as many.
-        classes: Outputs.
+        classes: Number of outputs.
         dropout: Probability that a feature before the linear layer is dropped in training.
     """
 

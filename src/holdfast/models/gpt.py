@@ -1,4 +1,4 @@
-"""A small decoder-only transformer (Radford et al., 2019; pre-norm, learned positions).
+"""Gpt: a small decoder-only transformer (Radford et al., 2019; pre-norm, learned positions).
 
 Shapes: B batch, T positions, D width, H heads, V vocabulary.
 """
@@ -13,10 +13,10 @@ from holdfast.models.recompute import recompute
 
 
 class Block(nn.Module):
-    """Causal self-attention and a feed-forward layer, each beside a residual.
+    """Causal self-attention and a feed-forward layer, each with a residual connection.
 
     Args:
-        width: Features of a position, a multiple of `heads`.
+        width: Features per position, a multiple of `heads`.
         heads: Attention heads.
         dropout: Probability that a feature or an attention weight is dropped in training.
     """
@@ -49,11 +49,11 @@ class Gpt(nn.Module):
     """A stack of blocks between an embedding and its transpose.
 
     Args:
-        vocabulary: Tokens there are.
-        context: Positions it can look at.
-        width, heads, layers: Of the blocks.
-        dropout: As in the blocks.
-        gradient_checkpointing: Whether to compute each block again in the backward pass.
+        vocabulary: Number of tokens.
+        context: Maximum number of positions.
+        width, heads, dropout: As in `Block`.
+        layers: Number of blocks.
+        gradient_checkpointing: Whether to recompute each block in the backward pass.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""GPT-2 and BERT, as the library transformers builds them from their configurations.
+"""GPT-2 and BERT, built by the library transformers from their configurations.
 
 Importing this module imports that library, which takes seconds. It never downloads anything.
 """
@@ -26,7 +26,7 @@ except ImportError as error:
 
 
 class LanguageModel(nn.Module):
-    """A model of transformers that gives nothing but logits.
+    """A model of transformers that returns its logits only.
 
     Args:
         network: The model.

@@ -10,12 +10,12 @@ from torch import nn
 
 
 class MultilayerPerceptron(nn.Module):
-    """Linear layers with ReLU, and dropout if asked for, between them.
+    """Linear layers with ReLU and dropout between them.
 
     Args:
-        inputs: Features of a sample, all its dimensions flattened.
+        inputs: Features of a sample, with all its dimensions flattened.
         hidden: Widths of the hidden layers.
-        classes: Outputs.
+        classes: Number of outputs.
         dropout: Probability that a hidden feature is dropped in training.
     """
 

@@ -1,8 +1,8 @@
 """Gradient checkpointing (Chen et al., "Training Deep Nets with Sublinear Memory Cost", 2016).
 
-A block keeps its inputs alone in the forward pass; whatever else its backward pass needs is
-computed again when that begins. The second time draws the random numbers of the first and leaves
-the block's buffers alone, so neither gradients nor batch normalisation's statistics differ.
+A block keeps only its inputs in the forward pass and recomputes everything else that its backward
+pass needs. The second computation draws the same random numbers and works on copies of the block's
+buffers, so neither gradients nor the statistics of batch normalization differ.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from torch.utils.checkpoint import checkpoint
 
 
 def recompute(blocks: Iterable[nn.Module]) -> None:
-    """Have each of `blocks` checkpoint its gradient whenever it is trained."""
+    """Make each of `blocks` recompute its activations in the backward pass when it is trained."""
     for block in blocks:
         block.forward = functools.partial(_forward, block, block.forward)
 
@@ -37,7 +37,7 @@ def _forward(block: nn.Module, forward: Callable[..., Any], *args: Any, **kwargs
 
 @contextmanager
 def _on_copies_of_buffers(block: nn.Module) -> Iterator[None]:
-    """Let `block` read and change copies of its buffers for a while."""
+    """Make `block` read and change copies of its buffers in this context."""
     originals = [(module._buffers, dict(module._buffers)) for module in block.modules()]
     for buffers, original in originals:
         buffers.update({name: b if b is None else b.clone() for name, b in original.items()})

@@ -1,4 +1,4 @@
-"""Residual networks (He et al., "Deep Residual Learning for Image Recognition", CVPR 2016)."""
+"""ResNet: residual networks (He et al., "Deep Residual Learning", CVPR 2016)."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from holdfast.models.recompute import recompute
 
 
 class BasicBlock(nn.Module):
-    """Two 3x3 convolutions beside a shortcut.
+    """Two 3x3 convolutions with a shortcut.
 
     Args:
-        width_in: Channels that come in.
-        width: Channels of the convolutions and of what goes out.
-        stride: Of the first convolution; the shortcut follows with a 1x1 convolution.
+        width_in: Input channels.
+        width: Channels of the convolutions and of the output.
+        stride: Stride of the first convolution and of the shortcut.
     """
 
     EXPANSION: ClassVar = 1
-    """Channels that go out, over `width`."""
+    """Output channels divided by `width`."""
 
     def __init__(self, width_in: int, width: int, stride: int) -> None:
         super().__init__()
@@ -38,19 +38,19 @@ class BasicBlock(nn.Module):
 
 
 class Bottleneck(nn.Module):
-    """A 1x1 convolution to `width` channels, a 3x3 one, and a 1x1 one out, beside a shortcut.
+    """A 1x1, a 3x3 and a 1x1 convolution with a shortcut.
 
-    The 3x3 convolution has the stride. In the paper the first one has, which never sees three
-    quarters of its input; everyone has moved it since.
+    The 3x3 convolution has the stride, as in torchvision. In the paper the first one has it and
+    ignores three quarters of its input.
 
     Args:
-        width_in: Channels that come in.
-        width: Channels of the 3x3 convolution; four times as many go out.
-        stride: Of that convolution; the shortcut follows with a 1x1 convolution.
+        width_in: Input channels.
+        width: Channels of the 3x3 convolution; the output has four times as many.
+        stride: Stride of the 3x3 convolution and of the shortcut.
     """
 
     EXPANSION: ClassVar = 4
-    """Channels that go out, over `width`."""
+    """Output channels divided by `width`."""
 
     def __init__(self, width_in: int, width: int, stride: int) -> None:
         super().__init__()
@@ -74,15 +74,15 @@ class ResNet(nn.Module):
     """A stem, four stages of blocks, and a linear layer on the mean over the pixels.
 
     Args:
-        block: What the stages are made of.
-        depths: Blocks of each stage.
+        block: Class of the blocks.
+        depths: Number of blocks of each stage.
         channels: Channels of the images.
-        width: Width of the blocks of the first stage; each of the other three has twice as much.
-            The published networks have 64.
-        classes: Outputs.
-        large: Whether to begin with the published stem, which makes images four times smaller each
-            way, rather than with one 3x3 convolution.
-        gradient_checkpointing: Whether to compute each block again in the backward pass.
+        width: Width of the blocks of the first stage; it doubles in each later stage. The published
+            networks have 64.
+        classes: Number of outputs.
+        large: Whether to use the published stem, which divides height and width by four, instead of
+            one 3x3 convolution.
+        gradient_checkpointing: Whether to recompute each block in the backward pass.
     """
 
     def __init__(

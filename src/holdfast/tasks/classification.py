@@ -1,4 +1,4 @@
-"""Image classification with the built-in models and data sets."""
+"""Classification: images or feature vectors, with the built-in models and data sets."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ Classifier = MlpSpec | CnnSpec | ResnetSpec
 
 
 class Classification:
-    """The task of the built-in jobs.
+    """The task `classification`.
 
     Raises:
-        JobError: The job names no data or no model.
+        JobError: The job names no labelled data or no classifier.
     """
 
     def __init__(self, job: TrainJob) -> None:
@@ -58,8 +58,8 @@ class Classification:
     def measure(self, model: nn.Module, batch: Batch) -> dict[str, float]:
         x, y = batch
         logits = model(x)
-        hits = (logits.argmax(1) == y).double().mean()
-        return {"accuracy": float(hits), "test_loss": float(F.cross_entropy(logits, y))}
+        accuracy = (logits.argmax(1) == y).double().mean()
+        return {"accuracy": float(accuracy), "test_loss": float(F.cross_entropy(logits, y))}
 
     @cached_property
     def _splits(self) -> Splits:

@@ -1,5 +1,5 @@
-"""Language modelling on bytes: predict each byte of a text from those before it, or guess hidden
-bytes from those around them.
+"""Language modelling on bytes: predict each byte from those before it, or masked bytes from those
+around them.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from holdfast.tasks import optimizers
 
 
 class LanguageModelling:
-    """The task of the built-in jobs `text` and `gpt2`.
+    """The task `language`.
 
     Raises:
-        JobError: The job names no text or no language model.
+        JobError: The job names no text or no decoder.
     """
 
     _MODELS: ClassVar[tuple[str, ...]] = ("gpt", "gpt2")
@@ -76,10 +76,10 @@ class LanguageModelling:
 
 
 class MaskedLanguageModelling(LanguageModelling):
-    """The task of the built-in job `bert`.
+    """The task `masked-language`.
 
     Raises:
-        JobError: The job names no text or no model that looks both ways.
+        JobError: The job names no text or no encoder.
     """
 
     _MODELS = ("bert",)

@@ -1,4 +1,4 @@
-"""The optimizers that a job can name."""
+"""Optimizers: builds the one that a job names."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From `package.module:name` or `path/to/file.py:name` to the user's code."""
+"""References: `package.module:name` or `path/to/file.py:name`, and the code that they name."""
 
 from __future__ import annotations
 
@@ -22,15 +22,16 @@ BUILTIN: Final = {
 }
 
 _TRANSFORMERS: Final = "holdfast.models.huggingface:build"
-"""What imports the library of some models, which takes seconds."""
+"""Imports the library of some models, which takes seconds."""
 
 _FILE_MODULE: Final = "__holdfast_task__"
-"""The name of a task's file as a module: not `__main__`, so its main guard stays shut."""
+"""The module name of a task's file: not `__main__`, so code under its main guard does not run."""
 
 
 def of_job(job: Job) -> list[str]:
-    """References to what every worker of `job` imports: its task, and its model's library; for a
-    script nothing, which runs only once for a worker.
+    """References that every worker of `job` imports: its task, and the library of its model.
+
+    A script has none: it must run in the workers only.
     """
     if not isinstance(job, TrainJob):
         return []
@@ -41,12 +42,12 @@ def load(reference: str) -> Callable[..., Any]:
     """The class or function that `reference` names.
 
     Raises:
-        JobError: The module cannot be imported, or has no such thing in it.
+        JobError: The module cannot be imported, or does not have that name.
     """
     place, _, name = BUILTIN.get(reference, reference).rpartition(":")
     if not place:
         raise JobError(
-            f"no task {reference!r}; built in are {', '.join(BUILTIN)}, and your own is "
+            f"no task {reference!r}; use a built-in one ({', '.join(BUILTIN)}) or your own as "
             "package.module:name or path/to/file.py:name"
         )
     try:
@@ -55,7 +56,7 @@ def load(reference: str) -> Callable[..., Any]:
         )
     except JobError:
         raise
-    except (Exception, SystemExit) as error:  # whatever the user's module does when it is imported
+    except (Exception, SystemExit) as error:  # the user's module may raise anything
         raise JobError(
             f"task {reference}: importing {place} failed with {type(error).__name__}: {error}"
         ) from error
@@ -89,12 +90,12 @@ def of(function: Callable[..., Any]) -> str:
     """The reference by which other processes find `function`.
 
     Raises:
-        JobError: It has no place from which it could be imported.
+        JobError: It cannot be imported.
     """
     module, name = function.__module__, function.__qualname__
     file = getattr(sys.modules.get(module), "__file__", None)
     if "<" in name or (module == "__main__" and file is None):
         raise JobError(
-            f"{name} cannot be found by other processes: define it at the top level of a file"
+            f"{name} cannot be imported by other processes; define it at the top level of a file"
         )
     return f"{Path(str(file)).resolve()}:{name}" if module == "__main__" else f"{module}:{name}"

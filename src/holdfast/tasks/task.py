@@ -1,4 +1,4 @@
-"""What a task is. A task class is called with the job and answers these questions."""
+"""The `Task` protocol. A task class is constructed with the job."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ class Task(Protocol):
         ...
 
     def training_data(self) -> object:
-        """The data set to learn from: a `Dataset`, or any map-style PyTorch data set."""
+        """The data set to train on: a `Dataset`, or any map-style PyTorch data set."""
         ...
 
     def test_data(self) -> object | None:
-        """The data set to measure on, or None."""
+        """The data set to evaluate on, or None."""
         ...
 
     def loss(self, model: nn.Module, batch: Batch) -> torch.Tensor:
@@ -36,5 +36,5 @@ class Task(Protocol):
         ...
 
     def measure(self, model: nn.Module, batch: Batch) -> dict[str, float]:
-        """Means over the samples of `batch`, such as the accuracy."""
+        """Metrics as means over the samples of `batch`, such as the accuracy."""
         ...
