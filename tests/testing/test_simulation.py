@@ -201,7 +201,7 @@ def test_a_run_that_cannot_get_its_workers_gives_up() -> None:
     simulation.run_until(100)
     assert simulation.over
     assert simulation.run is not None
-    assert "of 4 needed workers" in simulation.run.reason
+    assert "of 4 required workers" in simulation.run.reason
 
 
 def test_where_all_begin_anew_none_outlives_its_generation() -> None:

@@ -7,7 +7,7 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.core.placement import place
+from holdfast.core.membership import place
 
 
 def test_neighbours_share_a_host() -> None:

@@ -1,0 +1,194 @@
+"""Membership: which hosts have joined, which ranks they run, and which hosts are fenced.
+
+A world grows when hosts have capacity for more ranks: at once if that makes it full, else after a
+last call, so that hosts which join together are placed together. After a failure it first rests
+for a while on the workers that are left, if they are enough.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from holdfast.core.policy import RecoveryPolicy
+from holdfast.core.protocol import Status
+
+NAMED_HOSTS: Final = 3
+"""The most hosts that `in_words` names."""
+
+
+class Membership:
+    """The hosts of one run, and the ranks of its newest generation.
+
+    Args:
+        policy: The user's.
+        members: The host of every rank, as recorded before the coordinator was restarted.
+        now: This process's monotonic clock, seconds, as in every `now` here.
+
+    Attributes:
+        members: The host of every rank, in rank order, without ranks that have failed since.
+            Others hold it too: it is replaced, not changed.
+        by_host: The ranks of each host as the newest generation was opened.
+        statuses: The newest status of every host that has joined.
+    """
+
+    def __init__(self, policy: RecoveryPolicy, members: Mapping[int, str], now: float) -> None:
+        self._policy = policy
+        self.members, self.by_host = members, by_host(members)
+        self.statuses: dict[str, Status] = {}
+        self._capacity = 0
+        self._fenced: dict[str, None] = {}
+        self._grow_at: float | None = None
+        self._regrow_from = now
+        self._join_deadline: float | None = now + policy.join_timeout_s
+
+    @property
+    def lacks_workers(self) -> bool:
+        """Whether there are too few workers to train."""
+        return len(self.members) < self._policy.min_workers
+
+    def is_fenced(self, host: str) -> bool:
+        """Whether a host must not take part any more."""
+        return host in self._fenced
+
+    def join(self, status: Status) -> bool:
+        """Record a host's status; returns False if a newer one is recorded already."""
+        known = self.statuses.get(status.host)
+        if known is not None and status.number < known.number:
+            return False  # one with the same number is repeated on a new connection
+        self.statuses[status.host] = status
+        self._capacity += status.capacity - (known.capacity if known else 0)
+        return True
+
+    def fence(self, hosts: Sequence[str]) -> bool:
+        """Remove hosts for good; returns whether any of them runs ranks."""
+        for host in hosts:
+            self._fenced[host] = None
+            if host in self.statuses:
+                self._capacity -= self.statuses.pop(host).capacity
+        return any(host in self.by_host for host in hosts)
+
+    def remove(self, ranks: Mapping[int, object]) -> None:
+        """Remove ranks whose workers have failed."""
+        self.members = {rank: host for rank, host in self.members.items() if rank not in ranks}
+
+    def rest(self, now: float) -> None:
+        """Do not replace failed workers for a while, if enough are left."""
+        self._regrow_from = now + self._policy.regrow_delay_s
+
+    def is_growth_due(self, now: float) -> bool:
+        """Whether to open a generation with more workers now."""
+        size = min(self._capacity, self._policy.world_size)
+        if size <= len(self.members) or size < self._policy.min_workers:
+            self._grow_at = None
+            return False
+        if self._grow_at is None:
+            wait_s = 0.0 if size == self._policy.world_size else self._policy.last_call_s
+            rested_at = now if self.lacks_workers else self._regrow_from  # then nothing trains
+            self._grow_at = max(now + wait_s, rested_at)
+        return now >= self._grow_at
+
+    def reform(self, now: float) -> list[str]:
+        """Place ranks on all hosts with capacity; returns the hosts that lost all of theirs."""
+        before = self.by_host
+        capacity = {host: status.capacity for host, status in self.statuses.items()}
+        present = {rank: host for rank, host in self.members.items() if host in capacity}
+        if now < self._regrow_from and len(present) >= self._policy.min_workers:
+            capacity = dict(Counter(present.values()))
+        self.members = place(self._policy.world_size, capacity, present)
+        self.by_host, self._grow_at = by_host(self.members), None
+        if not self.lacks_workers:
+            self._join_deadline = None
+        elif self._join_deadline is None:
+            self._join_deadline = now + self._policy.join_timeout_s
+        return [host for host in before if host in capacity and host not in self.by_host]
+
+    def on_recovered(self) -> None:
+        """All members turned out to be training: no further workers are waited for."""
+        self._join_deadline = None
+
+    def next_deadline(self) -> float | None:
+        """When to ask again whether growth is due, or too few have joined; None for never."""
+        waits = (self._grow_at, self._join_deadline)
+        return min((wait for wait in waits if wait is not None), default=None)
+
+    def join_timeout(self, now: float) -> str:
+        """Why the run must end because too few workers have joined in time, or nothing."""
+        if self._join_deadline is None or now < self._join_deadline:
+            return ""
+        return (
+            f"only {len(self.members)} of {self._policy.min_workers} required workers joined "
+            f"within {self._policy.join_timeout_s:.0f} s"
+        )
+
+    def missing(self) -> str:
+        """How many more workers must join, in words; empty if there are enough."""
+        if not self.lacks_workers:
+            return ""
+        joined, wanted = len(self.members), self._policy.min_workers
+        more = wanted - joined
+        return f"{more} more worker{'s'[: more > 1]} ({joined} of {wanted} joined)"
+
+    def check_invariants(self, *, is_known: bool) -> None:
+        """Check what must always hold.
+
+        Args:
+            is_known: Whether all members have reported, so that none of their hosts is fenced.
+
+        Raises:
+            AssertionError: It does not hold.
+        """
+        assert all(0 <= rank < self._policy.world_size for rank in self.members)
+        assert list(self.members) == sorted(self.members)
+        assert not is_known or not self._fenced.keys() & set(self.members.values())
+        assert not self._fenced.keys() & self.statuses.keys()
+        assert self._capacity == sum(status.capacity for status in self.statuses.values())
+
+
+def place(
+    world_size: int, capacity: Mapping[str, int], present: Mapping[int, str]
+) -> dict[int, str]:
+    """Give every rank a host, as far as there is capacity.
+
+    A rank stays where it is while its host has capacity for it. The others fill the hosts in name
+    order, first those that already run ranks: neighbouring ranks, whose shards meet soonest in the
+    reduction tree, share a host, and a new worker finds its state on its own.
+
+    Args:
+        world_size: Ranks wanted.
+        capacity: Workers that each host can run.
+        present: Where ranks are now.
+
+    Returns:
+        The host by rank, in rank order, without the ranks for which there is no capacity.
+    """
+    free, used = Counter(capacity), set(present.values())
+    placed: dict[int, str] = {}
+    for rank, host in sorted(present.items()):
+        if free[host] > 0:
+            placed[rank] = host
+            free[host] -= 1
+    hosts = sorted(free, key=lambda host: (host not in used, host))
+    vacant = [host for host in hosts for _ in range(free[host])]
+    absent = (rank for rank in range(world_size) if rank not in placed)
+    return dict(sorted((placed | dict(zip(absent, vacant, strict=False))).items()))
+
+
+def by_host(members: Mapping[int, str]) -> dict[str, tuple[int, ...]]:
+    """The ranks of each host, in rank order."""
+    ranks: dict[str, list[int]] = {}
+    for rank, host in members.items():
+        ranks.setdefault(host, []).append(rank)
+    return {host: tuple(own) for host, own in ranks.items()}
+
+
+def in_words(hosts: Mapping[str, Sequence[int]]) -> str:
+    """The ranks of each host as words; names the first NAMED_HOSTS of them."""
+    named = [f"{_in_words(ranks)} on {host}" for host, ranks in hosts.items()][:NAMED_HOSTS]
+    more = len(hosts) - len(named)
+    return " and ".join([*named, *([f"{more} more hosts"] if more else [])])
+
+
+def _in_words(ranks: Sequence[int]) -> str:
+    return f"rank{'s'[: len(ranks) > 1]} {', '.join(map(str, ranks))}"
