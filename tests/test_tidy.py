@@ -136,7 +136,7 @@ def test_the_options_of_the_command_are_these():
             "job",
             "overrides",
         ],
-        "events": ["--json", "run"],
+        "events": ["--debug", "--json", "run"],
         "jobs": ["--json"],
         "run": [
             "--hang-timeout-s",

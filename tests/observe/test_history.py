@@ -140,5 +140,5 @@ def test_json_is_one_object(events):
 @pytest.mark.slow
 def test_a_directory_without_a_run_is_one_line(events, tmp_path):
     assert events("nowhere") == (
-        2, "", "holdfast: nowhere holds no run; name the directory of one\n"
+        2, "", "holdfast: nowhere contains no run; pass the directory of one\n"
     )  # fmt: skip

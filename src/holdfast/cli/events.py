@@ -1,17 +1,20 @@
-"""`holdfast events`: tell what has happened in a run."""
+"""`holdfast events`: show what happened in a run."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from holdfast.cli.arguments import Json
+from holdfast.core.debug_log import action_in_words, event_in_words
 from holdfast.errors import JobError
 from holdfast.observe import history, lines
-from holdfast.observe.run_dir import EVENTS, RECOVERIES, RUNS
+from holdfast.observe.run_dir import CRASH_DUMP, DEBUG_LOG, EVENTS, RECOVERIES, RUNS
+from holdfast.wire import debug_file
 
 
 def events(
@@ -20,11 +23,19 @@ def events(
         typer.Argument(help="The run's directory; by default the newest run below runs/."),
     ] = None,
     as_json: Json = False,
+    debug: Annotated[
+        bool,
+        typer.Option("--debug", help="Show the coordinator's log: each event and its actions."),
+    ] = False,
 ) -> None:
-    """Tell what has happened in a run: starts, losses, checkpoints, receipts."""
+    """Show what happened in a run: starts, failures, checkpoints, recovery reports."""
     path = run or _newest()
     if not (path / EVENTS).exists():
-        raise JobError(f"{path} holds no run; name the directory of one")
+        raise JobError(f"{path} contains no run; pass the directory of one")
+    if debug:
+        for line in _debug_lines(path / "logs"):
+            print(line)
+        return
     found, receipts = (list(lines.read(path / name)) for name in (EVENTS, RECOVERIES))
     if as_json:
         print(json.dumps({"events": found, "receipts": receipts}))
@@ -33,9 +44,30 @@ def events(
         print(line)
 
 
-def _newest() -> Path:
-    """The run in which something has happened last."""
-    found = list(RUNS.glob(f"**/{EVENTS}"))  # the runs of a drill lie one level deeper
+def _debug_lines(logs: Path) -> Iterator[str]:
+    """The log of the newest coordinator, a line an event: seconds, stage, event, actions."""
+    found = [path for name in (DEBUG_LOG, CRASH_DUMP) if (path := logs / name).exists()]
     if not found:
-        raise JobError(f"there is no run below {RUNS}/; name the directory of one")
+        raise JobError(
+            f"{logs} has no {DEBUG_LOG} yet: the coordinator writes it when it ends by itself"
+        )
+    path = max(found, key=lambda path: path.stat().st_mtime)
+    try:
+        recorded = debug_file.read(path)
+    except ValueError as error:
+        raise JobError(str(error)) from None
+    for entry in recorded.entries:
+        since = entry.now - recorded.entries[0].now
+        asked = "".join(f"\n{'':26}→ {action_in_words(action)}" for action in entry.actions)
+        where = f"{entry.stage.name} {entry.generation}"
+        yield f"{since:12.3f}  {where:<10}  {event_in_words(entry.event)}{asked}"
+    if recorded.error:
+        yield f"{'':14}the state machine failed: {recorded.error}"
+
+
+def _newest() -> Path:
+    """The run with the newest event."""
+    found = list(RUNS.glob(f"**/{EVENTS}"))  # the runs of a drill are one level deeper
+    if not found:
+        raise JobError(f"no run below {RUNS}/; pass the directory of one")
     return max(found, key=lambda path: path.stat().st_mtime).parent

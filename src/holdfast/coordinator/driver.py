@@ -14,9 +14,8 @@ from holdfast.core.actions import (
     RemovePartialCheckpoints,
     SendDesiredState,
 )
-from holdfast.core.coordinator import CoordinatorStateMachine
+from holdfast.core.debug_log import DebugLog
 from holdfast.core.events import RunEvent
-from holdfast.core.policy import RecoveryPolicy
 from holdfast.core.protocol import DesiredState, Stage
 from holdfast.observe.lines import EventLog
 
@@ -25,7 +24,7 @@ class Driver:
     """The driver of one run's machine.
 
     Args:
-        policy: The job's recovery policy.
+        debug_log: The machine, and where its events are recorded.
         journal: The entries of earlier coordinators of this run; new ones are appended.
         checkpoints: The checkpoints of the run.
         log: The run's log of events.
@@ -37,7 +36,7 @@ class Driver:
 
     def __init__(
         self,
-        policy: RecoveryPolicy,
+        debug_log: DebugLog,
         journal: Journal,
         checkpoints: Checkpoints,
         log: EventLog,
@@ -45,7 +44,7 @@ class Driver:
     ) -> None:
         self._journal, self._checkpoints, self._send = journal, checkpoints, send
         self._log = log
-        self.machine = CoordinatorStateMachine(policy, journal.entries(), time.monotonic())
+        self._debug_log, self.machine = debug_log, debug_log.machine
 
     def handle(self, event: RunEvent) -> None:
         """Pass `event` to the machine and perform the actions that it returns, in order.
@@ -54,7 +53,7 @@ class Driver:
             HoldfastError: The journal cannot be written.
         """
         before = self.machine.stage
-        actions = self.machine.handle(event, time.monotonic())
+        actions = self._debug_log.handle(event, time.monotonic())
         if (before, self.machine.stage) == (Stage.IDLE, Stage.RUN):  # the workers kept training
             self._log.event("coordinator-recovered", generation=self.machine.generation)
         if before == Stage.IDLE and self._is_past_restoring:  # our predecessor may not have

@@ -6,6 +6,9 @@ import argparse
 import asyncio
 import os
 import sys
+import time
+import traceback
+from contextlib import suppress
 from pathlib import Path
 
 from holdfast.checkpoint.store import CheckpointStore
@@ -13,12 +16,14 @@ from holdfast.coordinator.checkpoints import Checkpoints
 from holdfast.coordinator.journal import Journal
 from holdfast.coordinator.policy import policy_of
 from holdfast.coordinator.server import Server
-from holdfast.core.policy import RecoveryPolicy
+from holdfast.core.coordinator import CoordinatorStateMachine
+from holdfast.core.debug_log import DebugLog
 from holdfast.errors import HoldfastError
 from holdfast.job import load
 from holdfast.linux.lifeline import die_with_parent, leave_signals_to_parent
 from holdfast.observe.lines import EventLog
-from holdfast.observe.run_dir import EVENTS
+from holdfast.observe.run_dir import CRASH_DUMP, DEBUG_LOG, EVENTS
+from holdfast.wire import debug_file
 
 
 def main() -> int:
@@ -32,28 +37,40 @@ def main() -> int:
     die_with_parent(options.parent)
     leave_signals_to_parent()
     try:
-        job = load.of_run(options.run_dir)
-        store = CheckpointStore.of_run(options.run_dir)
-        with (
-            Journal(options.run_dir / "coordinator.db") as journal,
-            EventLog(options.run_dir / EVENTS) as log,
-            Checkpoints(store, options.attempt, job.checkpoint.keep, log) as checkpoints,
-        ):
-            asyncio.run(_serve(policy_of(job), journal, checkpoints, log, options.address))
+        _serve(options.run_dir, options.attempt, options.address)
     except (HoldfastError, OSError) as error:
         print(error, file=sys.stderr)
         return 1
     return os.EX_OK
 
 
-async def _serve(
-    policy: RecoveryPolicy,
-    journal: Journal,
-    checkpoints: Checkpoints,
-    log: EventLog,
-    address: str,
-) -> None:
-    await Server(policy, journal, checkpoints, log).serve(address)
+def _serve(run_dir: Path, attempt: str, address: str) -> None:
+    job, store = load.of_run(run_dir), CheckpointStore.of_run(run_dir)
+    with (
+        Journal(run_dir / "coordinator.db") as journal,
+        EventLog(run_dir / EVENTS) as log,
+        Checkpoints(store, attempt, job.checkpoint.keep, log) as checkpoints,
+    ):
+        machine = CoordinatorStateMachine(policy_of(job), journal.entries(), time.monotonic())
+        debug_log = DebugLog(machine)
+
+        async def serve() -> None:
+            await Server(debug_log, journal, checkpoints, log).serve(address)
+
+        try:
+            asyncio.run(serve())
+        except Exception as error:
+            if not debug_log.error:
+                raise
+            traceback.print_exc()
+            raise HoldfastError(
+                f"the coordinator's state machine failed ({debug_log.error}): report this bug "
+                f"with {run_dir / 'logs' / CRASH_DUMP}; resume the run from its last checkpoint"
+            ) from error
+        finally:
+            path = run_dir / "logs" / (CRASH_DUMP if debug_log.error else DEBUG_LOG)
+            with suppress(OSError):  # the disk is full: it is for debugging only
+                debug_file.write(path, debug_log)
 
 
 if __name__ == "__main__":

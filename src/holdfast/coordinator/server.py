@@ -12,6 +12,7 @@ import grpc
 from holdfast.coordinator.checkpoints import Checkpoints
 from holdfast.coordinator.driver import Driver
 from holdfast.coordinator.journal import Journal
+from holdfast.core.debug_log import DebugLog
 from holdfast.core.events import (
     AgentLost,
     Disconnected,
@@ -21,7 +22,6 @@ from holdfast.core.events import (
     StopReceived,
     Tick,
 )
-from holdfast.core.policy import RecoveryPolicy
 from holdfast.core.protocol import DesiredState, Stage, WorkerProgress
 from holdfast.errors import HoldfastError
 from holdfast.observe.lines import EventLog
@@ -71,16 +71,16 @@ class Server:
     """The coordinator's service for one run.
 
     Args:
-        policy: The job's recovery policy.
+        debug_log: The machine, and where its events are recorded.
         journal: The entries that outlive this process.
         checkpoints: The checkpoints of the run.
         log: The run's log of events.
     """
 
     def __init__(
-        self, policy: RecoveryPolicy, journal: Journal, checkpoints: Checkpoints, log: EventLog
+        self, debug_log: DebugLog, journal: Journal, checkpoints: Checkpoints, log: EventLog
     ) -> None:
-        self._driver = Driver(policy, journal, checkpoints, log, self._send)
+        self._driver = Driver(debug_log, journal, checkpoints, log, self._send)
         self._agents: dict[str, _Outbox[DesiredStateMessage]] = {}
         self._watchers: list[_Outbox[RunStateMessage]] = []
         self._progress: dict[str, Mapping[int, WorkerProgress]] = {}  # by host

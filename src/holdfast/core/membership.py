@@ -134,7 +134,7 @@ class Membership:
         """Check what must always hold.
 
         Args:
-            is_known: Whether all members have reported, so that none of their hosts is fenced.
+            is_known: Whether the members are those of a current generation, so that none is fenced.
 
         Raises:
             AssertionError: It does not hold.

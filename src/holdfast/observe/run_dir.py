@@ -8,6 +8,7 @@ runs/digits-20260102-150405/
   loss.png            the loss curve
   result.json         how it ended
   logs/rank-0.log …   what each worker printed; rank-0.stacks: where it was when it hung
+  logs/coordinator-events.jsonl   what the coordinator decided; see wire.debug_file
   checkpoints/        see checkpoint.store
 """
 
@@ -32,6 +33,9 @@ EVENTS: Final = "events.jsonl"
 METRICS: Final = "metrics.jsonl"
 RECOVERIES: Final = "recoveries.jsonl"
 RESULT: Final = "result.json"
+DEBUG_LOG: Final = "coordinator-events.jsonl"
+CRASH_DUMP: Final = "coordinator-crash.jsonl"
+"""Below `logs/`; see `wire.debug_file`."""
 _LOCK: Final = ".lock"
 
 

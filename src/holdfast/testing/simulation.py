@@ -14,6 +14,7 @@ from typing import Any
 
 from holdfast.core import actions, events
 from holdfast.core.coordinator import CoordinatorStateMachine
+from holdfast.core.debug_log import DebugLog
 from holdfast.core.policy import RecoveryPolicy
 from holdfast.core.protocol import CheckpointResult, Stage, StoredCheckpoint
 from holdfast.testing.agents import Agents
@@ -30,13 +31,17 @@ class Simulation:
         cluster: What it is made of.
         policy: The coordinator's.
         seed: Fixes everything.
+        segment: As in `DebugLog`; 0 to record no events.
 
     Attributes:
+        debug_log: Of the newest coordinator, if its events are recorded.
         run: The coordinator's machine; None while it is down.
         checkpoint: The step of the newest checkpoint.
     """
 
-    def __init__(self, cluster: Cluster, policy: RecoveryPolicy, seed: int) -> None:
+    def __init__(
+        self, cluster: Cluster, policy: RecoveryPolicy, seed: int, segment: int = 0
+    ) -> None:
         self.cluster, self.policy = cluster, policy
         self._timeline = Timeline(seed)
         self._agents = Agents(cluster, policy.heartbeat_s, self._timeline, self._tell_run)
@@ -46,6 +51,8 @@ class Simulation:
         self._crash_in: int | None = None
         self._crash_back_s = 0.0
         self._run_tick: float | None = None
+        self._segment = segment
+        self.debug_log: DebugLog | None = None
         self.run: CoordinatorStateMachine | None = None
         self._start_coordinator()
         for _ in range(cluster.hosts):
@@ -153,10 +160,10 @@ class Simulation:
             self._agents.connect(name)
 
     def _start_coordinator(self) -> None:
-        self.run, self._run_tick = (
-            CoordinatorStateMachine(self.policy, self._journal, self.now),
-            None,
-        )
+        self.run = CoordinatorStateMachine(self.policy, self._journal, self.now)
+        self._run_tick = None
+        if self._segment:
+            self.debug_log = DebugLog(self.run, self._segment)
         self._agents.rest.stir(self.run.heartbeats)
         self._wake_run()
 
@@ -164,7 +171,8 @@ class Simulation:
         if self.run is None:
             return
         stage = self.run.stage
-        wanted = self.run.handle(event, self.now)
+        machine = self.run if self.debug_log is None else self.debug_log
+        wanted = machine.handle(event, self.now)
         self._seen += 1
         if self._seen % self.cluster.check_every == 0:
             self.run.check_invariants()

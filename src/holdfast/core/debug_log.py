@@ -1,0 +1,196 @@
+"""Debug log: the newest events of a coordinator, and what its state machine made of each.
+
+It holds the machine as it was before its oldest entry, so that the entries can be replayed: the
+same events at the same times give the same stages and actions (see `testing.replay`). To stay
+bounded it keeps two segments, and drops the older one when the newer one is full.
+"""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass
+from typing import Final
+
+from holdfast.core.actions import (
+    AppendToJournal,
+    CommitCheckpoint,
+    GenerationOpened,
+    RunAction,
+    RunEnded,
+    SendDesiredState,
+)
+from holdfast.core.coordinator import TRANSITIONS, CoordinatorStateMachine
+from holdfast.core.events import (
+    AgentLost,
+    CheckpointCompleted,
+    CheckpointFound,
+    Disconnected,
+    RunEvent,
+    StatusReceived,
+)
+from holdfast.core.protocol import CheckpointResult, DesiredState, Stage, Status
+
+SEGMENT: Final = 2_000
+"""Events in a segment."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogEntry:
+    """An event and what came of it.
+
+    Attributes:
+        now: When it was handled, monotonic seconds of the coordinator.
+        event: What happened.
+        generation, stage: The machine's after it.
+        actions: What the machine asked for.
+    """
+
+    now: float
+    event: RunEvent
+    generation: int
+    stage: Stage
+    actions: tuple[RunAction, ...]
+
+
+class DebugLog:
+    """Handles events with a machine and records them.
+
+    Args:
+        machine: Not used by others from now on, except to read it.
+        segment: Events in a segment.
+
+    Attributes:
+        machine: The machine.
+        start: A copy of it from before the first of `entries`.
+        entries: The newest events, oldest first.
+        error: How the machine failed with the last of them; empty if it did not.
+    """
+
+    def __init__(self, machine: CoordinatorStateMachine, segment: int = SEGMENT) -> None:
+        self.machine, self.start = machine, copy.deepcopy(machine)
+        self.entries: list[LogEntry] = []
+        self.error = ""
+        self._segment = segment
+        self._middle = self.start
+
+    def handle(self, event: RunEvent, now: float) -> list[RunAction]:
+        """Let the machine handle an event; returns what is to be done, in order.
+
+        Raises:
+            Exception: The machine failed, or an invariant does not hold. The event is recorded as
+                the last one.
+        """
+        if self.entries and len(self.entries) % self._segment == 0:
+            self._begin_segment()
+        before, actions = self.machine.stage, list[RunAction]()
+        try:
+            actions = self.machine.handle(event, now)
+            if actions or self.machine.stage != before:
+                check(self.machine, before, event)
+        except Exception as error:
+            self.error = repr(error)
+            raise
+        finally:
+            self.entries.append(
+                LogEntry(
+                    now=now,
+                    event=event,
+                    generation=self.machine.generation,
+                    stage=self.machine.stage,
+                    actions=tuple(actions),
+                )
+            )
+        return actions
+
+    def _begin_segment(self) -> None:
+        if len(self.entries) == 2 * self._segment:
+            self.start, self.entries = self._middle, self.entries[self._segment :]
+        self._middle = copy.deepcopy(self.machine)
+
+
+def check(machine: CoordinatorStateMachine, before: Stage, event: RunEvent) -> None:
+    """Check a machine that was at stage `before` when it handled an event.
+
+    Raises:
+        AssertionError: An invariant does not hold, or the transition is not in the table.
+    """
+    name, now = type(event).__name__, machine.stage
+    allowed = TRANSITIONS[before].get(type(event), ())
+    assert now == before or now in allowed, f"{name} led from {before.name} to {now.name}"
+    machine.check_invariants()
+
+
+def event_in_words(event: RunEvent) -> str:
+    """An event on one line."""
+    match event:
+        case StatusReceived(status):
+            return f"{status.host} reports {status_in_words(status)}"
+        case Disconnected(host):
+            return f"{host} is disconnected"
+        case AgentLost(host):
+            return f"{host} is lost"
+        case CheckpointCompleted(result):
+            return _result_in_words(result)
+        case CheckpointFound(checkpoint):
+            return f"newest checkpoint: {checkpoint.name if checkpoint else 'none'}"
+        case _:
+            return type(event).__name__
+
+
+def action_in_words(action: RunAction) -> str:
+    """An action on one line."""
+    match action:
+        case AppendToJournal(GenerationOpened() as opened):
+            how = ", all restart" if opened.restart_all else ""
+            return f"record generation {opened.generation} {_members_in_words(opened)}{how}"
+        case AppendToJournal(RunEnded() as ended):
+            return f"record the end{f': {ended.reason}' if ended.reason else ''}"
+        case SendDesiredState(host, desired):
+            return f"ask {host} for {_desired_in_words(desired)}"
+        case CommitCheckpoint():
+            return f"commit the checkpoint of step {action.step}"
+        case _:
+            return type(action).__name__
+
+
+def status_in_words(status: Status) -> str:
+    """What an agent reports, on one line."""
+    failed = [
+        f"rank {rank} {failure.cause}{' (cascading)' if failure.is_cascading else ''}"
+        for rank, failure in status.failed.items()
+    ]
+    committed = ", ".join(f"{rank}: {steps}" for rank, steps in status.committed.items())
+    facts = [
+        f"{status.stage.name} in generation {status.generation}",
+        *([f"capacity {status.capacity}"] if status.stage == Stage.IDLE else []),
+        *failed,
+        *([f"committed {committed}"] if committed else []),
+        *([f"reduced step {status.reduced_step}"] if status.reduced_step else []),
+        *([f"finished {sorted(status.finished)}"] if status.finished else []),
+        *(f"part of rank {rank} at step {part.step}" for rank, part in status.parts.items()),
+        *(["stopping"] if status.stop else []),
+    ]
+    return ", ".join(facts)
+
+
+def _desired_in_words(desired: DesiredState) -> str:
+    facts = [
+        f"{desired.stage.name} in generation {desired.generation}",
+        *([f"ranks {list(desired.ranks)}"] if desired.ranks else []),
+        *([f"from step {desired.resume_point.step}"] if desired.resume_point else []),
+        *(["all restarted"] if desired.restart_all and desired.stage == Stage.HALT else []),
+        *([f"checkpoint {desired.requested_checkpoint}"] if desired.requested_checkpoint else []),
+        *([_result_in_words(desired.checkpoint_result)] if desired.checkpoint_result else []),
+        *(["stop"] if desired.stop else []),
+        *([desired.reason] if desired.reason else []),
+    ]
+    return ", ".join(facts)
+
+
+def _result_in_words(result: CheckpointResult) -> str:
+    how = f"failed: {result.error}" if result.error else "committed"
+    return f"checkpoint of step {result.step} {how}"
+
+
+def _members_in_words(opened: GenerationOpened) -> str:
+    return "{" + ", ".join(f"{rank}: {host}" for rank, host in opened.members.items()) + "}"

@@ -1,0 +1,103 @@
+"""The coordinator's debug log, and the machine's table of transitions, which it checks."""
+
+import pytest
+
+from holdfast.core.coordinator import CoordinatorStateMachine
+from holdfast.core.debug_log import DebugLog, action_in_words, check, event_in_words
+from holdfast.core.events import (
+    AgentLost,
+    CheckpointCompleted,
+    CheckpointFound,
+    Disconnected,
+    StatusReceived,
+    Tick,
+)
+from holdfast.core.policy import RecoveryPolicy
+from holdfast.core.protocol import CheckpointResult, Failure, Stage, Status, StoredCheckpoint
+
+
+def log_of(workers=1, segment=100):
+    policy = RecoveryPolicy(world_size=workers, min_workers=workers)
+    return DebugLog(CoordinatorStateMachine(policy, [], 0.0), segment)
+
+
+def joined(host="a", number=1, **fields):
+    return StatusReceived(Status(host=host, number=number, capacity=1, **fields))
+
+
+def test_an_entry_has_the_event_the_time_and_what_came_of_it():
+    log = log_of()
+    actions = log.handle(joined(), 2.0)
+    (entry,) = log.entries
+    assert (entry.now, entry.event, entry.actions) == (2.0, joined(), tuple(actions))
+    assert (entry.generation, entry.stage) == (1, Stage.HALT)
+    assert (log.start.generation, log.machine.generation) == (0, 1)
+
+
+def test_the_log_is_bounded_and_starts_with_the_machine_before_its_oldest_entry():
+    log = log_of(segment=3)
+    generations = []
+    for number in range(1, 20):
+        generations.append(log.machine.generation)
+        status = joined(number=number, generation=log.machine.generation, stage=Stage.HALT)
+        log.handle(status, float(number))
+        assert 1 <= len(log.entries) <= 6
+        oldest = int(log.entries[0].now)
+        assert log.start.generation == generations[oldest - 1]
+
+
+def test_an_event_that_the_machine_fails_with_is_the_last_one():
+    log = log_of()
+    log.machine.check_invariants = lambda: 1 / 0
+    with pytest.raises(ZeroDivisionError):
+        log.handle(joined(), 1.0)
+    assert log.entries[-1].event == joined()
+    assert log.error == "ZeroDivisionError('division by zero')"
+
+
+def test_a_transition_that_is_not_in_the_table_is_refused():
+    machine = log_of().machine
+    machine.stage = Stage.END
+    with pytest.raises(AssertionError, match="CheckpointFound led from RUN to END"):
+        check(machine, Stage.RUN, CheckpointFound(None))
+    machine.stage = Stage.RUN
+    with pytest.raises(AssertionError, match="Tick led from END to RUN"):
+        check(machine, Stage.END, Tick())
+
+
+KILLED = Failure(cause="was killed", is_cascading=True)
+FAILED = {2: Failure(cause="was killed"), 1: KILLED}
+
+
+@pytest.mark.parametrize(
+    ("event", "words"),
+    [
+        (joined(), "a reports IDLE in generation 0, capacity 1"),
+        (
+            joined(generation=3, stage=Stage.HALT, failed=FAILED, committed={0: 7}, reduced_step=8),
+            (
+                "a reports HALT in generation 3, rank 2 was killed, rank 1 was killed (cascading), "
+                "committed 0: 7, reduced step 8"
+            ),
+        ),
+        (Disconnected("a"), "a is disconnected"),
+        (AgentLost("a"), "a is lost"),
+        (
+            CheckpointCompleted(CheckpointResult(generation=1, number=1, step=4, error="full")),
+            "checkpoint of step 4 failed: full",
+        ),
+        (CheckpointFound(StoredCheckpoint(step=4, name="step-4")), "newest checkpoint: step-4"),
+        (CheckpointFound(None), "newest checkpoint: none"),
+        (Tick(), "Tick"),
+    ],
+)
+def test_an_event_in_words(event, words):
+    assert event_in_words(event) == words
+
+
+def test_actions_in_words():
+    log = log_of()
+    assert [action_in_words(action) for action in log.handle(joined(), 1.0)] == [
+        "record generation 1 {0: a}",
+        "ask a for HALT in generation 1, ranks [0]",
+    ]
