@@ -1,0 +1,154 @@
+"""One worker's steps: what it computes next, and that a step gives the weights of plain PyTorch."""
+
+import pytest
+import torch
+from torch import nn
+
+from holdfast.arena.memory import Arena
+from holdfast.arena.replica import Replica, Trained, replica_layout
+from holdfast.core.plan import Plan
+from holdfast.job import load
+from holdfast.transport.shared_memory import SharedMemoryGroup
+from holdfast.worker import barriers
+from holdfast.worker.checks.replica_checker import ReplicaChecker
+from holdfast.worker.context import WorkerContext
+from holdfast.worker.sections import Sections
+from holdfast.worker.step.commit import CommitVote, RequestFlags
+from holdfast.worker.step.stepper import StepContext
+from holdfast.worker.step.tree import TreeStepper
+
+SHARDS = 4
+VOTE = CommitVote(requests=RequestFlags.SAVE, user_state=5, replica=0)
+
+
+def model_of(seed=0):
+    torch.manual_seed(seed)
+    return nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Linear(4, 1))
+
+
+@pytest.fixture
+def model():
+    return model_of()
+
+
+@pytest.fixture
+def replica(model):
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    trained = Trained(model=model, optimizer=optimizer)
+    layout = replica_layout(trained)
+    return Replica(trained, layout, torch.zeros(layout.size_bytes, dtype=torch.uint8))
+
+
+@pytest.fixture
+def stepper(replica):
+    keys = {"name": "digits", "data": {"name": "digits"}, "shards": SHARDS, "workers": 1}
+    job, arena = load.check(keys, where="test"), Arena.create(1)
+    group = SharedMemoryGroup(arena, 0, 10.0, barriers.describe)
+    group.enter(1, (0,))
+    sections = Sections(
+        arena,
+        dict(replica.model.named_parameters()),
+        dict(replica.model.named_buffers()),
+        num_leaves=SHARDS,
+        num_shards=SHARDS,
+        replica_bytes=replica.layout.size_bytes,
+    )
+    found = TreeStepper(
+        StepContext(
+            replica=replica,
+            sections=sections,
+            replicas=ReplicaChecker(replica, group, 0),
+            worker=WorkerContext.of(job, group, arena),
+        )
+    )
+    found.assign(0, Plan.even(SHARDS, 1))
+    found.resume(0)
+    return found
+
+
+def batch(shard):
+    generator = torch.Generator().manual_seed(shard)
+    return torch.randn(5, 3, generator=generator), torch.randn(5, 1, generator=generator)
+
+
+def loss_of(model, shard):
+    x, y = batch(shard)
+    return nn.functional.mse_loss(model(x), y)
+
+
+def compute(stepper, model, work):
+    stepper.begin_shard(work, seed=work.item.leaf)
+    stepper.backward(loss_of(model, work.item.leaf), 1 / SHARDS)
+    stepper.end_shard()
+
+
+def finish(stepper, model, step):
+    while work := stepper.next_work():
+        compute(stepper, model, work)
+    return stepper.commit(step, VOTE)
+
+
+def test_a_step_gives_the_weights_of_plain_pytorch(stepper, model):
+    plain = model_of()
+    optimizer = torch.optim.SGD(plain.parameters(), lr=0.1, momentum=0.9)
+    for step in range(3):
+        committed = finish(stepper, model, step)
+        assert (committed.step, committed.skipped) == (step, False)
+        assert committed.requests == RequestFlags.SAVE
+        mean, found = plain[1].running_mean, []
+        start = mean.clone()
+        for shard in range(SHARDS):
+            mean.copy_(start)  # from which every shard begins
+            (loss_of(plain, shard) / SHARDS).backward()
+            found.append(mean.clone())
+        mean.copy_(torch.stack(found).mean(0))
+        optimizer.step()
+        optimizer.zero_grad()
+        torch.testing.assert_close(dict(model.named_parameters()), dict(plain.named_parameters()))
+        torch.testing.assert_close(model[1].running_mean, mean)
+
+
+def test_shards_are_computed_in_order_and_none_twice(stepper, model):
+    leaves = []
+    while work := stepper.next_work():
+        assert not work.is_check
+        leaves.append(work.item.leaf)
+        compute(stepper, model, work)
+    assert leaves == list(range(SHARDS))
+
+
+def test_a_shard_without_samples_weighs_nothing(stepper, model):
+    stepper.skip_shard(stepper.next_work())
+    finish(stepper, model, 0)
+    other = model_of()
+    for shard in range(1, SHARDS):
+        (loss_of(other, shard) / (SHARDS - 1)).backward()
+    expected = [p.detach() - 0.1 * p.grad for p in other.parameters()]
+    for parameter, value in zip(model.parameters(), expected, strict=True):
+        torch.testing.assert_close(parameter.detach(), value)
+
+
+def test_a_restarted_step_is_computed_from_the_beginning(stepper, model, replica):
+    finish(stepper, model, 0)
+    flat = replica.flat.clone()
+    finish(stepper, model, 1)
+    expected = replica.flat.clone()
+    replica.flat.copy_(flat)  # as a donor's state would
+    stepper.restart()
+    compute(stepper, model, stepper.next_work())
+    half = stepper.next_work()
+    stepper.begin_shard(half, seed=0)
+    loss = loss_of(model, half.item.leaf)
+    stepper.restart()
+    stepper.backward(loss, 1 / SHARDS)  # of a shard that is discarded meanwhile
+    stepper.end_shard()
+    assert stepper.next_work().item.leaf == 0
+    finish(stepper, model, 1)
+    assert torch.equal(replica.flat, expected)
+
+
+def test_a_plan_can_change_between_two_steps(stepper, model):
+    finish(stepper, model, 0)
+    stepper.assign(1, Plan(counts=(2, 2)))
+    assert [item.leaf for item in stepper.work_items] == [0, 1]
+    assert stepper.next_work().item.leaf == 0
