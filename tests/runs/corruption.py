@@ -49,10 +49,10 @@ def try_one(folder, seed, whole):
         return "other weights", told
     if not lost:
         return "", f"{told}, overwritten before it was read"
-    told += f", found after step {back[0]['reached']}"
+    told += f", found after step {back[0]['last_committed_step']}"
     if back[0]["last_committed_step"] - int(step) > 300:
         return "found too late", told
-    return "" if "has another" in lost[0]["cause"] else f"rank {lost[0]['rank']}: {lost[0]}", told
+    return "" if "has a tensor" in lost[0]["cause"] else f"rank {lost[0]['rank']}: {lost[0]}", told
 
 
 def train(run_dir, *, workers, params, every=0):

@@ -140,7 +140,7 @@ def test_bad_data_end_the_run_and_are_named(train, tmp_path, workers):
     with pytest.raises(NonFiniteError) as caught:
         train(run_dir=tmp_path / "run", **keys, non_finite="recompute")
     assert "the gradient of 0.weight" in str(caught.value)
-    assert "in step 3 is not finite; it came out the same when it was" in str(caught.value)
+    assert "in step 3 is not finite; recomputing it gave the same bits" in str(caught.value)
     assert "the data or the model and not the hardware" in str(caught.value)
     assert "look at the samples of shard 1," in str(caught.value)
 

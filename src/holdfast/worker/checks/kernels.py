@@ -1,12 +1,12 @@
-"""Kernels: a digest of what this processor computes, to tell whether another computes the same.
+"""Kernels: a digest of what this CPU computes, to tell whether another CPU computes the same.
 
 The kernels that models spend their time in run once over fixed inputs, in sizes that are multiples
-of a vector and in odd ones. Two hosts with equal digests are taken to compute the same bits,
-whoever made their processors. It takes about a tenth of a second.
+of a vector and in odd ones. Two hosts with equal digests count as computing the same bits, also if
+their CPUs are of different makers. It takes about 0.1 s.
 
-The square root is apart, because no setting makes it portable: for float32 and float64 tensors
-torch calls MKL's, which begins with the processor's own approximation of 1/sqrt(x) and is not
-always correctly rounded. Adam uses it, unless it is fused.
+The square root has a digest of its own, because no setting makes it portable: for float32 and
+float64 tensors torch calls MKL, which starts from the CPU's approximation of 1/sqrt(x) and does not
+always round correctly. Adam uses it, unless it is fused.
 """
 
 from __future__ import annotations
@@ -23,9 +23,7 @@ _SIZES = ((64, 128, 96), (33, 77, 51), (7, 300, 5))
 
 @functools.cache
 def kernel_digests() -> dict[str, str]:
-    """The first 16 hexadecimal digits of a SHA-256 over what kernels compute: of all `kernels` but
-    `sqrt`, and of that.
-    """
+    """16 hexadecimal digits of a SHA-256 over results: of `sqrt`, and of all other `kernels`."""
     numbers = torch.linspace(0.1, 3.0, 1000)
     return {
         "kernels": _digest(_results()),
@@ -42,7 +40,7 @@ def _digest(results: Iterable[tuple[str, torch.Tensor]]) -> str:
 
 
 def _results() -> Iterator[tuple[str, torch.Tensor]]:
-    """The name of each kernel and what it gives, forward and backward."""
+    """The name and the result of each kernel, forward and backward."""
     generator = torch.Generator().manual_seed(0)
 
     def draw(*shape: int) -> torch.Tensor:

@@ -1,7 +1,7 @@
 """Numerics: the hardware and software that decide the bits of a worker's results.
 
-Two workers with equal numerics and one job compute the same bits. What the job itself says, such as
-the number of threads, is not in it.
+Two workers with equal numerics and the same job compute the same bits. Settings of the job itself,
+such as the number of threads, are not part of the numerics.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from holdfast.job.train_job import TrainJob
 from holdfast.worker.checks.kernels import kernel_digests
 
 _VARIABLES: Final = ("MKL_CBWR", "ATEN_CPU_CAPABILITY", "ONEDNN_MAX_CPU_ISA")
-"""Environment variables that make libraries choose other kernels."""
+"""Environment variables by which libraries choose kernels."""
 
 
 def numerics_of(job: TrainJob, device: torch.device) -> dict[str, str]:
     """What the bits of this host's workers depend on, by name.
 
-    It is the same for all workers of a host, so that all decide alike.
+    It is the same for all workers of a host, so that they decide alike.
 
     Args:
-        job: With portable numerics, what kernels compute counts, and not who made the processor.
+        job: With portable numerics, the results of kernels count instead of the CPU model.
         device: Where this worker computes.
     """
     portable = job.numerics == "portable" and device.type == "cpu"
@@ -42,11 +42,11 @@ def numerics_of(job: TrainJob, device: torch.device) -> dict[str, str]:
 
 
 def check_portable(job: TrainJob) -> None:
-    """Raises: JobError: This processor cannot give the numerics that the job asks for."""
+    """Raises: JobError: This CPU cannot compute with the numerics that the job asks for."""
     capability = torch.backends.cpu.get_cpu_capability()
     if job.numerics == "portable" and capability != "AVX2":
         raise JobError(
-            f"numerics=portable needs a processor with AVX2; torch uses {capability} on this host. "
+            f"numerics=portable needs a CPU with AVX2; torch uses {capability} on this host. "
             "Set numerics=exact, or run on another host"
         )
     if job.numerics == "portable":
@@ -54,7 +54,7 @@ def check_portable(job: TrainJob) -> None:
 
 
 def changes(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
-    """What differs, as `name old → new`; nothing where a checkpoint does not say."""
+    """What differs, as `name old → new`; keys that a checkpoint lacks are skipped."""
     return [
         f"{name} {before[name]} → {now[name]}"
         for name in now
@@ -63,7 +63,7 @@ def changes(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
 
 
 def exactness(job: TrainJob, changed: list[str]) -> str:
-    """What can be said of the bits of a run's weights."""
+    """How exact the weights of a run are."""
     if job.merges_shards:
         return "not exact: sync=ddp" if job.sync == "ddp" else "not exact: numerics=fast"
     return f"order-exact: {', '.join(changed)}" if changed else "bit-exact"

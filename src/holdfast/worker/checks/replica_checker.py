@@ -1,13 +1,13 @@
-"""Comparison: whether all members of a generation have the same replica, while the run goes on.
+"""Replica checker: compares the replicas of all members during a run.
 
 In every step each member digests the model's buffers and one slice of its replica, and brings the
-result to a barrier of the reduction, before anything is updated. So the whole replica is covered
-every NUM_SLICES steps; the buffers are covered in every step, because a commit averages them over
-the workers and would spread a wrong value to all. Before a checkpoint, all of it is compared.
+result to a barrier of the reduction, before anything is updated. The whole replica is covered every
+NUM_SLICES steps; the buffers are covered in every step, because a commit averages them over the
+workers and would spread a wrong value to all. Before a checkpoint the whole replica is compared.
 
 Of three or more members, the one that differs from the majority is wrong; of two, either may be.
-What a bad replica has contributed since it went bad is in all replicas by now, so all members go
-back to the newest checkpoint, which was compared as a whole before it was committed.
+Its gradients since then are in all replicas by now, so all members are restarted from the newest
+checkpoint, which was compared as a whole before it was committed.
 """
 
 from __future__ import annotations
@@ -27,20 +27,19 @@ NUM_SLICES: Final = 256
 """Steps in which all of a replica is compared."""
 
 Compared = tuple[int, int, int]
-"""The start and end of a range, bytes, and the steps after which it was last found equal."""
+"""The start and end of a range, bytes, and the step after which it was last equal."""
 
 
 class ReplicaChecker:
-    """One worker's part in every comparison.
+    """Compares the replica of one worker with those of the other members.
 
     Args:
-        replica: This worker's.
-        group: The workers.
-        step: Steps committed, when all replicas are known to be equal.
+        replica: Of this worker.
+        group: The members.
+        step: Steps committed, after which all replicas are equal.
 
     Attributes:
-        in_doubt: Whether replicas have been found to differ, so that this one, too, may hold what a
-            wrong one has contributed.
+        in_doubt: Whether replicas differ, so that this one may contain gradients of a wrong one.
     """
 
     def __init__(self, replica: Replica, group: Group, step: int) -> None:
@@ -52,7 +51,7 @@ class ReplicaChecker:
         self.begin(step)
 
     def begin(self, step: int) -> None:
-        """Note that all replicas are equal, because all have come from one, after `step` steps."""
+        """Note that all replicas are equal after `step` steps, because all come from one."""
         self._equal_at, self._always_equal_at = [step] * NUM_SLICES, step
         self.in_doubt = False
 
@@ -61,24 +60,24 @@ class ReplicaChecker:
         self._overwritten = self._replica.ranges_of(names)
 
     def digest(self, step: int) -> int:
-        """What this worker brings to the comparison in `step`."""
+        """The digest that this worker brings to the comparison in `step`."""
         if len(self._group.members) == 1:
             return 0
         return self._replica.digest(*((start, end) for start, end, _ in self._compared_in(step)))
 
     def check(self, step: int, digests: Sequence[int]) -> None:
-        """Compare what the members have brought in `step`.
+        """Compare the digests of all members in `step`.
 
         Args:
             step: Steps committed before it.
             digests: In the order of the members.
 
         Raises:
-            Aborted: The generation is over, because another worker's replica differs perhaps.
-            ReplicaError: The replicas differ, and this worker is to leave.
+            Aborted: The generation is over, for example because another replica differs.
+            ReplicaError: The replicas differ, and this worker leaves.
         """
         if len(set(digests)) > 1:
-            self._blame(step, digests, self._compared_in(step), f"in step {step + 1}")
+            self._report(step, digests, self._compared_in(step), f"step {step + 1}")
         self._equal_at[step % NUM_SLICES] = self._always_equal_at = step
 
     def check_all(self, step: int) -> None:
@@ -86,7 +85,7 @@ class ReplicaChecker:
         whole = (0, self._replica.flat.numel(), min(self._equal_at))
         digests = self._group.barrier(WorkerTag.COMPARE, step, self._replica.digest())
         if len(set(digests)) > 1:
-            self._blame(step, digests, [whole], f"after step {step}")
+            self._report(step, digests, [whole], f"after step {step}")
         self.begin(step)
 
     def _compared_in(self, step: int) -> list[Compared]:
@@ -97,30 +96,38 @@ class ReplicaChecker:
             (*self._slices[at], self._equal_at[at]),
         ]
 
-    def _blame(
-        self, step: int, digests: Sequence[int], ranges: Sequence[Compared], seen: str
+    def _report(
+        self, step: int, digests: Sequence[int], ranges: Sequence[Compared], detected: str
     ) -> NoReturn:
-        """Find out what differs and on whom, and have one worker tell; `seen` says when."""
+        """Find out what differs and on which rank, and have one worker report it.
+
+        Args:
+            step: Steps committed.
+            digests: In the order of the members.
+            ranges: What the digests cover.
+            detected: When the difference was detected.
+        """
         self.in_doubt = True
         group = self._group
         name, since = self._first_difference(step, ranges)
-        since = min(group.barrier(WorkerTag.COMPARE, step, since))  # who has joined knows less
+        # A worker that joined later knows of fewer comparisons.
+        since = min(group.barrier(WorkerTag.COMPARE, step, since))
         found = dict(zip(group.members, digests, strict=True))
         common, is_majority = most_common(found)
         odd = [rank for rank, each in found.items() if each != common]
         usual = next(rank for rank in group.members if rank not in odd)
-        most = "every other rank" if len(odd) == 1 else "most other ranks"
-        others = most if is_majority else f"rank {usual}, one of which is wrong"
+        most = "all other replicas" if len(odd) == 1 else "most other replicas"
+        others = most if is_majority else f"the replica of rank {usual}; one of the two is wrong"
         error = ReplicaError(
-            f"has another {name} than {others}: it was equal after step {since} and differs "
-            f"{seen}. Either the memory of its host is bad, or the code changes the "
-            "model outside the optimizer and session.on_commit"
+            f"has a tensor {name} that differs from {others} (last equal: step {since}, detected: "
+            f"{detected}). Either the memory of its host is faulty, or the code changes the model outside the "
+            "optimizer and session.on_commit"
         )
         evict(group, odd[:1], error, WorkerTag.COMPARE, step)  # one report is enough
 
     def _first_difference(self, step: int, ranges: Sequence[Compared]) -> tuple[str, int]:
         """The name of the first tensor that differs, found by bisection with all members, and the
-        steps after which it was last found equal.
+        step after which it was last equal.
         """
         pieces = [
             (entry.name, max(entry.offset, start), min(-(-entry.end // 8) * 8, end), since)

@@ -1,10 +1,10 @@
-"""Self-test: which kernels of this host give other bits where the same numbers lie elsewhere.
+"""Self-test: which kernels of this host are not reproducible across alignments or batch sizes.
 
-Libraries choose their code by the address and the shape of a tensor, and a vector's last elements
-may be computed by other code than the ones before. Both are as documented: oneMKL Developer Guide,
-"Obtaining Numerically Reproducible Results"; PyTorch, "Numerical accuracy". The reduction must be
-free of it, since workers cut and place the gradient by their number. A model need not be, because
-every shard has the same shape and is aligned alike on every worker.
+Libraries choose their code by the address and the shape of a tensor, and may compute the last
+elements of a vector with other code than the rest. Both are documented: oneMKL Developer Guide,
+"Obtaining Numerically Reproducible Results"; PyTorch, "Numerical accuracy". The kernels of
+the reduction must be reproducible, because the number of workers decides where the gradient is cut.
+Those of a model need not be, because every shard has the same shape and alignment on every worker.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ Kernel = Callable[[torch.Tensor], torch.Tensor]
 _ROWS, _COLUMNS = 12, 77  # no multiple of a vector's length
 _DTYPES = (torch.float32, torch.bfloat16)
 _OFFSETS = (1, 3, 8)
-"""Elements by which a tensor is moved off its alignment."""
+"""Elements by which a tensor is shifted."""
 _PARTS = ((0, 1), (1, 4), (5, 11))
-"""Rows that are computed without the others."""
+"""Ranges of rows that are computed without the others."""
 
 _MODEL: Final[Mapping[str, Kernel]] = MappingProxyType(
     {
@@ -57,12 +57,12 @@ _REDUCTION: Final[Mapping[str, Kernel]] = MappingProxyType(
 
 @dataclass(frozen=True, slots=True)
 class SensitiveKernels:
-    """Kernels whose bits depend on more than the numbers that they are given.
+    """Kernels whose bits depend on more than the values of their input.
 
     Attributes:
-        reduction: Those of the reduction, by alignment or by rows.
-        alignment_sensitive: Those of common models that depend on where in memory a tensor lies.
-        batch_sensitive: Those of common models that depend on how many rows are computed together.
+        reduction: Kernels of the reduction that depend on alignment or batch size.
+        alignment_sensitive: Kernels of common models that depend on the address of a tensor.
+        batch_sensitive: Kernels of common models that depend on the number of rows.
     """
 
     reduction: tuple[str, ...]
@@ -72,14 +72,14 @@ class SensitiveKernels:
 
 @functools.cache
 def sensitive_kernels() -> SensitiveKernels:
-    """Test the kernels of this host; takes about 10 ms, once."""
+    """Test the kernels of this host, once; takes about 10 ms."""
     reduction = (
         n
         for n, kernel in _REDUCTION.items()
         if alignment_sensitive(kernel) or batch_sensitive(kernel)
     )
     return SensitiveKernels(
-        reduction=(*reduction, *(() if _squares_alike() else ("dot",))),
+        reduction=(*reduction, *(() if _norm_is_reproducible() else ("dot",))),
         alignment_sensitive=tuple(
             n for n, k in {"dot": _dot, **_MODEL}.items() if alignment_sensitive(k)
         ),
@@ -103,9 +103,9 @@ def check_reduction() -> None:
     found = sensitive_kernels().reduction
     if found:
         raise JobError(
-            f"torch.{' and torch.'.join(found)} of this host gives other bits where the same "
-            "numbers lie elsewhere in memory, so the weights would depend on the number of "
-            "workers. Use another build of torch, or another host"
+            f"torch.{' and torch.'.join(found)} is not reproducible across memory alignments on "
+            "this host, so the weights would depend on the number of workers. Use another build of "
+            "torch, or another host"
         )
 
 
@@ -119,7 +119,7 @@ def alignment_sensitive(kernel: Kernel) -> bool:
 
 
 def batch_sensitive(kernel: Kernel) -> bool:
-    """Whether a kernel gives a row other bits when fewer rows are computed together."""
+    """Whether a kernel's bits for a row depend on how many rows are computed together."""
     return any(
         not torch.equal(kernel(inputs[start:end].clone()), whole[start:end])
         for inputs in _inputs()
@@ -132,8 +132,8 @@ def _dot(a: torch.Tensor) -> torch.Tensor:
     return torch.dot(a.flatten(), a.flatten())
 
 
-def _squares_alike() -> bool:
-    """Whether a norm is the same wherever its blocks lie, aligned as all blocks are."""
+def _norm_is_reproducible() -> bool:
+    """Whether a norm does not depend on the addresses of its blocks, aligned as all blocks are."""
     inputs = next(_inputs()).flatten()
     each = ALIGNMENT // inputs.element_size()
     return len({square(_moved(inputs, places * each)) for places in range(4)}) == 1
@@ -146,7 +146,7 @@ def _inputs() -> Iterator[torch.Tensor]:
 
 
 def _moved(tensor: torch.Tensor, offset: int) -> torch.Tensor:
-    """A copy that begins `offset` elements behind an address that is a multiple of ALIGNMENT."""
+    """A copy that begins `offset` elements after a multiple of ALIGNMENT."""
     memory = torch.empty(tensor.numel() + offset + ALIGNMENT, dtype=tensor.dtype)
     lead = -memory.data_ptr() % ALIGNMENT // tensor.element_size() + offset
     return memory[lead : lead + tensor.numel()].view(tensor.shape).copy_(tensor)

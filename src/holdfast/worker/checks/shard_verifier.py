@@ -1,13 +1,13 @@
-"""Verification: some shards are computed a second time, by another worker, before the step commits.
+"""Shard verifier: another worker recomputes some shards before the step commits.
 
-    owner      computes its shard, publishes a digest ─────────┐
-    verifier   computes the same shard, keeps its digest ──────┤
-    all        compare after the reduction ─▶ the same: commit │
-                                            └▶ else all compute it once more and tell who is wrong
+    assigned   computes its shard, publishes a digest ──┐
+    verifier   computes the same shard, keeps a digest ─┴▶ all compare after the reduction
+                                                           ├▶ equal: commit
+                                                           └▶ else all recompute it and decide
 
-It finds what no check for NaN sees: a processor that computes other bits than it should, and code
-whose result depends on the worker that runs it. A worker never verifies itself, for a fault that
-comes back agrees with itself. See `core.verification` for which shards are checked.
+It detects what a check for NaN does not: a CPU that computes wrong bits, and code that is not
+deterministic. A worker never verifies itself, because a repeatable fault gives equal digests.
+`core.verification` says which shards are checked, `core.digests` which ranks are wrong.
 """
 
 from __future__ import annotations
@@ -29,22 +29,21 @@ from holdfast.worker.checks.eviction import evict
 
 COLUMNS: Final = 4
 _GENERATION, _STEP, _RANK, _DIGEST = range(COLUMNS)
-"""Of a shard's row: in which generation it was computed, in which step, by which rank, and its
-digest."""
+"""Columns of a shard's row: generation, step and rank that computed it, and its digest."""
 _NOT_FINITE: Final = 1
-"""The digest of a shard whose loss is not finite: of two NaNs arithmetic may hand on either."""
+"""The digest of a shard whose loss is not finite: the bits of NaNs are not reproducible."""
 
 
 class ShardVerifier:
-    """One worker's part in all verifications.
+    """Verifies shards on one worker.
 
     Args:
-        group: The workers.
-        table: int64[num_shards, COLUMNS], shared; each row is written by who computes the shard.
-        rate: The least share of shards to check.
+        group: The members.
+        table: int64[num_shards, COLUMNS], shared; the worker that computes a shard writes its row.
+        rate: The minimum fraction of shards to check.
 
     Attributes:
-        pending: The shards that this worker is to compute again before it comes to the commit.
+        pending: The shards that this worker recomputes before the commit.
     """
 
     def __init__(self, group: Group, table: torch.Tensor, rate: float) -> None:
@@ -60,7 +59,7 @@ class ShardVerifier:
 
         Args:
             step: Steps committed before.
-            plan: Who computes which shards from now on; None if that has not changed.
+            plan: Which member computes which shards from now on; None if that has not changed.
         """
         self._step, self._plan, self._disputed = step, plan or self._plan, -1
         self._found.clear()
@@ -74,28 +73,29 @@ class ShardVerifier:
         self.pending = [shard for shard, verifier in self._checked.items() if verifier == own]
 
     def concerns(self, shard: int) -> bool:
-        """Whether somebody needs a digest of `shard`."""
+        """Whether `shard` is checked in this step."""
         return shard in self._checked
 
     def publish(self, shard: int, digest: int) -> None:
-        """Let others see what this worker, which owes `shard`, has computed."""
+        """Publish the digest of `shard`, which is assigned to this worker."""
         generation = self._group.generation
         self._table[shard] = torch.tensor([generation, self._step + 1, self._group.rank, digest])
 
     def note(self, shard: int, digest: int | None) -> None:
-        """Note what this worker has found for a pending shard; None if that has no samples."""
+        """Note the digest of a pending shard; None if the shard has no samples."""
         self.pending = [each for each in self.pending if each != shard]
         if digest is not None:
             self._found[shard] = digest
 
     @property
     def is_disputed(self) -> bool:
-        """Whether two workers have found different digests in this step."""
+        """Whether two workers found different digests in this step."""
         return self._disputed >= 0
 
     def find_dispute(self) -> bool:
-        """Compare the digests of this step, once all members have come to its reduction; returns
-        whether there is a dispute, for which all compute the shard once more.
+        """Compare the digests of this step after its reduction; returns whether two differ.
+
+        In that case all members recompute the shard.
 
         Raises:
             Aborted: The generation is over.
@@ -115,12 +115,12 @@ class ShardVerifier:
         return self.is_disputed
 
     def settle(self) -> NoReturn:
-        """Tell with the others who is wrong.
+        """Decide with the other members which ranks are wrong.
 
         Raises:
-            Aborted: The generation is over, because another worker is wrong perhaps.
+            Aborted: The generation is over, for example because another worker is wrong.
             HardwareError: This worker is wrong.
-            JobError: That cannot be told.
+            JobError: It cannot be told which ranks are wrong.
         """
         group, shard = self._group, self._disputed
         verified = group.barrier(WorkerTag.VERIFY, self._step, self._verified)
@@ -129,40 +129,40 @@ class ShardVerifier:
         wrong = wrong_ranks(dict(zip(group.members, again, strict=True)), first)
         if wrong:
             error = HardwareError(
-                f"computed a wrong gradient for shard {shard} in step {self._step + 1}: other "
-                "workers found other bits for the same samples and weights, and they agree. Test "
-                "the processor and memory of its host. Shards of earlier steps that were not "
-                "checked may be wrong too"
+                f"computed a wrong gradient for shard {shard} in step {self._step + 1}: "
+                "recomputing it from the same samples and weights gave other bits. Test the CPU "
+                "and memory of its host. Shards of earlier steps that were not checked may be "
+                "wrong, too"
             )
             evict(group, wrong, error, WorkerTag.VERIFY, self._step)
         names = " and ".join(f"rank {rank}" for rank in sorted(first))
         raise JobError(
             f"{names} compute different gradients for shard {shard} in step {self._step + 1} from "
-            "the same samples, weights and seed. Either the result depends on the worker (on time, "
-            f"the rank, or random numbers of its own), or a processor is wrong: {_advice(group)}"
+            "the same samples, weights and seed. Either the code is not deterministic (it uses the "
+            f"time, the rank or its own random numbers), or a CPU is faulty: {_advice(group)}"
         )
 
     def _differs(self, shard: int) -> bool:
         generation, step, rank, digest = self._table[shard].tolist()
         if (generation, step) != (self._group.generation, self._step + 1):
-            return False  # by nobody in this generation
+            return False  # not computed in this step yet
         if rank == self._group.rank:
             return False
         return bool(digest != self._found[shard])
 
 
 def _advice(group: Group) -> str:
-    if len(group.members) > 2:  # enough for a majority, which there is not
-        return "all workers disagree, so look for the former first"
+    if len(group.members) > 2:  # enough for a majority
+        return "all workers disagree, so check the code first"
     return "run the job with three workers or more to find out which"
 
 
 def digest_of(loss: float, tensors: Sequence[torch.Tensor]) -> int:
-    """What tells apart what two workers have computed for a shard; see `arena.digest`.
+    """Tells apart the results of two workers for a shard; see `arena.digest`.
 
     Args:
         loss: Its loss.
-        tensors: Its gradients and whatever else it leaves.
+        tensors: Its gradients, and its buffers afterwards.
     """
     if not math.isfinite(loss):
         return _NOT_FINITE

@@ -1,9 +1,9 @@
-"""Buffers: those of a model (BatchNorm's statistics, say) through a step.
+"""Buffers: a model's buffers (such as the statistics of BatchNorm) during a step.
 
 The replica holds the values from which every shard of the step starts; it changes at the commit
-alone. The model computes with tensors of its own. What a shard leaves in them goes to its slot next
-to the gradient: floating-point buffers are averaged by weight, integer buffers are those of the
-first shard.
+only. The model computes with its own tensors. Their values after a shard go to the shard's slot,
+next to the gradient: floating-point buffers are averaged by weight, of integer buffers the first
+shard's are kept.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class Buffers:
 
     Args:
         replica: Holds their committed values.
-        layout: Says which are averaged and which are kept.
+        layout: Says which are averaged, and of which the first shard's are kept.
     """
 
     def __init__(self, replica: Replica, layout: SlotLayout) -> None:
@@ -45,8 +45,8 @@ class Buffers:
     def begin(self) -> None:
         """Give the model the values from which every shard of the step starts.
 
-        Writes past autograd's version counters: a shard that is given up may still be in its
-        backward pass.
+        Does not count as a write for autograd: a discarded shard may still be in its backward
+        pass.
         """
         for module, key, name in self._places:
             module._buffers[key] = self._working[name]
@@ -55,7 +55,7 @@ class Buffers:
 
     @contextmanager
     def committed(self) -> Iterator[None]:
-        """Have the model compute with the committed values, though a shard may be half computed."""
+        """Within the context, the model computes with the committed values, even inside a shard."""
         bound = [module._buffers[key] for module, key, _ in self._places]
         moved = [buffer.clone() for buffer in self._working.values()]
         self.begin()
@@ -68,10 +68,10 @@ class Buffers:
                 module._buffers[key] = buffer
 
     def write_to(self, slot: Slot, weight: float) -> list[bool]:
-        """Write what a shard has left; returns which averaged buffers it has changed.
+        """Write the values after a shard to its slot; returns which averaged buffers it changed.
 
         Raises:
-            JobError: A buffer is new, is gone, or has another shape than at the start.
+            JobError: A buffer was added, removed or reshaped.
         """
         left = self._found()
         for target, name in zip(slot.buffers, self._averaged, strict=True):
@@ -90,24 +90,24 @@ class Buffers:
             self._committed[name].copy_(value)
 
     def commit(self) -> None:
-        """Commit what is in the model's buffers now, between two steps.
+        """Commit the values that the model's buffers have now, between two steps.
 
         Raises:
-            JobError: A buffer is new, is gone, or has another shape than at the start.
+            JobError: A buffer was added, removed or reshaped.
         """
         for name, buffer in self._found().items():
             self._committed[name].copy_(buffer)
 
     def release(self) -> None:
-        """Leave the model's buffers alone from now on."""
+        """Stop managing the model's buffers: user code has them to itself."""
         self._working, self._places = {}, []
 
     def left(self) -> list[torch.Tensor]:
-        """What a shard has left in the model's buffers."""
+        """The values after a shard, by position."""
         return list(self._found().values())
 
     def _found(self) -> dict[str, torch.Tensor]:
-        """The tensors that the model's buffers are now, by name."""
+        """The model's current buffers by name."""
         found = {}
         for module, key, name in self._places:
             buffer, start = module._buffers.get(key), self._working[name]

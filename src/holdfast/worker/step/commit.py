@@ -69,7 +69,7 @@ class UserStatesDiffer(Exception):
     """What user code keeps is not the same on two ranks.
 
     Args:
-        first, other: Which.
+        first, other: The ranks.
     """
 
     def __init__(self, first: int, other: int) -> None:
@@ -111,7 +111,7 @@ def commit_step(status: WorkerStatus, step: int, reduced: Reduced, norm: float) 
 
 
 def is_finite(norm: float) -> bool:
-    """Whether a gradient of this 2-norm can be learned from; NaN is below nothing."""
+    """Whether a gradient with this 2-norm can be applied; not if it is NaN."""
     return norm < MAX_FINITE_NORM
 
 
@@ -120,17 +120,17 @@ def not_finite(
     gradients: Mapping[str, torch.Tensor],
     found: str = "look at the samples of that step",
 ) -> NonFiniteError:
-    """What to raise where `gradients`, all of a step, are not finite.
+    """The error for a step whose `gradients` are not finite.
 
     Args:
         step: Steps committed before it.
         gradients: By parameter.
-        found: What is known of the cause, or where to look for it.
+        found: What is known about the cause, or where to look for it.
     """
     norms = {name: float(value.double().norm()) for name, value in gradients.items()}
     odd = [name for name, norm in norms.items() if not is_finite(norm)]
     names = ", ".join(odd[:3] or [max(norms, key=norms.__getitem__)])
     return NonFiniteError(
         f"the gradient of {names} in step {step + 1} is not finite; {found}, lower optimizer.lr, "
-        "set clip_norm, or leave such steps out with non_finite=skip"
+        "set clip_norm, or skip such steps with non_finite=skip"
     )

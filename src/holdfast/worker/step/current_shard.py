@@ -1,4 +1,4 @@
-"""The shard that a worker is computing, and what user code may say of it."""
+"""Current shard: the shard that a worker computes, and checks of what user code gives for it."""
 
 from __future__ import annotations
 
@@ -16,11 +16,13 @@ class CurrentShard:
     """A shard from `begin_shard` to `end_shard`.
 
     Attributes:
-        again: Whether another worker owes it, and this one only verifies it.
+        leaf: The leaf of the reduction tree that it fills.
+        number, slot: Where its gradient goes.
+        fired: Which parameters have a gradient.
+        verify_only: Whether it is assigned to another worker, and this one only verifies it.
         weight: None until `backward` is called.
-        orphaned: Whether its step has begun anew, and it is of no use any more.
-        fired: Which parameters have got a gradient.
-        left: The gradients that autograd has left, where they are to be verified.
+        discarded: Whether its step was restarted meanwhile.
+        raw_gradients: The gradients as autograd gives them, if they are verified.
         logged: Means over the shard by name.
     """
 

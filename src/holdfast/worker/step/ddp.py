@@ -1,12 +1,12 @@
-"""A step with stock DistributedDataParallel: the alternative to the tree, and its yardstick.
+"""A step with PyTorch's DistributedDataParallel: the alternative to the tree, for comparison.
 
 PyTorch averages the gradients over the workers while it computes them (Li et al., "PyTorch
 Distributed", VLDB 2020). Here each loss is scaled beforehand, so that the average is the mean over
-samples where workers have unequal numbers of them. All that a step has to say beside its gradient,
-buffers included, goes the same way as in `worker.step.tree`, through slots that hold no gradient.
+samples even if workers have unequal numbers of them. All else, such as losses and buffers, is
+reduced as in `worker.step.tree`, through slots that hold no gradient.
 
-A collective of gloo cannot be woken. When a worker is lost, the agent ends the others too, and all
-begin anew from the newest checkpoint.
+A collective of gloo cannot be aborted. When a worker is lost, the agent ends the others too, and
+all are restarted from the newest checkpoint.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from holdfast.worker.step.stepper import StepContext, Work
 
 
 class DdpModel(nn.Module):
-    """A model that user code can hold before DistributedDataParallel can wrap it.
+    """A model that user code holds before DistributedDataParallel wraps it.
 
     Args:
         module: The model.
@@ -147,8 +147,8 @@ class DdpStepper:
         self._slot.stats[WEIGHT] = weight
         self._slot.stats[LOSS] = weight * loss.detach().double()
         step = self._status[Word.COMMITTED]
-        brought = self._group.barrier(WorkerTag.WEIGHTS, step, word_of(weight))
-        total = sum(map(float_of, brought))
+        weights = self._group.barrier(WorkerTag.WEIGHTS, step, word_of(weight))
+        total = sum(map(float_of, weights))
         if not (math.isfinite(total) and total > 0):
             raise JobError(f"the batches of a step weigh {total} in all; it must be above 0")
         try:
@@ -168,7 +168,7 @@ class DdpStepper:
         if self._weight is None:
             raise JobError(
                 "with sync=ddp, every worker must call session.backward for every batch: "
-                "give a batch that is to be skipped the weight 0"
+                "to skip a batch, give it the weight 0"
             )
         self._done = True
         changed = self.buffers.write_to(self._slot, self._weight)
@@ -208,13 +208,11 @@ class DdpStepper:
             for name, parameter in self._replica.parameters.items()
             if parameter.grad is not None
         }
-        length = nn.utils.get_total_norm(gradients.values())
-        if not is_finite(float(length)):
-            self._comparison.check_all(step)  # a wrong weight is a cause of that, too
+        norm = nn.utils.get_total_norm(gradients.values())
+        if not is_finite(float(norm)):
+            self._comparison.check_all(step)  # a wrong weight causes that, too
             if self._non_finite != "skip":
                 raise not_finite(step, gradients)
         elif self._clip_norm is not None:
-            nn.utils.clip_grads_with_norm_(
-                self._replica.parameters.values(), self._clip_norm, length
-            )
-        return float(length)
+            nn.utils.clip_grads_with_norm_(self._replica.parameters.values(), self._clip_norm, norm)
+        return float(norm)

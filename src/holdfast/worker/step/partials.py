@@ -1,4 +1,4 @@
-"""Partial sums: what one worker has of a step, and in which of its slots."""
+"""Partial sums: the gradients that one worker has summed in a step, and the slots they are in."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class PartialSums:
 
     Attributes:
         slots: As above.
-        table: Slot, ABSENT or EMPTY by node; see `core.tree`.
+        table: The slot of each node, or ABSENT or EMPTY; see `core.tree`.
     """
 
     def __init__(self, slots: Callable[[int], Slot], num_slots: int, num_leaves: int) -> None:
@@ -28,24 +28,24 @@ class PartialSums:
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing is accounted for."""
+        """Whether no leaf is accounted for."""
         return all(entry == tree.ABSENT for entry in self.table)
 
     @property
-    def has_room(self) -> bool:
-        """Whether there are slots for any stretch of leaves."""
+    def has_capacity(self) -> bool:
+        """Whether there are enough slots for any range of leaves."""
         return len(self._free) >= tree.max_partials(self._num_leaves)
 
     def take_slot(self) -> int:
-        """A slot for one more leaf."""
+        """Reserve a slot for one more leaf."""
         return self._free.pop()
 
     def give_back(self, slot: int) -> None:
-        """Do without a slot that was taken."""
+        """Return a slot that was reserved and is not used."""
         self._free.append(slot)
 
     def enter(self, leaf: int, slot: int) -> None:
-        """Account for a leaf, whose sum lies in `slot`, or which is EMPTY; add siblings."""
+        """Account for a leaf whose sum is in `slot`, or which is EMPTY; add siblings."""
         tree.carry(self.table, tree.leaf(leaf, self._num_leaves), slot, self._merge)
 
     def _merge(self, left: int, right: int) -> None:

@@ -1,12 +1,12 @@
-"""Recheck: whether bad data or bad hardware is behind a gradient that is not finite.
+"""Recheck: whether data or hardware causes a gradient that is not finite.
 
     all    find the partial sums that are not finite, in the slots that all can read
-    each   computes those of the member before it again, shard by shard, in memory of its own
-    all    say what they have found ─▶ the same bits: the data or the model is to blame
-                                    ─▶ other bits: whoever computed them first leaves
+    each   recomputes those of the preceding member, shard by shard, in its own memory
+    all    exchange results ─▶ the same bits: the data or the model is the cause
+                            ─▶ other bits: the worker that computed them first leaves
 
-Nothing that the step rests on is touched. So whoever is left when a worker has gone takes over its
-part of the step and finishes it, and a recheck that a new generation breaks off is just forgotten.
+The partial sums of the step stay as they are. If a worker leaves, the remaining ones take over its
+part of the step and complete it. A new generation ends a recheck without a result.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ from holdfast.worker.step.partials import PartialSums
 
 _OTHER_BITS: Final = -1
 _SAME_BITS: Final = 0
-"""What a worker may find. One more than a shard's number: the same bits, and it was that shard."""
+"""What a worker may find. A shard's number plus one: the same bits, which are not finite."""
 _NAMED: Final = 4
-"""Shards that a message names."""
+"""How many shards a message names."""
 
 
 class Recheck:
@@ -45,8 +45,8 @@ class Recheck:
         num_leaves: Leaves of the tree; each is a shard.
 
     Attributes:
-        shards: What this worker is to compute again.
-        sums: Where it is to put that.
+        shards: What this worker recomputes.
+        sums: Where the results go.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class Recheck:
             for rank, sums in held.items()
         }
         self._sums_are_odd = any(odd.values())
-        suspects = odd if self._sums_are_odd else held  # it may be their sum alone that is too long
+        suspects = odd if self._sums_are_odd else held  # maybe only their total is not finite
         self._group = group
         self._shards_of = {
             rank: [shard for node in sums for shard in tree.leaves(node, num_leaves)]
@@ -85,21 +85,21 @@ class Recheck:
         self._finding = _SAME_BITS
 
     def look_at(self, shard: int, slot: Slot) -> None:
-        """Note it if a shard that was computed again is not finite by itself."""
+        """Note whether a recomputed shard is not finite by itself."""
         if self._finding == _SAME_BITS and not is_finite(slot.norm()):
             self._finding = 1 + shard
 
     def settle(self, step: int, gradients: Mapping[str, torch.Tensor]) -> NoReturn:
-        """Say with the others what is to blame, once all have computed everything again.
+        """Decide with the other members on the cause, once all have recomputed their shards.
 
         Args:
             step: Steps committed before this one.
             gradients: The mean gradients by parameter.
 
         Raises:
-            Aborted: The generation is over, because another worker is to blame perhaps.
-            HardwareError: This worker is to blame.
-            NonFiniteError: All have found the same bits.
+            Aborted: The generation is over, for example because another worker was wrong.
+            HardwareError: This worker was wrong.
+            NonFiniteError: All found the same bits.
         """
         group = self._group
         same = all(self._is_same(node, slot) for node, slot in self._theirs.items())
@@ -114,23 +114,23 @@ class Recheck:
         }
         if wrong:
             error = HardwareError(
-                f"computed a wrong gradient in step {step + 1}: it is not finite, and gave other "
-                "bits when another worker computed it from the same samples and weights; test the "
-                "processor and memory of its host"
+                f"computed a wrong gradient in step {step + 1}: it is not finite, and another "
+                "worker got other bits from the same samples and weights; test the CPU and memory "
+                "of its host"
             )
             evict(group, wrong, error, WorkerTag.RECHECK, step)
         odd = [what - 1 for what in found if what > _SAME_BITS]
         shards = odd or [shard for shards in self._shards_of.values() for shard in shards]
-        blame = "so it is the data or the model and not the hardware: "
+        cause = "so the cause is the data or the model, not the hardware: "
         raise not_finite(
             step,
             gradients,
-            f"it came out the same when it was computed again, {blame * self._sums_are_odd}"
+            f"recomputing it gave the same bits, {cause * self._sums_are_odd}"
             f"look at the samples of {_in_words(shards)}",
         )
 
     def _is_same(self, node: int, theirs: Slot) -> bool:
-        """Whether this worker has come to the same bits for a node."""
+        """Whether this worker has found the same bits for a node."""
         number = self.sums.table[node]
         return number != tree.EMPTY and all(
             map(_have_same_bits, self.sums.slots(number).sums, theirs.sums)
@@ -142,8 +142,8 @@ def _private(layout: SlotLayout) -> Slot:
 
 
 def _have_same_bits(left: torch.Tensor, right: torch.Tensor) -> bool:
-    """Whether two tensors are the same but for the payloads of NaNs, which arithmetic leaves open:
-    of two NaNs it may hand on either, and kernels may swap the operands of a sum.
+    """Whether two tensors are equal except for the payloads of NaNs: a sum of two NaNs may be
+    either, and kernels may swap its operands.
     """
     both = left.isnan() & right.isnan()
     left, right = (side.masked_fill(both, 0).view(torch.uint8) for side in (left, right))

@@ -59,7 +59,7 @@ class TreeStepper:
         self._parameters = [replica.parameters[name] for name in self._names]
         self.buffers = Buffers(replica, layout)
         self._root_gradients = sections.root.gradients
-        self._optimizer_reads_only = True  # until it is seen to write to the gradients
+        self._optimizer_reads_only = True  # until it writes to a gradient
         self._reducer = TreeReducer(group, sections.reduction, sections.num_leaves)
         self._verifier = ShardVerifier(group, sections.verification, job.verify.recompute)
         self._shard: CurrentShard | None = None
@@ -87,7 +87,7 @@ class TreeStepper:
             self._members = self._group.members
             self._reducer.write_lent(self._sums.slots(0))
             self._reducer.assign_blocks()
-            if self._job.merges_shards or not self._sums.has_room:
+            if self._job.merges_shards or not self._sums.has_capacity:
                 self.restart()
         one_item = len(self.work_items) == 1
         self._lone = one_item and self._shard is None and self._sums.is_empty
@@ -197,12 +197,12 @@ class TreeStepper:
         check_user_states(self._group, reduced)
         self._comparison.check(step, reduced.digests)
         if self._verifier.find_dispute():
-            self._comparison.check_all(step)  # a wrong weight is a cause of that, too
+            self._comparison.check_all(step)  # a wrong weight causes that, too
             return None
         if not is_finite(reduced.norm):
-            self._comparison.check_all(step)  # a wrong weight is a cause of that, too
+            self._comparison.check_all(step)  # a wrong weight causes that, too
             if self._non_finite == "recompute":
-                reduced = self._reduce(step, vote)  # maybe it was the sum
+                reduced = self._reduce(step, vote)  # the error may be in the sum
         if is_finite(reduced.norm):
             if self._clip_norm is not None and reduced.norm > self._clip_norm:
                 self._reducer.scale_gradient(self._clip_norm / (reduced.norm + 1e-6), step)
@@ -245,11 +245,11 @@ class TreeStepper:
         )
 
     def _update(self, reduced: Reduced) -> None:
-        """Step the optimizer on what lies in the root slot, and take over the buffers.
+        """Step the optimizer with the gradients in the root slot, and commit the buffers.
 
-        All workers read that slot, and some optimizers write to the gradients (SGD with Nesterov's
-        momentum, where it takes all parameters together; one that clips). What one writes stays in
-        this process: it is given private pages, or copies once it is known to write.
+        All workers read that slot, and some optimizers write to the gradients (SGD with Nesterov
+        momentum, if it updates all parameters together; one that clips). What an optimizer writes
+        stays in this process: it gets private pages, or copies once it is known to write.
         """
         used = reduced.used.tolist()
         gradients = self._sections.private_gradients
@@ -262,13 +262,13 @@ class TreeStepper:
         if versions != [gradient._version for gradient in gradients]:
             self._optimizer_reads_only = False
         self._forget_gradients()
-        self._replica.capture_optimizer()  # which may keep a gradient that it has written to
-        self._sections.drop_private_writes()  # also those that autograd does not count
+        self._replica.capture_optimizer()  # it may keep a gradient that it has written to
+        self._sections.drop_private_writes()  # also writes that autograd does not count
         self.buffers.take(self._sections.root, used[len(self._parameters) :], reduced.kept)
 
     @property
     def _current_sums(self) -> PartialSums:
-        """Where shards go that are computed now."""
+        """Where the shards go that are computed now."""
         return self._sums if self._recheck is None else self._recheck.sums
 
     def _begin_step(self) -> None:
@@ -279,7 +279,7 @@ class TreeStepper:
         self.buffers.begin()
 
     def _complete(self, shard: CurrentShard, weight: float) -> None:
-        """Write down what the shard says beside the gradients that are in its slot already."""
+        """Write what a shard leaves, apart from its gradients, to its slot."""
         slot = shard.slot
         changed = self.buffers.write_to(slot, weight)
         slot.used.copy_(torch.tensor([*shard.fired, *changed], dtype=torch.uint8))
@@ -295,7 +295,7 @@ class TreeStepper:
         )
 
     def _collect(self, shard: CurrentShard) -> None:
-        """Move the gradients that autograd has left into the shard's slot, or lend them."""
+        """Move the gradients that autograd has computed into the shard's slot, or lend them."""
         in_doubt = shard.verify_only or self._verifier.concerns(shard.leaf)
         for index, parameter in enumerate(self._parameters):
             gradient, parameter.grad = parameter.grad, None
