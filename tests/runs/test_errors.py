@@ -250,8 +250,11 @@ def test_a_run_that_cannot_fit_into_its_control_group_is_refused_before_it_fills
 ):
     status, out, err = train(["train", "digits", *BIG, "--run", "run"], limited)
     assert (status, out, len(err)) == (FAULT_OF_THE_JOB, "", 1), err
-    assert "of memory at least, and " in err[0]
-    assert f" are left of the 800.0 MB that {limited[-1].parent} allows. 4 workers keep " in err[0]
+    assert "the run needs at least " in err[0]
+    assert (
+        f" are available of the 800.0 MB that {limited[-1].parent} allows. 4 workers keep "
+        in err[0]
+    )
     assert "start fewer workers, set fewer shards, make the model smaller" in err[0]
     assert not (place / "run" / "metrics.jsonl").exists()
 

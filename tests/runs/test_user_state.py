@@ -66,8 +66,14 @@ def test_a_resumed_run_continues_with_its_scheduler_and_average(train, tmp_path)
     ("task", "message"),
     [
         ("scheduler_not_kept", "the scheduler ExponentialLR .* give it to session.register"),
-        ("state_in_loop", r"session.state.seen .* changed in the loop over shards in step 1"),
-        ("rate_in_loop", r"groups\[0\].lr \(0.1 and 0.05\) changed in the loop .* in step 2"),
+        (
+            "state_in_loop",
+            r"session.state.seen .* was modified in the session.shards loop .step 1.",
+        ),
+        (
+            "rate_in_loop",
+            r"groups\[0\].lr \(0.1 and 0.05\) was modified in the session.shards loop .step 2.",
+        ),
         ("unfreezing", "parameter 0.weight began to require a gradient"),
         ("lazy_buffer", "buffer mean did not exist when training began"),
         ("kept_late", r"session.register\('average', …\) was called too late"),

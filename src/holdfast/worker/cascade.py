@@ -1,7 +1,7 @@
-"""Echo: an error in one worker that the death of another has brought about.
+"""Cascade: a failure of one worker that the death of another has triggered.
 
-Whoever waits for the dead in a collective of PyTorch's sees a connection close, and often before
-the agent has said why. So it gives the agent a while to say that its generation is over.
+A worker in a collective of PyTorch sees the connection to the dead one close, often before the
+agent has reported the death. So it waits a while for the agent to end the generation.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from holdfast.arena.memory import ABORT_POLL_S
 from holdfast.collectives.group import Group
 
 ABORT_TIMEOUT_S: Final = 5.0
-"""How long a failed collective waits for the agent's word that another worker was lost."""
+"""How long a worker waits after a failed collective for the agent to report another failure."""
 
 _OF_A_CONNECTION: Final = re.compile(
     "gloo|nccl|connection (was )?(closed|reset|refused)|broken pipe|tcpstore|socket", re.IGNORECASE
@@ -25,10 +25,10 @@ _OF_A_CONNECTION: Final = re.compile(
 
 
 def await_abort(group: Group) -> None:
-    """Give the agent time to say that another worker was lost.
+    """Give the agent time to report that another worker has failed.
 
     Raises:
-        Aborted: It has said so.
+        Aborted: It has.
     """
     deadline = time.monotonic() + ABORT_TIMEOUT_S
     while time.monotonic() < deadline:
@@ -37,7 +37,7 @@ def await_abort(group: Group) -> None:
 
 
 def is_connection_error(error: BaseException) -> bool:
-    """Whether an exception, or one that it came from, is of a connection to other workers."""
+    """Whether an exception, or a cause of it, is about a connection to other workers."""
     return any(
         isinstance(each, dist.DistError | ConnectionError)
         or (isinstance(each, RuntimeError) and _OF_A_CONNECTION.search(str(each)))

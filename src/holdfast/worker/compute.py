@@ -13,20 +13,20 @@ from torch import nn
 from holdfast.errors import JobError
 
 MAX_SHAPES: Final = 512
-"""For how many shapes of a batch a model is compiled. PyTorch's own limit is 8, after which shapes
-run uncompiled."""
+"""For how many shapes of a batch a model is compiled. PyTorch's own limit is 8; further shapes run
+uncompiled."""
 _LIMIT_HIT: Final = "FailOnRecompileLimitHit"
 
 
 def choose_device(wanted: str, rank: int) -> torch.device:
-    """The device of `rank`: GPUs are dealt out in turn, and shared where they are fewer.
+    """The device of `rank`: GPUs are assigned round-robin.
 
     Args:
         wanted: `auto`, `cpu` or `cuda`.
         rank: The worker.
 
     Raises:
-        JobError: `cuda` is wanted and there is none.
+        JobError: `cuda` is wanted and there is no GPU.
     """
     if wanted == "cpu" or (wanted == "auto" and not torch.cuda.is_available()):
         return torch.device("cpu")
@@ -37,7 +37,7 @@ def choose_device(wanted: str, rank: int) -> torch.device:
         )
     device = torch.device("cuda", rank % torch.cuda.device_count())
     torch.cuda.set_device(device)
-    torch.backends.cudnn.benchmark = False  # it would choose kernels by how fast they just were
+    torch.backends.cudnn.benchmark = False  # it would choose kernels by their speed
     torch.backends.cudnn.deterministic = True
     return device
 
@@ -56,14 +56,14 @@ def moved(batch: Any, device: torch.device) -> Any:
 
 
 def autocast(device: torch.device, precision: str, *, enabled: bool = True) -> torch.autocast:
-    """Has operations choose their precision, if the job's is `bf16`."""
+    """A context in which operations choose their precision, if the job's is `bf16`."""
     mixed = enabled and precision == "bf16"
     return torch.autocast(device.type, dtype=torch.bfloat16, enabled=mixed)
 
 
 def compile_every_shape(module: nn.Module) -> None:
-    """Compile `module` so that neither a shape's code nor whether it has any depends on the shapes
-    before it: which a worker sees first depends on the number of workers.
+    """Compile `module` so that the code for a shape does not depend on earlier shapes: which shapes
+    a worker sees first depends on the number of workers.
     """
     from torch._dynamo import config  # takes a second to import
 
@@ -73,7 +73,7 @@ def compile_every_shape(module: nn.Module) -> None:
 
 
 def explained(error: BaseException) -> BaseException:
-    """`error`, or what to say of it if it means that there were too many shapes."""
+    """`error`, or a JobError instead if there were too many shapes."""
     if type(error).__name__ != _LIMIT_HIT:
         return error
     return JobError(

@@ -1,7 +1,7 @@
-"""Injection: the points at which a worker fails on purpose, because a storm has ordered it to.
+"""Failpoints: the points at which a worker injects faults into itself, if it is asked to.
 
-What it does then is what would happen anyway: it ends, raises, is slow, computes wrong bits, finds
-the disk full. Nobody else is told that it was asked for.
+The faults look like real ones: the worker exits, raises, is slow, computes wrong bits, or finds the
+disk full. No other process is told that they are injected.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from holdfast.arena.replica import MODEL, Replica
 from holdfast.arena.worker_status import WorkerStatus
 
 EXIT_STATUS: Final = 5
-"""Of a worker that was asked to exit; none of those that mean something."""
+"""The exit status of a worker that was asked to exit; it has no other meaning."""
 
 _EXPONENTS: Final = {
     torch.float64: (torch.int64, range(52, 63)),
     torch.float32: (torch.int32, range(23, 31)),
     torch.bfloat16: (torch.int16, range(7, 15)),
 }
-"""An integer as wide as a float, and which of its bits are the exponent's (IEEE 754)."""
+"""An integer dtype of the same width, and the bits of the exponent (IEEE 754)."""
 
 
 class Failpoints:
@@ -57,7 +57,7 @@ class Failpoints:
             os._exit(EXIT_STATUS)
         if requests.is_due(InProcessFault.RAISE):
             requests.acknowledge(InProcessFault.RAISE)
-            raise RuntimeError("a fault that was asked for")
+            raise RuntimeError("injected fault")
 
     def at_gradient(self, parameters: Sequence[torch.nn.Parameter]) -> None:
         """Corrupt one value of a shard's gradient."""
@@ -77,8 +77,8 @@ class Failpoints:
 
 
 def corrupt(replica: Replica, chance: random.Random) -> str:
-    """Flip one bit of a replica: of a parameter, a buffer or the optimizer's state, whichever it
-    has; returns the name of the tensor.
+    """Flip one bit of a replica: a parameter, a buffer or the optimizer's state, each as likely
+    as the others; returns the name of the tensor.
     """
     kinds: dict[str, list[Entry]] = {}
     for entry in replica.layout.entries:
@@ -98,12 +98,12 @@ def poison(gradients: Sequence[torch.Tensor]) -> bool:
 
 
 def flip(gradients: Sequence[torch.Tensor]) -> bool:
-    """Set the highest bit of the exponent that the largest value of `gradients` has not set.
+    """Set the highest clear bit of the exponent of the largest value of `gradients`.
 
-    A float16 has too few of them for one to stand out: there all are set, so it is infinite.
+    The exponent of a float16 is too short for that to be detected, so the value becomes infinite.
 
     Returns:
-        Whether there was such a bit; zeros alone are passed over.
+        Whether there was such a bit; there is none if all values are zero.
     """
     largest = max(gradients, key=lambda gradient: float(gradient.abs().max()), default=None)
     if largest is None or not largest.any():

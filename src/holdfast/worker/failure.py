@@ -1,4 +1,4 @@
-"""Failure: what a worker tells its agent of an exception."""
+"""Failure: what a worker reports to its agent about an exception."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from holdfast.worker.compute import explained
 
 MESSAGE_CHARS: Final = 4_000
 TRACEBACK_CHARS: Final = 32_000
-"""The most that is told, over and over, of a message, which may hold a whole batch, and of a
-traceback; the rest is in the log."""
+"""The most that is reported of a message, which may show a whole batch, and of a traceback; the log
+has the rest."""
 
 
 def failure(rank: int, error: BaseException) -> FailedMessage:
-    """What to tell of `error`, which has ended worker `rank`."""
+    """The report of `error`, which has ended worker `rank`."""
     error = explained(error)
     if not _lacks_memory(error):
         report = Report(
@@ -41,14 +41,14 @@ def failure(rank: int, error: BaseException) -> FailedMessage:
 
 
 def _name_of(kind: type[BaseException]) -> str:
-    """A class's name, with its module's where it is the user's own and called like one of ours."""
+    """A class's name, with its module if it is the user's and has the name of one of ours."""
     if issubclass(kind, HoldfastError) or kind.__name__ not in BY_NAME:
         return kind.__name__
     return f"{kind.__module__}.{kind.__name__}"
 
 
 def _shortened(text: str, limit: int) -> str:
-    """`text` without its middle, where it is longer."""
+    """`text`, without its middle if it is longer than `limit`."""
     if len(text) <= limit:
         return text
     half = limit // 2
@@ -56,7 +56,7 @@ def _shortened(text: str, limit: int) -> str:
 
 
 def _lacks_memory(error: BaseException) -> bool:
-    """Whether torch, numpy, Python or the kernel has refused memory."""
+    """Whether torch, numpy, Python or the kernel could not allocate memory."""
     refused = isinstance(error, MemoryError | torch.OutOfMemoryError)
     torch_refused = isinstance(error, RuntimeError) and "you tried to allocate" in str(error)
     return refused or torch_refused or getattr(error, "errno", None) == errno.ENOMEM

@@ -1,4 +1,4 @@
-"""Train a task: the loop that users would write themselves."""
+"""Fit: the training loop of a task that is a class."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def fit(session: Session, task: Task) -> None:
 
 
 def learning_rate_factor(schedule: Constant | Cosine, step: int, total_steps: int) -> float:
-    """The factor on the learning rate in `step`: a ramp, then the schedule's own course."""
+    """The factor on the learning rate in `step`: a linear warmup, then the schedule."""
     warmup = schedule.warmup_steps
     if step < warmup:
         return (step + 1) / warmup

@@ -61,7 +61,7 @@ class Followups:
 
         Raises:
             Aborted: The generation is over.
-            JobError: The model is not attached, or `measure` gave different names.
+            JobError: The model is not attached, or `measure` returned different names.
         """
         member, found = self._member, self._progress.evaluations
         buffers = member.stepper.buffers

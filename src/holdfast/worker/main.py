@@ -1,4 +1,4 @@
-"""A worker's life: from its orders to its last message. Called in a freshly forked process."""
+"""A worker's entry point, called in a newly forked process."""
 
 from __future__ import annotations
 
@@ -36,32 +36,32 @@ def main(config: str, arena_fd: int, socket_fd: int) -> int:
     """Run one worker; returns its exit status.
 
     Args:
-        config: A `Launch` as JSON.
+        config: A `WorkerSpec` as JSON.
         arena_fd: The arena.
         socket_fd: A connected Unix socket to the agent.
     """
-    launch = WorkerSpec.model_validate_json(config)
+    spec = WorkerSpec.model_validate_json(config)
     channel, arena = Channel(socket.socket(fileno=socket_fd)), Arena(arena_fd)
-    status = WorkerStatus(arena, launch.rank)
+    status = WorkerStatus(arena, spec.rank)
     status.claim()
-    write_on_signal(stacks_file(Path(launch.run_dir) / "logs", launch.rank))
-    seat = AgentLink(status, arena, channel)
-    if isinstance(launch.job, ScriptJob):
-        return runner.run(launch, launch.job, arena, seat, channel)
-    torch.set_num_threads(launch.train_job.threads_per_worker)
+    write_on_signal(stacks_file(Path(spec.run_dir) / "logs", spec.rank))
+    agent = AgentLink(status, arena, channel)
+    if isinstance(spec.job, ScriptJob):
+        return runner.run(spec, spec.job, arena, agent, channel)
+    torch.set_num_threads(spec.train_job.threads_per_worker)
     try:
-        member = Member(launch, arena, seat, channel)
-        ending = _train(Session(launch.train_job, member))
-        _finish(member, seat, channel, ending)
+        member = Member(spec, arena, agent, channel)
+        ending = _train(Session(spec.train_job, member))
+        _finish(member, agent, channel, ending)
     except (WorkerShutdown, Aborted):
         return LEFT_STATUS
     except SelfEviction as end:
-        channel.send(failure(launch.rank, end.error))
+        channel.send(failure(spec.rank, end.error))
         print(f"{type(end.error).__name__}: {end.error}", file=sys.stderr)
         return LEFT_STATUS if MEANINGS[type(end.error)].is_cascading else 1
     except BaseException as error:  # noqa: BLE001  # the boundary of the user's code
-        channel.send(failure(launch.rank, error))
-        sys.stdout.flush()  # what was printed before comes before
+        channel.send(failure(spec.rank, error))
+        sys.stdout.flush()  # keeps the order of what was printed
         traceback.print_exc()
         return 1
     finally:
@@ -79,8 +79,8 @@ def _train(session: Session) -> str:
     return "finished"
 
 
-def _finish(member: Member, seat: AgentLink, channel: Channel, status: str) -> None:
-    """Come to the end with the others; whoever is lost on the way there is replaced, too."""
+def _finish(member: Member, agent: AgentLink, channel: Channel, status: str) -> None:
+    """Reach the end with the other members; a worker that is lost meanwhile is replaced, too."""
     while True:
         try:
             member.finish()
@@ -89,7 +89,7 @@ def _finish(member: Member, seat: AgentLink, channel: Channel, status: str) -> N
             channel.send(
                 FinishedMessage(rank=member.group.rank, generation=generation, result=result)
             )
-            seat.await_shutdown()
+            agent.await_shutdown()
         except Aborted:
             member.join()
         else:
@@ -105,7 +105,7 @@ def _run_task(session: Session) -> None:
 
 
 def warm_up() -> None:
-    """Do once, before forking, what every worker would otherwise do in its first step."""
+    """Do once, before a fork, what every worker would otherwise do in its first step."""
     assert os.environ.get("OMP_NUM_THREADS") == "1", "threads must not start before a fork"
     layer = torch.nn.Linear(2, 2)
     torch.optim.SGD(layer.parameters(), lr=0.1)  # imports what optimizers need

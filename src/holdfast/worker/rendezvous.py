@@ -1,6 +1,6 @@
-"""Rendezvous: the store at which the workers of one host meet for PyTorch's collectives.
+"""Rendezvous: the store through which the workers of one host connect for PyTorch's collectives.
 
-Rank 0 keeps it, a fresh one for every generation, and tells the others its port.
+Rank 0 serves a new one for every generation, and passes its port to the others.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ from holdfast.errors import JobError
 from holdfast.worker.barriers import WorkerTag
 
 HOST: Final = "127.0.0.1"
-"""Where it listens: for this host alone."""
+"""Where it listens: only this host can connect."""
 RELEASE_TIMEOUT_S: Final = 10.0
-"""How long the port of a store that has ended may stay taken."""
+"""How long the port of the previous store may stay in use."""
 
 
 def meet(group: Group, port: int) -> TCPStore:
-    """A store for this worker to use.
+    """The store for this worker.
 
     Args:
         group: The workers.
-        port: Where rank 0 is to listen; 0 takes a free port.
+        port: Where rank 0 listens; 0 takes a free port.
 
     Raises:
-        JobError: The port is taken.
+        JobError: The port is in use.
     """
     if group.rank == 0:
         return keep_store(group, port)
@@ -40,7 +40,7 @@ def meet(group: Group, port: int) -> TCPStore:
 
 
 def keep_store(group: Group, port: int) -> TCPStore:
-    """Keep the store, as rank 0; see `meet`."""
+    """Serve the store, as rank 0; see `meet`."""
     with _listener(group, port) as listener:
         taken = listener.getsockname()[1]
         store = TCPStore(
@@ -51,12 +51,12 @@ def keep_store(group: Group, port: int) -> TCPStore:
 
 
 def await_store_port(group: Group) -> int:
-    """The port at which rank 0 keeps the store, once it does."""
+    """The port at which rank 0 serves the store, once it does."""
     return group.barrier(WorkerTag.ATTACH, 0)[0]
 
 
 def _listener(group: Group, port: int) -> socket.socket:
-    """A socket that listens. The one before had children perhaps, which may hold its port yet."""
+    """A listening socket. Children of the previous worker may still hold the port."""
     deadline = time.monotonic() + (RELEASE_TIMEOUT_S if group.generation > 1 else 0)
     while True:
         try:

@@ -1,4 +1,4 @@
-"""Session: what user code trains with. It never asks for a rank.
+"""Session: the API of user code. It needs no rank.
 
     def main(session):
         model, optimizer = session.attach(Net, lambda p: torch.optim.AdamW(p, lr=1e-3))
@@ -6,10 +6,9 @@
             loss = F.cross_entropy(model(shard.x), shard.y)
             session.backward(loss)
 
-`shards` yields one shard at a time until this worker has given what it owes to the step. When it is
-asked again and nothing more is owed, the step is reduced, checked, clipped, applied and committed,
-and the next one begins. If another worker was lost, it may first yield more shards of the same
-step. Leaving the loop never commits half a step.
+`shards` yields the shards of this worker one by one. When the next one is requested and none is
+left in the step, the gradient is reduced, checked, clipped, applied and committed. If another worker
+was lost, more shards of the same step may come first. Leaving the loop never commits half a step.
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ class Session:
 
     @property
     def job(self) -> TrainJob:
-        """What the run was asked to do; `job.params` holds what is meant for the task."""
+        """The job; `job.params` holds the parameters of the task."""
         return self._job
 
     @property
@@ -55,11 +54,11 @@ class Session:
 
     @property
     def state(self) -> dict[str, Any]:
-        """A dictionary for whatever user code wants to keep.
+        """A dictionary that user code can keep values in.
 
-        It is saved with every checkpoint and given back when the run is resumed, and to a worker
-        that takes the place of a lost one; so it must hold plain JSON values, and the same ones on
-        every worker. Change it in a function given to `on_commit`, not in the loop over shards.
+        It is saved with every checkpoint, and restored when the run is resumed and in a
+        replacement worker. So it must hold plain JSON values, and the same ones on every worker.
+        Modify it in a function given to `on_commit`, not in the loop over shards.
         """
         return self._progress.user.state
 
@@ -69,12 +68,12 @@ class Session:
 
     @property
     def loss(self) -> float | None:
-        """The loss of the newest step; None if there was none, or it was not finite."""
+        """The loss of the newest step; None if there is none, or it is not finite."""
         return self._progress.loss
 
     @property
     def metrics(self) -> dict[str, float]:
-        """The newest results of the evaluation."""
+        """The newest evaluation results."""
         return self._progress.evaluations.metrics
 
     @property
@@ -89,17 +88,17 @@ class Session:
         *,
         schedule: ScheduleFactory | None = None,
     ) -> tuple[nn.Module, Optimizer]:
-        """Build what is to be trained.
+        """Build what is trained.
 
-        The state of a resumed run comes when the session is next asked for something, at the latest
-        in `shards`. Until then the model is as its factory has built it, on every worker alike.
+        The state of a resumed run is loaded on the next use of the session, at the latest in
+        `shards`. Until then the model is as its factory has built it, the same on every worker.
         After the loop over shards the model is no longer part of the run's state.
 
         Args:
-            model: Gives the model. Called with torch's generators seeded from the job.
-            optimizer: Gives the optimizer for the parameters that it is called with.
-            schedule: Called with the steps of the run, gives a function from the step to the
-                factor on the optimizer's learning rates; None leaves them alone.
+            model: Builds the model. Called with torch's generators seeded from the job.
+            optimizer: Builds the optimizer for the parameters that it is called with.
+            schedule: Called with the steps of the run; returns a function from the step to the
+                factor on the optimizer's learning rates. None leaves them unchanged.
 
         Raises:
             JobError: Called twice, or there is nothing to train.
@@ -109,19 +108,19 @@ class Session:
         return attached.steppers.model, attached.optimizer
 
     def register(self, name: str, registered: K) -> K:
-        """Make something the user keeps next to the model part of the run's state.
+        """Make an object part of the run's state, next to the model.
 
-        It is saved with every checkpoint, given back when the run is resumed and to a worker that
-        takes the place of a lost one, and compared between workers. Change it in `on_commit`.
+        It is saved with every checkpoint, restored when the run is resumed and in a replacement
+        worker, and compared between workers. Modify it in `on_commit`.
 
         Args:
-            name: What checkpoints and errors call it.
-            kept: A module, such as `torch.optim.swa_utils.AveragedModel`, or anything else with
+            name: Its name in checkpoints and errors.
+            registered: A module, such as `torch.optim.swa_utils.AveragedModel`, or any object with
                 `state_dict` and `load_state_dict`, such as a scheduler of
                 `torch.optim.lr_scheduler`.
 
         Returns:
-            `kept`.
+            `registered`.
 
         Raises:
             JobError: The model is not attached, training has begun, or the name is taken.
@@ -130,25 +129,25 @@ class Session:
         return registered
 
     def on_commit(self, callback: Callable[[], object]) -> None:
-        """Have `callback` called on every worker once for every committed step, in order.
+        """Call `callback` on every worker once per committed step, in order.
 
-        It is the place for a scheduler's step, the update of an average, or a change of
-        `session.state`: a worker that owes no shard of a step does not run the loop over shards.
-        `session.step` counts the new step already, and `session.loss` is its loss.
+        Step a scheduler, update an average, or modify `session.state` here: a worker without a
+        shard in a step does not run the loop over shards. `session.step` counts the new step
+        already, and `session.loss` is its loss.
         """
         if self._loop is not None:
             raise JobError("session.on_commit was called in the loop over shards; call it before")
         self._hooks.add(callback)
 
     def shards(self, dataset: object, *, epochs: int) -> Iterator[Shard]:
-        """Walk through `dataset`, `epochs` times in all, from where the run is.
+        """Iterate over `dataset`, `epochs` times in all, from the run's current step.
 
         Args:
             dataset: A `holdfast.Dataset`, or any map-style PyTorch data set.
             epochs: Passes through it.
 
         Yields:
-            The shards that this worker owes; call `backward` once for each.
+            The shards of this worker; call `backward` once for each.
 
         Raises:
             JobError: The model is not attached, or this is the second loop.
@@ -166,11 +165,11 @@ class Session:
 
         Args:
             loss: The mean over the shard's samples, a scalar.
-            weight: What the shard counts for among the shards of its step; by default its number
-                of samples. Give the number of tokens, say, where the loss is a mean over those.
+            weight: The shard's weight among the shards of its step; by default its number of
+                samples. Give the number of tokens, say, if the loss is a mean over tokens.
 
         Raises:
-            JobError: There is no current shard, or the loss is no scalar, or this is the second
+            JobError: There is no current shard, the loss is not a scalar, or this is the second
                 call for the shard.
         """
         self._loop_at_shard("backward").backward(loss, weight)
@@ -184,21 +183,22 @@ class Session:
         self._loop_at_shard("log").log({name: float(value) for name, value in values.items()})
 
     def evaluate_each_epoch(self, dataset: object, measure: Measure) -> None:
-        """Evaluate after every epoch, or as often as the job says; the results go to the run's
-        metrics, and the job's `evaluation.best` is looked for among them.
+        """Evaluate after every epoch, or as often as the job says. The results go to the run's
+        metrics; the job's `evaluation.best` names one of them.
 
         Args:
-            dataset: What to measure on.
-            measure: Called with the model and a batch, gives means over the batch, by name.
+            dataset: What to evaluate on.
+            measure: Called with the model and a batch; returns means over the batch by name.
         """
         self._followups.evaluate_each_epoch(dataset, measure)
 
     def evaluate(self, dataset: object, measure: Measure) -> dict[str, float]:
-        """The means over `dataset` of what `measure` gives for batches, exact and the same on all
-        workers. Every worker must call it, outside the loop or at the same step.
+        """The means of `measure` over `dataset`, exact and the same on all workers.
+
+        Every worker must call it, outside the loop or at the same step.
 
         Raises:
-            JobError: The model is not attached, or `measure` gave different names.
+            JobError: The model is not attached, or `measure` returned different names.
         """
         if self._hooks.running:
             raise JobError("session.evaluate belongs in the loop over shards, not in on_commit")

@@ -1,4 +1,4 @@
-"""What a worker computes at a time, as its own code sees it and as the plan does."""
+"""Shard: the samples that user code computes a loss on, and which shards a worker is assigned."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Shard:
 
     Attributes:
         batch: What the data set gives for them.
-        size: How many they are; 0 where a worker only takes part (with `sync: ddp`).
+        size: Their number; 0 if a worker only takes part (with `sync: ddp`).
         step: The step that they belong to.
         epoch: The epoch that they belong to.
     """

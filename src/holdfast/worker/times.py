@@ -1,4 +1,4 @@
-"""Times: what the workers of a host have spent their time on, by phase."""
+"""Times: how long the workers of a host were in each phase."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from holdfast.arena.worker_status import WorkerStatus
 
 
 class Times:
-    """Those that one worker tells of.
+    """The times that one worker reports.
 
     Args:
         arena: Where all workers count their seconds.
@@ -20,13 +20,13 @@ class Times:
         self._before = self._own.times()
 
     def since_last(self) -> dict[str, float]:
-        """What this worker has spent since this was last asked, seconds."""
+        """The times of this worker since the last call, seconds."""
         before, self._before = self._before, self._own.times()
         spent = {phase.name.lower(): now - before[phase] for phase, now in self._before.items()}
         return {name: round(seconds, 6) for name, seconds in spent.items() if seconds}
 
     def means(self) -> dict[str, float]:
-        """What the workers have spent in this life of the run, seconds, their mean."""
+        """The mean times of the workers in this life of the run, seconds."""
         times = [status.times() for status in self._statuses]
         totals = {phase.name.lower(): sum(time[phase] for time in times) for phase in Phase}
         return {name: round(total / len(times), 4) for name, total in totals.items() if total}

@@ -120,8 +120,8 @@ class ReplicaChecker:
         others = most if is_majority else f"the replica of rank {usual}; one of the two is wrong"
         error = ReplicaError(
             f"has a tensor {name} that differs from {others} (last equal: step {since}, detected: "
-            f"{detected}). Either the memory of its host is faulty, or the code changes the model outside the "
-            "optimizer and session.on_commit"
+            f"{detected}). Either the memory of its host is faulty, or the code changes the model "
+            "outside the optimizer and session.on_commit"
         )
         evict(group, odd[:1], error, WorkerTag.COMPARE, step)  # one report is enough
 

@@ -1,4 +1,4 @@
-"""Seat: where a worker waits between generations, and hears what its agent wants of it."""
+"""Agent link: how a worker waits between generations for messages of its agent."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ class WorkerShutdown(BaseException):
 
 
 class SelfEviction(BaseException):
-    """This worker must not go on; not an Exception, so that user code lets it pass.
+    """This worker must leave; not an Exception, so that user code lets it pass.
 
     Args:
-        error: Why.
+        error: The reason.
     """
 
     def __init__(self, error: HoldfastError) -> None:
@@ -26,7 +26,7 @@ class SelfEviction(BaseException):
 
 
 class AgentLink:
-    """One worker's, for life.
+    """The connection of one worker to its agent.
 
     Args:
         status: Of this worker.
@@ -38,26 +38,26 @@ class AgentLink:
         self._status, self._arena, self._channel = status, arena, channel
 
     def await_resume(self, committed: int | None) -> ResumeMessage:
-        """Stand still until all members of the newest generation do, and are let go.
+        """Halt until all members of the newest generation have halted and are resumed.
 
         Args:
-            committed: Steps that this worker's replica has behind it; None if it has none.
+            committed: Steps committed in this worker's state; None if it has no state.
 
         Raises:
-            Left: The run is over.
+            WorkerShutdown: The run is over.
         """
         before = self._status.enter(Phase.WAIT)
-        parked = 0
+        halted_in = 0
         while True:
-            if self._arena.newest_generation > parked:
-                parked = self._arena.newest_generation
+            if self._arena.newest_generation > halted_in:
+                halted_in = self._arena.newest_generation
                 self._channel.send(
-                    HaltedMessage(rank=self._status.rank, generation=parked, committed=committed)
+                    HaltedMessage(rank=self._status.rank, generation=halted_in, committed=committed)
                 )
             for message in self._channel.poll(ABORT_POLL_S):
                 if isinstance(message, ShutdownMessage):
                     raise WorkerShutdown
-                if isinstance(message, ResumeMessage) and message.generation == parked:
+                if isinstance(message, ResumeMessage) and message.generation == halted_in:
                     self._status.enter(before)
                     return message
             if self._channel.at_end:
@@ -67,7 +67,7 @@ class AgentLink:
         """Wait until the others have finished too.
 
         Raises:
-            Aborted: They have not, and need this worker once more.
+            Aborted: They need this worker once more.
         """
         self._status.enter(Phase.LEFT)
         while not self._channel.at_end:

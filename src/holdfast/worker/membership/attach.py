@@ -1,4 +1,4 @@
-"""Building what a worker trains: the user's model and optimizer, moved into one replica."""
+"""Attached model: the user's model and optimizer, and the replica that they are moved into."""
 
 from __future__ import annotations
 
@@ -35,20 +35,20 @@ OptimizerFactory = Callable[[Iterable[nn.Parameter]], Optimizer]
 
 
 class AttachedModel:
-    """Model and optimizer, the same on every worker, and the memory that they move into.
+    """Model and optimizer, the same on every worker, and their memory.
 
     Args:
         context: Of this worker.
         arena: The host's shared memory.
         device: Where to compute.
-        model: Gives the model.
-        optimizer: Gives its optimizer.
+        model: Builds the model.
+        optimizer: Builds its optimizer.
 
     Attributes:
         module, optimizer: What is trained.
         steppers: Builds the stepper, and has the model as user code calls it.
-        kept: What user code keeps next to it, by name.
-        replica, sections: Once the workers have met.
+        registered: What user code registers, by name.
+        replica, sections: The memory, once the members have met; None before.
 
     Raises:
         JobError: They cannot be trained.
@@ -67,7 +67,7 @@ class AttachedModel:
         self.sections: Sections | None = None
         self.replica: Replica | None = None
         self.registered: dict[str, object] = {}
-        self._is_initial = True  # until another state has been asked for
+        self._is_initial = True  # until it gets another state
         seed_everything(seed_for("attach", self._job.seed))
         self.module = model()
         self.optimizer = optimizer([p for p in self.module.parameters() if p.requires_grad])
@@ -75,25 +75,25 @@ class AttachedModel:
             raise JobError("the model has no parameter to train")
         self.steppers = stepper_factory(self._job, self.module)
 
-    def meet(self, units: list[WorkItem], release: ResumeMessage) -> tuple[Replica, Sections]:
+    def meet(self, items: list[WorkItem], resume: ResumeMessage) -> tuple[Replica, Sections]:
         """Make sure that all members train the same model, and have memory for it.
 
         Args:
-            units: What this worker computes in a step.
-            release: Says from where its values come.
+            items: What this worker computes in a step.
+            resume: Says where its values come from.
 
         Raises:
             Aborted: The generation is over.
-            Condemned: All are to begin with the initial values, which this worker no longer has.
-            JobError: They do not, or the host has too little memory.
+            SelfEviction: All start with the initial values, which this worker no longer has.
+            JobError: They train different models, or the host has too little memory.
         """
         group, size_bytes = self._group, self._layout.size_bytes
-        if not (release.donors or release.restore or self._is_initial):
+        if not (resume.donors or resume.restore or self._is_initial):
             lost = "its donor was lost, and it no longer has the initial values"
             raise SelfEviction(NoStateError(f"has no state to start from: {lost}"))
-        taken = release.donors.get(group.rank, group.rank) != group.rank
-        self._is_initial &= not (taken or release.restore)
-        # Before they share memory, for none must cut off what another writes to.
+        taken = resume.donors.get(group.rank, group.rank) != group.rank
+        self._is_initial &= not (taken or resume.restore)
+        # Before they share memory: a smaller layout would truncate that of other members.
         different = "different models: their shapes differ"
         agree(group, WorkerTag.ATTACH, 0, self._layout.digest, different)
         if self.sections is None:
@@ -107,17 +107,17 @@ class AttachedModel:
                 num_shards=self._job.shards,
                 replica_bytes=size_bytes,
             )
-        if release.generation == 1 and group.member_index == 0:  # nobody has any of that memory yet
+        if resume.generation == 1 and group.member_index == 0:  # none of it is in use yet
             check_memory(self._job, self.sections, size_bytes if self._in_arena else 0)
         # No worker writes to memory before there is known to be enough.
         group.barrier(WorkerTag.ATTACH, 0)
         if self.replica is None:
-            self.replica = self._moved_in(self.sections, units, empty=bool(release.donors))
+            self.replica = self._moved_in(self.sections, items, empty=bool(resume.donors))
         return self.replica, self.sections
 
     @cached_property
     def trained(self) -> Trained:
-        """What makes up a replica: no more is kept from the first use on."""
+        """What a replica consists of: nothing can be registered after the first use."""
         kept = {name: each for name, each in self.registered.items() if isinstance(each, nn.Module)}
         return Trained(model=self.module, optimizer=self.optimizer, kept=kept)
 
@@ -132,12 +132,12 @@ class AttachedModel:
 
     @property
     def _in_arena(self) -> bool:
-        """Whether replicas lie in the arena, where a worker can read those of others."""
+        """Whether replicas are in the arena, where other workers can read them."""
         return self._device.type == "cpu"
 
-    def _moved_in(self, sections: Sections, units: list[WorkItem], *, empty: bool) -> Replica:
+    def _moved_in(self, sections: Sections, items: list[WorkItem], *, empty: bool) -> Replica:
         rank, size_bytes = self._group.rank, self._layout.size_bytes
-        partials = tree.most_partials([unit.leaf for unit in units], sections.num_leaves)
+        partials = tree.most_partials([item.leaf for item in items], sections.num_leaves)
         sections.prepare(rank, partials, with_replica=self._in_arena)
         if self._in_arena:
             flat = sections.replica(rank, size_bytes)
@@ -150,20 +150,20 @@ class AttachedModel:
 
 
 def check_memory(job: TrainJob, sections: Sections, replica_bytes: int) -> None:
-    """Compare what the run will certainly write to with what can be had.
+    """Compare the memory that the run needs at least with the available memory.
 
     What a model needs for its activations is not known yet and not counted.
 
     Args:
-        job: What is to be run.
+        job: The job.
         sections: What the workers share, mapped and not yet written to.
-        replica_bytes: Size of a replica; 0 where they lie on GPUs.
+        replica_bytes: Size of a replica; 0 if replicas are on GPUs.
 
     Raises:
         JobError: The run cannot fit.
     """
     plan = plan_of(job)
-    leaves = [[unit.leaf for unit in work_items_of(plan, rank, job)] for rank in range(job.workers)]
+    leaves = [[item.leaf for item in work_items_of(plan, rank, job)] for rank in range(job.workers)]
     partials = sum(tree.most_partials(own, job.num_leaves) for own in leaves)
     shared, own = sections.used_bytes(partials), job.workers * replica_bytes
     host = available()
@@ -172,8 +172,8 @@ def check_memory(job: TrainJob, sections: Sections, replica_bytes: int) -> None:
     advice = ["start fewer workers"] if job.workers > 1 else []
     advice += ["set fewer shards"] if partials > job.workers else []
     raise JobError(
-        f"the run needs {in_words(shared + own)} of memory at least, and "
-        f"{in_words(host.size_bytes)} are left of {host.limit}. {job.workers} workers keep "
+        f"the run needs at least {in_words(shared + own)} of memory; only "
+        f"{in_words(host.size_bytes)} are available of {host.limit}. {job.workers} workers keep "
         f"{in_words(replica_bytes)} each for weights and optimizer, and share {in_words(shared)} "
         f"for gradients and the like: {', '.join([*advice, 'make the model smaller'])}, "
         "or give it more memory"

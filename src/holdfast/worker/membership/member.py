@@ -109,14 +109,14 @@ class Member:
             JobError: There is no model, training has begun, or the name is taken.
         """
         if self._attached is None:
-            raise JobError("call session.attach(model, optimizer) before session.keep")
+            raise JobError("call session.attach(model, optimizer) before session.register")
         if self._joined is not None:
             raise JobError(
                 f"session.register({name!r}, …) was called too late; call it right after "
                 "session.attach"
             )
         if name in self._attached.registered or "." in name:
-            raise JobError(f"session.keep needs a name without dots for each object, not {name!r}")
+            raise JobError(f"session.register needs a unique name without dots, not {name!r}")
         self._attached.registered[name] = registered
 
     @property

@@ -78,9 +78,9 @@ class WorkerState:
         changed = (self._replica.writes(), buffers) != (self._writes, self._buffers_digest)
         if progress.step and changed:
             raise JobError(
-                f"the model was changed after the state of step {progress.step} had arrived, so it "
-                "would depend on when a worker was started; change it before the session is first "
-                "asked for something, or in session.on_commit"
+                f"the model was modified after step {progress.step} was loaded, so the weights "
+                "would depend on when a worker was started; modify it before the first use of "
+                "session.state or session.shards, or in session.on_commit"
             )
         if progress.user.captured:  # of a run that continues, before what code sets at its start
             progress.user.roll_back()
@@ -105,8 +105,8 @@ class WorkerState:
         if size > most:
             largest = max(user.committed.items(), key=lambda item: len(json.dumps(item)))[0]
             raise JobError(
-                f"the user state takes {size:,} bytes, most of it in {largest}, and {most:,} can "
-                "be given to another worker; keep large tensors in a module given to session.keep"
+                f"the user state takes {size:,} bytes, most of it in {largest}; at most {most:,} "
+                "can be transferred; keep large tensors in a module given to session.register"
             )
         self._sections.intact.end_change(self._group.rank, self._progress.step)
 
@@ -146,10 +146,9 @@ class WorkerState:
             odd = (name for name in writes if writes[name] != self._writes.get(name))
             what = difference(before, now) or next(odd, "the optimizer's state")
             raise JobError(
-                f"{what} changed in the loop over shards in step "
-                f"{self._progress.step + 1}: a worker that owes no shard of a step does not run "
-                "the loop, so the weights would depend on the workers. Change it in a function "
-                "that is given to session.on_commit"
+                f"{what} was modified in the session.shards loop (step {self._progress.step + 1}): "
+                "a worker without a shard does not run the loop, so the weights would depend on "
+                "the number of workers; modify it in session.on_commit"
             )
         return user.digest
 
@@ -167,7 +166,7 @@ class WorkerState:
         )
         raise JobError(
             f"rank {first} and rank {other} differ in {difference(left, right)}: it must be the "
-            "same on every worker, and change in session.on_commit alone"
+            "same on every worker; modify it in session.on_commit only"
         )
 
     def compare_all(self) -> None:

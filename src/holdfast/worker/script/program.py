@@ -1,11 +1,11 @@
-"""Program: a script as the main module of a fork, from its start to Python's end.
+"""Program: runs a script as the main module of a fork, up to the end of Python.
 
-The script is the main module of this process, as if it had been started from a shell. Its end is
-that of a Python program but for one thing: what it has made is not torn down. A process group of
-gloo holds the interpreter in its destructor while it waits for threads of its own, and of these one
-may wait for the interpreter (https://github.com/pytorch/pytorch/issues/56297).
+The script is the main module of this process, as if it had been started from a shell. It ends like
+any Python program, except that its objects are not destroyed: the destructor of a gloo process
+group holds the interpreter while it waits for its threads, and one of these may wait for it
+(https://github.com/pytorch/pytorch/issues/56297).
 
-It must not know that this process is a worker.
+This module must not know that the process is a worker.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from holdfast.job.script_job import Script
 
 
 def run(script: Script) -> int:
-    """Run a script to where Python would end; returns the status that it exits with.
+    """Run a script up to the end of Python; returns its exit status.
 
-    A process that it has forked, and that comes to its end like it, ends here.
+    A process that the script has forked, and that returns from it, too, ends here.
     """
     pid = os.getpid()
     try:
@@ -43,19 +43,19 @@ def run(script: Script) -> int:
             sys.excepthook(type(error), without_us(error), error.__traceback__)
             _end_fork(1)
         finally:
-            os._exit(1)  # whatever else goes wrong: it must not go on as the worker
+            os._exit(1)  # in any case, it must not continue as the worker
     return code
 
 
 def end() -> None:
-    """Do what Python does at the end of a process, up to where it tears down modules."""
+    """Do what Python does at the end of a process before it destroys modules."""
     threading._shutdown()  # type: ignore[attr-defined]
     atexit._run_exitfuncs()
     _close_files()
 
 
 def without_us(error: BaseException, *callers: str) -> BaseException:
-    """An exception whose traceback begins in the script, not in this file or its callers'."""
+    """An exception whose traceback begins in the script, not in this file or in `callers`."""
     trace = error.__traceback__
     while trace is not None and trace.tb_frame.f_code.co_filename in (__file__, *callers):
         trace = trace.tb_next
@@ -63,7 +63,7 @@ def without_us(error: BaseException, *callers: str) -> BaseException:
 
 
 def _end_fork(code: int) -> NoReturn:
-    """End a process that the script has forked, and that has come to the script's end like it."""
+    """End a process that the script has forked and that returned from it."""
     end()
     with contextlib.suppress(Exception):
         sys.stdout.flush()
@@ -72,7 +72,7 @@ def _end_fork(code: int) -> NoReturn:
 
 
 def _run(script: Script) -> int:
-    """Run the script as the main module; returns the status that it exits with."""
+    """Run the script as the main module; returns its exit status."""
     main = sys.modules["__main__"] = ModuleType("__main__")
     vars(main).update(__annotations__={}, __builtins__=sys.modules["builtins"])
     try:
@@ -99,7 +99,7 @@ def _prepare(directory: str, *arguments: str) -> None:
 
 
 def _status(raised: SystemExit) -> int:
-    """What a process exits with that raises this."""
+    """The exit status of a process that raises this."""
     if raised.code is None or isinstance(raised.code, int):
         return (raised.code or 0) & 0xFF
     print(raised.code, file=sys.stderr)
@@ -107,16 +107,16 @@ def _status(raised: SystemExit) -> int:
 
 
 def _close_files() -> None:
-    """Close what is open to be written to, which Python does as it tears down."""
-    gc.unfreeze()  # the script may have frozen what it had
+    """Close files that are open for writing, as Python does at its end."""
+    gc.unfreeze()  # the script may have frozen objects
     found = [each for each in gc.get_objects() if issubclass(type(each), io.IOBase)]
     for file in sorted(found, key=lambda file: _layer(type(file))):
-        with contextlib.suppress(Exception):  # it may be of any class that the user has written
+        with contextlib.suppress(Exception):  # a file may be of any user class
             if file.writable() and file.fileno() > sys.stderr.fileno():
                 file.close()
 
 
 def _layer(kind: type) -> int:
-    """Where a file is among those that lie about one another: text, compression, buffer, disk."""
+    """The layer of a file among those that wrap each other: text, compression, buffer, disk."""
     layers = ((io.TextIOBase,), (io.BufferedIOBase,), (io.BufferedWriter, io.BufferedRandom))
     return max((n for n, layer in enumerate(layers) if issubclass(kind, layer)), default=3)

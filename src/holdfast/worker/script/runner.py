@@ -1,8 +1,8 @@
-"""A worker that runs a script: one that `torchrun` could run, as it is.
+"""Runner: a worker that runs an unchanged torchrun script.
 
-    stand still ─▶ rendezvous ─▶ the environment of torchrun ─▶ the script ─▶ its end ─▶ wait
+    halted ─▶ rendezvous ─▶ torchrun's environment ─▶ the script ─▶ its end ─▶ wait
 
-What is here is the worker's life and what the script finds; how it runs and ends is in `program`.
+`program` has how the script itself starts and ends.
 """
 
 from __future__ import annotations
@@ -38,29 +38,29 @@ from holdfast.worker.rendezvous import HOST, await_store_port, keep_store
 from holdfast.worker.script import program
 
 
-def run(launch: WorkerSpec, job: ScriptJob, arena: Arena, seat: AgentLink, channel: Channel) -> int:
+def run(spec: WorkerSpec, job: ScriptJob, arena: Arena, agent: AgentLink, channel: Channel) -> int:
     """Run a script as one of its workers; returns the exit status."""
-    group = SharedMemoryGroup(arena, launch.rank, launch.job.timeout_s, barriers.describe)
+    group = SharedMemoryGroup(arena, spec.rank, spec.job.timeout_s, barriers.describe)
     try:
-        release = seat.await_resume(None)
-        group.enter(release.generation, release.members)
+        resume = agent.await_resume(None)
+        group.enter(resume.generation, resume.members)
         # The store lasts as long as rank 0 holds it here.
-        store = keep_store(group, port=0) if launch.rank == 0 else None
+        store = keep_store(group, port=0) if spec.rank == 0 else None
         port = store.port if store else await_store_port(group)
-        _set_environment(launch, port)
+        _set_environment(spec, port)
         _forget_the_fork()
         _keep_process_groups()
         if not arena.stop_requested:
-            WorkerStatus(arena, launch.rank).enter(Phase.COMPUTE)
+            WorkerStatus(arena, spec.rank).enter(Phase.COMPUTE)
             code = program.run(job.script)
-            arena.check_abort()  # its end may have come of another's
+            arena.check_abort()  # another worker's failure may have ended it
             program.end()
             if code != 0 or store is None:
                 return code
             _be_quiet()  # others may still need the store
         result = {"status": "stopped" if arena.stop_requested else "finished"}
-        channel.send(FinishedMessage(rank=launch.rank, generation=group.generation, result=result))
-        seat.await_shutdown()
+        channel.send(FinishedMessage(rank=spec.rank, generation=group.generation, result=result))
+        agent.await_shutdown()
     except (WorkerShutdown, Aborted):
         return LEFT_STATUS
     except BaseException as error:  # noqa: BLE001  # the boundary of the user's code
@@ -69,7 +69,7 @@ def run(launch: WorkerSpec, job: ScriptJob, arena: Arena, seat: AgentLink, chann
 
 
 def _be_quiet() -> None:
-    """Have nothing of the script disturb a worker that is there for its store alone."""
+    """Stop timers and signals of the script: this worker remains for its store only."""
     signal.alarm(0)
     signal.setitimer(signal.ITIMER_REAL, 0)
     for number in STOP_SIGNALS:
@@ -77,7 +77,7 @@ def _be_quiet() -> None:
 
 
 def _fail(error: BaseException, group: Group, channel: Channel) -> int:
-    """Tell of an exception and end as Python does, unless another worker's death was the cause."""
+    """Report an exception and end as Python does, unless another worker's failure caused it."""
     error = program.without_us(error, __file__)
     try:
         if cascade.is_connection_error(error):
@@ -86,19 +86,19 @@ def _fail(error: BaseException, group: Group, channel: Channel) -> int:
     except Aborted:
         return LEFT_STATUS
     channel.send(failure(group.rank, error))
-    with contextlib.suppress(Exception):  # the script may have put anything in its place
-        sys.stdout.flush()  # what was printed before comes before
+    with contextlib.suppress(Exception):  # the script may have replaced it
+        sys.stdout.flush()  # keeps the order of what was printed
     sys.excepthook(type(error), error, error.__traceback__)
     program.end()
     return 1
 
 
-def _set_environment(launch: WorkerSpec, port: int) -> None:
-    """Give back what the fork server has changed for itself, and add what torchrun would."""
+def _set_environment(spec: WorkerSpec, port: int) -> None:
+    """Undo the fork server's changes, and set the variables that torchrun sets."""
     environment.restore()
-    rank, world_size = str(launch.rank), str(launch.job.workers)
-    restarted = restarts.count(Path(launch.run_dir))
-    errors = Path(launch.run_dir) / "logs" / f"rank-{rank}.error-{restarted}.json"
+    rank, world_size = str(spec.rank), str(spec.job.workers)
+    restarted = restarts.count(Path(spec.run_dir))
+    errors = Path(spec.run_dir) / "logs" / f"rank-{rank}.error-{restarted}.json"
     os.environ |= {
         "RANK": rank,
         "LOCAL_RANK": rank,
@@ -111,24 +111,24 @@ def _set_environment(launch: WorkerSpec, port: int) -> None:
         "ROLE_NAME": "default",
         "MASTER_ADDR": HOST,
         "MASTER_PORT": str(port),
-        "TORCHELASTIC_RUN_ID": launch.attempt,
+        "TORCHELASTIC_RUN_ID": spec.attempt,
         "TORCHELASTIC_RESTART_COUNT": str(restarted),
-        "TORCHELASTIC_MAX_RESTARTS": str(launch.job.restarts.limit),
+        "TORCHELASTIC_MAX_RESTARTS": str(spec.job.restarts.limit),
         "TORCHELASTIC_USE_AGENT_STORE": "True",
         "TORCHELASTIC_ERROR_FILE": str(errors),
-        "HOLDFAST_RUN_DIR": launch.run_dir,
+        "HOLDFAST_RUN_DIR": spec.run_dir,
     }
     os.environ.setdefault("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1")
-    if launch.job.workers > 1:
+    if spec.job.workers > 1:
         os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 
 def _forget_the_fork() -> None:
-    """Undo what a process has from the one that it was forked from, and no other program has."""
+    """Undo what a process inherits from the fork server and no other program has."""
     threads = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0].strip()
     told = int(threads) if threads.isdigit() else 0
     torch.set_num_threads(told or len(os.sched_getaffinity(0)))
-    torch.default_generator.seed()  # else all would draw alike; random sees to itself
+    torch.default_generator.seed()  # else all draw the same numbers; `random` reseeds itself
     np.random.seed()
     signal.signal(signal.SIGINT, signal.default_int_handler)
     for number in (signal.SIGTERM, signal.SIGHUP):
@@ -136,7 +136,7 @@ def _forget_the_fork() -> None:
 
 
 def _keep_process_groups() -> None:
-    """Have no process group be destroyed, whatever the script lets go of."""
+    """Keep every process group alive, even if the script drops its references."""
     make, kept = distributed_c10d._new_process_group_helper, []
 
     def make_and_keep(*arguments: Any, **more: Any) -> Any:

@@ -73,7 +73,7 @@ class DdpStepper:
         context: Its slots hold no gradients.
 
     Raises:
-        JobError: The port is taken.
+        JobError: The port is in use.
     """
 
     def __init__(self, model: DdpModel, context: StepContext) -> None:

@@ -1,4 +1,4 @@
-"""Commit hooks: what happens on every worker once for each committed step."""
+"""Commit hooks: callbacks that run on every worker once per committed step."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from collections.abc import Callable
 from torch.optim import Optimizer
 
 ScheduleFactory = Callable[[int], Callable[[int], float]]
-"""From the number of steps of the run to a function from a step to the learning rate's factor."""
+"""Gets the steps of the run; returns a function from a step to the learning rate factor."""
 
 
 class CommitHooks:
-    """Those of one worker.
+    """The commit hooks of one worker.
 
     Attributes:
-        running: Whether a callback is being called.
+        running: Whether a callback is running.
     """
 
     def __init__(self) -> None:
@@ -27,17 +27,17 @@ class CommitHooks:
         self._factor: Callable[[int], float] | None = None
 
     def add(self, callback: Callable[[], object]) -> None:
-        """Call `callback` after every commit, after those added before."""
+        """Call `callback` after every commit, in the order of addition."""
         self._callbacks.append(callback)
 
     def follow(self, optimizer: Optimizer, schedule: ScheduleFactory | None) -> None:
-        """Set the learning rates of `optimizer` by `schedule`, if there is one."""
+        """Set the learning rates of `optimizer` by `schedule`, unless that is None."""
         self._optimizer, self._schedule = optimizer, schedule
-        # Copies: a rate that is a tensor is written to when a state is restored.
+        # Copies: restoring a state writes to a rate that is a tensor.
         self._base_rates = [copy.deepcopy(group["lr"]) for group in optimizer.param_groups]
 
     def begin(self, total_steps: int, step: int) -> None:
-        """Get ready for a run of `total_steps`, of which `step` are committed."""
+        """Prepare for a run of `total_steps`, of which `step` are committed."""
         self._factor = self._schedule(total_steps) if self._schedule else None
         self.set_rates(step)
 
@@ -49,11 +49,11 @@ class CommitHooks:
 
     @property
     def has_callbacks(self) -> bool:
-        """Whether there is anything to call."""
+        """Whether there are callbacks."""
         return bool(self._callbacks)
 
     def call(self) -> None:
-        """Call what is due after a commit."""
+        """Call all callbacks."""
         self.running = True
         try:
             for callback in self._callbacks:

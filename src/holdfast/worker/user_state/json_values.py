@@ -1,7 +1,7 @@
-"""Python values as JSON and back: what schedulers and parameter groups hold.
+"""JSON values: Python values of schedulers and parameter groups as JSON, and back.
 
-JSON has no tuples, no keys but strings, no infinities and no tensors. Each of these is written as
-an object with one key that begins with `$`.
+JSON has no tuples, infinities or tensors, and only strings as keys. Each of these is written as an
+object with one key that begins with `$`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from holdfast.arena.tensors import DTYPES, field_of
 from holdfast.errors import JobError
 
 _FOLLOWED: Final = 1000
-"""Items of a list or dictionary at most whose changes in place are seen."""
+"""The maximum length of a list or dictionary whose changes in place are detected."""
 _FLOATS: Final = {"inf": math.inf, "-inf": -math.inf, "nan": math.nan}
 
 
@@ -28,7 +28,7 @@ def encode(value: object, name: str) -> Any:  # noqa: PLR0911  # one for each ki
 
     Args:
         value: None, numbers, strings, tensors, and lists, tuples and dictionaries of these.
-        name: What errors call it.
+        name: Its name in errors.
 
     Raises:
         JobError: It holds something else.
@@ -58,17 +58,17 @@ def encode(value: object, name: str) -> Any:  # noqa: PLR0911  # one for each ki
     if isinstance(value, np.generic):
         return encode(value.item(), name)
     raise JobError(
-        f"{name} is a {type(value).__name__}, which can be neither saved nor given to another "
+        f"{name} is a {type(value).__name__}, which can be neither saved nor sent to another "
         "worker; keep numbers, strings, tensors, and lists and dictionaries of these"
     )
 
 
 class ValueVersion:
-    """What tells whether a value was changed in place or replaced, without a copy of tensors.
+    """Detects whether a value was changed in place or replaced, without a copy of tensors.
 
     Args:
-        value: Anything; changes in place are seen of tensors, and of lists and dictionaries that
-            are not very long.
+        value: Any value; changes in place are detected for tensors, and for lists and dictionaries
+            of at most 1,000 items.
     """
 
     def __init__(self, value: object) -> None:
@@ -83,7 +83,7 @@ class ValueVersion:
 
 
 class _Object:
-    """An object, which equals itself alone; held, so that no other one gets its address."""
+    """An object that equals only itself; held, so that no other object gets its address."""
 
     def __init__(self, held: object, version: int = 0) -> None:
         self._held, self._version = held, version
@@ -117,13 +117,13 @@ def _seen(value: object) -> object:  # noqa: PLR0911  # one for each kind of val
 
 
 def _is_plain(value: dict[Any, Any]) -> bool:
-    """Whether a dictionary is an object in JSON."""
+    """Whether a dictionary can be written as a JSON object."""
     strings = all(isinstance(key, str) and not key.startswith("$") for key in value)
     return strings and not isinstance(value, defaultdict)
 
 
 def decode(plain: Any) -> Any:  # noqa: PLR0911  # one for each kind of value
-    """The value that `encode` gave `plain` for."""
+    """The inverse of `encode`."""
     match plain:
         case list():
             return [decode(each) for each in plain]

@@ -1,10 +1,9 @@
-"""Module changes: what user code changes in modules, apart from tensors of the replica, in
-`session.on_commit`.
+"""Module tracker: tracks attributes that user code changes in modules in `session.on_commit`.
 
 Attributes that are numbers, strings or tensors, or lists, tuples and dictionaries of these, such as
-a dropout's `p`, are followed: a replacement gets their values. What cannot be given to another
-worker, such as a new layer or a hook, is refused. What modules change in themselves while they
-compute is left alone: many keep a cache.
+the `p` of a dropout, become part of the state. Changes that cannot be transferred to another
+worker, such as a new layer or a hook, are refused. What modules change in themselves while they
+compute is ignored: many keep a cache.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ Place = tuple[str, str]
 
 
 class ModuleTracker:
-    """Those of one worker.
+    """Tracks attributes that user code changes in modules.
 
     Args:
         modules: The model and kept modules, by name.
@@ -42,10 +41,10 @@ class ModuleTracker:
 
     @contextmanager
     def noted(self) -> Iterator[None]:
-        """Note what is changed meanwhile.
+        """Track what is changed within the context.
 
         Raises:
-            JobError: It cannot be given to another worker.
+            JobError: A change cannot be transferred to another worker.
         """
         parts, before = self._parts(), self._snapshots()
         yield
@@ -56,7 +55,7 @@ class ModuleTracker:
                 self.attributes[name] = encode(snapshot.value, f"attribute {name}")
 
     def restore(self, attributes: Mapping[str, Any]) -> None:
-        """Give modules the `attributes` of another worker."""
+        """Set the `attributes` that another worker or an earlier life of the run has changed."""
         self.attributes = dict(attributes)
         modules = dict(self._modules())
         for name, plain in attributes.items():
@@ -71,7 +70,7 @@ class ModuleTracker:
             yield from root.named_modules(prefix=name)
 
     def _parts(self) -> dict[str, int]:
-        """What makes up the modules: submodules and parameters as objects, buffers, hooks."""
+        """The parts of the modules: submodules and parameters as objects, buffers, hooks."""
         parts: dict[str, int] = {}
         for name, module in self._modules():
             parts[f"module {name}"] = id(module)
@@ -81,13 +80,13 @@ class ModuleTracker:
         return parts
 
     def _check_same(self, before: Mapping[str, int], now: Mapping[str, int]) -> None:
-        """Raises: JobError: the parts are others."""
+        """Raises: JobError: the parts differ."""
         for name in [*before, *now]:
             if before.get(name) != now.get(name):
                 raise JobError(
-                    f"{name} was added, removed or replaced in session.on_commit, and a worker "
-                    "that takes over would not have the change; build it in the model's factory, "
-                    "and change its values in place"
+                    f"{name} was added, removed or replaced in session.on_commit; a replacement "
+                    "worker would not have the change; build it in the model's factory, and change "
+                    "its values in place"
                 )
 
     def _snapshots(self) -> dict[Place, ValueVersion]:

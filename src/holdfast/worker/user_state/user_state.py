@@ -1,11 +1,11 @@
-"""User state: what user code keeps in PyTorch's own places, apart from the tensors of a replica.
+"""User state: what user code keeps in PyTorch's objects, apart from the tensors of a replica.
 
-That is the options of parameter groups (the learning rate, say), what `session.keep` was given
-(schedulers, a GradScaler), which parameters are frozen and which modules are in evaluation mode.
-It changes between two steps alone, in the optimizer's step and in `session.on_commit`: a worker
-that owes no shard of a step does not run the loop, and one that takes over a shard runs it from the
-start. So it is captured after every commit, compared before the next one, and given to whoever
-takes over.
+It consists of the options of parameter groups (such as the learning rate), objects registered with
+the session (schedulers, a GradScaler), which parameters are frozen, and which modules are in
+evaluation mode. It changes between two steps only, in the optimizer's step and in
+`session.on_commit`: a worker without a shard does not run the loop, and one that takes over a shard
+runs it from the start. So it is captured after every commit, compared before the next one, and
+part of a state transfer.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ from holdfast.worker.user_state.module_tracker import ModuleTracker
 
 _DIGEST_BYTES: Final = 7
 _NAMED: Final = 200
-"""Characters of a value that a message shows."""
+"""How many characters of a value a message shows."""
 
 
 @runtime_checkable
 class Stateful(Protocol):
-    """What PyTorch's schedulers and scalers have in common."""
+    """The protocol of PyTorch's schedulers and scalers."""
 
     def state_dict(self) -> dict[str, Any]:
         """All of its state."""
@@ -46,19 +46,22 @@ class Stateful(Protocol):
 
 
 class UserState:
-    """That of one worker.
+    """Captures and restores the user state of one worker.
 
     Args:
-        trained: Whose parameter groups and modules they are.
-        kept: What `session.keep` was given, by name; of modules, the tensors are in the replica.
+        trained: The model, its optimizer, and registered modules.
+        registered: What `session.register` was given, by name; tensors of modules are in the
+            replica.
 
     Attributes:
-        module_changes: What user code changes in modules apart from their tensors.
+        module_changes: Tracks what user code changes in modules apart from their tensors.
     """
 
-    def __init__(self, trained: Trained, kept: Mapping[str, object]) -> None:
+    def __init__(self, trained: Trained, registered: Mapping[str, object]) -> None:
         self._optimizer: Optimizer = trained.optimizer
-        self._kept = {name: each for name, each in kept.items() if not isinstance(each, nn.Module)}
+        self._kept = {
+            name: each for name, each in registered.items() if not isinstance(each, nn.Module)
+        }
         kept_modules = {KEPT + name: module for name, module in trained.kept.items()}
         roots = {"": trained.model, **kept_modules}
         self.module_changes = ModuleTracker(roots)
@@ -74,7 +77,7 @@ class UserState:
         """The state as JSON data.
 
         Raises:
-            JobError: Some of it cannot be saved, or other parameters are trained than at the start.
+            JobError: Some of it cannot be saved, or the set of trained parameters has changed.
         """
         self._check_parameters()
         groups = self._optimizer.param_groups
@@ -96,14 +99,14 @@ class UserState:
         """Take a state that `capture` gave.
 
         Raises:
-            JobError: It is that of other groups, or of other kept objects.
+            JobError: It belongs to other parameter groups or other registered objects.
         """
         groups = self._optimizer.param_groups
         if len(saved["groups"]) != len(groups) or saved["kept"].keys() != self._kept.keys():
             raise JobError(
-                f"the run has {len(saved['groups'])} parameter groups and keeps "
-                f"{sorted(saved['kept'])}; this worker has {len(groups)} and keeps "
-                f"{sorted(self._kept)}: build the same ones in every worker, before session.shards"
+                f"the run has {len(saved['groups'])} parameter groups and registered "
+                f"{sorted(saved['kept'])}; this worker has {len(groups)} and {sorted(self._kept)}: "
+                "build the same ones in every worker, before session.shards"
             )
         for name, each in self._kept.items():
             _stateful(name, each).load_state_dict(decode(saved["kept"][name]))
@@ -121,7 +124,7 @@ class UserState:
             module.training = name not in saved["evaluating"]
 
     def _optimizer_attributes(self) -> dict[str, Any]:
-        """What an optimizer keeps in attributes of its own, as JSON data.
+        """The optimizer's own attributes, as JSON data.
 
         Raises:
             JobError: Some of it has changed and cannot be saved.
@@ -143,13 +146,13 @@ class UserState:
                 and value.state is not self._optimizer.state
             ):
                 raise JobError(
-                    f"{key} of the optimizer is an optimizer with a state of its own, which can be "
-                    "neither saved nor given to another worker; let both use one `state`"
+                    f"{key} of the optimizer is a nested optimizer; its state cannot be "
+                    "checkpointed; let both use the same `state`"
                 )
         return found
 
     def _check_parameters(self) -> None:
-        """Raises: JobError: other parameters are trained than at the start."""
+        """Raises: JobError: the set of trained parameters has changed."""
         thawed = [name for name, parameter in self._frozen.items() if parameter.requires_grad]
         groups = [list(map(id, group["params"])) for group in self._optimizer.param_groups]
         if not thawed and groups == self._groups:
@@ -157,15 +160,15 @@ class UserState:
         what = (
             f"parameter {thawed[0]} began to require a gradient"
             if thawed
-            else ("the optimizer's parameter groups hold other parameters")
+            else ("the optimizer's parameter groups changed")
         )
         raise JobError(
             f"{what} after training had begun, so no other worker would have its gradient; train "
-            "it from the start, with a learning rate of 0 for as long as it is to stay as it is"
+            "it from the start, with a learning rate of 0 while it must not change"
         )
 
     def check_schedulers(self) -> None:
-        """Raises: JobError: there is a scheduler for the optimizer that is not kept."""
+        """Raises: JobError: there is a scheduler for the optimizer that is not registered."""
         kept = set(map(id, _schedulers_in(list(self._kept.values()))))
         for each in gc.get_objects():  # few: what was there before this process was forked is not
             if not issubclass(type(each), LRScheduler) or id(each) in kept:
@@ -173,7 +176,7 @@ class UserState:
             if getattr(each, "optimizer", None) is self._optimizer:
                 raise JobError(
                     f"the scheduler {type(each).__name__} changes the optimizer, and its state "
-                    "would be lost with the worker: give it to session.keep, and step it in "
+                    "would be lost with the worker: give it to session.register, and step it in "
                     "session.on_commit"
                 )
 
@@ -184,7 +187,7 @@ _FOLLOWED: Final = (str, list, tuple, dict, torch.Tensor, np.generic)
 
 
 def _schedulers_in(found: list[object]) -> list[LRScheduler]:
-    """The schedulers among objects, and within what those consist of."""
+    """The schedulers among objects and their attributes."""
     schedulers, seen = list[LRScheduler](), set[int]()
     while found:
         each = found.pop()
@@ -201,13 +204,13 @@ def _schedulers_in(found: list[object]) -> list[LRScheduler]:
 
 
 def digest(*parts: object) -> int:
-    """56 bits that tell states apart, equal in all processes."""
+    """A 56-bit digest, the same in all processes for equal states."""
     text = json.dumps(parts, sort_keys=True)
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=_DIGEST_BYTES).digest())
 
 
 def difference(left: Any, right: Any, name: str = "") -> str:
-    """Where two states differ first, in words; empty if they are equal."""
+    """The first difference of two states, in words; empty if they are equal."""
     if isinstance(left, dict) and isinstance(right, dict):
         keys = sorted(left.keys() | right.keys())
         parts = (

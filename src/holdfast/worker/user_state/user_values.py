@@ -14,7 +14,7 @@ from holdfast.errors import JobError
 from holdfast.worker.user_state.user_state import digest
 
 _AROUND: Final = 10
-"""Levels of JSON around the state, in a checkpoint and in a message."""
+"""Levels of JSON around the state in a manifest and in a message."""
 
 
 @dataclass(slots=True, kw_only=True)
