@@ -7,8 +7,9 @@
             session.backward(loss)
 
 `shards` yields the shards of this worker one by one. When the next one is requested and none is
-left in the step, the gradient is reduced, checked, clipped, applied and committed. If another worker
-was lost, more shards of the same step may come first. Leaving the loop never commits half a step.
+left in the step, the gradient is reduced, checked, clipped, applied and committed. If another
+worker was lost, more shards of the same step may come first. Leaving the loop never commits half a
+step.
 """
 
 from __future__ import annotations
