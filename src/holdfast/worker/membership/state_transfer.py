@@ -27,6 +27,7 @@ from holdfast.collectives.group import Group
 from holdfast.errors import JobError, ReplicaError
 from holdfast.wire.messages import ResumeMessage
 from holdfast.worker.barriers import WorkerTag
+from holdfast.worker.membership.agent_link import SelfEviction
 from holdfast.worker.progress import Progress
 from holdfast.worker.sections import Sections
 
@@ -57,7 +58,7 @@ class StateTransfer:
 
         Raises:
             Aborted: The generation is over.
-            ReplicaError: The replica of a lost worker differs from a donor's.
+            SelfEviction: The replica of a lost worker differs from a donor's.
             JobError: The user state is too large.
         """
         group, rank, step = self._group, self._group.rank, resume.step
@@ -100,12 +101,10 @@ class StateTransfer:
         """Take the replica of `donor` after `step` steps.
 
         Raises:
-            ReplicaError: It differs from the one that the lost worker of this rank has left.
+            SelfEviction: It differs from the one that the lost worker of this rank has left.
         """
         rank = self._group.rank
-        if self._has_intact_replica(rank, step):
-            self._check_equal(rank, donor, step)
-        else:
+        if not (self._has_intact_replica(rank, step) and self._is_equal(rank, donor, step)):
             self._replica.flat.copy_(self._staged(donor))
         self._sections.intact.begin_change(rank)
 
@@ -113,29 +112,37 @@ class StateTransfer:
         """Compare this worker's replica with those of lost workers that no worker replaces.
 
         Raises:
-            ReplicaError: One of them differs.
+            SelfEviction: One of them differs.
         """
         for rank in range(self._sections.world_size):
             if rank not in resume.members and self._has_intact_replica(rank, resume.step):
-                self._check_equal(rank, self._group.rank, resume.step)
+                self._is_equal(rank, self._group.rank, resume.step)
 
     def _has_intact_replica(self, rank: int, step: int) -> bool:
         """Whether a lost worker has left its replica after `step` steps, whole."""
         return self._in_arena and self._sections.intact.is_intact(rank, step)
 
-    def _check_equal(self, lost: int, rank: int, step: int) -> None:
-        left, mine = self._staged(lost), self._staged(rank)
-        if torch.equal(left.view(torch.int64), mine.view(torch.int64)):
-            return
-        pieces = (
-            (each.name, slice(each.offset, each.end)) for each in self._replica.layout.entries
-        )
-        name = next(name for name, part in pieces if not torch.equal(left[part], mine[part]))
-        raise ReplicaError(
-            f"found that the lost rank {lost} had another {name} than rank {rank} after step "
-            f"{step}; one of the two is wrong. Either the memory of its host is bad, or the code "
-            "changes the model outside the optimizer and session.on_commit"
-        )
+    def _is_equal(self, lost: int, donor: int, step: int) -> bool:
+        """Whether the replica that a lost worker has left has the bits of the donor's. Where it
+        does not, yet no tensor differs, the difference is in the padding, which is no state.
+
+        Raises:
+            SelfEviction: A tensor differs.
+        """
+        left, right = self._staged(lost), self._staged(donor)
+        if torch.equal(left.view(torch.int64), right.view(torch.int64)):
+            return True
+        for entry in self._replica.layout.entries:
+            piece = slice(entry.offset, entry.end)
+            if not torch.equal(left[piece], right[piece]):
+                error = ReplicaError(
+                    f"found that tensor {entry.name} of the lost rank {lost} differs from that of "
+                    f"rank {donor} after step {step}; one of the two is wrong. Either the memory "
+                    "of the host is bad, or the code changes the model outside the optimizer and "
+                    "session.on_commit"
+                )
+                raise SelfEviction(error)
+        return False
 
     def _staged(self, rank: int) -> torch.Tensor:
         return self._sections.replica(rank, self._replica.flat.numel())
