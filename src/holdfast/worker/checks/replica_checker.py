@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import Final, NoReturn
 
-from holdfast.arena.layout import ALIGNMENT
+from holdfast.arena.layout import ALIGNMENT, aligned
 from holdfast.arena.replica import Replica
 from holdfast.collectives.group import Group
 from holdfast.core.digests import most_common
@@ -130,7 +130,7 @@ class ReplicaChecker:
         step after which it was last equal.
         """
         pieces = [
-            (entry.name, max(entry.offset, start), min(-(-entry.end // 8) * 8, end), since)
+            (entry.name, max(entry.offset, start), min(aligned(entry.end), end), since)
             for start, end, since in ranges
             for entry in self._replica.entries_between(start, end)
         ]
