@@ -182,13 +182,13 @@ def main() -> None:
     unknown = set(options.workloads.split(",")) - WORKLOADS.keys()
     if unknown:
         parser.error(f"no workload {', '.join(sorted(unknown))}; there are {', '.join(WORKLOADS)}")
-    if not all("=" in each for each in options.beside):
+    if not all("=" in each for each in options.compare):
         parser.error("--compare takes NAME=COMMAND")
     try:
         peers = installed(options.peers_python) if options.peers_python else []
     except JobError as error:
         parser.error(str(error))
-    beside = dict(each.split("=", 1) for each in options.beside)
+    commands = dict(each.split("=", 1) for each in options.compare)
     rows = []
     for workload in options.workloads.split(","):
         chance = random.Random(options.seed)
@@ -198,7 +198,7 @@ def main() -> None:
             **{p.name: partial(run_peer, p, options.peers_python, *same) for p in peers},
             **{
                 name: partial(run_beside, command.replace("{workload}", workload))
-                for name, command in beside.items()
+                for name, command in commands.items()
             },
         }
         rows += measure(workload, options.fault, options.rounds, ways)

@@ -48,7 +48,7 @@ def scaling(
 
 
 @app.command()
-def settings(
+def overhead(
     workloads: Annotated[str, typer.Option(help="Some of small, large, lm.")] = "small,large,lm",
     workers: Annotated[int, typer.Option(min=2, max=64)] = 2,
     steps: Annotated[int, typer.Option(min=10, help="Steps that are counted.")] = 96,
@@ -57,7 +57,7 @@ def settings(
 ) -> None:
     """What verify.recompute and portable numerics cost."""
     options = ["--workloads", workloads, "--workers", str(workers)]
-    _run("settings", [*options, "--steps", str(steps), "--rounds", str(rounds)], as_json=as_json)
+    _run("overhead", [*options, "--steps", str(steps), "--rounds", str(rounds)], as_json=as_json)
 
 
 @app.command()
@@ -65,10 +65,11 @@ def recovery(
     workloads: Annotated[str, typer.Option(help="Some of small, large, lm.")] = "small,large",
     fault: Annotated[str, typer.Option(help="kill or stop.")] = "kill",
     rounds: Rounds = 10,
-    beside: Annotated[
+    compare: Annotated[
         list[str] | None,
         typer.Option(
-            metavar="NAME=COMMAND", help="Measured in the same rounds; see docs/benchmarks.md."
+            metavar="NAME=COMMAND",
+            help="Measure another command in the same rounds; see docs/benchmarks.md.",
         ),
     ] = None,
     peers_python: Annotated[
@@ -82,7 +83,7 @@ def recovery(
 ) -> None:
     """From the loss of a worker to the next step of the full world."""
     options = ["--workloads", workloads, "--fault", fault, "--rounds", str(rounds)]
-    options += [part for command in beside or () for part in ("--compare", command)]
+    options += [part for command in compare or () for part in ("--compare", command)]
     options += ["--peers-python", peers_python] if peers_python else []
     _run("recovery", options, as_json=as_json)
 
