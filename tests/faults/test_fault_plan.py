@@ -56,9 +56,9 @@ def test_what_is_slow_is_slow_for_a_second_unless_it_says_otherwise():
         ("kill:step=x", "step: input should be a valid integer, not 'x'"),
         ("kill:rank=-1", "rank: input should be greater than or equal to 0, not '-1'"),
         ("kill:after_s=nan", "after_s: input should be a finite number"),
-        ("kill:step=1,after_s=2", "step and after_s are two times; leave out one of them"),
-        ("agent:rank=1", "agent strikes no worker; leave out rank"),
-        ("nan:seconds=3", "nan does not last; leave out seconds"),
+        ("kill:step=1,after_s=2", "step and after_s exclude each other; leave out one of them"),
+        ("agent:rank=1", "agent has no target rank; leave out rank"),
+        ("nan:seconds=3", "nan has no duration; leave out seconds"),
     ],
 )
 def test_a_wrong_flag_is_refused_by_name(flag, message):
@@ -88,7 +88,7 @@ def test_a_file_holds_a_seed_and_faults(tmp_path):
         ("faults:\n  - rank: 1", ", line 2: faults.0.kind: field required"),
         ("faults: [3]", "faults.0: input should be a mapping of keys to values, not 3"),
         ("faults: 3", "faults: input should be a valid tuple"),
-        ("faults: [{kind: agent, rank: 1}]", "agent strikes no worker"),
+        ("faults: [{kind: agent, rank: 1}]", "agent has no target rank"),
         ("- kill", "must be a mapping of keys to values"),
         ("faults: [", "cannot be read"),
     ],
@@ -120,14 +120,14 @@ def test_no_fault_at_all_is_refused():
     ("flag", "keys", "message"),
     [
         ("kill:rank=2", {"workers": 2}, "kill:rank=2: there is no such rank with workers=2"),
-        ("nan", {"sync": "ddp"}, "nan: with sync=ddp no shard has a gradient to strike"),
+        ("nan", {"sync": "ddp"}, "nan: with sync=ddp no shard has a gradient of its own"),
         ("flip", {"sync": "ddp"}, "flip: with sync=ddp"),
-        ("nan:after_s=0", {"script": {"path": "a.py"}}, "nan:after_s=0.0: a script is struck by"),
-        ("kill:step=3", {"script": {"path": "a.py"}}, "kill:step=3: a script is struck by"),
+        ("nan:after_s=0", {"script": {"path": "a.py"}}, "nan:after_s=0.0: a script accepts"),
+        ("kill:step=3", {"script": {"path": "a.py"}}, "kill:step=3: a script accepts"),
         ("kill", {"script": {"path": "a.py"}}, "stop, each with after_s"),
     ],
 )
-def test_a_job_that_cannot_be_struck_so_is_refused(flag, keys, message):
+def test_a_fault_that_does_not_fit_the_job_is_refused(flag, keys, message):
     check = load.check_script if "script" in keys else load.check
     job = check(keys, where="test")
     with pytest.raises(JobError, match=message):

@@ -27,7 +27,7 @@ EVENTS = [
      "cause": "exited 0", "error": "", "unexpected": False},
     {"time_unix_s": 4000.0, "event": "something", "new": [1]},
 ]  # fmt: skip
-RECEIPT = {
+REPORT = {
     "number": 1, "time_unix_s": 102.75, "outcome": "recovered",
     "causes": [{"who": "rank 1", "rank": 1, "what": KILLED, "injected_fault": "", "stack": []}],
     "step": 5, "ended": [], "halted": [0], "seconds": {"forked": 0.25}, "total_s": 0.25,
@@ -35,54 +35,54 @@ RECEIPT = {
 }  # fmt: skip
 
 
-def test_events_are_told_in_order_with_receipts_among_them():
-    started, *told = history.told(EVENTS, [RECEIPT], Path("logs"))
-    assert started.startswith("0:00:00.000  the run begins, with 2 workers, at 19")
+def test_events_are_shown_in_order_with_recovery_reports_among_them():
+    started, *told = history.told(EVENTS, [REPORT], Path("logs"))
+    assert started.startswith("0:00:00.000  run started with 2 workers at 19")
     assert told == [
-        "0:00:01.250  rank 1 is started, process 7",
+        "0:00:01.250  rank 1 started, process 7",
         "0:00:02.500  rank 1 was killed by SIGKILL",
         (
-            "── receipt 1, after step 5 ── rank 1 was killed by SIGKILL\n"
-            "   others  rank 0 stood still, and kept the state\n"
-            "   time    0.25 s: forked 0.25\n"
-            "   again   0 steps, 0 samples"
+            "── recovery 1, after step 5 ── rank 1 was killed by SIGKILL\n"
+            "   others      rank 0 halted and kept its state\n"
+            "   time        0.25 s: forked 0.25\n"
+            "   recomputed  0 steps, 0 samples"
         ),
-        "0:00:03.000  rank 0 exited 3, which is no loss",
+        "0:00:03.000  rank 0 exited 3 (expected)",
         "0:00:03.500  rank 1 exited 0",
         "1:05:00.000  something new=[1]",
     ]
 
 
-def test_the_time_begins_anew_where_a_run_is_resumed():
+def test_the_time_starts_again_where_a_run_is_resumed():
     resumed = [*EVENTS, {**EVENTS[0], "time_unix_s": 5000.0}]
-    assert list(history.told(resumed, [], Path("logs")))[-1].startswith("0:00:00.000  the run beg")
+    assert list(history.told(resumed, [], Path("logs")))[-1].startswith("0:00:00.000  run started")
 
 
 @pytest.mark.parametrize(
     ("event", "words"),
     [
-        ({"event": "run-ended", "status": "finished", "steps": 9}, "has finished, with 9 steps"),
-        ({"event": "run-ended", "status": "stopped"}, "the run has stopped"),
+        ({"event": "run-ended", "status": "finished", "steps": 9}, "run finished, 9 steps"),
+        ({"event": "run-ended", "status": "stopped"}, "run stopped"),
         (
             {"event": "fault-injected", "kind": "kill", "rank": 1, "step": 12},
             "kill, rank 1, after step 12",
         ),
         (
             {"event": "fault-injected", "kind": "agent", "step": 0},
-            "struck on purpose: agent, after step 0",
+            "fault injected: agent, after step 0",
         ),
         (
             {"event": "fault-injected", "kind": "stop", "rank": 0, "after_s": 1.5},
-            "on purpose: stop, rank 0",
+            "fault injected: stop, rank 0",
         ),
     ],
 )
-def test_what_is_not_known_of_an_event_is_left_out(event, words):
+def test_an_unknown_field_of_an_event_is_left_out(event, words):
     [told] = history.told([{"time_unix_s": 100.0, **event}], [], Path("logs"))
     assert told.endswith(words)
 
 
-def test_all_that_is_noted_has_words():
+def test_every_event_has_words():
     names, composed = set(), set()
     for path, text in ((path, path.read_text()) for path in SOURCES.rglob("*.py")):
         for name in _names_of_events(ast.parse(text)) if ".event(" in text else ():
@@ -95,7 +95,7 @@ def test_all_that_is_noted_has_words():
 
 
 def _names_of_events(tree):
-    """What stands for the name wherever an event is noted."""
+    """The name of each event that is logged."""
     calls = (node for node in ast.walk(tree) if isinstance(node, ast.Call) and node.args)
     return [
         call.args[0]
@@ -112,7 +112,7 @@ def events(tmp_path):
     (tmp_path / "runs" / "old" / "events.jsonl").touch()
     path = tmp_path / "runs" / "new"
     (path / "events.jsonl").write_text("".join(f"{json.dumps(event)}\n" for event in EVENTS))
-    (path / "recoveries.jsonl").write_text(f"{json.dumps(RECEIPT)}\n")
+    (path / "recoveries.jsonl").write_text(f"{json.dumps(REPORT)}\n")
 
     def run(*words):
         command = [sys.executable, "-m", "holdfast", "events", *words]
@@ -124,7 +124,7 @@ def events(tmp_path):
 
 @pytest.mark.soak
 @pytest.mark.slow
-def test_the_newest_run_is_told_of_where_none_is_named(events):
+def test_the_newest_run_is_shown_by_default(events):
     assert events() == events("runs/new")
     assert "rank 1 was killed by SIGKILL" in events()[1]
     assert events("runs/old") == (0, "", "")
@@ -134,7 +134,7 @@ def test_the_newest_run_is_told_of_where_none_is_named(events):
 def test_json_is_one_object(events):
     status, out, err = events("--json")
     assert (status, err) == (0, "")
-    assert json.loads(out) == {"events": EVENTS, "receipts": [RECEIPT]}
+    assert json.loads(out) == {"events": EVENTS, "recoveries": [REPORT]}
 
 
 @pytest.mark.slow

@@ -32,7 +32,7 @@ def test_a_resumed_run_forgets_what_came_after_its_checkpoint(tmp_path):
     assert len(path.read_text().splitlines()) == 3
 
 
-def test_torn_lines_are_passed_over(tmp_path):
+def test_torn_lines_are_skipped(tmp_path):
     path = tmp_path / "log"
     path.write_text('{"step": 1}\n{"ste\n[1]\n{"step": 2}\n{"step"')
     assert [entry["step"] for entry in lines.read(path)] == [1, 2]
@@ -41,7 +41,7 @@ def test_torn_lines_are_passed_over(tmp_path):
     assert path.read_text().endswith('{"step": 2}\n'), "what was torn at the end is cut"
 
 
-def test_what_a_crash_has_torn_takes_no_line_of_the_next_life_with_it(tmp_path):
+def test_a_torn_line_damages_no_line_of_the_next_start(tmp_path):
     path = tmp_path / "log"
     path.write_text('{"step": 1}\n{"ste')
     for step in (2, 3):
@@ -50,7 +50,7 @@ def test_what_a_crash_has_torn_takes_no_line_of_the_next_life_with_it(tmp_path):
     assert path.read_text() == '{"step": 1}\n{"ste\n{"step": 2}\n{"step": 3}\n'
 
 
-def test_a_line_that_cannot_be_written_is_forgiven():
+def test_a_line_that_cannot_be_written_is_dropped():
     with lines.JsonLines("/dev/full") as log:
         log.write(step=1)
 
@@ -99,7 +99,7 @@ ODD_LINES = ["{}", '{"step": null}', '{"step": "x"}', '{"step": 1e999}', "[" * 9
 
 
 @pytest.mark.parametrize("odd", ODD_LINES)
-def test_a_line_that_is_not_of_a_step_is_passed_over(tmp_path, odd):
+def test_a_line_that_is_not_of_a_step_is_skipped(tmp_path, odd):
     path = tmp_path / "log"
     path.write_text('{"step": 1}\n' + odd + '\n{"step": 2}\n{"step": 3}\n')
     assert lines.forget_after(path, 2) == [{"step": 2}]

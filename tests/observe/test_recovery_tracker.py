@@ -1,4 +1,4 @@
-"""Receipts: what is reckoned from the events of a run, and how people are told."""
+"""Recovery reports: how they result from the events of a run, and their text."""
 
 from pathlib import Path
 
@@ -47,27 +47,27 @@ def run_of(workers, steps):
     ], [step(1 + number, number) for number in range(1, steps + 1)]
 
 
-def reckon(entries, steps=(), workers=4, done=5):
-    """The receipts of a run of 5 steps, to which those things happened then."""
+def track(entries, steps=(), workers=4, done=5):
+    """The reports of a run of 5 steps, after which these events came."""
     events, before = run_of(workers, done)
     return RecoveryTracker().see([*events, *entries], [*before, *steps])
 
 
 def test_a_worker_that_is_replaced():
-    [receipt] = reckon(
+    [report] = track(
         [killed(6.1, 1), started(6.2, 1, pid=200), generation(6.4, 2, [0, 1, 2, 3], at_step=5)],
         [step(6.7, 6)],
     )
-    assert recovery_reports.text(receipt, LOGS).splitlines() == [
-        "── receipt 1, after step 5 ── rank 1 was killed by SIGKILL",
-        "   others  ranks 0, 2 and 3 stood still, and kept the state",
-        "   time    0.60 s: forked 0.10, all ready 0.20, next step 0.30",
-        "   again   0 steps, 0 samples",
+    assert recovery_reports.text(report, LOGS).splitlines() == [
+        "── recovery 1, after step 5 ── rank 1 was killed by SIGKILL",
+        "   others      ranks 0, 2 and 3 halted and kept their state",
+        "   time        0.60 s: forked 0.10, all ready 0.20, next step 0.30",
+        "   recomputed  0 steps, 0 samples",
     ]
-    assert (receipt.number, receipt.outcome, receipt.time_unix_s) == (1, "recovered", 6.7)
+    assert (report.number, report.outcome, report.time_unix_s) == (1, "recovered", 6.7)
 
 
-def test_a_script_that_begins_anew_has_steps_of_its_own():
+def test_a_script_that_restarts_has_steps_of_its_own():
     events, _ = run_of(2, 0)
     went = [
         killed(6.1, 1),
@@ -75,17 +75,17 @@ def test_a_script_that_begins_anew_has_steps_of_its_own():
         started(6.3, 0, pid=200),
     ]
     release = generation(6.4, 2, [0, 1], at_step=0, from_checkpoint=True)
-    [receipt] = RecoveryTracker(tells_steps=False).see([*events, *went, release], [])
-    assert recovery_reports.text(receipt, LOGS).splitlines() == [
-        "── receipt 1 ── rank 1 was killed by SIGKILL",
-        "   others  rank 0 had to end because of that",
-        "   time    0.30 s: forked 0.20, all ready 0.10",
-        "   then    the script began anew",
+    [report] = RecoveryTracker(counts_steps=False).see([*events, *went, release], [])
+    assert recovery_reports.text(report, LOGS).splitlines() == [
+        "── recovery 1 ── rank 1 was killed by SIGKILL",
+        "   others      rank 0 was ended",
+        "   time        0.30 s: forked 0.20, all ready 0.10",
+        "   then        the script restarted",
     ]
 
 
-def test_a_blow_on_purpose_is_named_and_timed_from_there():
-    [receipt] = reckon(
+def test_an_injected_fault_is_named_and_timed_from_its_injection():
+    [report] = track(
         [
             event(6.0, "fault-injected", kind="kill", rank=1, step=5),
             event(1.5, "fault-injected", kind="slow", rank=2, step=0),
@@ -95,38 +95,38 @@ def test_a_blow_on_purpose_is_named_and_timed_from_there():
         ],
         [step(6.7, 6)],
     )
-    assert [cause.injected_fault for cause in receipt.causes] == ["kill", ""]
-    assert dict(receipt.seconds) == {"found": 0.1, "all ready": 0.3, "next step": 0.3}
-    assert receipt.total_s == 0.7
-    told = recovery_reports.text(receipt, LOGS).splitlines()
-    assert told[0].endswith("rank 1 was killed by SIGKILL (on purpose: kill)")
-    assert told[1] == "   and     rank 2 was killed by SIGKILL"
+    assert [cause.injected_fault for cause in report.causes] == ["kill", ""]
+    assert dict(report.seconds) == {"found": 0.1, "all ready": 0.3, "next step": 0.3}
+    assert report.total_s == 0.7
+    told = recovery_reports.text(report, LOGS).splitlines()
+    assert told[0].endswith("rank 1 was killed by SIGKILL (injected fault: kill)")
+    assert told[1] == "   and         rank 2 was killed by SIGKILL"
 
 
 RAISED = {"cause": "raised RuntimeError: Connection closed by peer", "status": 1}
 
 
 @pytest.mark.parametrize(
-    "victims",
+    "cascading",
     [
         [exited(6.2, rank, unexpected=False, **RAISED) for rank in (0, 2, 3)],
         [killed(6.2, rank, unexpected=False) for rank in (0, 2, 3)],
         [exited(6.2, rank, "was killed by SIGABRT", -6, unexpected=False) for rank in (0, 2, 3)],
     ],
 )
-def test_of_a_crash_with_three_victims_only_the_culprit_is_named(victims):
+def test_of_a_failure_with_three_cascading_ones_only_the_root_cause_is_named(cascading):
     anew = [started(6.3, rank, pid=200 + rank) for rank in range(4)]
     release = generation(
         6.5, 2, [0, 1, 2, 3], at_step=4, last_committed_step=5, from_checkpoint=True
     )
-    [receipt] = reckon([killed(6.1, 1), *victims, *anew, release], [step(6.7, 5, samples=20)])
-    assert [cause.who for cause in receipt.causes] == ["rank 1"]
-    assert (receipt.ended, receipt.halted) == ((0, 2, 3), ())
-    assert (receipt.checkpoint, receipt.recomputed_steps, receipt.recomputed_samples) == (4, 1, 20)
+    [report] = track([killed(6.1, 1), *cascading, *anew, release], [step(6.7, 5, samples=20)])
+    assert [cause.who for cause in report.causes] == ["rank 1"]
+    assert (report.ended, report.halted) == ((0, 2, 3), ())
+    assert (report.checkpoint, report.recomputed_steps, report.recomputed_samples) == (4, 1, 20)
 
 
-def test_what_is_killed_from_outside_in_a_recovery_is_a_cause_and_so_is_who_was_forked_in_it():
-    [receipt] = reckon(
+def test_a_kill_during_a_recovery_is_a_root_cause_and_so_is_a_failure_of_a_replacement():
+    [report] = track(
         [
             killed(6.1, 1),
             killed(6.2, 2),
@@ -138,26 +138,26 @@ def test_what_is_killed_from_outside_in_a_recovery_is_a_cause_and_so_is_who_was_
         ],
         [step(6.7, 6)],
     )
-    assert [cause.who for cause in receipt.causes] == ["rank 1", "rank 2", "rank 1"]
-    assert (receipt.ended, receipt.halted) == ((), (0, 3))
+    assert [cause.who for cause in report.causes] == ["rank 1", "rank 2", "rank 1"]
+    assert (report.ended, report.halted) == ((), (0, 3))
 
 
-def test_a_loss_between_the_release_and_the_next_step_belongs_to_the_same_receipt():
+def test_a_failure_between_resume_and_the_next_step_belongs_to_the_same_report():
     events = [
         killed(6.1, 1),
         generation(6.2, 2, [0, 2, 3], at_step=5),
         killed(6.3, 2),
         generation(6.4, 3, [0, 3], at_step=5),
     ]
-    [receipt] = reckon(events, [step(6.7, 6)])
-    assert len(receipt.causes) == 2
-    first, second = reckon(events, [step(6.25, 6), step(6.7, 7)])
+    [report] = track(events, [step(6.7, 6)])
+    assert len(report.causes) == 2
+    first, second = track(events, [step(6.25, 6), step(6.7, 7)])
     assert (first.number, first.total_s, second.number) == (1, 0.15, 2)
     assert second.halted == (0, 3)
 
 
 def test_a_lost_host_takes_its_workers_along_and_the_fork_server_its_agent():
-    [receipt] = reckon(
+    [report] = track(
         [
             event(6.1, "fork-server-exited", pid=1, status=-9, cause="was killed by SIGKILL"),
             event(6.1, "agent-exited", pid=2, status=-9, cause="was killed by SIGKILL"),
@@ -168,27 +168,27 @@ def test_a_lost_host_takes_its_workers_along_and_the_fork_server_its_agent():
         ],
         [step(8.7, 3)],
     )
-    assert [cause.who for cause in receipt.causes] == ["fork-server"]
-    assert " the fork server was killed by SIGKILL" in recovery_reports.text(receipt, LOGS)
-    assert (receipt.ended, receipt.checkpoint) == ((0, 1, 2, 3), 2)
-    assert (receipt.recomputed_steps, receipt.recomputed_samples) == (3, 60)
-    assert recovery_reports.text(receipt, LOGS).splitlines()[3:] == [
-        "   from    the checkpoint of step 2",
-        "   again   3 steps, 60 samples",
+    assert [cause.who for cause in report.causes] == ["fork-server"]
+    assert " the fork server was killed by SIGKILL" in recovery_reports.text(report, LOGS)
+    assert (report.ended, report.checkpoint) == ((0, 1, 2, 3), 2)
+    assert (report.recomputed_steps, report.recomputed_samples) == (3, 60)
+    assert recovery_reports.text(report, LOGS).splitlines()[3:] == [
+        "   resumed     from the checkpoint of step 2",
+        "   recomputed  3 steps, 60 samples",
     ]
 
 
-def test_a_refused_checkpoint_shows_in_the_step_from_which_all_went_on():
+def test_a_rejected_checkpoint_shows_in_the_step_from_which_all_resumed():
     release = generation(
         6.5, 2, [0, 1, 2, 3], at_step=4, last_committed_step=5, from_checkpoint=True
     )
-    [receipt] = reckon([killed(6.1, 1), release], [step(6.7, 1)])
-    assert (receipt.checkpoint, receipt.recomputed_steps) == (0, 5)
-    assert "   from    the start" in recovery_reports.text(receipt, LOGS)
+    [report] = track([killed(6.1, 1), release], [step(6.7, 1)])
+    assert (report.checkpoint, report.recomputed_steps) == (0, 5)
+    assert "   resumed     from the start" in recovery_reports.text(report, LOGS)
 
 
-def test_a_worker_that_exits_while_a_coordinator_is_away_is_no_victim_of_that():
-    [receipt] = reckon(
+def test_a_worker_that_exits_while_a_coordinator_is_away_is_a_root_cause():
+    [report] = track(
         [
             event(6.1, "coordinator-exited", pid=1, status=-9, cause="was killed by SIGKILL"),
             exited(6.3, 1, "exited 5", 5),
@@ -197,27 +197,27 @@ def test_a_worker_that_exits_while_a_coordinator_is_away_is_no_victim_of_that():
         ],
         [step(7.4, 6)],
     )
-    assert [cause.who for cause in receipt.causes] == ["coordinator", "rank 1"]
-    assert receipt.ended == ()
+    assert [cause.who for cause in report.causes] == ["coordinator", "rank 1"]
+    assert report.ended == ()
 
 
-def test_nobody_is_called_away_for_a_coordinator():
-    [receipt] = reckon(
+def test_the_loss_of_a_coordinator_affects_no_worker():
+    [report] = track(
         [
             event(6.1, "coordinator-exited", pid=1, status=-9, cause="was killed by SIGKILL"),
             event(6.9, "coordinator-recovered", generation=1),
         ],
         [step(6.5, 6), step(7, 7)],
     )
-    assert recovery_reports.text(receipt, LOGS).splitlines()[1:3] == [
-        "   others  nobody was called away",
-        "   time    0.80 s: back 0.80",
+    assert recovery_reports.text(report, LOGS).splitlines()[1:3] == [
+        "   others      no other worker was affected",
+        "   time        0.80 s: back 0.80",
     ]
 
 
-def test_where_a_worker_hung_is_told_and_the_time_counts_from_when_it_was_found():
+def test_a_hang_is_reported_with_its_stack_and_timed_from_its_detection():
     frames = [f'File "mine.py", line {n} in f' for n in range(5)]
-    [receipt] = reckon(
+    [report] = track(
         [
             event(6.0, "worker-hung", rank=1, pid=101, reason="did nothing for 1.5 s"),
             event(6.1, "worker-stack", rank=1, pid=101, frames=frames),
@@ -226,24 +226,24 @@ def test_where_a_worker_hung_is_told_and_the_time_counts_from_when_it_was_found(
         ],
         [step(6.7, 6)],
     )
-    told = recovery_reports.text(receipt, LOGS).splitlines()
+    told = recovery_reports.text(report, LOGS).splitlines()
     assert told[0].endswith("rank 1 hung: it did nothing for 1.5 s")
-    assert told[1] == f"   stack   {frames[0]}"
+    assert told[1] == f"   stack       {frames[0]}"
     assert told[5:7] == [
-        f"           {frames[4]}",
-        "           … and all else in run/logs/rank-1.stacks",
+        f"               {frames[4]}",
+        "               … all threads: run/logs/rank-1.stacks",
     ]
-    assert receipt.total_s == pytest.approx(0.7)
+    assert report.total_s == pytest.approx(0.7)
 
 
-def test_a_run_that_fails_or_ends_closes_its_receipt():
+def test_a_run_that_fails_or_ends_closes_its_report():
     failed = event(6.2, "run-failed", error="WorkerFailed", message="rank 1 …")
-    [receipt] = reckon([killed(6.1, 1), failed])
-    assert (receipt.outcome, receipt.ended) == ("failed", (0, 2, 3))
-    assert recovery_reports.text(receipt, LOGS).splitlines()[-1] == "   then    the run failed"
+    [report] = track([killed(6.1, 1), failed])
+    assert (report.outcome, report.ended) == ("failed", (0, 2, 3))
+    assert recovery_reports.text(report, LOGS).splitlines()[-1] == "   then        the run failed"
     ended = event(6.4, "run-ended", status="finished", steps=5)
-    [receipt] = reckon([killed(6.1, 1), generation(6.2, 2, [0, 2, 3], at_step=5), ended])
-    assert (receipt.outcome, dict(receipt.seconds)) == ("ended", {"all ready": 0.1})
+    [report] = track([killed(6.1, 1), generation(6.2, 2, [0, 2, 3], at_step=5), ended])
+    assert (report.outcome, dict(report.seconds)) == ("ended", {"all ready": 0.1})
 
 
 @pytest.mark.parametrize(
@@ -260,11 +260,11 @@ def test_a_run_that_fails_or_ends_closes_its_receipt():
     ],
     ids=["growth", "made way", "left as told", "a job that is wrong", "a run that is aborted"],
 )
-def test_what_is_no_loss_has_no_receipt(events):
-    assert reckon(events, [step(6.7, 6)]) == []
+def test_what_is_no_failure_has_no_report(events):
+    assert track(events, [step(6.7, 6)]) == []
 
 
-def test_it_does_not_matter_in_which_portions_things_are_seen():
+def test_events_may_come_in_any_portions():
     events, steps = run_of(4, 5)
     events += [killed(6.1, 1), started(6.2, 1, 200), generation(6.4, 2, [0, 1, 2, 3], at_step=5)]
     steps += [step(6.7, 6), step(6.8, 7)]
@@ -276,34 +276,34 @@ def test_it_does_not_matter_in_which_portions_things_are_seen():
     for _ in range(2):
         found += bit_by_bit.see([], steps)
     assert found == whole
-    assert [receipt.number for receipt in found] == [4]
+    assert [report.number for report in found] == [4]
 
 
-def test_a_receipt_is_read_back_from_plain_data():
-    [receipt] = reckon([killed(6.1, 1), generation(6.4, 2, [0, 2, 3], at_step=5)], [step(7, 6)])
-    plain = recovery_reports.ADAPTER.dump_python(receipt, mode="json")
-    assert recovery_reports.ADAPTER.validate_python(plain) == receipt
+def test_a_report_is_read_back_from_plain_data():
+    [report] = track([killed(6.1, 1), generation(6.4, 2, [0, 2, 3], at_step=5)], [step(7, 6)])
+    plain = recovery_reports.ADAPTER.dump_python(report, mode="json")
+    assert recovery_reports.ADAPTER.validate_python(plain) == report
 
 
-def test_words_of_ours_are_not_said_twice_and_those_of_others_are_cut():
+def test_our_own_words_are_not_repeated_and_those_of_others_are_cut():
     short, long = "rank 1 ran out of memory: lower batch", f"raised ValueError: {'word ' * 99}"
     for cause, error, told in [
         (short, "OutOfMemory", short),
         ("no room", "CheckpointError", "rank 1 raised CheckpointError: no room"),
     ]:
-        [receipt] = reckon(
+        [report] = track(
             [
                 exited(6.1, 1, cause, 1, error=error),
                 event(6.2, "run-failed", error=error, message=cause),
             ]
         )
-        assert recovery_reports.text(receipt, LOGS).splitlines()[0].endswith(f"── {told}")
+        assert recovery_reports.text(report, LOGS).splitlines()[0].endswith(f"── {told}")
     failed = event(6.2, "run-failed", error="WorkerFailed", message=long)
-    [receipt] = reckon([exited(6.1, 1, long, 1), failed])
-    assert len(recovery_reports.text(receipt, LOGS).splitlines()[0]) < 200
+    [report] = track([exited(6.1, 1, long, 1), failed])
+    assert len(recovery_reports.text(report, LOGS).splitlines()[0]) < 200
 
 
-def test_a_blow_that_is_told_of_after_the_loss_is_known_as_that_and_serves_once():
+def test_a_fault_that_is_logged_after_the_failure_is_named_once():
     entries = [
         event(6.1, "coordinator-exited", pid=1, status=-9, cause="was killed by SIGKILL"),
         event(6.2, "fault-injected", kind="coordinator", step=5),
@@ -311,5 +311,5 @@ def test_a_blow_that_is_told_of_after_the_loss_is_known_as_that_and_serves_once(
         event(7.1, "coordinator-exited", pid=2, status=-9, cause="was killed by SIGKILL"),
         event(7.9, "coordinator-recovered", generation=1),
     ]
-    first, second = reckon(entries, [step(6.5, 6), step(7, 7)])
+    first, second = track(entries, [step(6.5, 6), step(7, 7)])
     assert [each.causes[0].injected_fault for each in (first, second)] == ["coordinator", ""]

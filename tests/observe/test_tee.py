@@ -24,7 +24,7 @@ def test_lines_come_once_and_a_line_without_an_end_comes_last(tmp_path):
     assert list(tee.last_lines()) == ["[rank 0] four!"]
 
 
-def test_what_an_earlier_life_of_the_run_has_printed_is_not_shown(tmp_path):
+def test_output_of_an_earlier_start_is_not_shown(tmp_path):
     append(tmp_path, 0, b"long ago\n")
     tee = Tee(tmp_path, [0])
     append(tmp_path, 0, b"now\n")

@@ -89,7 +89,7 @@ def test_the_furthest_member_is_shown(tmp_path):
     assert seen.lines == ["epoch 1/4  step 21/100  loss not finite"]
 
 
-def test_a_pipe_is_told_of_an_evaluation_once_though_no_step_goes_by(tmp_path):
+def test_a_pipe_shows_an_evaluation_once_though_no_step_is_committed(tmp_path):
     seen = Watched(tmp_path, terminal=False)
     seen.see(PLAIN_INTERVAL_S, at(25), at(0))
     for _ in range(3):
@@ -140,7 +140,7 @@ def test_the_pace_is_that_of_the_last_half_minute():
     assert pace() == (5, 50)
 
 
-def test_a_run_that_goes_back_to_a_checkpoint_is_measured_from_there():
+def test_a_run_that_rolls_back_is_measured_from_there():
     pace = Pace()
     for now, step in enumerate((0, 5, 0)):
         pace.note(now, step, 10 * step)
@@ -150,7 +150,7 @@ def test_a_run_that_goes_back_to_a_checkpoint_is_measured_from_there():
 
 
 @pytest.mark.slow
-def test_a_standard_error_that_nobody_reads_does_not_change_how_a_program_ends():
+def test_a_standard_error_without_a_reader_does_not_change_how_a_program_ends():
     program = (
         "from holdfast.observe.sinks.terminal import PlainConsole\n"
         "console = PlainConsole(stderr=True)\n"

@@ -89,7 +89,7 @@ def under_way(start, job, run_dir, epochs):
     return process
 
 
-def test_a_job_is_run_in_a_storm_and_both_are_told_of(start, job, tmp_path, reference):
+def test_a_job_is_run_with_faults_and_both_are_reported(start, job, tmp_path, reference):
     plan = tmp_path / "plan.yaml"
     plan.write_text("seed: 4\nfaults:\n  - {kind: stop, step: 9}\n")
     flags = ["--fault", "kill:step=5,rank=1", "--plan", plan, "--random", "1"]
@@ -111,7 +111,7 @@ def test_without_json_there_are_tables(start, job, tmp_path):
     status, out, err = finish(start("chaos", job(2), *flags, "--run", tmp_path / "run"))
     assert status == 1
     assert "weights_sha256" in out
-    assert "struck at step" in out
+    assert "injected at step" in out
     assert "missed: the run has no more than 12 steps" in " ".join(out.split())
     (line,) = [line for line in err.splitlines() if line.startswith("holdfast: ")]
     assert line.startswith("holdfast: 1 of 2 faults missed: exit:rank=")
@@ -124,7 +124,7 @@ def test_the_error_of_the_run_is_that_of_the_command(start, job, tmp_path):
     status, out, err = finish(start("chaos", job(2), *flags, "--run", tmp_path / "run"))
     assert status == 2
     assert "nan" in out
-    assert "struck at step 3" in out
+    assert "injected at step 3" in out
     (line,) = [line for line in err.splitlines() if line.startswith("holdfast: ")]
     assert "is not finite" in line
 
@@ -145,7 +145,7 @@ def test_a_run_that_was_stopped_says_so_though_faults_have_missed(start, job, tm
 
 
 @pytest.mark.soak
-def test_a_run_of_another_process_is_struck(start, job, tmp_path, reference):
+def test_faults_are_injected_into_a_run_of_another_process(start, job, tmp_path, reference):
     run_dir = tmp_path / "run"
     training = under_way(start, job, run_dir, epochs=30)
     flags = ["--fault", "kill:rank=1", "--fault", "raise:after_s=0.1", "--fault", "coordinator"]
@@ -161,7 +161,7 @@ def test_a_run_of_another_process_is_struck(start, job, tmp_path, reference):
 
 
 @pytest.mark.soak
-def test_a_storm_that_is_ended_leaves_no_order_behind(start, job, tmp_path):
+def test_an_injector_that_is_ended_leaves_no_request_behind(start, job, tmp_path):
     run_dir, full = tmp_path / "run", "disk-full:after_s=0,rank=0"  # pending until the run's end
     training = under_way(start, job, run_dir, epochs=500)
 
@@ -180,7 +180,7 @@ def test_a_storm_that_is_ended_leaves_no_order_behind(start, job, tmp_path):
         assert (status, err) == (130, "")
         assert [fault["kind"] for fault in last_object(out)["injected"]] == ["slow"]
         assert [fault["reason"] for fault in last_object(out)["missed"]] == [
-            "rank 0 wrote no checkpoint from then on"
+            "rank 0 wrote no checkpoint after that"
         ]
     injector = blow("--fault", full)
     injector.kill()
@@ -192,12 +192,14 @@ def test_a_storm_that_is_ended_leaves_no_order_behind(start, job, tmp_path):
 
 
 @pytest.mark.soak
-def test_a_directory_that_no_run_holds_is_not_struck_whoever_has_its_pids(start, job, tmp_path):
+def test_a_directory_that_no_run_holds_gets_no_faults_though_its_pids_are_in_use(
+    start, job, tmp_path
+):
     run_dir = tmp_path / "run"
     under_way(start, job, run_dir, epochs=500)
     Target.under_way(run_dir)
     shutil.copytree(run_dir, tmp_path / "other", ignore=shutil.ignore_patterns("*.sock"))
-    with pytest.raises(JobError, match="no run is under way in"):
+    with pytest.raises(JobError, match="no run is in progress in"):
         Target.under_way(tmp_path / "other")
 
 
@@ -209,7 +211,7 @@ while not pathlib.Path(sys.argv[1]).exists():
 
 
 @pytest.mark.soak
-def test_a_script_of_another_process_is_struck(start, tmp_path):
+def test_faults_are_injected_into_a_script_of_another_process(start, tmp_path):
     run_dir, script, end = tmp_path / "run", tmp_path / "waits.py", tmp_path / "end"
     script.write_text(WAITS)
     running = start("run", "--workers", "2", "--run", run_dir, "--json", script, end)
@@ -217,7 +219,7 @@ def test_a_script_of_another_process_is_struck(start, tmp_path):
     wait_until(lambda: events.exists() and events_of(run_dir, "generation-started") != [])
     status, _, err = finish(start("chaos", "--run", run_dir, "--fault", "nan:after_s=0"))
     assert status == 2
-    assert "a script is struck by agent, coordinator, kill, stop, each with after_s" in err
+    assert "a script accepts agent, coordinator, kill, stop, each with after_s" in err
     flags = ["--fault", "kill:rank=1,after_s=0", "--json"]
     status, out, err = finish(start("chaos", "--run", run_dir, *flags))
     assert status == 0, err
@@ -230,18 +232,21 @@ def test_a_script_of_another_process_is_struck(start, tmp_path):
 
 
 @pytest.mark.soak
-def test_one_storm_at_a_time_strikes_a_run(start, job, tmp_path):
+def test_one_process_at_a_time_injects_into_a_run(start, job, tmp_path):
     run_dir = tmp_path / "run"
     under_way(start, job, run_dir, epochs=500)
     first = start("chaos", "--run", run_dir, "--fault", "kill:step=1", "--fault", "exit:step=2999")
     wait_until(lambda: events_of(run_dir, "fault-injected") != [])
     status, _, err = finish(start("chaos", "--run", run_dir, "--fault", "kill"))
-    assert (status, err) == (2, "holdfast: another storm strikes this run; wait for its end\n")
+    assert (status, err) == (
+        2,
+        "holdfast: another process injects faults into this run; wait for its end\n",
+    )
     assert first.poll() is None
 
 
 @pytest.mark.soak
-def test_the_end_of_the_run_is_that_of_the_storm_however_it_comes(start, job, tmp_path):
+def test_the_injection_ends_with_the_run_however_that_ends(start, job, tmp_path):
     run_dir = tmp_path / "run"
     training = under_way(start, job, run_dir, epochs=500)
     injector = start(
@@ -262,9 +267,9 @@ def test_the_end_of_the_run_is_that_of_the_storm_however_it_comes(start, job, tm
             (["--fault", "kill"], "name a job to run, or with --run a run that is under way"),
             (
                 ["--fault", "kill", "--run", "none"],
-                "no run is under way in none; name the directory",
+                "no run is in progress in none; name the directory",
             ),
-            (["--fault", "kill", "--run", __file__], "no run is under way in "),
+            (["--fault", "kill", "--run", __file__], "no run is in progress in "),
             (["digits", "--fault", "kil"], "--fault kil: kind: input should be 'kill', 'stop', "),
             (["digits", "--fault", "kill:rank=3"], "there is no such rank with workers=2"),
             (["digits", "sync=ddp", "--fault", "nan"], "with sync=ddp no shard has a gradient"),

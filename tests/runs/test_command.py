@@ -234,6 +234,6 @@ def test_a_run_directory_is_neither_shared_nor_overwritten(mark, job, tmp_path):
     status, _, err = run(mark, "train", job, "epochs=1000", "--run", run_dir, "--resume")
     assert (status, "in use by another process" in err) == (2, True)
     status, _, err = run(mark, "train", job, "--run", run_dir)
-    assert (status, "holds a run already" in err) == (2, True)
+    assert (status, "already contains a run" in err) == (2, True)
     process.send_signal(signal.SIGTERM)
     assert finish(process)[0] == 130

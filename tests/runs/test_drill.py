@@ -29,7 +29,7 @@ def drill(*words, cwd):
     return done, json.loads(done.stdout.splitlines()[-1])
 
 
-def verdicts(report):
+def results(report):
     return [(trial["fault"], trial["policy"], trial["passed"]) for trial in report["trials"]]
 
 
@@ -49,15 +49,15 @@ def check_job_of_ours(tmp_path, policy, faults, *flags):
     done, report = drill(*SHORT, "--policies", policy, *flags, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert (report["status"], report["deterministic"]) == ("passed", None)
-    assert verdicts(report) == [(fault, policy, True) for fault in faults]
+    assert results(report) == [(fault, policy, True) for fault in faults]
     seconds = {trial["fault"]: trial["seconds"] for trial in report["trials"]}
     assert seconds["slow"] >= 1  # for so long it is
-    undisturbed = {round(each["goodput"] * each["seconds"], 6) for each in report["trials"]}
-    assert undisturbed == {round(report["seconds"], 6)}
-    twin = json.loads((tmp_path / report["run_dir"] / "twin" / "result.json").read_text())
-    assert twin["weights_sha256"] == report["twin"]["weights_sha256"]
+    fault_free = {round(each["goodput"] * each["seconds"], 6) for each in report["trials"]}
+    assert fault_free == {round(report["seconds"], 6)}
+    reference = json.loads((tmp_path / report["run_dir"] / "reference" / "result.json").read_text())
+    assert reference["weights_sha256"] == report["reference_run"]["weights_sha256"]
     kept = sorted(path.name for path in (tmp_path / report["run_dir"]).iterdir())
-    assert kept == ["twin"]  # what has passed is removed
+    assert kept == ["reference"]  # what has passed is removed
 
 
 def test_a_job_of_ours_passes_in_other_worlds(tmp_path):
@@ -71,8 +71,8 @@ def test_a_job_of_ours_passes_in_other_worlds(tmp_path):
     assert (workers, sum(shares)) == (2, 8)
     assert abs(shares[0] - shares[1]) > 1
     assert (fault["fault"], fault["world"]) == ("kill", None)
-    assert "3 workers: the same weights as the undisturbed run\n" in done.stderr
-    assert f"2 workers, shards_per_worker {shares}: the same weights" in done.stderr
+    assert "3 workers: the same weights as the reference run\n" in done.stderr
+    assert f"2 workers, shards per worker {shares}: the same weights" in done.stderr
 
 
 @pytest.mark.soak
@@ -84,14 +84,14 @@ def test_a_job_whose_weights_depend_on_the_workers_fails(tmp_path):
     assert done.returncode == 1
     assert (report["status"], report["deterministic"]) == ("failed", True)
     problems = [trial["problem"] for trial in report["trials"]]
-    assert problems == ["other weights than the undisturbed run"] * 2 + ["", ""]
+    assert problems == ["other weights than the reference run"] * 2 + ["", ""]
 
 
 @pytest.mark.soak
 def test_jobs_with_ddp_are_tried_with_what_fits_them(tmp_path):
     done, report = drill(*SHORT, "sync=ddp", "--faults", "kill,agent", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    assert verdicts(report) == [("kill", "restart", True), ("agent", "restart", True)]
+    assert results(report) == [("kill", "restart", True), ("agent", "restart", True)]
     done, report = drill(*SHORT, "sync=ddp", "--faults", "nan", cwd=tmp_path)
     assert done.returncode == 2
     assert report["message"].startswith("nan would change the weights with sync=ddp")
@@ -115,8 +115,8 @@ def test_a_job_that_skips_steps_of_its_own_passes(tmp_path):
         "odd.yaml", "--faults", "kill,agent", "--policies", "replace", cwd=tmp_path
     )
     assert done.returncode == 0, done.stderr
-    twin = tmp_path / report["run_dir"] / "twin" / "metrics.jsonl"
-    assert any(json.loads(line).get("skipped") for line in twin.read_text().splitlines())
+    reference = tmp_path / report["run_dir"] / "reference" / "metrics.jsonl"
+    assert any(json.loads(line).get("skipped") for line in reference.read_text().splitlines())
     assert [trial["passed"] for trial in report["trials"]] == [True, True]
 
 
@@ -124,7 +124,7 @@ def test_a_job_that_skips_steps_of_its_own_passes(tmp_path):
 def test_a_job_of_a_few_steps_is_refused(tmp_path):
     done, report = drill("digits", "epochs=1", "batch=1000", cwd=tmp_path)
     assert done.returncode == 2
-    assert report["message"].startswith("the job commits 2 steps, and needs 8 to be struck")
+    assert report["message"].startswith("the job commits 2 steps; a drill needs at least 8")
 
 
 @pytest.mark.soak
@@ -135,7 +135,7 @@ def test_a_trial_with_other_weights_fails_and_its_run_is_kept(tmp_path):
     assert done.returncode == 1
     assert (report["status"], report["deterministic"]) == ("failed", True)
     assert [each["problem"] for each in report["trials"]] == [
-        "other weights than the undisturbed run"
+        "other weights than the reference run"
     ] * 2
     trial = report["trials"][0]
     assert (tmp_path / trial["run_dir"] / "recoveries.jsonl").exists()
@@ -158,7 +158,7 @@ def test_a_signal_ends_a_drill_and_what_was_tried_is_told(tmp_path, signals):
     assert process.returncode == 130
     report = json.loads(printed.splitlines()[-1])
     assert report["status"] == "stopped"
-    assert verdicts(report) == [("kill", "replace", True)]
+    assert results(report) == [("kill", "replace", True)]
 
 
 @pytest.mark.soak
@@ -167,9 +167,9 @@ def test_people_are_told_in_words(tmp_path):
     command += ["--faults", "kill", "--policies", "replace"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    assert "was killed by SIGKILL (on purpose: kill)" in done.stderr
-    assert "kill, replace: the same weights as the undisturbed run\n" in done.stderr
-    assert done.stdout.endswith("\n1 of 1 ended with the weights of the undisturbed run\n")
+    assert "was killed by SIGKILL (injected fault: kill)" in done.stderr
+    assert "kill, replace: the same weights as the reference run\n" in done.stderr
+    assert done.stdout.endswith("\n1 of 1 trials ended with the weights of the reference run\n")
 
 
 @pytest.mark.soak
@@ -180,8 +180,8 @@ def test_people_are_told_why_nothing_can_be_judged(tmp_path):
     command += ["--faults", "kill", "--policies", "replace"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 1
-    assert "two undisturbed runs of this job end with different weights" in done.stdout
-    assert "kill, replace: other weights than the undisturbed run; its run lies in" in done.stderr
+    assert "two fault-free runs of this job end with different weights" in done.stdout
+    assert "kill, replace: other weights than the reference run; its run is in" in done.stderr
 
 
 @pytest.mark.soak
@@ -231,7 +231,7 @@ def test_a_signal_between_two_trials_ends_a_drill_too(tmp_path, forks):
             ["--vary-workers", "shards=1"],
             "--vary-workers needs two shards or more, to have two workers share them",
         ),
-        (["--run", "."], ". is there already; name a new one with --run"),
+        (["--run", "."], ". exists already; name a new one with --run"),
     ],
 )
 def test_what_cannot_be_tried_is_refused_in_a_line(tmp_path, words, message):

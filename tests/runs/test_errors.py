@@ -60,7 +60,7 @@ def train(place):
             timeout=120,
         )
         lines = done.stderr.splitlines()
-        told = ("epoch ", "waiting for ", "── receipt ", "   ")
+        told = ("epoch ", "waiting for ", "── recovery ", "   ")
         return done.returncode, done.stdout, [line for line in lines if not line.startswith(told)]
 
     yield run
@@ -194,13 +194,13 @@ def mounted(place):
 @pytest.mark.parametrize(
     ("options", "status", "messages"),
     sampled([
-        pytest.param("ro", FAULT_OF_THE_JOB, ["run directory ", "Read-only file system; mend that"],
+        pytest.param("ro", FAULT_OF_THE_JOB, ["run directory ", "Read-only file system; fix that"],
                      id="unwritable directory"),
         pytest.param("size=4k,nr_inodes=4", FAULT_OF_THE_JOB,
-                     ["run directory ", "No space left on device; mend that, or name another"],
+                     ["run directory ", "No space left on device; fix that, or name another"],
                      id="full at the start"),
         pytest.param("size=4k,nr_inodes=6", FAULT_OF_THE_JOB,
-                     ["events.jsonl: No space left on device; mend that, or name another"],
+                     ["events.jsonl: No space left on device; fix that, or name another"],
                      id="full after the first files"),
         pytest.param("size=100k", FAILED_RUN,
                      ["the checkpoint of step 23 could not be written", "No space left on device",

@@ -159,7 +159,7 @@ def test_a_run_that_was_refused_its_directory_tells_nobody(start, received, tmp_
     (tmp_path / "run" / "job.yaml").touch()
     status, [line] = finish(start(address))
     assert (status, messages) == (2, [])
-    assert "run holds a run already" in line
+    assert "run already contains a run" in line
 
 
 @contextmanager

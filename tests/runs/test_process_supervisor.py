@@ -18,7 +18,7 @@ LONG = {"epochs": 20, "workers": 2, "checkpoint": {"every_steps": 25}}
 
 @pytest.fixture(scope="module")
 def undisturbed():
-    """The hash of the undisturbed run; found by whoever comes first."""
+    """The hash of the reference run, once it has run."""
     return []
 
 

@@ -1,4 +1,4 @@
-"""Each kind of fault leaves a receipt that names the culprit and nobody else, and what it cost."""
+"""Each kind of fault leaves a report that names the culprit and nobody else, and what it cost."""
 
 import contextlib
 import json
@@ -30,9 +30,9 @@ OTHERS = [0, 2, 3]
 
 
 @pytest.fixture
-def receipts(train, tmp_path):
-    """Run a job, whatever comes of it; returns its receipts, and what was said of them. With `kill`
-    that is called with the newest step, and the run is stopped when its first receipt is there.
+def reports(train, tmp_path):
+    """Run a job, whatever comes of it; returns its reports, and what was said of them. With `kill`
+    that is called with the newest step, and the run is stopped when its first report is there.
     """
 
     def run(kill=None, **keys):
@@ -59,8 +59,8 @@ def receipts(train, tmp_path):
 
 
 @pytest.fixture
-def struck(receipts, tmp_path):
-    """The one receipt of a run with these faults in its workers."""
+def faulted(reports, tmp_path):
+    """The one report of a run with these faults in its workers."""
 
     def run(*faults, **keys):
         named = [
@@ -69,15 +69,15 @@ def struck(receipts, tmp_path):
             for n, fault in enumerate(faults)
         ]
         keys.pop("once", None)
-        found, said = receipts(params={"faults": named}, **keys)
+        found, said = reports(params={"faults": named}, **keys)
         assert len(found) == len(said) == 1, said
         return found[0], said[0]
 
     return run
 
 
-def causes(receipt):
-    return [(cause["who"], cause["what"]) for cause in receipt["causes"]]
+def causes(report):
+    return [(cause["who"], cause["what"]) for cause in report["causes"]]
 
 
 @pytest.mark.parametrize(
@@ -97,104 +97,104 @@ def causes(receipt):
         5,
     ),
 )
-def test_who_was_lost_is_named_and_the_others_have_kept_what_they_had(struck, how, what):
-    receipt, said = struck({"how": how})
-    [(who, words)] = causes(receipt)
+def test_the_failed_worker_is_named_and_the_others_keep_their_state(faulted, how, what):
+    report, said = faulted({"how": how})
+    [(who, words)] = causes(report)
     assert who == "rank 1"
     assert words.startswith(what)
-    assert (receipt["ended"], receipt["halted"]) == ([], OTHERS)
-    assert (receipt["outcome"], receipt["step"]) == ("recovered", 6)
-    assert (receipt["checkpoint"], receipt["recomputed_steps"], receipt["recomputed_samples"]) == (
+    assert (report["ended"], report["halted"]) == ([], OTHERS)
+    assert (report["outcome"], report["step"]) == ("recovered", 6)
+    assert (report["checkpoint"], report["recomputed_steps"], report["recomputed_samples"]) == (
         None,
         0,
         0,
     )
-    assert list(receipt["seconds"]) == ["forked", "all ready", "next step"]
-    assert sum(receipt["seconds"].values()) == pytest.approx(receipt["total_s"], abs=0.01)
+    assert list(report["seconds"]) == ["forked", "all ready", "next step"]
+    assert sum(report["seconds"].values()) == pytest.approx(report["total_s"], abs=0.01)
     head, *_ = said.splitlines()
-    assert head.startswith(f"── receipt 1, after step 6 ── rank 1 {what}")
-    assert "others  ranks 0, 2 and 3 stood still, and kept the state" in said
+    assert head.startswith(f"── recovery 1, after step 6 ── rank 1 {what}")
+    assert "others      ranks 0, 2 and 3 halted and kept their state" in said
 
 
-def test_a_worker_that_hangs_says_where(struck, tmp_path):
-    receipt, said = struck({"how": "sleep"})
-    [cause] = receipt["causes"]
+def test_a_worker_that_hangs_says_where(faulted, tmp_path):
+    report, said = faulted({"how": "sleep"})
+    [cause] = report["causes"]
     assert 3 <= len(cause["stack"]) <= 5
     assert cause["stack"][0].endswith(" in wait")
     assert any(re.search(r'faulty_tasks.py", line \d+ in suffer', at) for at in cause["stack"])
     file = tmp_path / "run" / "logs" / "rank-1.stacks"
-    assert f"stack   {cause['stack'][0]}" in said
+    assert f"stack       {cause['stack'][0]}" in said
     assert str(file) in said
     assert 'in main\n  File "' in file.read_text()
 
 
-def test_a_worker_that_is_stopped_cannot_be_asked(struck):
-    assert struck({"how": "stop"})[0]["causes"][0]["stack"] == []
+def test_a_worker_that_is_stopped_cannot_be_asked(faulted):
+    assert faulted({"how": "stop"})[0]["causes"][0]["stack"] == []
 
 
-def test_a_signal_that_workers_leave_to_their_agent_costs_nothing(receipts, tmp_path):
+def test_a_signal_that_workers_leave_to_their_agent_costs_nothing(reports, tmp_path):
     fault = {"at": A_SHARD, "when": "before", "rank": 1, "step": 6, "how": "terminate"}
     named = {**fault, "mark": str(tmp_path / "mark")}
-    assert receipts(params={"faults": [named]}) == ([], [])
+    assert reports(params={"faults": [named]}) == ([], [])
     assert (tmp_path / "mark").exists()
 
 
-def test_two_workers_that_are_lost_at_once_are_both_named(struck):
-    receipt, said = struck({"how": "kill"}, {"how": "kill", "rank": 2})
-    whom = [f"rank {rank}" for rank in (1, 2)]
-    assert sorted(causes(receipt)) == [(who, "was killed by SIGKILL") for who in whom]
-    assert receipt["halted"] == [0, 3]
-    assert "   and     rank " in said
+def test_two_workers_that_are_lost_at_once_are_both_named(faulted):
+    report, said = faulted({"how": "kill"}, {"how": "kill", "rank": 2})
+    ranks = [f"rank {rank}" for rank in (1, 2)]
+    assert sorted(causes(report)) == [(who, "was killed by SIGKILL") for who in ranks]
+    assert report["halted"] == [0, 3]
+    assert "   and         rank " in said
 
 
-def test_a_death_in_a_recovery_belongs_to_its_receipt(struck):
-    seat = "holdfast.worker.membership.agent_link:AgentLink.await_resume"
-    second = {"at": seat, "when": "after", "step": 0, "generation": 2, "how": "raise"}
-    receipt, _ = struck({"how": "kill"}, second)
-    assert causes(receipt) == [
+def test_a_death_in_a_recovery_belongs_to_its_report(faulted):
+    link = "holdfast.worker.membership.agent_link:AgentLink.await_resume"
+    second = {"at": link, "when": "after", "step": 0, "generation": 2, "how": "raise"}
+    report, _ = faulted({"how": "kill"}, second)
+    assert causes(report) == [
         ("rank 1", "was killed by SIGKILL"),
         ("rank 1", "raised ValueError: as planned"),
     ]
-    assert receipt["halted"] == OTHERS
+    assert report["halted"] == OTHERS
 
 
-def test_what_comes_again_and_again_has_one_receipt_which_says_that_the_run_failed(struck):
-    receipt, said = struck({"how": "raise"}, once=False)
-    assert causes(receipt) == [("rank 1", "raised ValueError: as planned")] * 4
-    assert (receipt["outcome"], receipt["ended"]) == ("failed", OTHERS)
+def test_a_repeated_failure_has_one_report_which_says_that_the_run_failed(faulted):
+    report, said = faulted({"how": "raise"}, once=False)
+    assert causes(report) == [("rank 1", "raised ValueError: as planned")] * 4
+    assert (report["outcome"], report["ended"]) == ("failed", OTHERS)
     assert said.splitlines()[0].endswith(" rank 1 raised ValueError: as planned, 4 times")
-    assert said.splitlines()[-1] == "   then    the run failed"
+    assert said.splitlines()[-1] == "   then        the run failed"
 
 
-def test_a_worker_that_runs_out_of_memory_fails_the_run(struck):
-    receipt, _ = struck({"how": "memory"})
-    [(who, what)] = causes(receipt)
-    assert (who, receipt["outcome"]) == ("rank 1", "failed")
+def test_a_worker_that_runs_out_of_memory_fails_the_run(faulted):
+    report, _ = faulted({"how": "memory"})
+    [(who, what)] = causes(report)
+    assert (who, report["outcome"]) == ("rank 1", "failed")
     assert what.startswith("ran out of memory: ")
 
 
 @pytest.mark.parametrize("how", sampled(["raise", "kill", "stop"], 1))
 @pytest.mark.parametrize("keys", [{"sync": "ddp"}, {"on_failure": "restart"}])
-def test_in_a_crash_that_ends_everybody_only_the_culprit_is_named(struck, how, keys):
+def test_in_a_failure_that_ends_all_workers_only_the_root_cause_is_named(faulted, how, keys):
     of = "step.ddp:DdpStepper" if "sync" in keys else "step.tree:TreeStepper"
-    receipt, said = struck({"at": f"holdfast.worker.{of}.begin_shard", "how": how}, **keys)
-    assert [who for who, _ in causes(receipt)] == ["rank 1"]
-    assert (receipt["ended"], receipt["halted"]) == (OTHERS, [])
-    assert (receipt["outcome"], receipt["checkpoint"]) == ("recovered", 4)
-    assert (receipt["recomputed_steps"], receipt["recomputed_samples"]) == (2, 10 + 20)
-    assert "others  ranks 0, 2 and 3 had to end because of that" in said
+    report, said = faulted({"at": f"holdfast.worker.{of}.begin_shard", "how": how}, **keys)
+    assert [who for who, _ in causes(report)] == ["rank 1"]
+    assert (report["ended"], report["halted"]) == (OTHERS, [])
+    assert (report["outcome"], report["checkpoint"]) == ("recovered", 4)
+    assert (report["recomputed_steps"], report["recomputed_samples"]) == (2, 10 + 20)
+    assert "others      ranks 0, 2 and 3 were ended" in said
 
 
 @pytest.mark.parametrize("how", sampled(["raise", "kill", "stop"], 0))
-def test_in_a_crash_of_a_world_that_cannot_recover_only_the_culprit_is_named(struck, how):
+def test_in_a_run_that_cannot_recover_only_the_root_cause_is_named(faulted, how):
     fault = {"at": "holdfast.worker.step.ddp:DdpStepper.begin_shard", "how": how}
-    receipt, _ = struck(fault, sync="ddp", on_failure="stop")
-    assert [who for who, _ in causes(receipt)] == ["rank 1"]
-    assert (receipt["outcome"], receipt["ended"]) == ("failed", OTHERS)
+    report, _ = faulted(fault, sync="ddp", on_failure="stop")
+    assert [who for who, _ in causes(report)] == ["rank 1"]
+    assert (report["outcome"], report["ended"]) == ("failed", OTHERS)
 
 
-def test_what_is_wrong_with_the_job_has_no_receipt(receipts):
-    assert receipts(task=f"{FAILING_TASKS}:vector_loss") == ([], [])
+def test_what_is_wrong_with_the_job_has_no_report(reports):
+    assert reports(task=f"{FAILING_TASKS}:vector_loss") == ([], [])
 
 
 def kill(run_dir, who, step):
@@ -213,24 +213,24 @@ LONG = {"task": "classification", "workers": 2, "shards": 4, "batch": 64, "epoch
 
 
 @pytest.mark.parametrize(("who", "on"), sampled([("agent", {}), ("fork-server", {"on": None})], 0))
-def test_the_loss_of_a_host_goes_back_and_says_how_far(receipts, tmp_path, who, on):
+def test_the_loss_of_a_host_rolls_back_and_says_how_far(reports, tmp_path, who, on):
     keys = {**LONG, "checkpoint": {"every_steps": 100}, **on}
-    found, said = receipts(kill(tmp_path / "run", who, 110), **keys)  # far from the next one
-    [receipt] = found
-    assert causes(receipt) == [(who, "was killed by SIGKILL")]
-    assert (receipt["ended"], receipt["halted"]) == ([0, 1], [])
-    assert receipt["checkpoint"] % 100 == 0
-    assert receipt["recomputed_steps"] == receipt["step"] - receipt["checkpoint"] > 0
-    assert 0 < receipt["recomputed_samples"] <= 64 * receipt["recomputed_steps"]
+    found, said = reports(kill(tmp_path / "run", who, 110), **keys)  # far from the next one
+    [report] = found
+    assert causes(report) == [(who, "was killed by SIGKILL")]
+    assert (report["ended"], report["halted"]) == ([0, 1], [])
+    assert report["checkpoint"] % 100 == 0
+    assert report["recomputed_steps"] == report["step"] - report["checkpoint"] > 0
+    assert 0 < report["recomputed_samples"] <= 64 * report["recomputed_steps"]
     assert f" the {who.replace('-', ' ')} was killed by SIGKILL" in said[0]
-    assert f"   from    the checkpoint of step {receipt['checkpoint']}" in said[0]
-    assert "others  ranks 0 and 1 had to end because of that" in said[0]
+    assert f"   resumed     from the checkpoint of step {report['checkpoint']}" in said[0]
+    assert "others      ranks 0 and 1 were ended" in said[0]
 
 
-def test_nobody_is_called_away_for_a_coordinator(receipts, tmp_path):
-    found, said = receipts(kill(tmp_path / "run", "coordinator", 20), **LONG)
-    [receipt] = found
-    assert causes(receipt) == [("coordinator", "was killed by SIGKILL")]
-    assert (receipt["ended"], receipt["halted"], receipt["recomputed_steps"]) == ([], [], 0)
-    assert list(receipt["seconds"]) == ["back"]
-    assert "others  nobody was called away" in said[0]
+def test_the_loss_of_a_coordinator_affects_no_worker(reports, tmp_path):
+    found, said = reports(kill(tmp_path / "run", "coordinator", 20), **LONG)
+    [report] = found
+    assert causes(report) == [("coordinator", "was killed by SIGKILL")]
+    assert (report["ended"], report["halted"], report["recomputed_steps"]) == ([], [], 0)
+    assert list(report["seconds"]) == ["back"]
+    assert "others      no other worker was affected" in said[0]

@@ -98,10 +98,10 @@ def test_flipped_bits_of_any_kind_do_not_stay(train, forks, tmp_path, workers):
     job = load.check(keys, where="test")
     for seed in range(3):
         plan = FaultPlan(seed=seed, faults=(Fault(kind="corrupt-replica"),))
-        storm, run_dir = FaultInjector(plan, job), tmp_path / str(seed)
-        setting = LaunchOptions(forks=forks, sidecar=storm.running)
+        injector, run_dir = FaultInjector(plan, job), tmp_path / str(seed)
+        setting = LaunchOptions(forks=forks, sidecar=injector.running)
         result = run_job(job, setting, run_dir=run_dir, resume=False)
-        assert not storm.missed
+        assert not injector.missed
         assert result.weights_sha256 == whole["weights_sha256"]
         assert lost(run_dir)[0]["cause"].startswith("has a tensor ")
 
@@ -133,8 +133,8 @@ def test_the_last_good_replica_may_be_lost_by_an_exception(train, forks, tmp_pat
     whole = train(epochs=6)
     job = load.check({**SMALL, "epochs": 6, "workers": 2}, where="test")
     faults = (Fault(kind="corrupt-replica", step=22, rank=1), Fault(kind="raise", step=25, rank=0))
-    storm = FaultInjector(FaultPlan(seed=0, faults=faults), job)
-    setting = LaunchOptions(forks=forks, sidecar=storm.running)
+    injector = FaultInjector(FaultPlan(seed=0, faults=faults), job)
+    setting = LaunchOptions(forks=forks, sidecar=injector.running)
     result = run_job(job, setting, run_dir=tmp_path / "run", resume=False)
     assert result.weights_sha256 == whole["weights_sha256"]
     assert any(each["cause"].startswith("found that the lost") for each in lost(tmp_path / "run"))

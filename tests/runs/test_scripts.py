@@ -212,10 +212,10 @@ print(os.path.basename(os.environ["HOLDFAST_RUN_DIR"]), os.environ["TORCHELASTIC
     ("words", "status", "message"),
     sampled(
         [
-            (["--json", "absent.py"], 2, "no script 'absent.py'"),
-            (["-m", "absent.module", "--json"], 2, "no module 'absent'"),
-            (["-m", ".absent", "--json"], 2, "no module '.absent'"),
-            (["-m", "__main__", "--json"], 2, "no module '__main__'"),
+            (["--json", "absent.py"], 2, "script 'absent.py' not found"),
+            (["-m", "absent.module", "--json"], 2, "module 'absent' not found"),
+            (["-m", ".absent", "--json"], 2, "module '.absent' not found"),
+            (["-m", "__main__", "--json"], 2, "module '__main__' not found"),
             (["--workers", "two", "absent.py"], 2, "--workers two: use a number"),
         ],
         0,

@@ -1,4 +1,4 @@
-"""`holdfast chaos`: strike a run on purpose, a new one or one that is under way."""
+"""`holdfast chaos`: inject faults into a new run, or into one that is in progress."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ def chaos(
     job: Annotated[
         str | None,
         typer.Argument(
-            help="A built-in job or a .yaml file; without one, --run is struck, which is under "
-            "way in another process.",
+            help="A built-in job or a .yaml file; without one, faults are injected into --run, "
+            "which another process runs.",
             autocompletion=complete.job,
         ),
     ] = None,
@@ -44,79 +44,82 @@ def chaos(
         list[str] | None,
         typer.Option(
             metavar="KIND[:KEY=VALUE,...]",
-            help="What is to strike, such as kill:step=25,rank=1; may be given again.",
+            help="A fault, such as kill:step=25,rank=1; may be repeated.",
         ),
     ] = None,
     plan: Annotated[Path | None, typer.Option(help="A YAML file with faults.")] = None,
     seed: Annotated[
-        int | None, typer.Option(min=0, help="Of all that the faults leave open.")
+        int | None, typer.Option(min=0, help="Seed for ranks and steps left unspecified.")
     ] = None,
     num_random: Annotated[
-        int, typer.Option("--random", min=0, help="So many faults that do no lasting harm.")
+        int, typer.Option("--random", min=0, help="Number of random non-destructive faults.")
     ] = 0,
     run: Annotated[Path | None, typer.Option(help="The run's directory.")] = None,
     as_json: EndingJson = False,
 ) -> None:
-    """Strike a run on purpose, and see it get over that."""
+    """Inject faults into a run, and see it recover."""
     faults = planned(fault or (), file=plan, seed=seed, num_random=num_random)
     if job is None:
         if run is None:
-            raise JobError("name a job to run, or with --run a run that is under way")
-        storm, result = _strike(run, faults), None
+            raise JobError("name a job to run, or with --run a run that is in progress")
+        injector, result = _inject(run, faults), None
     else:
         chosen = load.load(job, overrides or ())
-        storm = FaultInjector(faults, chosen)
-        result = _train(storm, chosen, run, forks=context.obj, quiet=as_json)
-    _print(storm, result, as_json=as_json)
-    if storm.stopped or (result is not None and result.status == "stopped"):
+        injector = FaultInjector(faults, chosen)
+        result = _train(injector, chosen, run, forks=context.obj, quiet=as_json)
+    _print(injector, result, as_json=as_json)
+    if injector.stopped or (result is not None and result.status == "stopped"):
         raise typer.Exit(STOPPED_STATUS)
-    if storm.missed:
-        missed = "; ".join(f"{each.fault}: {each.reason}" for each in storm.missed)
-        number = len(storm.injected) + len(storm.missed)
-        print(f"holdfast: {len(storm.missed)} of {number} faults missed: {missed}", file=sys.stderr)
+    if injector.missed:
+        missed = "; ".join(f"{each.fault}: {each.reason}" for each in injector.missed)
+        number = len(injector.injected) + len(injector.missed)
+        print(
+            f"holdfast: {len(injector.missed)} of {number} faults missed: {missed}", file=sys.stderr
+        )
         raise typer.Exit(FAILED_STATUS)
 
 
-def _strike(run: Path, plan: FaultPlan) -> FaultInjector:
-    """Strike a run of another process, until a signal stops the storm at most."""
+def _inject(run: Path, plan: FaultPlan) -> FaultInjector:
+    """Inject into a run of another process, unless a signal ends that early."""
     target = Target.under_way(run)
-    storm = FaultInjector(plan, load.of_run(run))
+    injector = FaultInjector(plan, load.of_run(run))
     for number in STOP_SIGNALS:
-        signal.signal(number, lambda *_: storm.stop())
-    storm.strike(target)
-    return storm
+        signal.signal(number, lambda *_: injector.stop())
+    injector.inject(target)
+    return injector
 
 
 def _train(
-    storm: FaultInjector, job: TrainJob, run: Path | None, *, forks: Spawned | None, quiet: bool
+    injector: FaultInjector, job: TrainJob, run: Path | None, *, forks: Spawned | None, quiet: bool
 ) -> engine.Result:
-    """Run a job in a storm; where that fails, the storm is told of all the same."""
-    setting = LaunchOptions(forks=forks, sidecar=storm.running)
+    """Run a job with faults; if the run fails, the faults are printed all the same."""
+    options = LaunchOptions(forks=forks, sidecar=injector.running)
     try:
-        return engine.run_job(job, setting, run_dir=run, resume=False)
+        return engine.run_job(job, options, run_dir=run, resume=False)
     except HoldfastError:
         if not quiet:
-            _print_table(storm)
+            _print_table(injector)
         raise
 
 
-def _print(storm: FaultInjector, result: engine.Result | None, *, as_json: bool) -> None:
+def _print(injector: FaultInjector, result: engine.Result | None, *, as_json: bool) -> None:
     found: dict[str, Any] = {} if result is None else result.as_dict()
     if as_json:
-        struck, missed = ([each.as_dict() for each in of] for of in (storm.injected, storm.missed))
-        print(json.dumps(found | {"injected": struck, "missed": missed}))
+        injected = [each.as_dict() for each in injector.injected]
+        missed = [each.as_dict() for each in injector.missed]
+        print(json.dumps(found | {"injected": injected, "missed": missed}))
         return
     if found:
         print(closing_table(found))
-    _print_table(storm)
+    _print_table(injector)
 
 
-def _print_table(storm: FaultInjector) -> None:
+def _print_table(injector: FaultInjector) -> None:
     table = Table("fault", "rank", "", box=box.SIMPLE)
-    for struck in storm.injected:
-        at = "" if struck.step is None else f" at step {struck.step}"
-        table.add_row(struck.fault.kind, _rank(struck.fault), f"struck{at}")
-    for missed in storm.missed:
+    for injected in injector.injected:
+        at = "" if injected.step is None else f" at step {injected.step}"
+        table.add_row(injected.fault.kind, _rank(injected.fault), f"injected{at}")
+    for missed in injector.missed:
         table.add_row(missed.fault.kind, _rank(missed.fault), f"missed: {missed.reason}")
     Console().print(table)
 

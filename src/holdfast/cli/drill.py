@@ -1,4 +1,4 @@
-"""`holdfast drill`: strike a job with every fault there is, and see that its weights stay."""
+"""`holdfast drill`: verify that a job ends with the same weights under every fault."""
 
 from __future__ import annotations
 
@@ -52,27 +52,27 @@ def drill(
         ),
     ] = False,
     seed: Annotated[
-        int, typer.Option(min=0, help="Draws whom a fault strikes, and in which step.")
+        int, typer.Option(min=0, help="Seed for the target rank and step of each fault.")
     ] = 0,
     run: Annotated[
         Path | None, typer.Option(help="A new directory for the runs; by default one below runs/.")
     ] = None,
     as_json: EndingJson = False,
 ) -> None:
-    """See that a job ends with the same weights whatever strikes it, beside an undisturbed twin."""
+    """Verify that a job ends with the same weights under faults as in a fault-free run."""
     chosen = load.load(job, overrides or [])
     kinds, ways = fitting(chosen)
     directory = run or new_run(f"drill-{chosen.name}")
     if directory.exists():
-        raise JobError(f"{directory} is there already; name a new one with --run")
+        raise JobError(f"{directory} exists already; name a new one with --run")
     kinds = _chosen(faults, KINDS, "--faults") if faults else kinds
     ways = _chosen(policies, POLICIES, "--policies") if policies else ways
     check(chosen, kinds, ways)
     others = other_worlds(chosen, seed) if worlds else []
     imports, variables = reference.of_job(chosen), chosen.library_variables
     with ForkServer(context.obj or spawn(WORKER), imports, variables) as forks:
-        trials = Drill(chosen, seed=seed, directory=directory, forks=forks, note=_note)
-        report = trials.run(kinds, ways, others)
+        drill_of = Drill(chosen, seed=seed, directory=directory, forks=forks, note=_note)
+        report = drill_of.run(kinds, ways, others)
     _show(report, directory, as_json=as_json)
     if report.stopped:
         raise typer.Exit(STOPPED_STATUS)
@@ -81,23 +81,23 @@ def drill(
 
 
 def _chosen(words: str, known: tuple[Any, ...], option: str) -> list[Any]:
-    """The words of an option that are set apart by commas."""
+    """The words of an option, which commas separate."""
     chosen = list(dict.fromkeys(words.split(",")))
     for word in chosen:
         if word not in known:
             hint = nearest(word, known) or f"there are {', '.join(known)}"
-            raise JobError(f"{option}: {word!r} is none; {hint}")
+            raise JobError(f"{option}: unknown {word!r}; {hint}")
     return chosen
 
 
 def _note(trial: Trial) -> None:
-    print(f"{trial.name}: {_verdict(trial)}", file=sys.stderr)
+    print(f"{trial.name}: {_result_of(trial)}", file=sys.stderr)
 
 
-def _verdict(trial: Trial) -> str:
+def _result_of(trial: Trial) -> str:
     if not trial.problem:
-        return "the same weights as the undisturbed run"
-    return f"{trial.problem}; its run lies in {trial.run_dir}"
+        return "the same weights as the reference run"
+    return f"{trial.problem}; its run is in {trial.run_dir}"
 
 
 def _show(report: DrillReport, directory: Path, *, as_json: bool) -> None:
@@ -116,14 +116,15 @@ def _show(report: DrillReport, directory: Path, *, as_json: bool) -> None:
 
 
 def _sentence(report: DrillReport) -> str:
-    """What came of it, in words."""
+    """The result, in words."""
     if report.deterministic is False:
         return (
-            "two undisturbed runs of this job end with different weights, so no fault can be "
-            "judged: it uses something beside its seed, such as the time or a generator of its own"
+            "two fault-free runs of this job end with different weights, so no fault can be "
+            "judged: it uses something apart from its seed, such as the time or a private random "
+            "generator"
         )
     good = sum(not trial.problem for trial in report.trials)
-    ended = f"{good} of {len(report.trials)} ended with the weights of the undisturbed run"
+    ended = f"{good} of {len(report.trials)} trials ended with the weights of the reference run"
     return f"stopped; {ended} until then" if report.stopped else ended
 
 
@@ -131,7 +132,7 @@ def _as_dict(report: DrillReport, directory: Path) -> dict[str, Any]:
     return {
         "status": "stopped" if report.stopped else "passed" if report.passed else "failed",
         "deterministic": report.deterministic,
-        "twin": report.reference_run.as_dict(),
+        "reference_run": report.reference_run.as_dict(),
         "seconds": report.seconds,
         "trials": [
             {

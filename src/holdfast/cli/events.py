@@ -36,11 +36,11 @@ def events(
         for line in _debug_lines(path / "logs"):
             print(line)
         return
-    found, receipts = (list(lines.read(path / name)) for name in (EVENTS, RECOVERIES))
+    found, recoveries = (list(lines.read(path / name)) for name in (EVENTS, RECOVERIES))
     if as_json:
-        print(json.dumps({"events": found, "receipts": receipts}))
+        print(json.dumps({"events": found, "recoveries": recoveries}))
         return
-    for line in history.told(found, receipts, path / "logs"):
+    for line in history.told(found, recoveries, path / "logs"):
         print(line)
 
 

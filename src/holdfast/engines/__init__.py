@@ -1,1 +1,1 @@
-"""Where agents are placed. Here: on this machine."""
+"""Running jobs: placing agents, and supervising them to the end."""

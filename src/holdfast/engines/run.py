@@ -1,4 +1,4 @@
-"""Run: the one way to run a job, whoever asks for it.
+"""Run: the one way to run a job.
 
 holdfast train, run, chaos, drill ──▶ run_and_record ──▶ run ──▶ RunSupervisor
 job server, benchmarks, tests ──────────────────────────▶
@@ -134,7 +134,7 @@ def run(
         directory: The run's directory, held by this process.
         forks: See `LaunchOptions`.
         controls: How to end the run.
-        sinks: What is told of the run's progress; the caller closes them.
+        sinks: What the run's progress is shown to; the caller closes them.
 
     Returns:
         What rank 0 reports: steps, loss, evaluation, throughput, hash of the weights.
@@ -154,7 +154,7 @@ def run(
         if error.filename is None:
             raise
         raise JobError(
-            f"{error.filename}: {error.strerror}; repair it, or name another run directory"
+            f"{error.filename}: {error.strerror}; fix that, or name another run directory"
         ) from None
     finally:
         with suppress(OSError):  # the next start tries again
@@ -180,7 +180,7 @@ def _run(
             raise
         else:
             told = {key: result[key] for key in ("status", "steps") if key in result}
-            log.event("run-ended", **told)  # a script has no steps, nor has who trains nothing
+            log.event("run-ended", **told)  # a script has no steps
         finally:
             follower.poll()
     return result

@@ -1,4 +1,4 @@
-"""Running a script with torchrun's environment; the command is this call."""
+"""Runs a script in torchrun's environment; `holdfast run` is this call."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ class ScriptResult:
     Attributes:
         status: `finished`, or `stopped` by a signal.
         workers: How many ran it.
-        restarts: How often all of them were started anew.
-        seconds: How long it took, from first to last.
-        run_dir: Where the logs lie.
+        restarts: How often all of them were restarted.
+        seconds: How long it took.
+        run_dir: The run's directory.
     """
 
     status: str
@@ -44,14 +44,14 @@ def run_script(job: ScriptJob, options: LaunchOptions, *, run_dir: Path | None) 
     """Run the script of a job to its end.
 
     Args:
-        job: It has a script.
+        job: The job.
         options: How to launch it.
         run_dir: The run's directory, which may hold an earlier run of the script; by default a new
             one below `runs/`.
 
     Raises:
         JobError: There is no such script, or the directory cannot be used.
-        WorkerFailed: A worker died or its code raised, and that is not forgiven.
+        WorkerFailed: A worker died or its code raised, and that is not tolerated.
     """
     _check(job.script)
     path = run_dir or new_run(job.name)
@@ -72,7 +72,7 @@ def run_script(job: ScriptJob, options: LaunchOptions, *, run_dir: Path | None) 
 
 
 def name_of(script: Script) -> str:
-    """A script's, as a job can be called."""
+    """The name of a script's job."""
     word = script.module or Path(script.path or "").stem
     return re.sub(r"[^A-Za-z0-9._-]", "-", word).lstrip("._-") or "script"
 
@@ -80,12 +80,12 @@ def name_of(script: Script) -> str:
 def _check(script: Script) -> None:
     """Raises: JobError: There is no such script."""
     if script.path is not None and not Path(script.path).is_file():
-        raise JobError(f"no script {script.path!r}; name a file, or with -m a module")
+        raise JobError(f"script {script.path!r} not found; pass a file or -m MODULE")
     if script.module is not None:
         package = script.module.partition(".")[0]
         if package in ("", "__main__") or not _can_be_imported(package):
             name = package or script.module
-            raise JobError(f"no module {name!r} here or among those that are installed")
+            raise JobError(f"module {name!r} not found, neither here nor installed")
 
 
 def _can_be_imported(package: str) -> bool:

@@ -1,1 +1,1 @@
-"""Storms: faults on purpose, to see a run get over them."""
+"""Fault injection: plans, chaos and drills."""

@@ -1,12 +1,12 @@
-"""Drill: the faults that may befall a job, each struck into a run beside an undisturbed twin.
+"""Drill: runs a job with each fault, and compares its weights with those of a fault-free run.
 
-    twin     ──────────────────────────────────▶ weights
-    trial    ─────✂ kill ──────────────────────▶ weights   the same?
-    trial    ─────────────✂ stop ──────────────▶ weights   the same?
-    trial    ──────── 3 workers, not 2 ────────▶ weights   the same?
+    reference  ──────────────────────────────────▶ weights
+    trial      ─────✂ kill ──────────────────────▶ weights   the same?
+    trial      ─────────────✂ stop ──────────────▶ weights   the same?
+    trial      ──────── 3 workers, not 2 ────────▶ weights   the same?
 
-A trial passes if its faults have struck and its weights are its twin's, bit for bit. Where they are
-not, the twin runs once more: if that differs too, it is the job that is not deterministic.
+A trial passes if its faults were injected and its weights equal those of the reference run, bit for
+bit. Otherwise the reference run is repeated: if it differs too, the job is not deterministic.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ KINDS: Final[tuple[Kind, ...]] = get_args(Kind)
 POLICIES: Final[tuple[FailurePolicy, ...]] = get_args(FailurePolicy)
 
 CHECKPOINTS: Final = 8
-"""How many a trial writes, so that there is one to go back to wherever it is struck."""
-OTHER_WEIGHTS: Final = "other weights than the undisturbed run"
+"""How many a trial writes, so that there is one to restart from at any step."""
+OTHER_WEIGHTS: Final = "other weights than the reference run"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class World:
-    """Another number of workers or another plan than the job's.
+    """A number of workers, or a plan, other than the job's.
 
     Attributes:
         workers, shards_per_worker: The job's keys.
@@ -57,7 +57,7 @@ class World:
         return (
             counted
             if self.shards_per_worker is None
-            else f"{counted}, shards_per_worker {list(self.shards_per_worker)}"
+            else f"{counted}, shards per worker {list(self.shards_per_worker)}"
         )
 
 
@@ -66,12 +66,12 @@ class Trial:
     """A run with a fault, or in another world.
 
     Attributes:
-        kind, policy: The fault, and what the job does about it; None in another world.
-        world: Which, or None.
-        problem: Why it has failed; empty if its weights are the twin's.
+        kind, policy: The fault, and the failure policy; None in another world.
+        world: The other world, or None.
+        problem: Why it failed; empty if its weights are the same.
         seconds: From the first generation to the last step.
-        goodput: Samples a second in this time, redone work excluded, of the twin's.
-        run_dir: Where its run lies; that of one that passed is removed.
+        goodput: Useful samples per second, as a share of the reference run's.
+        run_dir: The run's directory; that of a trial that passed is removed.
     """
 
     kind: Kind | None = None
@@ -90,15 +90,15 @@ class Trial:
 
 @dataclass(slots=True, kw_only=True)
 class DrillReport:
-    """What came of a drill.
+    """The results of a drill.
 
     Attributes:
-        twin: The undisturbed run.
-        seconds: Its, as in `Trial`.
-        trials: Those that have ended, in their order.
-        deterministic: Whether the twin, where it had to run twice, was the same both times; None
-            where once was enough.
-        stopped: Whether a signal has ended the drill early.
+        reference_run: The fault-free run.
+        seconds: Its duration, as in `Trial`.
+        trials: Trials that have ended, in their order.
+        deterministic: Whether the reference run, if it was repeated, had the same weights; None if
+            it was not.
+        stopped: Whether a signal ended the drill early.
     """
 
     reference_run: Result
@@ -109,19 +109,19 @@ class DrillReport:
 
     @property
     def passed(self) -> bool:
-        """Whether every trial that has ended is the twin's equal."""
+        """Whether every trial that has ended passed."""
         return not any(trial.problem for trial in self.trials)
 
 
 class Drill:
-    """One job's.
+    """Tries one job.
 
     Args:
-        job: What is to be tried. A trial writes more checkpoints than it asks for, and recomputes
-            what is not finite where that is the fault; nothing of this shows in the weights.
-        seed: Draws whom a fault strikes, and in which step.
-        directory: For the runs. None of them sends notifications.
-        forks: A fork server for all of them.
+        job: What is tried. A trial writes more checkpoints, and recomputes what is not finite if
+            that is the fault; neither affects the weights. No run sends notifications.
+        seed: Seed for the target rank and step of each fault.
+        directory: For the runs.
+        forks: A fork server for all runs.
         note: Called with each trial when it has ended.
     """
 
@@ -142,27 +142,27 @@ class Drill:
     def run(
         self, kinds: Sequence[Kind], policies: Sequence[FailurePolicy], worlds: Sequence[World] = ()
     ) -> DrillReport:
-        """Run the twin, and then a trial for each world, and for each kind of fault and policy.
+        """Run the reference run, then a trial for each world, and for each kind and policy.
 
         Args:
-            kinds, policies, worlds: Those to try; see `check` and `other_worlds`.
+            kinds, policies, worlds: What to try; see `check` and `other_worlds`.
 
         Raises:
             JobError: The job has too few steps.
-            Interrupted: A signal has ended the twin, so that there is nothing to report.
-            HoldfastError: The twin has failed.
+            Interrupted: A signal ended the reference run, so there is nothing to report.
+            HoldfastError: The reference run failed.
         """
         with stopped_by_signals(self._controls, "the drill"):
             return self._report([*worlds, *itertools.product(policies, kinds)])
 
     def _report(self, tried: Sequence[World | tuple[FailurePolicy, Kind]]) -> DrillReport:
-        twin = self._run_twin("twin")
-        if twin.steps < CHECKPOINTS:
+        reference = self._run_reference("reference")
+        if reference.steps < CHECKPOINTS:
             raise JobError(
-                f"the job commits {twin.steps} steps, and needs {CHECKPOINTS} to be struck in "
-                "their midst; give it more epochs or a smaller batch"
+                f"the job commits {reference.steps} steps; a drill needs at least {CHECKPOINTS}: "
+                "give it more epochs or a smaller batch"
             )
-        report = DrillReport(reference_run=twin, seconds=_seconds(twin.run_dir))
+        report = DrillReport(reference_run=reference, seconds=_seconds(reference.run_dir))
         for each in tried:
             try:
                 if isinstance(each, World):
@@ -175,15 +175,15 @@ class Drill:
                 break
         return report
 
-    def _run_twin(self, name: str) -> Result:
+    def _run_reference(self, name: str) -> Result:
         return self._run(self._job, name, nullcontext)
 
-    def _run(self, job: TrainJob, name: str, beside: Sidecar) -> Result:
-        """Raises: Interrupted: A signal has ended it early."""
+    def _run(self, job: TrainJob, name: str, sidecar: Sidecar) -> Result:
+        """Raises: Interrupted: A signal ended it early."""
         self._check_stopped()
-        setting = LaunchOptions(forks=self._forks, sidecar=beside, controls=self._controls)
+        options = LaunchOptions(forks=self._forks, sidecar=sidecar, controls=self._controls)
         try:
-            return run_job(job, setting, run_dir=self._directory / name, resume=False)
+            return run_job(job, options, run_dir=self._directory / name, resume=False)
         finally:
             self._check_stopped()  # however the run has ended
 
@@ -195,16 +195,16 @@ class Drill:
         """Add a trial with a fault to the report.
 
         Raises:
-            Interrupted: A signal has ended it early.
+            Interrupted: A signal ended it early.
         """
         plan = _plan(
             kind, self._job, range(report.reference_run.steps), f"{self._seed} {kind} {policy}"
         )
         job = _trial_of(self._job, kind, policy, report.reference_run.steps)
-        storm = FaultInjector(plan, job)
+        injector = FaultInjector(plan, job)
         run_dir = self._directory / f"{kind}-{policy}"
         trial = self._tried(
-            job, run_dir, storm.running, lambda: _missed(kind, run_dir, storm), report
+            job, run_dir, injector.running, lambda: _missed(kind, run_dir, injector), report
         )
         self._conclude(replace(trial, kind=kind, policy=policy), report)
 
@@ -212,7 +212,7 @@ class Drill:
         """Add a trial in another world to the report.
 
         Raises:
-            Interrupted: A signal has ended it early.
+            Interrupted: A signal ended it early.
         """
         keys = {
             **self._job.model_dump(),
@@ -228,14 +228,14 @@ class Drill:
         self,
         job: TrainJob,
         run_dir: Path,
-        beside: Sidecar,
+        sidecar: Sidecar,
         missed: Callable[[], str],
         report: DrillReport,
     ) -> Trial:
-        """Run a trial; `missed` tells why it has shown nothing, if it has not."""
+        """Run a trial; `missed` says why it proves nothing, if it does not."""
         seconds = None
         try:
-            result = self._run(job, run_dir.name, beside)
+            result = self._run(job, run_dir.name, sidecar)
         except Interrupted:
             raise
         except HoldfastError as error:
@@ -246,7 +246,7 @@ class Drill:
             if not problem and result.weights_sha256 != report.reference_run.weights_sha256:
                 problem = OTHER_WEIGHTS
                 if report.deterministic is None:
-                    problem = self._repeat_twin(report)
+                    problem = self._repeat_reference(report)
         goodput = report.seconds / seconds if seconds and report.seconds else None
         return Trial(problem=problem, seconds=seconds, goodput=goodput, run_dir=run_dir)
 
@@ -256,17 +256,17 @@ class Drill:
         if not trial.problem:
             shutil.rmtree(trial.run_dir)
 
-    def _repeat_twin(self, report: DrillReport) -> str:
-        """See whether the twin differs from itself, and add that to the report.
+    def _repeat_reference(self, report: DrillReport) -> str:
+        """Repeat the reference run, and note whether it has the same weights again.
 
         Returns:
-            What is to be said of the trial whose weights were others.
+            The problem of the trial that had other weights.
 
         Raises:
-            Interrupted: A signal has ended it early.
+            Interrupted: A signal ended it early.
         """
         try:
-            again = self._run_twin("twin-again")
+            again = self._run_reference("reference-repeated")
         except Interrupted:
             raise
         except HoldfastError as error:
@@ -275,25 +275,25 @@ class Drill:
         return OTHER_WEIGHTS
 
 
-def _missed(kind: Kind, run_dir: Path, storm: FaultInjector) -> str:
-    """Why a run with a fault has shown nothing, if it has not."""
-    for missed in storm.missed:
-        return f"{missed.fault} did not strike: {missed.reason}"
+def _missed(kind: Kind, run_dir: Path, injector: FaultInjector) -> str:
+    """Why a run with a fault proves nothing, if it does not."""
+    for missed in injector.missed:
+        return f"{missed.fault} was not injected: {missed.reason}"
     noticed = ("checkpoint-rejected", "checkpoint-corrupt")
     if kind == "corrupt-checkpoint" and not any(_events(run_dir, name) for name in noticed):
-        return "the damaged checkpoint was not needed, so this has shown nothing"
+        return "the corrupted checkpoint was not needed, so nothing was proven"
     return ""
 
 
 def other_worlds(job: TrainJob, seed: int) -> list[World]:
-    """One worker fewer and one more than `job` has, as far as its shards go, and an uneven plan.
+    """One worker fewer and one more than `job` has, as its shards allow, and an uneven plan.
 
     Args:
         job: Has shards that are computed one by one.
         seed: Draws the uneven plan.
 
     Raises:
-        JobError: The number of workers shows in the weights, or the job has a single shard.
+        JobError: The number of workers affects the weights, or the job has a single shard.
     """
     if job.merges_shards:
         raise JobError(
@@ -302,10 +302,10 @@ def other_worlds(job: TrainJob, seed: int) -> list[World]:
         )
     sizes = [size for size in (job.workers - 1, job.workers + 1) if 1 <= size <= job.shards]
     if job.shards == 1:
-        raise JobError("--vary-workers needs two shards or more, to have two workers share them")
+        raise JobError("--vary-workers needs at least two shards, for two workers")
     uneven = [count for count in range(1, job.shards) if abs(2 * count - job.shards) > 1]
     plans = []
-    if uneven:  # of two or three shards, every plan for two workers is as even as it can be
+    if uneven:  # with two or three shards, every plan for two workers is as even as possible
         first = random.Random(f"{seed} worlds").choice(uneven)
         plans = [World(workers=2, shards_per_worker=(first, job.shards - first))]
     return [*(World(workers=size) for size in sizes), *plans]
@@ -314,9 +314,9 @@ def other_worlds(job: TrainJob, seed: int) -> list[World]:
 def fitting(job: TrainJob) -> tuple[list[Kind], list[FailurePolicy]]:
     """The kinds of faults and the policies that `job` can be tried with.
 
-    Where a worker's shards are one batch, the number of workers shows in the weights, so that the
-    world must not shrink, and no shard can be computed again by another. Where steps are skipped
-    whose gradient is not finite, so would be those that are struck.
+    If a worker's shards are one batch, the number of workers affects the weights: so the world must
+    not shrink, and no other worker can recompute a shard. If steps are skipped whose gradient is
+    not finite, steps with a fault in the gradient would be skipped.
     """
     unfit: set[Kind] = (
         set() if job.workers > 1 else {"corrupt-replica"}
@@ -359,10 +359,10 @@ def _trial_of(job: TrainJob, kind: Kind, policy: FailurePolicy, steps: int) -> T
 
 
 def _plan(kind: Kind, job: TrainJob, steps: range, seed: str) -> FaultPlan:
-    """A fault in the middle half of the run; whom it strikes is drawn too.
+    """A fault in the middle half of the run, with a random target rank.
 
-    Damage shows only to those who need the checkpoint: so the agent is lost at once, and with it
-    all who have the state. There is one before it to go back to by then.
+    A corrupt checkpoint matters only if it is needed: so the agent is killed at the same step, and
+    with it all workers that have the state. By then there is an older checkpoint, too.
     """
     chance = random.Random(seed)
     step = chance.choice(steps[len(steps) // 4 : len(steps) * 3 // 4] or steps)
@@ -384,7 +384,7 @@ def _events(run_dir: Path, name: str) -> list[dict[str, Any]]:
 
 
 def _seconds(run_dir: Path) -> float | None:
-    """From a run's first generation to its last step, if both could be written down."""
+    """Seconds from a run's first generation to its last step, if both were logged."""
     began = _events(run_dir, "generation-started")
     steps = [line for line in lines.last(run_dir / METRICS) if "time_unix_s" in line]
     return float(steps[-1]["time_unix_s"] - began[0]["time_unix_s"]) if began and steps else None

@@ -1,7 +1,7 @@
-"""Storm: strikes a run by a plan, and tells what has struck and what has missed.
+"""FaultInjector: injects the faults of a plan into one run, and reports which it missed.
 
-It looks at the run every few milliseconds. A fault that cannot strike when its time has come, for
-nobody is there whom it would befall, waits until it can, and has missed if the run ends before.
+It looks at the run every few milliseconds. A fault that is due waits until it can be injected, such
+as for the replacement of a failed worker. It is missed if the run ends first.
 """
 
 from __future__ import annotations
@@ -29,25 +29,25 @@ POLL_INTERVAL_S: Final = 0.003
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InjectedFault:
-    """A fault that has happened.
+    """A fault that was injected.
 
     Attributes:
-        fault: It, with all that was drawn.
-        step: How many steps were committed then; None where the run counts none.
+        fault: The fault, with everything that was drawn.
+        step: Steps committed then; None for a script.
     """
 
     fault: Fault
     step: int | None
 
     def as_dict(self) -> dict[str, Any]:
-        """As plain data; `step` is that at which it struck."""
+        """As plain data; `step` is when it was injected."""
         step = {} if self.step is None else {"step": self.step}
         return self.fault.model_dump(exclude_none=True) | step
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Missed:
-    """A fault that has not happened, and why."""
+    """A fault that was not injected, and why."""
 
     fault: Fault
     reason: str
@@ -58,19 +58,19 @@ class Missed:
 
 
 class FaultInjector:
-    """Strikes one run, once.
+    """Injects a plan into one run, once.
 
     Args:
-        plan: What is to strike.
-        job: The run's.
+        plan: The faults.
+        job: The run's job.
 
     Attributes:
-        struck: What has struck, as it came.
-        missed: What has not, once the storm is over.
-        stopped: Whether it was, by `stop`.
+        injected: Faults that were injected, in this order.
+        missed: Faults that were not, once the injection is over.
+        stopped: Whether `stop` ended the injection.
 
     Raises:
-        JobError: This job cannot be struck so.
+        JobError: A fault cannot be injected into this job.
     """
 
     def __init__(self, plan: FaultPlan, job: Job) -> None:
@@ -82,79 +82,78 @@ class FaultInjector:
 
     @contextmanager
     def running(self, run_dir: Path) -> Iterator[None]:
-        """Blow beside what happens in the block: a run in `run_dir`, from its start.
+        """Inject in a thread while the block runs a run in `run_dir`.
 
         Raises:
-            HoldfastError: The storm has failed, and the run has not.
+            HoldfastError: The injection failed, and the run did not.
         """
         over = threading.Event()
         with ThreadPoolExecutor(1) as pool:
-            blowing = pool.submit(self._inject, Target(run_dir), over)
+            injecting = pool.submit(self._inject, Target(run_dir), over)
             try:
                 yield
             finally:
                 over.set()
             try:
-                blowing.result()
+                injecting.result()
             except OSError as error:
-                raise HoldfastError(f"the storm has ended: {error}; the run went on") from None
+                raise HoldfastError(f"fault injection failed: {error}; the run continued") from None
 
-    def strike(self, target: Target) -> None:
-        """Blow until all has struck, or the run is over, or `stop` is called.
+    def inject(self, target: Target) -> None:
+        """Inject until no fault is left, the run is over, or `stop` is called.
 
         Raises:
-            JobError: Another storm strikes it.
+            JobError: Another process injects faults into this run.
         """
         self._inject(target, threading.Event())
 
     def stop(self) -> None:
-        """Strike no more from the next look on; a handler of signals may call this."""
+        """Inject no further fault; a signal handler may call this."""
         self.stopped = True
 
     def _inject(self, target: Target, over: threading.Event) -> None:
-        """Strike whatever is due, until `over` is set at most."""
+        """Inject what is due, until `over` is set."""
         with EventLog(target.run_dir / EVENTS) as log:
             if not self._await_start(target, over):
-                ended = f"{self._end} before the workers did anything"
+                ended = f"{self._end} before the workers trained"
                 self.missed += [Missed(fault=f, reason=ended) for f in self._plan.faults]
                 return
             steps, began = range(target.first_step, target.total_steps), time.monotonic()
             planned, note = self._plan.drawn(self._workers, steps), partial(self._note, log)
             waiting = [PendingFault(fault, note) for fault in planned]
             try:
-                while waiting and self._goes_on(target, over):
+                while waiting and self._await_next_look(target, over):
                     elapsed_s = time.monotonic() - began
-                    for strike in list(waiting):
-                        if strike.attempt(target, elapsed_s):
-                            waiting.remove(strike)
+                    waiting = [each for each in waiting if not each.attempt(target, elapsed_s)]
             finally:
-                for strike in waiting:
-                    self._give_up(strike, target)
+                for pending in waiting:
+                    self._give_up(pending, target)
 
     def _await_start(self, target: Target, over: threading.Event) -> bool:
         """Wait until workers train; returns whether they do."""
-        while not (target.released and (target.total_steps > 0 or not self._counts_steps)):
-            if not self._goes_on(target, over):
+        while not (target.has_begun and (target.total_steps > 0 or not self._counts_steps)):
+            if not self._await_next_look(target, over):
                 return False
         return True
 
-    def _goes_on(self, target: Target, over: threading.Event) -> bool:
-        """Look at the run, a little after the last time; returns whether it can still be struck."""
+    def _await_next_look(self, target: Target, over: threading.Event) -> bool:
+        """Wait a little and look at the run; returns whether faults can still be injected."""
         ended = over.wait(POLL_INTERVAL_S)
         target.look()
         return not (ended or target.over or self.stopped)
 
     @property
     def _end(self) -> str:
-        """What has ended, so that faults have missed."""
-        return "the storm was stopped" if self.stopped else "the run ended"
+        """What ended, so that faults were missed."""
+        return "fault injection was stopped" if self.stopped else "the run ended"
 
-    def _give_up(self, strike: PendingFault, target: Target) -> None:
-        if not strike.call_off():
-            reason = strike.reason_missed(target, self._end)
-            self.missed.append(Missed(fault=strike.fault, reason=reason))
+    def _give_up(self, pending: PendingFault, target: Target) -> None:
+        if not pending.withdraw():
+            reason = pending.reason_missed(target, self._end)
+            self.missed.append(Missed(fault=pending.fault, reason=reason))
 
-    def _note(self, log: EventLog, strike: PendingFault) -> None:
-        struck = InjectedFault(fault=strike.fault, step=strike.step if self._counts_steps else None)
-        self.injected.append(struck)
-        log.event("fault-injected", **struck.as_dict())
+    def _note(self, log: EventLog, pending: PendingFault) -> None:
+        step = pending.step if self._counts_steps else None
+        injected = InjectedFault(fault=pending.fault, step=step)
+        self.injected.append(injected)
+        log.event("fault-injected", **injected.as_dict())

@@ -1,8 +1,9 @@
-"""Strike: one fault of a storm, which waits until it can strike.
+"""PendingFault: one fault of a plan, which waits until it can be injected.
 
-Signals and damage come from outside, once as many steps are committed as the fault says. What a
-worker is to suffer by its own hand is ordered beforehand, so that it happens in the very step; but
-not long before, for only one order of a kind can be pending, and others may come due first.
+Signals are sent, and checkpoints corrupted, from outside the run, once so many steps are committed
+as the fault says. What only a worker can do to itself is requested before its step, so that it
+happens in that very step; but not long before, because only one request of a kind can be pending,
+and others may be due first.
 """
 
 from __future__ import annotations
@@ -20,9 +21,9 @@ from holdfast.faults.plan import Fault
 from holdfast.faults.target import Target
 
 AHEAD_STEPS: Final = 16
-"""How long before its step something is ordered: more than pass between two looks."""
+"""How long before its step a fault is requested: more steps than pass between two looks."""
 
-_INJECTIONS: Final = {
+_IN_PROCESS: Final = {
     "exit": InProcessFault.EXIT,
     "raise": InProcessFault.RAISE,
     "slow": InProcessFault.SLOW,
@@ -36,53 +37,53 @@ _MISSING: Final = {
     "flip": "computed no gradient other than zeros",
     "disk-full": "wrote no checkpoint",
 }
-"""What a worker has not done that it would have obeyed at."""
+"""What a worker did not do, so that it did not reach the failpoint."""
 
 
 class PendingFault:
-    """One of `fault`, all of which is known.
+    """One fault, with everything specified.
 
     Args:
-        fault: The same.
-        note: Called when it strikes; before anybody can see what comes of a signal.
+        fault: The fault.
+        note: Called when it is injected, before a signal can have an effect.
 
     Attributes:
         fault: The same.
-        step: How many steps were committed when it struck.
+        step: How many steps were committed when it was injected.
     """
 
     def __init__(self, fault: Fault, note: Callable[[PendingFault], None]) -> None:
         self.fault, self.step, self._note = fault, 0, note
-        self._why = ""  # it has not struck yet, though it is time
-        self._given: tuple[Arena, FaultRequests, int] | None = None
+        self._reason = ""  # why it has not been injected, though it is due
+        self._requested: tuple[Arena, FaultRequests, int] | None = None
 
     def attempt(self, target: Target, elapsed_s: float) -> bool:
-        """Strike if it is time to, and if that can be; returns whether it has struck.
+        """Inject the fault if it is due and can be injected; returns whether it has been.
 
         Args:
             target: The run.
-            elapsed_s: Since it was first seen to train.
+            elapsed_s: Seconds since the run was first seen to train.
         """
-        fault, injection = self.fault, _INJECTIONS.get(self.fault.kind)
-        late = fault.after_s is None or elapsed_s >= fault.after_s
-        if injection is None:
-            return late and target.reached >= (fault.step or 0) and self._strike(target)
-        if self._note_if_obeyed(injection):
+        fault, kind = self.fault, _IN_PROCESS.get(self.fault.kind)
+        is_time = fault.after_s is None or elapsed_s >= fault.after_s
+        if kind is None:
+            return is_time and target.reached >= (fault.step or 0) and self._inject(target)
+        if self._note_if_acknowledged(kind):
             return True
-        if late and target.reached >= (fault.step or 0) - AHEAD_STEPS:
-            self._order(injection, target)
+        if is_time and target.reached >= (fault.step or 0) - AHEAD_STEPS:
+            self._request(kind, target)
         return False
 
-    def call_off(self) -> bool:
-        """Order it no longer; returns whether it has struck all the same, at the very end."""
-        injection = _INJECTIONS.get(self.fault.kind)
-        if injection is None or self._given is None:
+    def withdraw(self) -> bool:
+        """Withdraw the request; returns whether the worker has acknowledged it just before."""
+        kind = _IN_PROCESS.get(self.fault.kind)
+        if kind is None or self._requested is None:
             return False
-        self._given[1].withdraw(injection)
-        return self._note_if_obeyed(injection)
+        self._requested[1].withdraw(kind)
+        return self._note_if_acknowledged(kind)
 
     def reason_missed(self, target: Target, end: str) -> str:
-        """Why it has not struck.
+        """Why it was not injected.
 
         Args:
             target: The run.
@@ -93,60 +94,55 @@ class PendingFault:
             return f"the run has no more than {target.total_steps} steps"
         if step > target.reached:
             return f"{end} before that"
-        return self._why or f"{end} before that"
+        return self._reason or f"{end} before that"
 
-    def _note_if_obeyed(self, injection: InProcessFault) -> bool:
-        """Note that it has struck if a worker has obeyed; returns whether."""
-        if self._given is None:
+    def _note_if_acknowledged(self, kind: InProcessFault) -> bool:
+        """Note the fault if its worker has acknowledged the request; returns whether it has."""
+        if self._requested is None:
             return False
-        _, injections, number = self._given
-        obeyed, self.step = injections.acknowledged(injection)
-        if obeyed < number:
+        _, requests, number = self._requested
+        acknowledged, self.step = requests.acknowledged(kind)
+        if acknowledged < number:
             return False
         self._note(self)
         return True
 
-    def _order(self, injection: InProcessFault, target: Target) -> None:
-        """Order a worker to suffer it, once; the agent that comes after a lost one has an arena of
-        its own, in which no order is.
-        """
-        rank, kind = self.fault.rank, self.fault.kind
+    def _request(self, kind: InProcessFault, target: Target) -> None:
+        """Request the fault from its worker, once for each arena: every agent has its own."""
+        rank = self.fault.rank
         assert rank is not None
-        if target.arena is None or (self._given and self._given[0] is target.arena):
+        if target.arena is None or (self._requested and self._requested[0] is target.arena):
             return
-        injections = FaultRequests(target.arena, rank)
-        if injections.is_pending(injection):
-            self._why = f"another {kind} was still to strike rank {rank}"
+        requests = FaultRequests(target.arena, rank)
+        if requests.is_pending(kind):
+            self._reason = f"another {self.fault.kind} was still pending for rank {rank}"
             return
-        number = injections.request(
-            injection, step=self.fault.step or 0, seconds=self.fault.lasts_s
-        )
-        self._given = target.arena, injections, number
-        self._why = f"rank {rank} {_MISSING.get(kind, 'began no step')} from then on"
+        number = requests.request(kind, step=self.fault.step or 0, seconds=self.fault.lasts_s)
+        self._requested = target.arena, requests, number
+        self._reason = f"rank {rank} {_MISSING.get(self.fault.kind, 'began no step')} after that"
 
-    def _strike(self, target: Target) -> bool:
-        """Strike from outside; returns whether that could be."""
+    def _inject(self, target: Target) -> bool:
+        """Inject from outside; returns whether that was possible."""
         fault, self.step = self.fault, target.reached
         who = fault.kind if fault.rank is None else fault.rank
         if fault.kind == "corrupt-checkpoint":
-            self._why = _damage(target.run_dir)
+            self._reason = _corrupt_newest(target.run_dir)
         elif not target.has(who):
             name = f"the {who}" if fault.rank is None else f"rank {who}"
-            self._why = f"{name} was not alive"
+            self._reason = f"{name} was not alive"
         else:
-            self._why = ""
-        if self._why:
+            self._reason = ""
+        if self._reason:
             return False
-        # Before the signal: whoever tells of the loss does so within a millisecond.
-        self._note(self)
+        self._note(self)  # before the signal, whose effect is logged within a millisecond
         if fault.kind != "corrupt-checkpoint":
             target.send(signal.SIGSTOP if fault.kind == "stop" else signal.SIGKILL, who)
         return True
 
 
-def _damage(run_dir: Path) -> str:
-    """Turn round the last byte of the largest part of the newest checkpoint, which is always of the
-    state; returns why that could not be.
+def _corrupt_newest(run_dir: Path) -> str:
+    """Invert the last byte of the largest part of the newest checkpoint, which always belongs to
+    the state; returns why that was not possible.
     """
     store = CheckpointStore.of_run(run_dir)
     for newest in store.committed()[:1]:

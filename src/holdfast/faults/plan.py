@@ -1,4 +1,4 @@
-"""Fault plan: what is to strike a run, whom and when. Pure, apart from reading a plan's file.
+"""Fault plan: which faults to inject, where and when. Pure, apart from reading a plan's file.
 
     seed: 7
     faults:
@@ -6,8 +6,8 @@
       - {kind: slow, after_s: 2.5, seconds: 3}
       - {kind: nan}
 
-On the command line the first of these is `kill:step=25,rank=1`. What a fault leaves open is drawn
-from the seed and the fault's place in the plan, so that a change to one shows in no other.
+On the command line the first of these is `kill:step=25,rank=1`. What a fault leaves unspecified is
+drawn from the seed and the fault's place in the plan, so a change to one fault changes no other.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ Kind = Literal[
 HARMLESS: Final[tuple[Kind, ...]] = (
     "kill", "stop", "exit", "raise", "slow", "coordinator", "agent",
 )  # fmt: skip
-"""What a run gets over with the same weights and all of its checkpoints."""
+"""Faults from which a run recovers with the same weights and all of its checkpoints."""
 SIGNALS: Final = frozenset({"kill", "stop", "coordinator", "agent"})
-"""What strikes any run; the rest is for those whose workers commit steps."""
+"""Faults for any run; the others need workers that commit steps."""
 IN_GRADIENTS: Final[frozenset[Kind]] = frozenset({"nan", "flip"})
-"""What strikes the gradient of a shard, where each has one of its own."""
+"""Faults in the gradient of a shard, for jobs in which each shard has its own."""
 WITHOUT_RANK: Final = frozenset({"coordinator", "agent", "corrupt-checkpoint"})
 
 _Checked = TypeVar("_Checked", bound=BaseModel)
@@ -44,17 +44,17 @@ Seconds = Annotated[float, Field(ge=0)]
 
 
 class Fault(Spec):
-    """Something that is to go wrong.
+    """A planned failure.
 
     Attributes:
         kind: `kill` (SIGKILL), `stop` (SIGSTOP), `exit`, `raise`, `slow`, `nan` and `flip` (in a
             gradient), `corrupt-replica` and `disk-full` are injected into a worker;
             `coordinator` and `agent` are killed; `corrupt-checkpoint` changes a byte of the newest
             checkpoint.
-        rank: The worker.
-        step: As soon as that many steps are committed.
-        after_s: Or so many seconds after the run was seen to train.
-        seconds: How long `slow` lasts, by default 1.
+        rank: The target worker.
+        step: The fault is injected once so many steps are committed,
+        after_s: or so many seconds after the run started to train.
+        seconds: Duration of `slow`, by default 1.
     """
 
     kind: Kind
@@ -66,11 +66,11 @@ class Fault(Spec):
     @model_validator(mode="after")
     def _keys_go_together(self) -> Self:
         if self.rank is not None and self.kind in WITHOUT_RANK:
-            raise ValueError(f"{self.kind} strikes no worker; leave out rank")
+            raise ValueError(f"{self.kind} has no target rank; leave out rank")
         if self.step is not None and self.after_s is not None:
-            raise ValueError("step and after_s are two times; leave out one of them")
+            raise ValueError("step and after_s exclude each other; leave out one of them")
         if self.seconds is not None and self.kind != "slow":
-            raise ValueError(f"{self.kind} does not last; leave out seconds")
+            raise ValueError(f"{self.kind} has no duration; leave out seconds")
         return self
 
     def __str__(self) -> str:
@@ -80,40 +80,40 @@ class Fault(Spec):
 
     @property
     def lasts_s(self) -> float:
-        """How long it lasts, where it does."""
+        """Its duration, seconds, where the kind has one."""
         return 1.0 if self.seconds is None else self.seconds
 
     @property
     def has_time(self) -> bool:
-        """Whether it says when it strikes."""
+        """Whether it says when it is injected."""
         return self.step is not None or self.after_s is not None
 
 
 class FaultPlan(Spec):
-    """Faults, and the seed of what they leave open."""
+    """Faults, and the seed for what they leave unspecified."""
 
     seed: Annotated[int, Field(ge=0)] = 0
     faults: tuple[Fault, ...] = ()
 
     def check(self, job: Job) -> None:
-        """Raises: JobError: `job` cannot be struck so."""
+        """Raises: JobError: a fault cannot be injected into `job`."""
         for fault in self.faults:
             if fault.rank is not None and fault.rank >= job.workers:
                 raise JobError(f"{fault}: there is no such rank with workers={job.workers}")
             if not job.records_progress and (fault.kind not in SIGNALS or fault.after_s is None):
                 kinds = ", ".join(sorted(SIGNALS))
-                raise JobError(f"{fault}: a script is struck by {kinds}, each with after_s")
+                raise JobError(f"{fault}: a script accepts {kinds}, each with after_s")
             if fault.kind in IN_GRADIENTS and job.has_process_groups:
-                raise JobError(f"{fault}: with sync=ddp no shard has a gradient to strike")
+                raise JobError(f"{fault}: with sync=ddp no shard has a gradient of its own")
             if fault.kind == "corrupt-replica" and job.workers == 1:
                 raise JobError(f"{fault}: with workers=1 there is no replica to compare with")
 
     def drawn(self, workers: int, steps: range) -> list[Fault]:
-        """The faults with all that they left open, in the order of their steps.
+        """The faults with everything specified, in the order of their steps.
 
         Args:
-            workers: Of the run.
-            steps: Those that it has still to commit; none where it counts none.
+            workers: World size of the run.
+            steps: Steps that it has still to commit; empty for a script.
         """
         found = [self._drawn(number, workers, steps) for number in range(len(self.faults))]
         return sorted(found, key=lambda fault: fault.step or 0)
@@ -132,13 +132,13 @@ class FaultPlan(Spec):
 def planned(
     flags: Iterable[str], *, file: Path | None, seed: int | None, num_random: int
 ) -> FaultPlan:
-    """What the command line asks for.
+    """The plan that a command line describes.
 
     Args:
         flags: Faults such as `kill:step=25,rank=1`.
-        file: A plan, whose faults come first.
-        seed: In place of the plan's.
-        num_random: Faults of random kinds that come last, of those that do no lasting harm.
+        file: A plan in YAML, whose faults come first.
+        seed: Replaces the plan's seed.
+        num_random: Number of random non-destructive faults, which come last.
 
     Raises:
         JobError: Something of it is wrong, or no fault is planned.

@@ -1,7 +1,7 @@
-"""Target: a run that is struck, seen from outside: who is alive, and how far it has come.
+"""Target: a run into which faults are injected, seen from outside.
 
-Who belongs to it is told by its events, and how far it is by its arena, which is found among what
-its agent has open. So it does not matter which process has started the run.
+Its processes are known from its events, and its progress from the arena of its agent, to the very
+step. So faults can be injected whichever process started the run.
 """
 
 from __future__ import annotations
@@ -23,38 +23,38 @@ from holdfast.observe.run_dir import EVENTS, is_held
 
 COORDINATOR: Final = "coordinator"
 AGENT: Final = "agent"
-_ANOTHERS: Final = "the run is another user's; only its owner can strike it"
+_ANOTHERS: Final = "the run is another user's; only its owner can inject faults"
 
 
 class Target:
     """One run.
 
     Args:
-        run_dir: Its directory.
-        whole: Whether what its log holds already is about it; if not, it is the one that comes.
+        run_dir: The run's directory.
+        whole: Whether events that are logged already belong to the run; if not, it starts later.
 
     Attributes:
         run_dir: The same.
-        arena: The shared memory of its newest agent; None before it has one.
-        released: Whether workers have been let go.
-        first_step: How many steps were committed when they were, or when it was found under way.
-        over: Whether it has ended.
+        arena: The shared memory of the newest agent; None before there is one.
+        has_begun: Whether a generation has started.
+        first_step: Steps committed when it started, or when the run was found.
+        over: Whether the run has ended.
     """
 
     def __init__(self, run_dir: Path, *, whole: bool = False) -> None:
         self.run_dir = run_dir
         self.arena: Arena | None = None
-        self.released = self.over = False
+        self.has_begun = self.over = False
         self.first_step = 0
         self._news = Tail(run_dir / EVENTS, whole=whole)
-        self._processes: dict[str | int, Process] = {}  # by rank, and the two that have none
+        self._processes: dict[str | int, Process] = {}  # by rank or name
 
     @classmethod
     def under_way(cls, run_dir: Path) -> Target:
-        """The run in a directory.
+        """The run that is in progress in a directory.
 
         Raises:
-            JobError: There is none under way, or it is somebody else's.
+            JobError: There is none, or it is another user's.
         """
         try:
             target = cls(run_dir, whole=True)
@@ -64,7 +64,7 @@ class Target:
         target.first_step = target.reached
         if target.arena is None or target.over:
             raise JobError(
-                f"no run is under way in {run_dir}; name the directory of one that is, "
+                f"no run is in progress in {run_dir}; name the directory of one that is, "
                 "or a job to run"
             )
         return target
@@ -73,12 +73,12 @@ class Target:
         """Take note of what has happened since the last look.
 
         Raises:
-            JobError: Another storm strikes this run, or it is somebody else's.
+            JobError: Another process injects faults into this run, or it is another user's.
         """
         for event in self._news():
             self._note(event)
         if not is_held(self.run_dir):
-            self.over = True  # however its command has ended; nothing of it is to be struck
+            self.over = True  # however its command has ended
         elif self.arena is None and AGENT in self._processes:
             self._find_arena(self._processes[AGENT])
 
@@ -97,10 +97,7 @@ class Target:
         return who in self._processes and self._processes[who].is_alive
 
     def send(self, number: signal.Signals, who: str | int) -> None:
-        """Send a signal to one of those, if it is there.
-
-        From then on it is as good as gone: what comes next is for its successor.
-        """
+        """Send a signal to one of them, if it is alive; then wait for its replacement."""
         process = self._processes.pop(who, None)
         if process is not None:
             process.send(number)
@@ -114,7 +111,7 @@ class Target:
         match event.get("event"):
             case "run-started":
                 self._processes, self.arena = {}, None
-                self.released = self.over = False
+                self.has_begun = self.over = False
             case "coordinator-started":
                 self._meet(COORDINATOR, event)
             case "agent-started":  # the workers of the one before have ended with it
@@ -129,13 +126,13 @@ class Target:
                 if known is not None and known.pid == event["pid"]:
                     del self._processes[event["rank"]]
             case "generation-started":
-                self.first_step = self.first_step if self.released else event["step"]
-                self.released = True
+                self.first_step = self.first_step if self.has_begun else event["step"]
+                self.has_begun = True
             case "run-ended" | "run-failed":
                 self.over = True
 
     def _meet(self, who: str | int, event: dict[str, Any]) -> None:
-        """Know the process that an event tells of, in place of the one before."""
+        """Note the process of an event, in place of the one before."""
         self._processes.pop(who, None)
         process = Process.logged(event["pid"], event["time_unix_s"])
         if process is not None:
@@ -162,7 +159,7 @@ def _locked(fd: int) -> Arena:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         arena = Arena(fd)
     except BlockingIOError:
-        raise JobError("another storm strikes this run; wait for its end") from None
+        raise JobError("another process injects faults into this run; wait for its end") from None
     finally:
         os.close(fd)
     for rank, injection in itertools.product(range(arena.world_size), InProcessFault):

@@ -38,7 +38,7 @@ class Follower:
         self._events, self._news = Tail(path / EVENTS), list[dict[str, Any]]()
         kept = lines.last(path / RECOVERIES)
         numbers = [each["number"] for each in kept if isinstance(each.get("number"), int)]
-        self._tracker = RecoveryTracker(max(numbers, default=0), tells_steps=counts_steps)
+        self._tracker = RecoveryTracker(max(numbers, default=0), counts_steps=counts_steps)
 
     @property
     def has_sinks(self) -> bool:

@@ -1,4 +1,4 @@
-"""History: the events of a run in words, a line each, with its receipts where they belong."""
+"""History: the events of a run in words, one per line, with its recovery reports."""
 
 from __future__ import annotations
 
@@ -12,47 +12,47 @@ from typing import Any, Final
 from holdfast.observe import recovery_reports
 
 WORDS: Final = {
-    "run-started": "the run begins, with {workers} workers, at {time}",
-    "run-ended": "the run has {status}",
-    "run-failed": "the run has failed: {message}",
-    "stop-requested": "it was asked to stop",
-    "coordinator-started": "a coordinator is started, process {pid}",
-    "coordinator-exited": "the coordinator {cause}",
-    "coordinator-recovered": "the coordinator is back, and all have gone on without it",
-    "agent-started": "agent {host} is started, process {pid}",
-    "agent-exited": "the agent {cause}",
-    "fork-server-started": "a fork server is started, process {pid}",
-    "fork-server-exited": "the fork server {cause}",
-    "worker-started": "rank {rank} is started, process {pid}",
-    "worker-hung": "rank {rank} hangs: it {reason}",
-    "worker-stack": "rank {rank} has written its stacks down",
+    "run-started": "run started with {workers} workers at {time}",
+    "run-ended": "run {status}",
+    "run-failed": "run failed: {message}",
+    "stop-requested": "stop requested",
+    "coordinator-started": "coordinator started, process {pid}",
+    "coordinator-exited": "coordinator {cause}",
+    "coordinator-recovered": "coordinator recovered; the workers did not wait for it",
+    "agent-started": "agent {host} started, process {pid}",
+    "agent-exited": "agent {cause}",
+    "fork-server-started": "fork server started, process {pid}",
+    "fork-server-exited": "fork server {cause}",
+    "worker-started": "rank {rank} started, process {pid}",
+    "worker-hung": "rank {rank} hung: it {reason}",
+    "worker-stack": "rank {rank} wrote its stacks",
     "worker-exited": "rank {rank} {cause}",
-    "generation-started": "generation {number} goes on from step {step}, ranks {members}",
-    "checkpoint-committed": "the checkpoint of step {step} is there",
-    "checkpoint-failed": "the checkpoint of step {step} could not be written: {reason}",
-    "checkpoint-corrupt": "the checkpoint of step {step} is damaged, set aside: {reason}",
-    "checkpoint-unreadable": "the checkpoint of step {step} cannot be read now: {reason}",
+    "generation-started": "generation {number} resumed from step {step} with ranks {members}",
+    "checkpoint-committed": "checkpoint committed: step {step}",
+    "checkpoint-failed": "checkpoint of step {step} could not be written: {reason}",
+    "checkpoint-corrupt": "checkpoint of step {step} is corrupt and was quarantined: {reason}",
+    "checkpoint-unreadable": "checkpoint of step {step} cannot be read now: {reason}",
     "retention-failed": "old checkpoints could not be verified and deleted: {reason}",
-    "checkpoint-rejected": "rank {rank} refuses {directory}: {reason}",
+    "checkpoint-rejected": "rank {rank} rejected {directory}: {reason}",
     "kernels-tested": "results depend on alignment: {alignment_sensitive}; "
     "on batch size: {batch_sensitive}",
-    "numerics-changed": "other hardware or software than at step {step}: {changes}",
-    "notification-failed": "a notification to the address in {variable} did not get through",
-    "fault-injected": "struck on purpose: {kind}",
+    "numerics-changed": "hardware or software changed since step {step}: {changes}",
+    "notification-failed": "a notification to the address in {variable} was not delivered",
+    "fault-injected": "fault injected: {kind}",
 }
-"""What is told of an event, by its name."""
+"""The words for each event."""
 
 _MORE: Final = {
-    "run-ended": {"steps": ", with {} steps"},
+    "run-ended": {"steps": ", {} steps"},
     "fault-injected": {"rank": ", rank {}", "step": ", after step {}"},
 }
-"""What is told beside that by fields that not all of them have."""
+"""Words for fields that only some of these events have."""
 
 
 def told(
     events: Iterable[Mapping[str, Any]], found: Iterable[Mapping[str, Any]], logs: Path
 ) -> Iterator[str]:
-    """What has happened, oldest first, each with the time since the start of the run before it.
+    """What happened, oldest first, each line with the time since the start of the run.
 
     Args:
         events: The lines of `events.jsonl`.
@@ -80,10 +80,10 @@ def _words(event: Mapping[str, Any]) -> str:
     clock = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(event["time_unix_s"]))
     try:
         words = WORDS[event["event"]].format(**fields, time=clock)
-    except KeyError:  # one that is of no interest to people, or of another version
+    except KeyError:  # an event of another version
         words = f"{event['event']} " + " ".join(f"{k}={json.dumps(v)}" for k, v in fields.items())
     more = _MORE.get(event["event"], {})
     words += "".join(text.format(event[name]) for name, text in more.items() if name in event)
     if event.get("unexpected") is False and event["status"] != 0:
-        words += ", which is no loss"
+        words += " (expected)"
     return " ".join(words.split())

@@ -1,7 +1,7 @@
 """Logs of a run for programs: one JSON object a line, appended as things happen.
 
-A line that cannot be written (the disk is full, say) is dropped: no run ends for want of a
-log. A line that a crash has torn is passed over by `read`.
+A line that cannot be written (the disk is full, say) is dropped: no run ends because of a
+log. A line that a crash has torn is skipped by `read`.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ def columns(entries: Iterable[Mapping[str, Any]]) -> dict[str, list[Any]]:
 
 
 def forget_after(path: Path, step: int) -> list[dict[str, Any]]:
-    """Cut a file of steps off behind `step`, where somebody takes it up again.
+    """Truncate a file of steps after `step`, before it is continued from there.
 
     Returns:
         The entries of the last step that is left.

@@ -1,4 +1,4 @@
-"""Receipts: what the recoveries of a run have cost, and how people are told."""
+"""RecoveryReport: cause, impact and cost of one recovery, and its text for people."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from pydantic import TypeAdapter
 from holdfast.observe.stacks import stacks_file
 
 WIDTH: Final = 160
-"""How much of a cause is told to people, characters; the rest is in the log of its worker."""
+"""How much of a cause is shown, characters; the worker's log has the rest."""
 
 Outcome = Literal["recovered", "restarted", "ended", "failed"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cause:
-    """A loss that did not follow from another.
+    """A root cause.
 
     Attributes:
-        who: What was lost: `rank 1`, `agent`, `fork-server` or `coordinator`.
-        rank: The worker's, if it was one.
-        what: What has happened to it, in words.
-        on_purpose: The kind of the fault that was injected, if one was.
+        who: What failed: `rank 1`, `agent`, `fork-server` or `coordinator`.
+        rank: The rank, if it was a worker.
+        what: What happened to it, in words.
+        injected_fault: The kind of the fault, if it was injected.
         stack: Where it hung, if it could be asked: the innermost frames, the innermost first.
     """
 
@@ -40,23 +40,24 @@ class Cause:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecoveryReport:
-    """What a recovery has cost.
+    """Cause, impact and cost of one recovery.
 
     Attributes:
-        number: Of the run's, from 1.
-        time_unix_s: When it was over.
-        outcome: `recovered`: the run goes on. `ended`: it came to its end without a further step.
-            `failed`: that was its end. `restarted`: a script has begun anew, with steps of its own.
-        causes: What was lost, the first first.
+        number: Counts the reports of a run, from 1.
+        time_unix_s: When the recovery was over.
+        outcome: `recovered`: the run makes progress again. `ended`: the run ended without a further
+            step. `failed`: the failure ended the run. `restarted`: a script runs again from its
+            start, with steps that are not known.
+        causes: Root causes, the first first.
         step: The most steps that any worker had committed before.
-        ended: Workers that were ended because of it, or came to an end with it: its victims.
-        halted: Workers that stood still meanwhile.
-        seconds: How long each phase took, in order: `found` (from the blow, where that was on
-            purpose), `forked`, `all ready`, `next step`; or `back` for a coordinator.
-        total_s: All of them.
-        checkpoint: The step of the checkpoint from which all went on, 0 for the beginning; None
-            where somebody had the state.
-        steps_again, samples_again: What had been committed and had to be computed again.
+        ended: Workers without a failure of their own that were ended because of it.
+        halted: Workers that halted meanwhile.
+        seconds: How long each phase took, in order: `found` (after the injection of a fault),
+            `forked`, `all ready`, `next step`; or `back` for a coordinator.
+        total_s: The sum of these.
+        checkpoint: The step of the checkpoint that all workers loaded, 0 for the start of the run;
+            None if a worker had the state.
+        recomputed_steps, recomputed_samples: What had been committed and was computed again.
     """
 
     number: int
@@ -74,70 +75,75 @@ class RecoveryReport:
 
 
 ADAPTER: Final = TypeAdapter(RecoveryReport)
-"""From a receipt to plain data and back."""
+"""Converts a report to plain data and back."""
 
 
-def text(receipt: RecoveryReport, logs: Path) -> str:
-    """A receipt for people, several lines.
+def text(report: RecoveryReport, logs: Path) -> str:
+    """A report for people, several lines.
 
     Args:
-        receipt: What to tell.
+        report: The report.
         logs: The directory of the workers' logs.
     """
-    causes = Counter(map(_words, receipt.causes))
+    causes = Counter(map(_words, report.causes))
     first, *others = [f"{what}{f', {n} times' if n > 1 else ''}" for what, n in causes.items()]
-    rows = [*(("and", other) for other in others), *_stacks(receipt, logs)]
-    rows += [("others", _others(receipt)), ("time", _times(receipt)), *_end(receipt)]
-    place = f", after step {receipt.step}" if receipt.step else ""
-    head = f"── receipt {receipt.number}{place} ── {first}"
-    return "\n".join([head, *(f"   {name:<8}{words}" for name, words in rows)])
+    rows = [*(("and", other) for other in others), *_stacks(report, logs)]
+    rows += [("others", _others(report)), ("time", _times(report)), *_end(report)]
+    place = f", after step {report.step}" if report.step else ""
+    head = f"── recovery {report.number}{place} ── {first}"
+    return "\n".join([head, *(f"   {name:<12}{words}" for name, words in rows)])
 
 
 def _words(cause: Cause) -> str:
     who = cause.who if cause.rank is not None else f"the {cause.who.replace('-', ' ')}"
     words = shorten(f"{who} {cause.what}", WIDTH, placeholder=" …")
-    return f"{words} (on purpose: {cause.injected_fault})" if cause.injected_fault else words
+    return f"{words} (injected fault: {cause.injected_fault})" if cause.injected_fault else words
 
 
-def _stacks(receipt: RecoveryReport, logs: Path) -> Iterator[tuple[str, str]]:
-    for cause in receipt.causes:
+def _stacks(report: RecoveryReport, logs: Path) -> Iterator[tuple[str, str]]:
+    for cause in report.causes:
         if cause.rank is not None and cause.stack:
             yield "stack", cause.stack[0]
             yield from (("", frame) for frame in cause.stack[1:])
-            yield "", f"… and all else in {stacks_file(logs, cause.rank)}"
+            yield "", f"… all threads: {stacks_file(logs, cause.rank)}"
 
 
-def _others(receipt: RecoveryReport) -> str:
-    """What has become of those to whom nothing had happened."""
-    told = []
-    if receipt.ended:
-        told.append(f"{_named(receipt.ended)} had to end because of that")
-    if receipt.halted:
-        kept = "kept the state" if receipt.checkpoint is None else "went back too"
-        told.append(f"{_named(receipt.halted)} stood still, and {kept}")
-    return "; ".join(told) or "nobody was called away"
+def _others(report: RecoveryReport) -> str:
+    """What happened to workers without a failure of their own."""
+    found = []
+    if report.ended:
+        found.append(f"{_named(report.ended)} {_were(report.ended)} ended")
+    if report.halted:
+        their = "its" if len(report.halted) == 1 else "their"
+        state = f"kept {their} state" if report.checkpoint is None else "loaded the checkpoint"
+        found.append(f"{_named(report.halted)} halted and {state}")
+    return "; ".join(found) or "no other worker was affected"
 
 
-def _times(receipt: RecoveryReport) -> str:
-    shares = ", ".join(f"{name} {seconds:.2f}" for name, seconds in receipt.seconds.items())
-    return f"{receipt.total_s:.2f} s: {shares}" if shares else f"{receipt.total_s:.2f} s"
+def _times(report: RecoveryReport) -> str:
+    phases = ", ".join(f"{name} {seconds:.2f}" for name, seconds in report.seconds.items())
+    return f"{report.total_s:.2f} s: {phases}" if phases else f"{report.total_s:.2f} s"
 
 
-def _end(receipt: RecoveryReport) -> list[tuple[str, str]]:
-    """From where the run went on and what it had to do again, or that it did not."""
-    if receipt.outcome == "failed":
+def _end(report: RecoveryReport) -> list[tuple[str, str]]:
+    """Where the run resumed and what it computed again, or that it did not resume."""
+    if report.outcome == "failed":
         return [("then", "the run failed")]
-    if receipt.outcome == "restarted":
-        return [("then", "the script began anew")]
-    steps = f"{receipt.recomputed_steps} step{'s' * (receipt.recomputed_steps != 1)}"
-    again = [("again", f"{steps}, {receipt.recomputed_samples} samples")]
-    if receipt.checkpoint is None:
-        return again
-    start = f"the checkpoint of step {receipt.checkpoint}" if receipt.checkpoint else "the start"
-    return [("from", start), *again]
+    if report.outcome == "restarted":
+        return [("then", "the script restarted")]
+    steps = f"{report.recomputed_steps} step{'s' * (report.recomputed_steps != 1)}"
+    recomputed = [("recomputed", f"{steps}, {report.recomputed_samples} samples")]
+    if report.checkpoint is None:
+        return recomputed
+    start = f"the checkpoint of step {report.checkpoint}" if report.checkpoint else "the start"
+    return [("resumed", f"from {start}"), *recomputed]
 
 
 def _named(ranks: Sequence[int]) -> str:
     """`rank 1`, `ranks 0, 2 and 3`."""
     *most, last = map(str, ranks)
     return f"ranks {', '.join(most)} and {last}" if most else f"rank {last}"
+
+
+def _were(ranks: Sequence[int]) -> str:
+    return "was" if len(ranks) == 1 else "were"

@@ -1,6 +1,6 @@
-"""Restarts: how often all workers of a run were started anew, as its log of events tells.
+"""Restarts: how often all workers of a run were restarted, as its log of events says.
 
-Numbers of generations would tell more: of those, too, that were over before anybody was released.
+Numbers of generations would count more: also those that were over before any worker resumed.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from holdfast.observe.run_dir import EVENTS
 
 
 def count(run_dir: Path) -> int:
-    """Restarts in the newest life of a run.
+    """Restarts since the newest start of a run.
 
-    An agent logs a generation before it releases its workers, so they find their own start counted,
-    but for a full disk, on which the log forgives lines.
+    An agent logs a generation before its workers resume, so they find their own start counted,
+    unless the disk is full: then the log drops lines.
     """
     starts = 0
     for entry in lines.read(run_dir / EVENTS):

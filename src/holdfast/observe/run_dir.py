@@ -1,10 +1,10 @@
-"""The directory of a run: the one place where everything that it leaves behind lies.
+"""RunDirectory: the one place for everything that a run leaves behind.
 
 runs/digits-20260102-150405/
   job.yaml            what was asked for
   events.jsonl        what happened
   metrics.jsonl       a line a step
-  recoveries.jsonl      what each recovery has cost, if there was any
+  recoveries.jsonl    recovery reports, if there were any
   loss.png            the loss curve
   result.json         how it ended
   logs/rank-0.log …   what each worker printed; rank-0.stacks: where it was when it hung
@@ -85,7 +85,7 @@ class RunDirectory:
                 self._check_same_job(spec, job)
             elif spec.exists():
                 raise JobError(
-                    f"{path} holds a run already; add --resume to go on with it, "
+                    f"{path} already contains a run; add --resume to continue it, "
                     "or name another directory with --run"
                 )
             self.logs.mkdir(parents=True, exist_ok=True)
@@ -95,7 +95,7 @@ class RunDirectory:
             sync_directory(path.parent)
         except OSError as error:
             raise JobError(
-                f"run directory {path}: {error.strerror}; mend that, or name another with --run"
+                f"run directory {path}: {error.strerror}; fix that, or name another with --run"
             ) from None
 
     def __enter__(self) -> Self:

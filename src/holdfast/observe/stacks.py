@@ -1,5 +1,5 @@
-"""Stacks: where a worker is that hangs. It cannot say so itself, so the interpreter writes it down
-on a signal, whatever the worker is at, into `logs/rank-N.stacks`.
+"""Stacks: where a worker hangs. On a signal, the interpreter writes the stacks of all threads to
+`logs/rank-N.stacks`, whatever the worker does.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import Final
 
 SIGNAL: Final = signal.SIGRTMAX - 1
-"""A real-time signal, of which neither torch nor people make use."""
+"""A real-time signal that neither torch nor users use."""
 FRAMES: Final = 5
-"""How many of the innermost frames are told of; the file has all."""
+"""How many of the innermost frames are reported; the file has all."""
 
 _ASKED: Final = "Current thread "
-"""What the thread begins with that got the signal: the main one, unless that is about to end."""
+"""Begins the section of the thread that got the signal: the main one, unless it is ending."""
 
 
 def stacks_file(logs: Path, rank: int) -> Path:
@@ -27,7 +27,7 @@ def stacks_file(logs: Path, rank: int) -> Path:
 
 def write_on_signal(path: Path) -> None:
     """Have SIGNAL append the stacks of all of this process's threads to a file."""
-    with suppress(OSError):  # the disk is full: nobody trains for the sake of this file
+    with suppress(OSError):  # the disk is full: training matters more than this file
         file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
         faulthandler.register(SIGNAL, file)
 

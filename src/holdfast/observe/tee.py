@@ -1,7 +1,6 @@
-"""Tee: the lines that chosen workers print, as they come, each with its rank before it.
+"""Tee: shows the lines that chosen workers print, each with its rank before it.
 
-The workers write to their logs, and these are read from the side: whoever shows the lines may be
-slow or dead without holding a worker up.
+The workers write to their logs, and these are read here. So a slow or dead reader delays no worker.
 """
 
 from __future__ import annotations
@@ -24,8 +23,8 @@ class _Log:
     """A log that is followed.
 
     Attributes:
-        position: What lies before it has been read, bytes.
-        begun: The beginning of a line whose end has not come.
+        position: Bytes that have been read.
+        begun: The start of a line that is not complete.
     """
 
     rank: int

@@ -123,7 +123,7 @@ def _service(name: str, address: str | None) -> Any:
         import apprise  # an extra
     except ImportError:
         raise JobError("notify needs Apprise: pip install 'holdfast[notify]'") from None
-    logging.getLogger("apprise").propagate = False  # it tells of addresses
+    logging.getLogger("apprise").propagate = False  # it logs addresses
     service = apprise.Apprise()
     if not service.add(address):
         raise JobError(

@@ -33,12 +33,12 @@ _NAMED: Final = {"evaluate": "evaluating", "checkpoint": "saving a checkpoint"}
 
 
 class PlainConsole(Console):
-    """Standard error; once nobody reads it, the run goes on without a word."""
+    """Standard error; once its reader is gone, the run continues silently."""
 
     def on_broken_pipe(self) -> None:
         self.quiet = True
-        with suppress(OSError), open(os.devnull, "wb") as nobody:  # noqa: PTH123  # a device
-            os.dup2(nobody.fileno(), self.file.fileno())  # else the interpreter fails as it ends
+        with suppress(OSError), open(os.devnull, "wb") as null:  # noqa: PTH123  # a device
+            os.dup2(null.fileno(), self.file.fileno())  # else the interpreter fails as it ends
 
 
 class Pace:
