@@ -82,7 +82,7 @@ class Soak:
     seed: int
     steps: int
     faults: int
-    struck: Counter = field(default_factory=Counter)
+    injected: Counter = field(default_factory=Counter)
     held: list = field(default_factory=list)
     _over: bool = False
     _lasting: list = field(default_factory=list)
