@@ -93,10 +93,10 @@ def test_a_run_refused_for_its_replicas_resumes_to_the_right_weights(train, tmp_
 
 @pytest.mark.parametrize("workers", sampled([2, 3], 1))
 def test_flipped_bits_of_any_kind_do_not_stay(train, forks, tmp_path, workers):
-    whole = train(epochs=6)
-    keys = {**SMALL, "epochs": 6, "workers": workers, "checkpoint": {"every_steps": 10}}
+    whole = train(epochs=4)
+    keys = {**SMALL, "epochs": 4, "workers": workers, "checkpoint": {"every_steps": 10}}
     job = load.check(keys, where="test")
-    for seed in range(3):
+    for seed in range(2):
         plan = FaultPlan(seed=seed, faults=(Fault(kind="corrupt-replica"),))
         injector, run_dir = FaultInjector(plan, job), tmp_path / str(seed)
         setting = LaunchOptions(forks=forks, sidecar=injector.running)
@@ -130,7 +130,7 @@ def test_a_wrong_replica_is_told_from_wrong_arithmetic(train, tmp_path, workers)
 
 
 def test_the_last_good_replica_may_be_lost_by_an_exception(train, forks, tmp_path):
-    whole = train(epochs=6)
+    whole = train(epochs=4)
     job = load.check({**SMALL, "epochs": 6, "workers": 2}, where="test")
     faults = (Fault(kind="corrupt-replica", step=22, rank=1), Fault(kind="raise", step=25, rank=0))
     injector = FaultInjector(FaultPlan(seed=0, faults=faults), job)
