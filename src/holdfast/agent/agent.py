@@ -1,10 +1,10 @@
-"""Agent: the one process of holdfast's on a host. It performs what its machine asks for.
+"""The agent of a host: performs the actions of its state machine.
 
-    coordinator ── orders ─▶ core.supervisor ─▶ fork, kill, release, announce ─▶ workers, arena
-                ◀─ status ──      ▲
-                                  └── parked, finished, exited ── workers, fork server
+    coordinator ── desired state ─▶ core.agent ─▶ fork, kill, resume, abort ─▶ workers, arena
+                ◀─ status ─────────     ▲
+                                        └── halted, finished, exited ── workers, fork server
 
-It holds no training state: that is in the arena and in the workers.
+It has no training state: that is in the arena and in the workers.
 """
 
 from __future__ import annotations
@@ -54,25 +54,25 @@ from holdfast.wire.rpc import DesiredStateMessage, StatusMessage
 from holdfast.wire.worker_spec import WorkerSpec
 
 HEARTBEAT_S: Final = 1.0
-"""How often the coordinator hears from an agent at least."""
+"""How often an agent sends its status at least."""
 MONITOR_INTERVAL_S: Final = 0.1
-"""How often each worker is looked at."""
+"""How often each worker is observed."""
 SHUTDOWN_TIMEOUT_S: Final = 5.0
-"""How long workers that have finished may take to leave, before they are killed."""
+"""How long workers that have finished may take to exit before they are killed."""
 STOP_TIMEOUT_S: Final = 30.0
-"""How long a script may take to end after SIGTERM."""
+"""How long a script may take to exit after SIGTERM."""
 CASCADE_GRACE_S: Final = 0.2
-"""How much sooner than a worker is gone another may have ended that felt its death."""
+"""How long before the root cause the exits of cascading failures may be seen."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunContext:
-    """What an agent has to know of the run.
+    """The run that an agent works for.
 
     Attributes:
-        job: What it was asked to do.
-        directory: Where it leaves what is to last.
-        attempt: Names this start of it, hexadecimal.
+        job: The job.
+        directory: The run's directory.
+        attempt: The id of this start of the run, hexadecimal.
     """
 
     job: Job
@@ -81,18 +81,18 @@ class RunContext:
 
 
 class Agent:
-    """One host's.
+    """Starts, watches and ends the workers of one host.
 
     Args:
         name: Never used before in this run.
-        run: What the workers are to do.
+        run: The run.
         forks: A fork server.
         arena: The host's shared memory.
         log: The run's log of events.
         link: To the coordinator.
 
     Attributes:
-        left: Why the agent is to end, once it is; empty if all went well.
+        exit_reason: Why the agent must end, once it must; empty if the run succeeded.
     """
 
     def __init__(
@@ -114,7 +114,7 @@ class Agent:
         self._is_script = isinstance(run.job, ScriptJob)
         self._monitor = WorkerMonitor(run.job, arena)
         self._events: deque[events.AgentEvent] = deque()
-        self._look_at = time.monotonic()
+        self._observe_at = time.monotonic()
         self._oom_kills = OomKills()
         self._forming_since: float | None = None
         self._stopping_since: float | None = None
@@ -122,10 +122,10 @@ class Agent:
         self.exit_reason: str | None = None
 
     def poll(self, timeout_s: float) -> None:
-        """Wait for something to happen, `timeout_s` at most, and see to it.
+        """Wait for events, `timeout_s` at most, and handle them.
 
         Raises:
-            HoldfastError: The fork server is gone.
+            HoldfastError: The fork server has exited.
         """
         due = self._machine.next_deadline()
         if due is not None:
@@ -136,7 +136,7 @@ class Agent:
         self._end_hung()
 
     def close(self) -> None:
-        """End every worker, and wait until all are gone."""
+        """Kill all workers, and wait until they have exited."""
         if self.exit_reason == "":
             await_exits(self._workers.values(), SHUTDOWN_TIMEOUT_S)
         for worker in self._workers.values():
@@ -152,7 +152,7 @@ class Agent:
             self._handle(events.DesiredStateReceived(command.desired))
 
     def _handle(self, event: events.AgentEvent) -> None:
-        """Have the machine take note of `event`, after those that are being seen to."""
+        """Let the machine handle `event`, after those that are being handled."""
         self._events.append(event)
         if len(self._events) > 1:
             return
@@ -175,14 +175,14 @@ class Agent:
                 if process in self._workers:
                     self._workers[process].called_off = True
                     self._workers[process].kill()
-                else:  # it has ended well by itself
+                else:  # it has exited by itself, as expected
                     self._handle(
                         events.WorkerExited(rank, process, Failure(cause="was gone already"))
                     )
             case actions.ResumeWorkers():
                 self._resume_workers(action)
-            case actions.SendCheckpointResult(verdict):
-                self._send_all(CheckpointResultMessage(number=verdict.number, error=verdict.error))
+            case actions.SendCheckpointResult(result):
+                self._send_all(CheckpointResultMessage(number=result.number, error=result.error))
             case actions.RequestSave(generation, number):
                 self._arena.request_save(generation, number)
             case actions.RequestStop():
@@ -216,10 +216,10 @@ class Agent:
         self._workers[number] = worker
         self._selector.register(near, selectors.EVENT_READ, lambda: self._hear(worker))
         self._log.event("worker-started", rank=rank, pid=pid)
-        self._on_fork_server()  # somebody may have died meanwhile
+        self._on_fork_server()  # a worker may have exited meanwhile
 
-    def _resume_workers(self, release: actions.ResumeWorkers) -> None:
-        """Let go whom the machine has found to stand still, all in the same generation."""
+    def _resume_workers(self, action: actions.ResumeWorkers) -> None:
+        """Resume the workers, which have all halted in the same generation."""
         self._forming_since = None
         for worker in self._workers.values():
             worker.after_failure = False
@@ -228,27 +228,27 @@ class Agent:
         self._arena.clear_reduced_step()
         self._log.event(
             "generation-started",
-            number=release.generation,
+            number=action.generation,
             members=members,
-            step=release.start.step,
+            step=action.start.step,
             last_committed_step=max(
                 (self._arena[rank, Word.COMMITTED] for rank in before), default=0
             ),
-            from_checkpoint=not release.start.donors,
-            checkpoint=release.start.checkpoint,
+            from_checkpoint=not action.start.donors,
+            checkpoint=action.start.checkpoint,
         )
         self._send_all(
             ResumeMessage(
-                generation=release.generation,
+                generation=action.generation,
                 members=members,
-                step=release.start.step,
-                donors=dict(release.start.donors),
+                step=action.start.step,
+                donors=dict(action.start.donors),
                 restore=tuple(CheckpointStore.of_run(self._run.directory).committed()),
             )
         )
 
     def _stop(self) -> None:
-        """Ask the workers to end: scripts by a signal, which they may see to for a while."""
+        """Ask the workers to end: scripts by a signal, which they may handle for a while."""
         self._stopping_since = time.monotonic()
         self._arena.request_stop()
         if self._is_script:
@@ -257,12 +257,14 @@ class Agent:
 
     def _send_all(self, message: AnyMessage) -> None:
         for worker in self._workers.values():
-            with contextlib.suppress(ConnectionError):  # it died; the fork server will say so
+            with contextlib.suppress(
+                ConnectionError
+            ):  # it has exited; the fork server will report it
                 worker.channel.send(message)
 
     def _hear(self, worker: WorkerHandle) -> None:
         if worker.number not in self._workers:
-            return  # buried since it was found to have something to say
+            return  # its exit was handled after its message had come
         for message in worker.channel.poll(0):
             self._on_worker(worker, message)
         if worker.channel.at_end:
@@ -314,8 +316,8 @@ class Agent:
     def _may_be_cascading(self, ended: tuple[WorkerHandle, int]) -> bool:
         """Whether the failure of another worker, not handled yet, may have caused an exit.
 
-        It can where workers meet in code that is not ours. One that reports an exception has waited
-        to hear of the other's failure.
+        It can where workers use process groups of PyTorch. A worker that reports an exception has
+        waited until the other's failure was known.
         """
         end = self._exit_of(*ended)
         if not self._run.job.has_process_groups or end.halting or end.stopping:
@@ -370,24 +372,24 @@ class Agent:
         )
 
     def _end_hung(self) -> None:
-        """Kill workers that no longer get on; what follows is what follows any death.
+        """Kill workers that hang; their exits are failures like any other.
 
-        Who can still say where it stands is asked for that, and has until the next look to do so.
+        A worker that can still write its stacks is asked to, and has until the next observation.
         """
         now = time.monotonic()
-        if now < self._look_at:
+        if now < self._observe_at:
             return
-        self._look_at = now + MONITOR_INTERVAL_S
+        self._observe_at = now + MONITOR_INTERVAL_S
         self._oom_kills.look()
         limit_s, since = self._run.job.timeout_s, self._forming_since
         late = self._machine.absent if since is not None and now - since > limit_s else []
-        hung = self._monitor.look({each.pid: each.rank for each in self._workers.values()}, now)
+        hung = self._monitor.observe({each.pid: each.rank for each in self._workers.values()}, now)
         overdue = self._is_script and now - (self._stopping_since or now) > STOP_TIMEOUT_S
         for worker in self._workers.values():
             worker.check_end(now)
             why = hung.get(worker.pid, "")
             if worker.number in late:
-                why = f"did not stand still for {limit_s:.0f} s"
+                why = f"did not halt for {limit_s:.0f} s"
             if worker.hung or overdue:
                 worker.kill()
             elif why:

@@ -1,4 +1,4 @@
-"""Worker: one as its agent sees it."""
+"""Worker handle: a worker's process, as its agent holds it."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from holdfast.wire.channel import Channel
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class WorkerHandle:
-    """One of an agent's.
+    """One worker's process.
 
     Attributes:
-        number: What the machine calls it.
+        number: The process number in the agent's state machine.
         stacks: The file for its stacks.
         report: What it reported of the exception that ended it.
         after_failure: Whether another worker has failed since it was resumed.
-        called_off: Whether it was ended for no fault of its own.
-        hung: Why it was held to hang, if it was.
+        called_off: Whether it was killed for no fault of its own.
+        hung: Why it counted as hung, if it did.
         stacks_from: Where in their file its stacks begin; None if it was not asked for them.
         killed_at: When it was killed, if it was, monotonic seconds.
     """
@@ -47,32 +47,32 @@ class WorkerHandle:
     killed_at: float | None = None
 
     def kill(self) -> None:
-        """End it at once."""
+        """Kill it."""
         self.killed_at = self.killed_at or time.monotonic()
         self._send(signal.SIGKILL)
 
     def ask_to_end(self) -> None:
-        """Have its script end as it likes to."""
+        """Ask its script to end, by SIGTERM."""
         self._send(signal.SIGTERM)
 
     def ask_where(self) -> None:
-        """Have it write down where it stands."""
+        """Ask it to write its stacks."""
         self.stacks_from = ask(self.pidfd, self.stacks)
 
     def told_frames(self) -> list[str] | None:
-        """Where it has said that it stands; None if it was not asked."""
+        """The innermost frames that it has written; None if it was not asked."""
         return None if self.stacks_from is None else innermost(self.stacks, self.stacks_from)
 
     def check_end(self, now: float) -> None:
-        """Raises: HoldfastError: it has been killed long ago and does not end."""
+        """Raises: HoldfastError: it was killed long ago and has not exited."""
         if self.killed_at is not None and now - self.killed_at > KILL_TIMEOUT_S:
             raise HoldfastError(
-                f"rank {self.rank} was killed and has not ended within {KILL_TIMEOUT_S:.0f} s, "
+                f"rank {self.rank} was killed and has not exited within {KILL_TIMEOUT_S:.0f} s, "
                 "as if a disk hung; resume the run from its last checkpoint, on another host"
             )
 
     def forget(self) -> None:
-        """Let go of it."""
+        """Close its channel and its pidfd."""
         self.channel.close()
         os.close(self.pidfd)
 

@@ -1,4 +1,4 @@
-"""Watch: looks at workers from outside, for none of them could say that it hangs."""
+"""Worker monitor: observes workers from outside, since a worker that hangs cannot say so."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from holdfast.job.spec import Job
 from holdfast.linux.proc_stat import stat_of
 
 SEARCH_S: Final = 1.0
-"""How often at most it is looked for what workers have started."""
+"""How often at most to search for processes that workers have started."""
 
 _TICKS_PER_S: Final = os.sysconf("SC_CLK_TCK")
 _ACTIVITIES: Final = {
@@ -27,12 +27,12 @@ _ACTIVITIES: Final = {
 
 @dataclass(slots=True)
 class _Account:
-    """The processor time of a worker and of what it has started, in ticks.
+    """The processor time of a worker and of the processes that it has started, in ticks.
 
     Attributes:
-        own: What it has used itself, and what the children had that it has waited for.
-        others: What the others have used while it was seen.
-        known: What each of these had used then, by process.
+        own: Used by itself, and by the children that it has waited for.
+        others: Used by the other processes while they were observed.
+        known: Used by each of these at the last observation, by process.
     """
 
     own: int = -1
@@ -41,11 +41,11 @@ class _Account:
 
 
 class WorkerMonitor:
-    """Over an agent's workers.
+    """Observes the workers of an agent.
 
     Args:
-        job: What they do.
-        arena: Says what they are at.
+        job: Their job.
+        arena: Has their phases.
     """
 
     def __init__(self, job: Job, arena: Arena) -> None:
@@ -55,25 +55,23 @@ class WorkerMonitor:
         self._running: set[int] = set()
         self._search_at = 0.0
 
-    def look(self, workers: Mapping[int, int], now: float) -> dict[int, str]:
-        """Look at workers.
+    def observe(self, workers: Mapping[int, int], now: float) -> dict[int, str]:
+        """Observe workers.
 
         Args:
             workers: The rank of each by its process, which is a session of its own.
             now: Monotonic seconds.
 
         Returns:
-            Why some are held to hang, by process.
+            Why some hang, by process.
         """
         stats = {pid: stat for pid in workers if (stat := stat_of(pid))}
         self._running = {pid for pid, stat in stats.items() if not stat.is_stopped}
         accounts = {pid: self._accounts.get(pid, _Account()) for pid in stats}
-        still = [pid for pid, stat in stats.items() if stat.ticks == accounts[pid].own]
+        idle = [pid for pid, stat in stats.items() if stat.ticks == accounts[pid].own]
         for pid, stat in stats.items():
             accounts[pid].own = stat.ticks
-        if now >= self._search_at and any(
-            self._at(workers[pid]) is PhaseKind.USER for pid in still
-        ):
+        if now >= self._search_at and any(self._at(workers[pid]) is PhaseKind.USER for pid in idle):
             self._search_at = now + SEARCH_S
             _count_others(accounts)
         self._accounts = accounts
@@ -91,7 +89,7 @@ class WorkerMonitor:
         )
 
     def can_answer(self, pid: int) -> bool:
-        """Whether a worker could say where it stands when it was last looked at."""
+        """Whether a worker could write its stacks when it was last observed."""
         return pid in self._running
 
     def _at(self, rank: int) -> PhaseKind:
@@ -99,7 +97,7 @@ class WorkerMonitor:
 
 
 def _count_others(accounts: Mapping[int, _Account]) -> None:
-    """Add what the processes that workers have started have used since the last time."""
+    """Add the time that the processes of workers have used since the last observation."""
     for leader, pids in _sessions(accounts).items():
         account = accounts[leader]
         found = {pid: stat.ticks for pid in pids if (stat := stat_of(pid))}
@@ -110,10 +108,10 @@ def _count_others(accounts: Mapping[int, _Account]) -> None:
 
 
 def _sessions(leaders: Collection[int]) -> dict[int, list[int]]:
-    """The other processes of sessions."""
+    """The other processes of each session, by its leader."""
     members: dict[int, list[int]] = {leader: [] for leader in leaders}
     for entry in Path("/proc").iterdir():
-        with suppress(ValueError, OSError):  # it is no process, or is gone
+        with suppress(ValueError, OSError):  # not a process, or it has exited
             leader = os.getsid(pid := int(entry.name))
             if leader in members and pid != leader:
                 members[leader].append(pid)

@@ -1,4 +1,4 @@
-"""What the machines ask their shells for, and the facts that must outlive the coordinator."""
+"""Actions that the state machines ask their shells to perform, and the journal's entries."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from holdfast.core.protocol import (
 
 @dataclass(frozen=True, slots=True)
 class GenerationOpened:
-    """A generation has begun.
+    """A generation was opened.
 
     Attributes:
         generation: Its number.
         members: The host of every rank.
-        anew: Whether none of its workers may be of an older generation.
+        restart_all: Whether all its workers are forked again.
     """
 
     generation: int
@@ -37,8 +37,8 @@ class RunEnded:
 
     Attributes:
         reason: Why it failed, if it did.
-        culprit: The rank that failed last, and how, if that was why.
-        result: What a worker reports of it, if all have finished.
+        root_cause: The rank that failed last, and how, if that was why.
+        result: What a worker reports of the run, if all have finished.
     """
 
     reason: str
@@ -51,14 +51,14 @@ JournalEntry = GenerationOpened | RunEnded
 
 @dataclass(frozen=True, slots=True)
 class AppendToJournal:
-    """Make a fact durable before any later action is performed."""
+    """Make an entry durable before any later action is performed."""
 
     entry: JournalEntry
 
 
 @dataclass(frozen=True, slots=True)
 class SendDesiredState:
-    """Give an agent its orders."""
+    """Send an agent its desired state."""
 
     host: str
     desired: DesiredState
@@ -76,7 +76,7 @@ class CommitCheckpoint:
 
 @dataclass(frozen=True, slots=True)
 class RemovePartialCheckpoints:
-    """Remove what was being written in generations that are over: nobody writes now."""
+    """Remove checkpoints that generations before this one left unfinished: no worker writes now."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,14 +95,14 @@ RunAction = (
 
 @dataclass(frozen=True, slots=True)
 class Abort:
-    """Wake all workers out of their waits: generations before this one are over."""
+    """Wake all workers that wait: generations before this one are over."""
 
     generation: int
 
 
 @dataclass(frozen=True, slots=True)
 class ForkWorker:
-    """Start a worker, which parks in `generation`; `process` is to name it in `Exited`."""
+    """Fork a worker, which halts in `generation`; `WorkerExited` names it by `process`."""
 
     rank: int
     generation: int
@@ -111,7 +111,7 @@ class ForkWorker:
 
 @dataclass(frozen=True, slots=True)
 class KillWorker:
-    """End a worker process at once."""
+    """Kill a worker process."""
 
     rank: int
     process: int
@@ -119,7 +119,7 @@ class KillWorker:
 
 @dataclass(frozen=True, slots=True)
 class ResumeWorkers:
-    """Let the parked workers go on."""
+    """Let the halted workers resume."""
 
     generation: int
     start: ResumePoint
@@ -127,14 +127,14 @@ class ResumeWorkers:
 
 @dataclass(frozen=True, slots=True)
 class SendCheckpointResult:
-    """Tell the workers how their checkpoint went."""
+    """Send the workers the result of their checkpoint."""
 
     result: CheckpointResult
 
 
 @dataclass(frozen=True, slots=True)
 class RequestSave:
-    """Ask the workers for a checkpoint after the step in hand; see `core.protocol.Orders`."""
+    """Ask the workers for a checkpoint after the current step; see `DesiredState`."""
 
     generation: int
     number: int
@@ -142,19 +142,19 @@ class RequestSave:
 
 @dataclass(frozen=True, slots=True)
 class RequestStop:
-    """Ask the workers to end after the step in hand."""
+    """Ask the workers to end after the current step."""
 
 
 @dataclass(frozen=True, slots=True)
 class SendStatus:
-    """Tell the coordinator."""
+    """Send the coordinator the agent's status."""
 
     status: Status
 
 
 @dataclass(frozen=True, slots=True)
 class ShutDownAgent:
-    """End the agent; its workers have been ended, or have finished and leave by themselves."""
+    """End the agent; its workers were killed, or have finished and exit by themselves."""
 
     reason: str
 

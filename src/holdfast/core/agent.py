@@ -1,10 +1,10 @@
-"""Supervisor: an agent's machine. It makes its workers what the newest orders say.
+"""The agent's state machine: brings its workers to the newest desired state.
 
-Which processes there should be follows from the orders alone, so a worker that died, one that was
-never started and one that belongs elsewhere need no rules of their own. Nobody takes a seat before
-all who were ended have left theirs: until then they may write to the memory that goes with it, or
-hold a port. A death is reported at
-once, and its generation ended on this host without asking: nobody can finish a step there.
+Which processes there should be follows from the desired state alone, so a worker that has failed,
+one that was never started and one that belongs elsewhere need no rules of their own. No worker is
+forked before all that were killed have exited: until then they may write to the memory of their
+rank, or hold a port. A failure is reported at once, and ends its generation on this host without
+asking the coordinator: no worker can finish a step there.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ WATCHED_INTERVAL_S: Final = 0.2
 
 @dataclass(slots=True)
 class _Worker:
-    """One process.
+    """A worker process.
 
     Attributes:
         process: Its number.
-        parked: The generation in which it stands still or has last stood still.
-        committed, rooted: What it said there; see `Parked`.
+        halted_generation: The newest generation in which it has halted.
+        committed, reduced_step: What it reported there; see `WorkerHalted`.
     """
 
     process: int
@@ -82,15 +82,15 @@ class AgentStateMachine:
         self._checkpoint_result: CheckpointResult | None = None
         self._requested_checkpoint, self._stop, self._watched = 0, False, False
         self._number, self._processes = 0, 0
-        self._report_at = now
+        self._status_at = now
 
     def handle(self, event: AgentEvent, now: float) -> list[AgentAction]:
-        """Take note of `event`; returns what is to be done, in order."""
+        """Handle `event`; returns the actions to perform, in order."""
         if self.stage == Stage.END:
             return []
         match event:
-            case DesiredStateReceived(orders):
-                return self._reconcile(orders, now)
+            case DesiredStateReceived(desired):
+                return self._reconcile(desired, now)
             case WorkerHalted():
                 return self._on_worker_halted(event, now)
             case PartWritten() | WorkerFinished():
@@ -98,11 +98,11 @@ class AgentStateMachine:
             case WorkerExited():
                 return self._on_worker_exit(event, now)
             case Tick():
-                return [self._send_status(now)] if now >= self._report_at else []
+                return [self._send_status(now)] if now >= self._status_at else []
 
     def next_deadline(self) -> float | None:
         """When a Tick is due, if nothing else happens."""
-        return None if self.stage == Stage.END else self._report_at
+        return None if self.stage == Stage.END else self._status_at
 
     def check_invariants(self) -> None:
         """Raises: AssertionError: This machine is in a state that it must never be in."""
@@ -115,70 +115,73 @@ class AgentStateMachine:
                 worker.halted_generation == self.generation for worker in self._workers.values()
             )
 
-    def _reconcile(self, orders: DesiredState, now: float) -> list[AgentAction]:
-        if orders.stage == Stage.END:
+    def _reconcile(self, desired: DesiredState, now: float) -> list[AgentAction]:
+        if desired.stage == Stage.END:
             self.stage = Stage.END
-            if not orders.reason and self._finished >= self._workers.keys():
+            if not desired.reason and self._finished >= self._workers.keys():
                 return [ShutDownAgent("")]
-            return [Abort(orders.generation + 1), *self._kill_all(), ShutDownAgent(orders.reason)]
+            return [Abort(desired.generation + 1), *self._kill_all(), ShutDownAgent(desired.reason)]
         actions: list[AgentAction] = []
-        self._watched = orders.watched
-        if orders.generation > self.generation:
-            actions = self._enter(orders, now)
-        if orders.generation == self.generation:
-            if orders.stop and not self._stop:
+        self._watched = desired.watched
+        if desired.generation > self.generation:
+            actions = self._enter(desired, now)
+        if desired.generation == self.generation:
+            if desired.stop and not self._stop:
                 self._stop = True
                 actions += [RequestStop(), self._send_status(now)]
             if (
-                orders.checkpoint_result is not None
-                and orders.checkpoint_result.generation == self.generation
+                desired.checkpoint_result is not None
+                and desired.checkpoint_result.generation == self.generation
             ):
-                actions += self._on_checkpoint_result(orders.checkpoint_result)
-            if (orders.stage, self.stage) == (Stage.RUN, Stage.HALT) and not self._failed:
-                assert orders.resume_point is not None
+                actions += self._on_checkpoint_result(desired.checkpoint_result)
+            if (desired.stage, self.stage) == (Stage.RUN, Stage.HALT) and not self._failed:
+                assert desired.resume_point is not None
                 self.stage = Stage.RUN
                 actions += [
-                    ResumeWorkers(self.generation, orders.resume_point),
+                    ResumeWorkers(self.generation, desired.resume_point),
                     self._send_status(now),
                 ]
-            if orders.requested_checkpoint > self._requested_checkpoint and self.stage == Stage.RUN:
-                self._requested_checkpoint = orders.requested_checkpoint
+            if (
+                desired.requested_checkpoint > self._requested_checkpoint
+                and self.stage == Stage.RUN
+            ):
+                self._requested_checkpoint = desired.requested_checkpoint
                 actions += [
-                    RequestSave(self.generation, orders.requested_checkpoint),
+                    RequestSave(self.generation, desired.requested_checkpoint),
                     self._send_status(now),
                 ]
         return actions
 
-    def _enter(self, orders: DesiredState, now: float) -> list[AgentAction]:
-        """End the generation before, and bring those together who belong to this one."""
-        self._desired, self.generation = orders, orders.generation
+    def _enter(self, desired: DesiredState, now: float) -> list[AgentAction]:
+        """Leave the generation before, and start or keep the workers of this one."""
+        self._desired, self.generation = desired, desired.generation
         self.stage, self._requested_checkpoint = Stage.IDLE, 0
         self._failed.clear()
         self._finished.clear()
         self._parts.clear()
-        kills = self._kill_all(keep=() if orders.restart_all else orders.ranks)
+        kills = self._kill_all(keep=() if desired.restart_all else desired.ranks)
         forks = self._fork_missing()
         return [Abort(self.generation), *kills, *forks, *self._halt_if_all_halted(now)]
 
-    def _on_worker_halted(self, parked: WorkerHalted, now: float) -> list[AgentAction]:
-        """A worker may know of the next generation, by a death on this host, before we do."""
-        worker = self._workers.get(parked.rank)
-        if worker is None or parked.generation < max(self.generation, worker.halted_generation):
+    def _on_worker_halted(self, halted: WorkerHalted, now: float) -> list[AgentAction]:
+        """A worker may know the next generation before we do, by a failure on this host."""
+        worker = self._workers.get(halted.rank)
+        if worker is None or halted.generation < max(self.generation, worker.halted_generation):
             return []
-        worker.halted_generation, worker.committed = parked.generation, parked.committed
-        worker.reduced_step = parked.reduced_step
+        worker.halted_generation, worker.committed = halted.generation, halted.committed
+        worker.reduced_step = halted.reduced_step
         return self._halt_if_all_halted(now)
 
     def _halt_if_all_halted(self, now: float) -> list[AgentAction]:
-        whole = self._workers and len(self._workers) == len(self._desired.ranks)
-        if self.stage != Stage.IDLE or self.absent or self._failed or not whole:
+        is_complete = self._workers and len(self._workers) == len(self._desired.ranks)
+        if self.stage != Stage.IDLE or self.absent or self._failed or not is_complete:
             return []
         self.stage = Stage.HALT
         return [self._send_status(now)]
 
     @property
     def absent(self) -> list[int]:
-        """Processes that do not stand still yet where they are to."""
+        """Processes that have not halted in the current generation yet."""
         workers = self._workers.values()
         return [each.process for each in workers if each.halted_generation != self.generation]
 
@@ -196,16 +199,16 @@ class AgentStateMachine:
         self._result = event.result
         return [self._send_status(now)]
 
-    def _on_checkpoint_result(self, verdict: CheckpointResult) -> list[AgentAction]:
-        waiting = {r: part for r, part in self._parts.items() if part.number > verdict.number}
+    def _on_checkpoint_result(self, result: CheckpointResult) -> list[AgentAction]:
+        waiting = {r: part for r, part in self._parts.items() if part.number > result.number}
         if waiting == self._parts:
             return []
-        self._parts, self._checkpoint_result = waiting, verdict
-        return [SendCheckpointResult(verdict)]
+        self._parts, self._checkpoint_result = waiting, result
+        return [SendCheckpointResult(result)]
 
     def _on_worker_exit(self, exited: WorkerExited, now: float) -> list[AgentAction]:
         worker = self._workers.get(exited.rank)
-        if worker is None or worker.process != exited.process:  # we have ended it ourselves
+        if worker is None or worker.process != exited.process:  # we killed it ourselves
             self._ending.discard(exited.process)
             return self._fork_missing()
         del self._workers[exited.rank]
@@ -213,7 +216,7 @@ class AgentStateMachine:
         return [Abort(self.generation + 1), self._send_status(now)]
 
     def _fork_missing(self) -> list[AgentAction]:
-        """Fork whom the orders want and nobody is, once all who were ended are gone."""
+        """Fork the desired ranks that have no process, once all killed processes have exited."""
         if self._ending or self._failed or self.stage != Stage.IDLE:
             return []
         missing = [rank for rank in self._desired.ranks if rank not in self._workers]
@@ -227,8 +230,8 @@ class AgentStateMachine:
         return ForkWorker(rank, self.generation, self._processes)
 
     def _kill_all(self, keep: Sequence[int] = ()) -> list[AgentAction]:
-        odd = [rank for rank in self._workers if rank not in keep]
-        kills = [KillWorker(rank, self._workers.pop(rank).process) for rank in odd]
+        others = [rank for rank in self._workers if rank not in keep]
+        kills = [KillWorker(rank, self._workers.pop(rank).process) for rank in others]
         self._ending.update(kill.process for kill in kills)
         return list(kills)
 
@@ -244,14 +247,14 @@ class AgentStateMachine:
 
     @property
     def failed(self) -> Mapping[int, Failure]:
-        """Why workers of the generation died, by rank."""
+        """Why workers of the generation have failed, by rank."""
         return self._failed
 
     def _send_status(self, now: float) -> SendStatus:
         self._number += 1
         interval_s = WATCHED_INTERVAL_S if self._watched else self._heartbeat_s
-        self._report_at = now + min(interval_s, self._heartbeat_s)
-        still = self.stage == Stage.HALT
+        self._status_at = now + min(interval_s, self._heartbeat_s)
+        is_halted = self.stage == Stage.HALT
         return SendStatus(
             Status(
                 host=self._host,
@@ -263,10 +266,10 @@ class AgentStateMachine:
                 committed={
                     rank: worker.committed
                     for rank, worker in self._workers.items()
-                    if still and worker.committed is not None
+                    if is_halted and worker.committed is not None
                 },
                 reduced_step=max((w.reduced_step for w in self._workers.values()), default=0)
-                if still
+                if is_halted
                 else 0,
                 finished=frozenset(self._finished),
                 result=self._result if self._finished else None,

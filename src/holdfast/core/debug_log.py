@@ -36,7 +36,7 @@ SEGMENT: Final = 2_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogEntry:
-    """An event and what came of it.
+    """An event and its result.
 
     Attributes:
         now: When it was handled, monotonic seconds of the coordinator.

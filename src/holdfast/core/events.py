@@ -1,4 +1,4 @@
-"""What can happen: to the coordinator, and to an agent."""
+"""Events that the state machines of the coordinator and of an agent handle."""
 
 from __future__ import annotations
 
@@ -18,28 +18,28 @@ from holdfast.core.protocol import (
 
 @dataclass(frozen=True, slots=True)
 class StatusReceived:
-    """An agent has said how it is."""
+    """An agent has sent its status."""
 
     status: Status
 
 
 @dataclass(frozen=True, slots=True)
 class Disconnected:
-    """The connection to an agent is gone; it may come back."""
+    """The connection to an agent broke; it may come back."""
 
     host: str
 
 
 @dataclass(frozen=True, slots=True)
 class AgentLost:
-    """Whoever runs this agent knows that it is gone for good."""
+    """The engine that started this agent knows that it will not come back."""
 
     host: str
 
 
 @dataclass(frozen=True, slots=True)
 class CheckpointCompleted:
-    """A checkpoint is committed, or cannot be."""
+    """A checkpoint was committed, or failed."""
 
     result: CheckpointResult
 
@@ -53,7 +53,7 @@ class CheckpointFound:
 
 @dataclass(frozen=True, slots=True)
 class StopReceived:
-    """The user wants the run to end after the step in hand."""
+    """The user asks the run to end after the current step."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,19 +80,18 @@ RunEvent = (
 
 @dataclass(frozen=True, slots=True)
 class DesiredStateReceived:
-    """The coordinator has said how things should be."""
+    """The coordinator has sent the desired state."""
 
     desired: DesiredState
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerHalted:
-    """A worker stands still in a generation.
+    """A worker has halted in a generation.
 
     Attributes:
-        rank, generation: Which, and where.
-        committed: Steps that its replica has behind it; None if it has none.
-        rooted: As in `Status`.
+        committed: Steps that are committed in its replica; None if it has no state.
+        reduced_step: As in `Status`.
     """
 
     rank: int
@@ -103,7 +102,7 @@ class WorkerHalted:
 
 @dataclass(frozen=True, slots=True)
 class PartWritten:
-    """A worker has done its part of a checkpoint in a generation."""
+    """A worker has written its part of a checkpoint in a generation."""
 
     rank: int
     generation: int
@@ -112,7 +111,7 @@ class PartWritten:
 
 @dataclass(frozen=True, slots=True)
 class WorkerFinished:
-    """A worker has come to the end of the run in a generation, and reports this of it."""
+    """A worker has reached the end of the run in a generation."""
 
     rank: int
     generation: int
@@ -121,7 +120,7 @@ class WorkerFinished:
 
 @dataclass(frozen=True, slots=True)
 class WorkerExited:
-    """A worker process is gone, whoever ended it."""
+    """A worker process has exited."""
 
     rank: int
     process: int

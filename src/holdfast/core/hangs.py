@@ -1,11 +1,11 @@
-"""Hangs: when a worker that is alive no longer gets on.
+"""Hangs: when a worker that is alive makes no progress.
 
-Only what cannot be work counts. A worker that the kernel holds stopped does nothing, whatever it
-was at. One that computes uses the processor, so if it does not, for much longer than it ever took,
-it is stuck. Who waits for others or for samples is never suspected.
+Only what cannot be work counts as a hang. A worker that the kernel has stopped does nothing,
+whatever its phase. One that computes uses the processor: if it uses none for much longer than the
+phase ever took, it hangs. A worker that waits for others or for samples is never suspected.
 
-A script's workers wait for each other in code that is not ours, so there they cannot be told from
-one that is stuck: only where none of them does anything, all are.
+A script's workers wait for each other in code that is not ours, where a waiting worker looks like
+one that hangs: only if none of them uses the processor do all of them hang.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ STOPPED_S: Final = 0.8
 OWN_S: Final = 1.0
 """How long our own code may go without using the processor, seconds."""
 SLACK: Final = 3
-"""And how much longer than the longest of the last times."""
+"""A phase may take this many times as long as the longest of the last ones."""
 RECENT: Final = 20
 IDLE_CPU_FRACTION: Final = 0.01
-"""How much of a processor is nothing: libraries have threads that wake now and then."""
+"""Less of a CPU than this is idle: libraries have threads that wake now and then."""
 GAP_S: Final = 1.0
-"""Between two looks that are further apart, whoever looks was held up himself."""
+"""Between two observations that are further apart, the agent itself was held up."""
 
 
 class PhaseKind(enum.Enum):
-    """What a worker is at.
+    """Whose code a worker runs.
 
-    OWN      our code: reducing, updating
-    USER     the user's: forward and backward pass, evaluation
-    WAITING  for others, for samples, for a disk
+    HOLDFAST  ours: reducing, updating
+    USER      the user's: forward and backward pass, evaluation
+    WAITING   none: it waits for others, for samples or for a disk
     """
 
     HOLDFAST = "own"
@@ -44,13 +44,13 @@ class PhaseKind(enum.Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Observation:
-    """A look at a worker.
+    """The state of a worker at one time.
 
     Attributes:
-        activity: What it is at.
+        phase_kind: Whose code it runs.
         since: Since when, seconds on any clock.
         cpu_s: Processor time that it has used so far, seconds.
-        stopped: Whether the kernel holds it stopped.
+        stopped: Whether the kernel has stopped it.
     """
 
     phase_kind: PhaseKind
@@ -61,12 +61,12 @@ class Observation:
 
 @dataclass(slots=True)
 class _Known:
-    """A worker that has been seen before.
+    """A worker that was observed before.
 
     Attributes:
-        last, seen_at: The last look at it.
-        idle_since, cpu_then_s: When it last got on, and the processor time that it had used then.
-        durations: How long it was lately at what, seconds.
+        last, seen_at: The last observation of it.
+        idle_since, cpu_then_s: When it last made progress, and the processor time used by then.
+        durations: How long its last phases of each kind took, seconds.
     """
 
     last: Observation
@@ -78,11 +78,11 @@ class _Known:
 
 
 class HangDetector:
-    """Looks at workers again and again.
+    """Detects workers that hang, from periodic observations.
 
     Args:
         user_s: How long the user's code may go without using the processor, seconds.
-        together: Whether workers wait for each other in the user's code.
+        together: Whether workers wait for each other in user code.
     """
 
     def __init__(self, user_s: float, *, together: bool = False) -> None:
@@ -90,20 +90,20 @@ class HangDetector:
         self._together = together
         self._known: dict[int, _Known] = {}
 
-    def see(self, sightings: Mapping[int, Observation], now: float) -> dict[int, str]:
-        """Take a look at all workers, by process; returns why some are held to hang."""
+    def see(self, observations: Mapping[int, Observation], now: float) -> dict[int, str]:
+        """Take observations of all workers, by process; returns why some hang."""
         self._known = {
-            process: self._compare(self._known.get(process), sighting, now)
-            for process, sighting in sightings.items()
+            process: self._compare(self._known.get(process), observation, now)
+            for process, observation in observations.items()
         }
         found = {p: why for p, known in self._known.items() if (why := self._judge(known, now))}
-        in_user_code = {p for p, seen in sightings.items() if seen.phase_kind is PhaseKind.USER}
+        in_user_code = {p for p, seen in observations.items() if seen.phase_kind is PhaseKind.USER}
         if self._together and not in_user_code <= found.keys():
-            return {process: why for process, why in found.items() if sightings[process].stopped}
+            return {process: why for process, why in found.items() if observations[process].stopped}
         return found
 
     def _judge(self, known: _Known, now: float) -> str:
-        """Why a worker is held to hang, or nothing."""
+        """Why a worker hangs, or nothing."""
         if known.stopped_since is not None:
             stopped_s = now - known.stopped_since
             return f"was stopped for {stopped_s:.1f} s" if stopped_s >= STOPPED_S else ""
@@ -116,20 +116,20 @@ class HangDetector:
         return f"did nothing{others} for {idle_s:.1f} s" if idle_s >= limit else ""
 
     @staticmethod
-    def _compare(known: _Known | None, sighting: Observation, now: float) -> _Known:
-        """What is known of a worker with one more look at it."""
+    def _compare(known: _Known | None, observation: Observation, now: float) -> _Known:
+        """What is known of a worker with one more observation."""
         if known is None or now - known.seen_at > GAP_S:
-            return _Known(sighting, now, now, sighting.cpu_s)
-        before, known.last, known.seen_at = known.last, sighting, now
-        if sighting.since != before.since:
+            return _Known(observation, now, now, observation.cpu_s)
+        before, known.last, known.seen_at = known.last, observation, now
+        if observation.since != before.since:
             recent = known.durations.setdefault(before.phase_kind, deque(maxlen=RECENT))
-            recent.append(sighting.since - before.since)
-        worked_s = sighting.cpu_s - known.cpu_then_s
-        if sighting.since != before.since or worked_s > IDLE_CPU_FRACTION * (
+            recent.append(observation.since - before.since)
+        worked_s = observation.cpu_s - known.cpu_then_s
+        if observation.since != before.since or worked_s > IDLE_CPU_FRACTION * (
             now - known.idle_since
         ):
-            known.idle_since, known.cpu_then_s = now, sighting.cpu_s
-        if not sighting.stopped:
+            known.idle_since, known.cpu_then_s = now, observation.cpu_s
+        if not observation.stopped:
             known.stopped_since = None
         elif known.stopped_since is None:
             known.stopped_since = now

@@ -1,8 +1,15 @@
-"""Heartbeats: who has been silent for longer than can be chance.
+"""Heartbeats: which hosts have been silent for longer than can be chance.
 
-The deadline follows the arrivals, as in Bertier, Marin and Sens, "Implementation and performance
-evaluation of an adaptable failure detector" (DSN 2002): their mean gap plus four mean deviations,
-both smoothed as round-trip times are in RFC 6298, and never under a floor.
+A host that reports every second, now and then a little late, is suspected soon after it goes
+silent. One whose reports come in fits and starts gets more time: on its network, a long gap means
+nothing. So each host sets its own deadline, by how long its gaps are and how much they vary:
+
+    deadline = last arrival + max(floor, mean gap + 4 · mean deviation of the gap)
+
+Mean and deviation are smoothed: each arrival moves them by 1/8 and 1/4 of what is new, as TCP does
+with round-trip times (RFC 6298, section 2). Heartbeats of one second with gaps of 0.9 to 1.1 s give
+a deadline of about 1.4 s, which the floor raises. The method is that of Bertier, Marin and Sens,
+"Implementation and performance evaluation of an adaptable failure detector" (DSN 2002).
 """
 
 from __future__ import annotations
@@ -23,10 +30,10 @@ TOGETHER_S: Final = 0.1
 
 @dataclass(slots=True)
 class _Arrivals:
-    """What is known of a host.
+    """The arrivals of one host's heartbeats.
 
     Attributes:
-        limit: When it is suspected at the latest; forgotten when it is heard.
+        limit: When it is suspected at the latest; reset by its next heartbeat.
         queued: Its earliest place in the queue, which is never after its deadline.
     """
 
@@ -37,7 +44,7 @@ class _Arrivals:
     queued: float = math.inf
 
     def add(self, times: Iterable[float]) -> None:
-        """Note some more."""
+        """Add heartbeats."""
         last, mean, deviation = self.last, self.gap, self.deviation
         for time in times:
             gap, last = time - last, time
@@ -48,7 +55,7 @@ class _Arrivals:
 
 
 class Heartbeats:
-    """When each host was heard last.
+    """When each host was heard, and when it will be suspected.
 
     Args:
         interval_s: How often a host is to be heard, seconds.
@@ -61,7 +68,7 @@ class Heartbeats:
         self._queue: list[tuple[float, str]] = []
 
     def heard(self, host: str, now: float) -> None:
-        """Note a sign of life."""
+        """Record a heartbeat of `host`."""
         known = self._arrivals.get(host)
         if known is None:
             self._arrivals[host] = _Arrivals(now, self._interval_s, self._interval_s / 2)

@@ -35,7 +35,7 @@ class Plan:
     """A cut of the shards `0..num_shards-1` into one contiguous range a rank.
 
     Attributes:
-        counts: Shards of each rank, in rank order; a rank may owe none.
+        counts: Shards of each rank, in rank order; a rank may have none.
     """
 
     counts: tuple[int, ...]
@@ -72,7 +72,7 @@ class Plan:
 
     @classmethod
     def even(cls, num_shards: int, world_size: int) -> Plan:
-        """Shares that differ by one shard at most; of more ranks than shards, the last owe none."""
+        """Equal shares, up to one shard; with more ranks than shards, the last have none."""
         share, rest = divmod(num_shards, world_size)
         return cls(counts=tuple(share + (rank < rest) for rank in range(world_size)))
 

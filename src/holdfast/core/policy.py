@@ -1,4 +1,4 @@
-"""Policy: what the user wants to happen when workers, hosts or the coordinator are lost."""
+"""Recovery policy: how a run reacts to failures of workers, hosts and the coordinator."""
 
 from __future__ import annotations
 
@@ -8,25 +8,25 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecoveryPolicy:
-    """What the user wants to happen.
+    """How a run reacts to failures.
 
     Attributes:
         world_size: Workers of a full world.
-        min_workers: The fewest to go on with; `world_size` where lost ones are to be replaced.
-        failures, window_s: How many failures are forgiven in how many seconds.
-        repeats: How often the same failure may come again without getting on in between: a step, or
-            a checkpoint where workers begin `anew`.
-        repeat_s: How soon after its generation went on a failure must come to count as the same
-            again, seconds; infinite where steps are known.
-        anew: Whether no worker outlives its generation, so that all go on from a checkpoint.
-        heartbeat_s: How often agents report, seconds.
-        silence_s: A silence that is never suspected, seconds.
+        min_workers: The fewest workers to train with; `world_size` if failed ones are replaced.
+        max_failures, window_s: How many failures are tolerated in how many seconds.
+        max_repeats: How often one failure may repeat without progress: a step, or a checkpoint with
+            `restart_all`.
+        repeat_window_s: How soon after its generation resumed a failure must come to count as a
+            repeat, seconds; infinite where steps are known.
+        restart_all: Whether no worker outlives its generation, so that all load a checkpoint.
+        heartbeat_s: How often agents send their status, seconds.
+        heartbeat_timeout_s: A silence that is never suspected, seconds.
         reconnect_s: How long an agent may be without a connection, seconds.
-        gather_s: How long to wait for more room before a smaller world grows, seconds.
-        rest_s: How long a world that has lost workers goes on without them, seconds, if there are
-            `min_workers` left; 0 to replace them at once.
-        patience_s: How long to wait with too few workers before giving up, seconds.
-        checkpoint_s: How long after a checkpoint to ask for the next, seconds; 0 for never.
+        last_call_s: How long to wait for more capacity before a smaller world grows, seconds.
+        regrow_delay_s: How long a world trains without the workers that it lost, seconds, if
+            `min_workers` are left; 0 to replace them at once.
+        join_timeout_s: How long to wait with too few workers before the run fails, seconds.
+        checkpoint_s: How long after a checkpoint to request the next, seconds; 0 for never.
     """
 
     world_size: int

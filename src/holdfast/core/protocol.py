@@ -1,9 +1,9 @@
-"""What agents and the coordinator tell each other: each its whole state, again and again.
+"""The messages between agents and the coordinator: each sends its whole state, repeatedly.
 
-An agent reports a `Status` when something changes and at every heartbeat; the coordinator answers
-with `Orders` that say how things should be. Neither sends differences, so a message that is lost,
-late, doubled or overtaken does no harm: the next one says it all. A report with an older number
-and orders of an older generation are refused.
+An agent sends a `Status` when something changes and at every heartbeat; the coordinator answers
+with a `DesiredState`. Neither sends differences, so a message that is lost, late, duplicated or
+reordered does no harm: the next one contains everything. A status with an older number and a
+desired state of an older generation are ignored.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from typing import Any
 
 
 class Stage(enum.IntEnum):
-    """How far a host is, or should be, in its generation.
+    """The progress of a generation on a host.
 
-    IDLE    it has no part in any
-    HALT    workers stand still: nobody commits, everybody says what he has
-    RUN     workers train
-    END     the run is over: workers and agent leave
+    IDLE    the host takes part in none
+    HALT    its workers have halted: none commits, and each reports its committed step
+    RUN     its workers train
+    END     the run is over: workers and agent exit
     """
 
     IDLE = 0
@@ -31,16 +31,16 @@ class Stage(enum.IntEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failure:
-    """Why a worker is gone.
+    """Why a worker has failed.
 
     Attributes:
-        cause: In words, the rank left out.
-        error: The class of the exception that it raised; empty if it died without one.
+        cause: In words, without the rank.
+        error: The class of a fatal error, as in `errors.BY_NAME`; empty for other failures.
         traceback: The worker's own, where it says more than the cause.
-        fatal: Whether it would come again, whoever computes: there is no use in another worker.
-        repeatable: Whether it may come again, being of the worker's own making.
-        rollback: Whether no worker's state can be trusted: all begin again from a checkpoint.
-        follows: Whether another failure, which is counted, has caused it.
+        fatal: Whether it would happen again on any worker: the run ends with this error.
+        repeatable: Whether it may happen again on this worker, which caused it itself.
+        state_untrusted: Whether no worker's state is trusted: all restart from a checkpoint.
+        is_cascading: Whether another failure, which is counted, has caused it.
     """
 
     cause: str
@@ -57,11 +57,10 @@ class Part:
     """A worker's part of a checkpoint.
 
     Attributes:
-        number: Of the checkpoints that its generation has begun, from 1: the same step may be tried
-            twice.
+        number: The number of the checkpoint in its generation, from 1: one step may be tried twice.
         step: Steps committed then.
-        content: What the manifest will say of it.
-        error: Why it could not be written, if so.
+        content: Its entry in the manifest.
+        error: Why it could not be written; empty if it was.
     """
 
     number: int
@@ -72,12 +71,12 @@ class Part:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointResult:
-    """How a checkpoint went.
+    """The result of a checkpoint.
 
     Attributes:
-        generation, number: Which; see `Part`.
+        generation, number: Identify it; see `Part`.
         step: Steps committed then.
-        error: Why there is none, if so.
+        error: Why it failed; empty if it was committed.
     """
 
     generation: int
@@ -126,25 +125,26 @@ class WorkerProgress:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Status:
-    """How an agent and its workers are.
+    """The status of an agent and its workers.
 
     Attributes:
-        host: The agent; one that was started anew has another name.
-        number: Rises with every report of this agent.
-        generation: The newest that it has heard of; 0 for none.
-        stage: What it has reached there. HALT means that all its workers stand still.
-        room: How many workers it can run.
-        failed: Why workers of this generation died, by rank.
-        committed: How many steps the replica of each of its workers has behind it, by rank; a
-            worker without one is not in it. Said only where they stand still.
-        rooted: The number of steps that would be committed with the reduced gradient that lies
+        host: The name of the agent; a restarted agent has a new one.
+        number: Rises with every status of this agent.
+        generation: The newest that it knows; 0 for none.
+        stage: What it has reached there.
+        capacity: How many workers it can run.
+        failed: Why workers of this generation have failed, by rank, in the order of their exits.
+        committed: Steps that are committed in the replica of each worker, by rank, without workers
+            that have no state. Empty unless the workers have halted.
+        reduced_step: The number of steps that would be committed with the reduced gradient that is
             complete in this host's arena; 0 for none.
         finished: Workers that have reached the end of the run.
-        result: What one of them reports of it.
-        parts: Of a checkpoint that its workers have written and that is not settled, by rank.
-        verdict: How the newest one went that it has heard of.
-        asked: The number of the checkpoint that its workers were last asked for; 0 for none.
-        stop: Whether it has heard that workers are to end.
+        result: What one of them reports of the run.
+        parts: Parts of a checkpoint that its workers have written, until its result is known.
+        checkpoint_result: The newest result that it knows.
+        requested_checkpoint: The number of the checkpoint that its workers were last asked for; 0
+            for none.
+        stop: Whether its workers were asked to end.
         progress: How far each of its workers has come, by rank. For people: nothing is decided by
             it.
     """
@@ -187,19 +187,19 @@ class ResumePoint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DesiredState:
-    """How an agent and its workers should be.
+    """The state that an agent and its workers must reach.
 
     Attributes:
-        generation: What they are for.
-        stage: What is to be reached.
-        ranks: The workers that this agent is to have.
-        anew: Whether none of them may be of an older generation: all are ended and forked anew.
+        generation: The newest generation.
+        stage: The stage to reach in it.
+        ranks: The workers that this agent must run.
+        restart_all: Whether none of them may be of an older generation: all are forked again.
         members: The host of every rank.
-        start: From where to go on; known from stage RUN on.
-        verdict: How the newest checkpoint went.
-        save: The number of the checkpoint that workers are to begin after the step in hand, unless
-            they have begun it already; 0 for none. See `Part`.
-        stop: Whether workers are to end after the step in hand.
+        resume_point: Known from stage RUN on.
+        checkpoint_result: The result of the newest checkpoint.
+        requested_checkpoint: The number of the checkpoint that workers must begin after the current
+            step, unless they have begun it already; 0 for none. See `Part`.
+        stop: Whether workers must end after the current step.
         watched: Whether a command shows the run's progress: statuses come more often then.
         reason: Why the run is over for this host, at stage END; empty if all went well.
     """

@@ -65,7 +65,7 @@ class RestoreAgreement:
         steps: The steps of the checkpoints that its host has.
 
     Attributes:
-        skipped: Steps that were passed over, in order.
+        skipped: Steps that were skipped, in order.
     """
 
     def __init__(self, steps: Iterable[int]) -> None:

@@ -1,10 +1,10 @@
-"""Settlement: what counts as committed when a step was interrupted, and who gives it to whom.
+"""Resume point: the step that a new generation resumes from, and the donor of each rank.
 
 A step is decided once one worker has passed the last barrier of its reduction: then the reduced
-gradient lies complete in that host's arena, every other worker can still commit with it, and
-whoever passed may have committed already. Nobody decides it later, for it is asked only when all
-workers stand still. So of a step that anyone may have committed, all commit; and of one that is
-undecided nobody has, and it is computed again, with what the survivors have of it.
+gradient is complete in that host's arena, every other worker can still commit with it, and the
+worker that passed may have committed already. The question is asked only when all workers have
+halted, so no step is decided later. If any worker may have committed a step, all commit it. If no
+worker can have, the step is computed again, with the partial sums that the survivors still have.
 """
 
 from __future__ import annotations
@@ -15,29 +15,29 @@ from holdfast.core.protocol import ResumePoint, Status, StoredCheckpoint
 
 
 def choose_resume_point(
-    members: Mapping[int, str], reports: Sequence[Status]
+    members: Mapping[int, str], statuses: Sequence[Status]
 ) -> ResumePoint | None:
     """The resume point of a new generation; None if no member has a state.
 
     Args:
         members: The host of every rank.
-        reports: The status of each halted host, in any order.
+        statuses: The status of each halted host, in any order.
     """
-    reach = {
-        rank: _reach(report, steps)
-        for report in sorted(reports, key=lambda report: report.host)
-        for rank, steps in sorted(report.committed.items())
-        if members.get(rank) == report.host
+    reached = {
+        rank: _reach(status, steps)
+        for status in sorted(statuses, key=lambda status: status.host)
+        for rank, steps in sorted(status.committed.items())
+        if members.get(rank) == status.host
     }
-    if not reach:
+    if not reached:
         return None
-    step = max(reach.values())
-    ready = [rank for rank, steps in sorted(reach.items()) if steps == step]
-    near: dict[str, list[int]] = {}
+    step = max(reached.values())
+    ready = [rank for rank, steps in sorted(reached.items()) if steps == step]
+    nearby: dict[str, list[int]] = {}
     for rank in ready:
-        near.setdefault(members[rank], []).append(rank)
+        nearby.setdefault(members[rank], []).append(rank)
     donors = {
-        rank: rank if reach.get(rank) == step else _donor(rank, near.get(host, ready))
+        rank: rank if reached.get(rank) == step else _donor(rank, nearby.get(host, ready))
         for rank, host in members.items()
     }
     return ResumePoint(step=step, donors=donors)
@@ -50,11 +50,11 @@ def resume_from(checkpoint: StoredCheckpoint | None) -> ResumePoint:
     return ResumePoint(step=checkpoint.step, donors={}, checkpoint=checkpoint.name)
 
 
-def _reach(report: Status, committed: int) -> int:
-    """The steps that a replica can have behind it without help from another host."""
-    return report.reduced_step if report.reduced_step == committed + 1 else committed
+def _reach(status: Status, committed: int) -> int:
+    """The step that a replica can reach without state from another host."""
+    return status.reduced_step if status.reduced_step == committed + 1 else committed
 
 
 def _donor(rank: int, ready: Sequence[int]) -> int:
-    """Who gives a rank its state, so that they share the work."""
+    """The donor of a rank, chosen so that the donors share the work."""
     return ready[rank % len(ready)]

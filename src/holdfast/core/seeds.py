@@ -1,4 +1,4 @@
-"""Seeds: the random numbers of a run hang on what they are for, never on who draws them."""
+"""Seeds: the random numbers of a run depend on their purpose, never on the worker that draws."""
 
 from __future__ import annotations
 

@@ -13,9 +13,10 @@ the leaf `span + k`, where `span` is the next power of two:
 
 A worker adds siblings as soon as it holds both, as a binary counter carries, so the partial sums
 left on it are the fewest nodes that cover its shards. `reduction` then finds how the partial
-sums of all workers combine into the root. Whoever computed a shard, the same pairs are added.
+sums of all workers combine into the root. Whichever worker computed a shard, the same pairs are
+added.
 
-A shard without samples weighs nothing: it is EMPTY, and its sibling stands for both.
+A shard without samples weighs nothing: it is EMPTY, and its sibling is the sum of both.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ EMPTY: Final = -2
 
 @dataclass(frozen=True, slots=True)
 class Partial:
-    """A partial sum that lies ready: slot `slot` of worker `rank`."""
+    """A partial sum that is complete: slot `slot` of worker `rank`."""
 
     rank: int
     slot: int
@@ -103,7 +104,7 @@ def carry(table: list[int], node: int, slot: int, merge: Callable[[int, int], No
     Args:
         table: Slot, ABSENT or EMPTY by node; changed in place.
         node: The node just finished.
-        slot: Where its sum lies, or EMPTY.
+        slot: The slot of its sum, or EMPTY.
         merge: `merge(left, right)` adds slot `right` into slot `left` and frees `right`.
     """
     assert table[node] == ABSENT, f"node {node} was finished twice"
@@ -143,7 +144,7 @@ def reduction(tables: Mapping[int, Sequence[int]], num_shards: int) -> Term | No
             if table[node] != ABSENT:
                 return None if table[node] == EMPTY else Partial(rank, table[node])
         if node >= first_leaf:
-            assert node >= first_leaf + num_leaves, f"shard {node - first_leaf} is nobody's"
+            assert node >= first_leaf + num_leaves, f"shard {node - first_leaf} was not computed"
             return None
         left, right = term(2 * node), term(2 * node + 1)
         if left is None or right is None:
