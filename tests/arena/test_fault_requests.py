@@ -1,4 +1,4 @@
-"""What a storm asks of a worker, through words that each of the two writes alone."""
+"""Fault requests: one process requests a fault, the worker acknowledges it."""
 
 import pytest
 
@@ -14,27 +14,31 @@ def arena():
     found.close()
 
 
-def test_injections_of_all_kinds_and_phases_have_words_of_their_own(arena):
+def test_every_fault_and_phase_has_its_own_words(arena):
     for phase in Phase:
         WorkerStatus(arena, 1).enter(phase)
-    ordered = FaultRequests(arena, 1)
-    for injection in InProcessFault:
-        ordered.request(injection, step=7, seconds=injection + 0.5)
-    assert [ordered.acknowledged(each) for each in InProcessFault] == [(0, 0)] * len(InProcessFault)
+    requests = FaultRequests(arena, 1)
+    for fault in InProcessFault:
+        requests.request(fault, step=7, seconds=fault + 0.5)
+    assert [requests.acknowledged(each) for each in InProcessFault] == [(0, 0)] * len(
+        InProcessFault
+    )
     arena[1, Word.COMMITTED] = 8
-    assert [ordered.acknowledge(each) for each in InProcessFault] == [
+    assert [requests.acknowledge(each) for each in InProcessFault] == [
         each + 0.5 for each in InProcessFault
     ]
-    assert [ordered.acknowledged(each) for each in InProcessFault] == [(1, 8)] * len(InProcessFault)
+    assert [requests.acknowledged(each) for each in InProcessFault] == [(1, 8)] * len(
+        InProcessFault
+    )
     assert not any(FaultRequests(arena, 0).is_pending(each) for each in InProcessFault)
 
 
-def test_a_withdrawal_in_the_moment_of_obedience_comes_too_late(arena):
-    ordered = FaultRequests(arena, 1)
-    ordered.request(InProcessFault.NAN, step=0, seconds=0)
-    assert ordered.is_due(InProcessFault.NAN)
-    ordered.withdraw(InProcessFault.NAN)
-    ordered.acknowledge(InProcessFault.NAN)
-    assert ordered.acknowledged(InProcessFault.NAN) == (1, 0)
-    assert ordered.request(InProcessFault.NAN, step=0, seconds=0) == 2
-    assert ordered.is_pending(InProcessFault.NAN)
+def test_a_request_that_is_withdrawn_while_it_is_acknowledged_counts(arena):
+    requests = FaultRequests(arena, 1)
+    requests.request(InProcessFault.NAN, step=0, seconds=0)
+    assert requests.is_due(InProcessFault.NAN)
+    requests.withdraw(InProcessFault.NAN)
+    requests.acknowledge(InProcessFault.NAN)
+    assert requests.acknowledged(InProcessFault.NAN) == (1, 0)
+    assert requests.request(InProcessFault.NAN, step=0, seconds=0) == 2
+    assert requests.is_pending(InProcessFault.NAN)

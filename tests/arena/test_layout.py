@@ -1,4 +1,4 @@
-"""Tensors lie apart, aligned, and where their layout says."""
+"""A layout places tensors aligned and without overlap."""
 
 import math
 

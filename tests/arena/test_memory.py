@@ -1,4 +1,4 @@
-"""Workers meet in the arena, and none is ever stuck there."""
+"""Workers meet in the arena, and an abort or a deadline ends every wait."""
 
 import os
 import threading
@@ -39,7 +39,7 @@ def in_threads(arena, act):
     return found
 
 
-def test_a_barrier_gives_everyone_what_everyone_brought(arena):
+def test_a_barrier_returns_the_values_of_all_members(arena):
     def act(group):
         return [
             group.barrier(ReduceTag.PARTIALS, step, 100 * step + group.rank) for step in range(200)
@@ -49,7 +49,7 @@ def test_a_barrier_gives_everyone_what_everyone_brought(arena):
     assert in_threads(arena, act) == [expected] * 3
 
 
-def test_a_gather_gives_everyone_the_payload_of_everyone(arena):
+def test_a_gather_returns_the_payloads_of_all_members(arena):
     def payload(step, rank):
         return bytes([step % 256, rank]) * (rank + step)
 
@@ -65,7 +65,7 @@ def test_a_gather_gives_everyone_the_payload_of_everyone(arena):
     assert in_threads(arena, act) == [expected] * 3
 
 
-def test_workers_that_come_for_different_things_are_told_so(arena):
+def test_workers_at_different_barriers_get_an_error_that_names_both(arena):
     def act(group):
         group.barrier(WorkerTag.END if group.rank == 1 else ReduceTag.PARTIALS, 7)
 
@@ -75,7 +75,7 @@ def test_workers_that_come_for_different_things_are_told_so(arena):
         assert "rank 1 is at the end of its function" in str(error)
 
 
-def test_the_abort_word_ends_a_barrier_that_nobody_would_complete(arena):
+def test_a_new_generation_aborts_an_incomplete_barrier(arena):
     waiting = threading.Event()
 
     def act(group):
@@ -91,7 +91,7 @@ def test_the_abort_word_ends_a_barrier_that_nobody_would_complete(arena):
     assert isinstance(second, Aborted)
 
 
-def test_a_wait_has_a_deadline_and_says_for_whom_it_waited(arena):
+def test_a_wait_times_out_with_an_error_that_names_the_rank(arena):
     with pytest.raises(HoldfastError, match=r"rank 0 waited 0 s for rank 1, .* 'starting'"):
         SharedMemoryGroup(arena, 0, 0.01, describe).barrier(ReduceTag.PARTIALS, 0)
 

@@ -1,4 +1,4 @@
-"""The digest that workers compare: no change of a bit goes unseen."""
+"""The digest that workers compare changes with every bit."""
 
 import pytest
 import torch
@@ -38,7 +38,7 @@ def test_every_tensor_counts_and_so_does_their_order():
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64, torch.bool, torch.complex64])
-def test_it_is_of_bytes_wherever_they_lie(dtype):
+def test_the_digest_does_not_depend_on_the_address(dtype):
     tensor = torch.arange(30).view(5, 6).to(dtype)
     assert digest([tensor.t()]) == digest([tensor.t().contiguous()])
     assert digest([tensor]) == digest([torch.cat([tensor, tensor])[5:]])

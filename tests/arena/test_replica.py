@@ -87,7 +87,7 @@ def test_training_in_a_replica_gives_the_bits_of_training_without(name):
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
-def test_a_copy_of_the_bytes_goes_on_like_the_original(name):
+def test_a_copy_of_the_bytes_trains_like_the_original(name):
     original, copy = net(), net()
     optimizer, copied_optimizer = (OPTIMIZERS[name](m.parameters()) for m in (original, copy))
     replica, copied = replica_of(original, optimizer), replica_of(copy, copied_optimizer)
@@ -103,7 +103,7 @@ def test_a_copy_of_the_bytes_goes_on_like_the_original(name):
     assert replica.weights_sha256() == copied.weights_sha256()
 
 
-def test_state_of_a_parameter_without_gradient_is_absent():
+def test_state_of_a_parameter_without_gradient_is_uninitialized():
     model = net()
     optimizer = torch.optim.AdamW(model.parameters())
     replica = replica_of(model, optimizer)

@@ -1,4 +1,4 @@
-"""What a worker suffers by its own hand: when, once, and in which bits."""
+"""Failpoints inject a requested fault once, when it is due, into the right bits."""
 
 import errno
 import math
@@ -37,7 +37,7 @@ def replica():
     return Replica(trained, layout, torch.zeros(layout.size_bytes, dtype=torch.uint8))
 
 
-def ordered(arena, kind, step=0, seconds=0.0):
+def requested(arena, kind, step=0, seconds=0.0):
     found = FaultRequests(arena, 1)
     found.request(kind, step=step, seconds=seconds)
     return found
@@ -49,38 +49,38 @@ def parameter(gradient):
     return found
 
 
-def test_an_order_is_obeyed_once_and_from_its_step_on(arena, failpoints, replica):
-    injections = ordered(arena, InProcessFault.RAISE, step=3)
+def test_a_fault_is_injected_once_from_its_step_on(arena, failpoints, replica):
+    requests = requested(arena, InProcessFault.RAISE, step=3)
     failpoints.at_step(replica)
     arena[1, Word.COMMITTED] = 4
     with pytest.raises(RuntimeError, match="injected fault"):
         failpoints.at_step(replica)
     failpoints.at_step(replica)
-    assert injections.acknowledged(InProcessFault.RAISE) == (1, 4)
-    assert injections.request(InProcessFault.RAISE, step=5, seconds=0) == 2
+    assert requests.acknowledged(InProcessFault.RAISE) == (1, 4)
+    assert requests.request(InProcessFault.RAISE, step=5, seconds=0) == 2
     failpoints.at_step(replica)
-    assert injections.is_pending(InProcessFault.RAISE)
+    assert requests.is_pending(InProcessFault.RAISE)
 
 
-def test_an_order_is_for_one_worker_and_one_kind(arena, failpoints, replica):
-    injections = ordered(arena, InProcessFault.RAISE)
+def test_a_request_is_for_one_worker_and_one_kind(arena, failpoints, replica):
+    requests = requested(arena, InProcessFault.RAISE)
     failpoints_of(arena, 0).at_step(replica)
     failpoints.at_part()
-    assert injections.is_pending(InProcessFault.RAISE)
+    assert requests.is_pending(InProcessFault.RAISE)
 
 
-def test_an_order_that_is_withdrawn_is_not_obeyed(arena, failpoints, replica):
-    injections = ordered(arena, InProcessFault.EXIT)
-    injections.withdraw(InProcessFault.EXIT)
+def test_a_withdrawn_request_injects_nothing(arena, failpoints, replica):
+    requests = requested(arena, InProcessFault.EXIT)
+    requests.withdraw(InProcessFault.EXIT)
     failpoints.at_step(replica)
-    assert injections.acknowledged(InProcessFault.EXIT) == (0, 0)
+    assert requests.acknowledged(InProcessFault.EXIT) == (0, 0)
 
 
-def test_corruption_flips_one_bit_of_any_kind_of_state_that_is_there(arena, failpoints, replica):
+def test_corruption_flips_one_bit_of_any_kind_of_state(arena, failpoints, replica):
     kinds = set()
     for step in range(40):
         before = replica.flat.clone()
-        ordered(arena, InProcessFault.CORRUPT, step=step)
+        requested(arena, InProcessFault.CORRUPT, step=step)
         arena[1, Word.COMMITTED] = step
         failpoints.at_step(replica)
         changed = (replica.flat ^ before).nonzero().flatten().tolist()
@@ -93,8 +93,8 @@ def test_corruption_flips_one_bit_of_any_kind_of_state_that_is_there(arena, fail
     assert {"model.0.weight", "model.1.running_var", "model.1.num_batches_tracked"} <= kinds
 
 
-def test_a_full_disk_is_an_error_of_the_system(arena, failpoints):
-    ordered(arena, InProcessFault.DISK_FULL)
+def test_a_full_disk_is_an_os_error(arena, failpoints):
+    requested(arena, InProcessFault.DISK_FULL)
     with pytest.raises(OSError, match="No space left") as caught:
         failpoints.at_part()
     assert caught.value.errno == errno.ENOSPC
@@ -102,7 +102,7 @@ def test_a_full_disk_is_an_error_of_the_system(arena, failpoints):
 
 
 def test_a_nan_is_put_into_one_value(arena, failpoints):
-    ordered(arena, InProcessFault.NAN)
+    requested(arena, InProcessFault.NAN)
     scalar, matrix = torch.ones(()), torch.ones(2, 3)
     failpoints.at_gradient([parameter(g) for g in (None, torch.ones(0), scalar, matrix)])
     assert bool(scalar.isnan())
@@ -130,14 +130,14 @@ def test_a_flip_sets_the_highest_free_bit_of_the_largest_value(dtype, value):
     assert not math.isfinite(factor) or math.log2(factor) in [1 << bit for bit in range(11)]
 
 
-def test_zeros_and_what_is_no_number_already_are_passed_over(arena, failpoints):
-    injections = ordered(arena, InProcessFault.FLIP)
+def test_a_flip_skips_zeros_and_values_that_are_not_finite(arena, failpoints):
+    requests = requested(arena, InProcessFault.FLIP)
     gradient = torch.zeros(2)
     failpoints.at_gradient([parameter(gradient)])
     failpoints.at_gradient([])
     gradient[0] = torch.nan
     failpoints.at_gradient([parameter(gradient)])
-    assert injections.is_pending(InProcessFault.FLIP)
+    assert requests.is_pending(InProcessFault.FLIP)
     gradient[0] = 0.5
     failpoints.at_gradient([parameter(gradient)])
-    assert injections.acknowledged(InProcessFault.FLIP) == (1, 0)
+    assert requests.acknowledged(InProcessFault.FLIP) == (1, 0)

@@ -1,8 +1,8 @@
-"""Digest: a number that tells two pieces of memory apart, at the speed of memory.
+"""Digest: a number that tells two ranges of memory apart, at the speed of memory.
 
-The 64-bit words are summed by column, as if they stood in rows of COLUMNS words, and the sums are
-hashed. Sums of integers do not depend on their order, and every single bit changes one of them.
-Changes within one column may cancel out.
+The 64-bit words are summed by column, as if in rows of COLUMNS words, and the sums are hashed. Sums
+of integers do not depend on their order, and every single bit changes one of them. Changes within
+one column may cancel out.
 """
 
 from __future__ import annotations

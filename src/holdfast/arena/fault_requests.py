@@ -1,8 +1,8 @@
-"""Injections: what a storm orders single workers to suffer, through their words of the arena.
+"""Fault requests: the faults that a fault injector asks single workers to inject into themselves.
 
-An order is a number that rises by one, and the step from which on it is due. The worker compares
-the number with how many orders of that kind it has obeyed, notes that it obeys, and then does so:
-whoever takes its place finds the order carried out.
+A request is a number that rises by one, and the step from which on it is due. The worker compares
+the number with how many requests of that kind it has acknowledged, acknowledges, and then injects
+the fault. So the worker that replaces it finds the request fulfilled.
 """
 
 from __future__ import annotations
@@ -12,16 +12,16 @@ from typing import Final
 
 from holdfast.arena.memory import LINE, Arena, Word, float_of, word_of
 
-_ORDERED: Final = 0
+_NUMBER: Final = 0
 _STEP: Final = 1
 _SECONDS: Final = 2
 _WORDS: Final = 3
-"""Of an injection's part of the line."""
+"""Words per fault in a line of fault requests."""
 
 
 @enum.unique
 class InProcessFault(enum.IntEnum):
-    """What a worker may be asked to suffer."""
+    """Faults that a worker injects into itself."""
 
     EXIT = 0
     RAISE = 1
@@ -32,12 +32,12 @@ class InProcessFault(enum.IntEnum):
     CORRUPT = 6
 
 
-assert Word.ACKNOWLEDGED + len(InProcessFault) <= LINE, "injections overflow a worker's line"
-assert _WORDS * len(InProcessFault) <= LINE, "injections overflow their line"
+assert Word.ACKNOWLEDGED + len(InProcessFault) <= LINE, "acknowledgements overflow a line"
+assert _WORDS * len(InProcessFault) <= LINE, "fault requests overflow their line"
 
 
 class FaultRequests:
-    """Those into one worker; it obeys the orders, one other process gives them.
+    """The fault requests of one worker. A fault injector writes them, the worker acknowledges them.
 
     Args:
         arena: The host's shared memory.
@@ -45,44 +45,43 @@ class FaultRequests:
     """
 
     def __init__(self, arena: Arena, rank: int) -> None:
-        self._arena, self._rank, self._line = arena, rank, arena.fault_requests(rank)
+        self._status, self._line = arena.line(rank), arena.fault_requests(rank)
 
-    def request(self, injection: InProcessFault, *, step: int, seconds: float) -> int:
-        """Ask for something, where nothing like it is pending; returns the order's number.
+    def request(self, fault: InProcessFault, *, step: int, seconds: float) -> int:
+        """Request a fault of which none is pending; returns the number of the request.
 
         Args:
-            injection: What.
-            step: How many steps are to be committed first.
-            seconds: How long it is to last, where it lasts.
+            fault: The kind of fault.
+            step: Steps to commit first.
+            seconds: How long the fault lasts, if it lasts.
         """
-        at, number = _WORDS * injection, self.acknowledged(injection)[0] + 1
-        self._line[at + _STEP], self._line[at + _SECONDS] = step, word_of(seconds)
-        self._line[at + _ORDERED] = number  # last, for this is what the worker looks at
+        first, number = _WORDS * fault, self.acknowledged(fault)[0] + 1
+        self._line[first + _STEP], self._line[first + _SECONDS] = step, word_of(seconds)
+        self._line[first + _NUMBER] = number  # last, because the worker reads it first
         return number
 
-    def withdraw(self, injection: InProcessFault) -> None:
-        """Ask for it no longer."""
-        self._line[_WORDS * injection + _ORDERED] = self.acknowledged(injection)[0]
+    def withdraw(self, fault: InProcessFault) -> None:
+        """Withdraw a pending request."""
+        self._line[_WORDS * fault + _NUMBER] = self.acknowledged(fault)[0]
 
-    def is_pending(self, injection: InProcessFault) -> bool:
-        """Whether the worker still has to obey."""
-        return self._line[_WORDS * injection + _ORDERED] > self.acknowledged(injection)[0]
+    def is_pending(self, fault: InProcessFault) -> bool:
+        """Whether there is a request that the worker has not acknowledged."""
+        return self._line[_WORDS * fault + _NUMBER] > self.acknowledged(fault)[0]
 
-    def is_due(self, injection: InProcessFault) -> bool:
-        """Whether the worker has to obey now."""
-        committed = self._arena[self._rank, Word.COMMITTED]
-        due = self._line[_WORDS * injection + _STEP]
-        return self.is_pending(injection) and committed >= due
+    def is_due(self, fault: InProcessFault) -> bool:
+        """Whether there is one, and enough steps are committed."""
+        committed = self._status[Word.COMMITTED]
+        return self.is_pending(fault) and committed >= self._line[_WORDS * fault + _STEP]
 
-    def acknowledge(self, injection: InProcessFault) -> float:
-        """Note that this worker does what it was asked for; returns for how many seconds.
+    def acknowledge(self, fault: InProcessFault) -> float:
+        """Note that this worker injects the fault; returns for how many seconds.
 
-        It counts though the order is withdrawn just now.
+        It counts even if the request is withdrawn at this moment.
         """
-        number, step = self.acknowledged(injection)[0] + 1, self._arena[self._rank, Word.COMMITTED]
-        self._arena[self._rank, Word.ACKNOWLEDGED + injection] = number << 32 | step
-        return float_of(self._line[_WORDS * injection + _SECONDS])
+        number, step = self.acknowledged(fault)[0] + 1, self._status[Word.COMMITTED]
+        self._status[Word.ACKNOWLEDGED + fault] = number << 32 | step
+        return float_of(self._line[_WORDS * fault + _SECONDS])
 
-    def acknowledged(self, injection: InProcessFault) -> tuple[int, int]:
-        """How many orders of a kind the worker has obeyed, and after how many steps the last."""
-        return divmod(self._arena[self._rank, Word.ACKNOWLEDGED + injection], 1 << 32)
+    def acknowledged(self, fault: InProcessFault) -> tuple[int, int]:
+        """How many requests the worker has acknowledged, and after how many steps the last one."""
+        return divmod(self._status[Word.ACKNOWLEDGED + fault], 1 << 32)

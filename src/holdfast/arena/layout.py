@@ -1,4 +1,4 @@
-"""Layout: where each tensor lies in a flat stretch of memory. Pure; knows no torch.
+"""Layout: the place of each tensor in a flat range of memory. Pure; knows no torch.
 
 The same layout serves the replica that is trained, the gradients that are reduced, and the
 checkpoint, so bytes move between them without being rearranged.
@@ -50,14 +50,14 @@ class Entry(Field):
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Entries in the order in which they lie; `size_bytes` is a multiple of the alignment."""
+    """Entries in the order of their offsets; `size_bytes` is a multiple of the alignment."""
 
     entries: tuple[Entry, ...]
     size_bytes: int
 
     @classmethod
     def pack(cls, fields: Iterable[Field]) -> Layout:
-        """Place `fields` one behind the other, each aligned."""
+        """Place `fields` one after the other, each aligned."""
         entries, end = [], 0
         for field in fields:
             entries.append(Entry(field.name, field.dtype, field.shape, end))
@@ -65,7 +65,7 @@ class Layout:
         return cls(tuple(entries), end)
 
     def runs(self) -> Iterator[tuple[str, int, int]]:
-        """The stretches of equal dtype, as `(dtype, start, end)` in bytes, padding included."""
+        """The ranges of equal dtype, as `(dtype, start, end)` in bytes, padding included."""
         for dtype, group in itertools.groupby(self.entries, key=lambda entry: entry.dtype):
             members = list(group)
             yield dtype, members[0].offset, members[-1].offset + aligned(members[-1].size_bytes)

@@ -1,15 +1,14 @@
 """Arena: one anonymous memory file that all processes of a host share.
 
-It opens with words that processes talk through, each written by one process only, so that none
-needs an atomic operation: those about the whole job by the agent, a line a worker by that worker,
-and a line of injections into each by whoever has it fail on purpose. A process takes part in one
-generation, and once the agent has announced a newer one, every wait here ends with `Aborted`.
-Behind them lie sections for tensors, laid out once the model is known. The file is a memfd: it has
-no name, and is gone when the last process that holds it is.
-
     | job words | line of rank 0 | … | fault requests of rank 0 | … | mailboxes | section | …
 
-The file is sparse, so what is never written costs nothing.
+The agent writes the job words, each worker its own line and mailboxes, and a fault injector the
+fault requests. Every word has one writer, so none needs an atomic operation. The sections hold
+tensors; they are laid out once the model is known.
+
+A process takes part in one generation. Once the agent has announced a newer one, every wait here
+ends with `Aborted`. The file is a memfd: it has no name, and the kernel frees it with the last
+process that has it open. It is sparse, so memory that is never written costs nothing.
 """
 
 from __future__ import annotations
@@ -29,13 +28,13 @@ from holdfast.linux import futex
 WORD: Final = 8
 """Bytes in a word (int64)."""
 LINE: Final = 64
-"""Words in a line: whole cache lines, so that no two workers write to the same one."""
+"""Words in a line: whole cache lines, so that no two workers write to the same cache line."""
 
 ABORT_POLL_S: Final = 0.002
 """The longest time that a waiting worker takes to notice an abort, seconds."""
 
 MAILBOX_BYTES: Final = 1 << 20
-"""The most that a worker can bring to one `Group.gather`."""
+"""The largest payload that a worker can bring to `Group.gather`."""
 
 _MAGIC: Final = 0x686F6C64666173  # "holdfas"
 
@@ -46,18 +45,18 @@ class JobWord(enum.IntEnum):
 
     MAGIC = 0
     WORLD_SIZE = 1
-    GENERATION = 2  # the newest: what belongs to an older one is over
-    STOP = 3
-    SAVE = 4  # a generation, and the number of the checkpoint that it is asked for
+    GENERATION = 2  # the newest one: every older generation is over
+    STOP = 3  # 1: stop after the current step
+    SAVE = 4  # a generation, and the number of the checkpoint that is requested in it
 
 
 @enum.unique
 class Word(enum.IntEnum):
     """Words of one worker's line, written by that worker."""
 
-    ARRIVALS = 0  # barriers reached so far; the word that others sleep on
-    TAG_EVEN = 1  # what it brought to the newest even barrier, and to the newest odd one:
-    TAG_ODD = 2  # two of each, because a peer may still be reading the last
+    ARRIVALS = 0  # barriers reached so far; the word that peers sleep on
+    TAG_EVEN = 1  # tag and value of the newest even barrier, and of the newest odd one:
+    TAG_ODD = 2  # two of each, because a peer may still be reading the previous ones
     VALUE_EVEN = 3
     VALUE_ODD = 4
     PHASE = 5
@@ -67,17 +66,15 @@ class Word(enum.IntEnum):
     LOSS = 9  # bits of a float64
     PHASE_SINCE = 10  # nanoseconds of the monotonic clock
     EPOCHS = 11  # of the run
-    SAMPLES = 12  # committed in this life of the run, by all workers
-    REDUCED_STEP = 13  # steps that would be committed with what lies complete in the root slot
-    PHASE_TIMES = 16  # the first of a word a phase: nanoseconds spent in it before
-    ACKNOWLEDGED = (
-        32  # the first of a word an injection: how many obeyed, and in which step the last one
-    )
+    SAMPLES = 12  # committed in this attempt, by all workers
+    REDUCED_STEP = 13  # steps committed once the reduced gradient in the root slot is applied
+    PHASE_TIMES = 16  # the first of one word per phase: nanoseconds spent in it so far
+    ACKNOWLEDGED = 32  # the first of one word per fault: how many, and the step of the last one
 
 
 @enum.unique
 class Phase(enum.IntEnum):
-    """What a worker is doing, for those who watch it."""
+    """What a worker is doing."""
 
     STARTING = 0
     DATA = 1
@@ -86,7 +83,7 @@ class Phase(enum.IntEnum):
     UPDATE = 4
     EVALUATE = 5
     CHECKPOINT = 6
-    LEFT = 7
+    LEFT = 7  # its loop over shards has ended
     WAIT = 8  # for the other workers
 
 
@@ -97,7 +94,7 @@ class Arena:
         fd: The file.
 
     Attributes:
-        generation: In which this process takes part.
+        generation: The generation that this process takes part in; 0 before its first one.
     """
 
     def __init__(self, fd: int) -> None:
@@ -114,11 +111,11 @@ class Arena:
         """A new arena with lines for `world_size` workers and no sections.
 
         Raises:
-            HoldfastError: The processor may show one core's stores to another out of order.
+            HoldfastError: The CPU may show one core's stores to another out of order.
         """
         if platform.machine() != "x86_64":
             raise HoldfastError(
-                f"workers on one host need an x86-64 processor so far, not {platform.machine()}"
+                f"shared memory between workers needs an x86-64 CPU, not {platform.machine()}"
             )
         fd = os.memfd_create("holdfast-arena", os.MFD_CLOEXEC)
         os.ftruncate(fd, _header_bytes(world_size))
@@ -143,15 +140,15 @@ class Arena:
         return self._words[first : first + LINE]
 
     def mailbox(self, rank: int, barrier: int) -> memoryview:
-        """What `rank` brings to its barrier of that number: two mailboxes take turns, because a
-        peer may still be reading the other one.
+        """The mailbox of `rank` at its barrier of that number. A worker has two, which it uses in
+        turn, because a peer may still be reading the other one.
         """
         start = WORD * LINE * (2 * self.world_size + 1)
         start += MAILBOX_BYTES * (2 * rank + (barrier & 1))
         return self._bytes[start : start + MAILBOX_BYTES]
 
     def fault_requests(self, rank: int) -> memoryview:
-        """The line of injections into `rank`; see `arena.fault_requests`."""
+        """The line of fault requests of `rank`; see `arena.fault_requests`."""
         first = LINE * (self.world_size + 1 + rank)
         return self._words[first : first + LINE]
 
@@ -160,21 +157,21 @@ class Arena:
         return self._words[JobWord.STOP] != 0
 
     def request_stop(self) -> None:
-        """Ask the workers to end after the step that they are in."""
+        """Request that the workers stop after the current step."""
         self._words[JobWord.STOP] = 1
 
     @property
     def save_requested(self) -> int:
-        """The number of the checkpoint that this process's generation is asked for; 0 for none."""
+        """The number of the checkpoint requested in this process's generation; 0 for none."""
         generation, number = divmod(self._words[JobWord.SAVE], 1 << 32)
         return number if generation == self.generation else 0
 
     def request_save(self, generation: int, number: int) -> None:
-        """Ask the workers to begin a checkpoint after the step that they are in.
+        """Request a checkpoint after the current step.
 
         Args:
-            generation: In which.
-            number: Of the checkpoints of that generation, from 1.
+            generation: The generation that writes it.
+            number: The number of the checkpoint in that generation, from 1.
         """
         self._words[JobWord.SAVE] = generation << 32 | number
 
@@ -183,51 +180,55 @@ class Arena:
         return self._words[JobWord.GENERATION]
 
     def announce(self, generation: int) -> None:
-        """Say that generations before this one are over, and wake every worker out of its wait."""
+        """End all generations before this one, and wake every worker that waits."""
         self._words[JobWord.GENERATION] = max(generation, self.newest_generation)
         for rank in range(self.world_size):
             futex.wake(self._address_of(rank))
 
     def check_abort(self) -> None:
-        """Raises: Aborted: the generation of this process is over."""
+        """Raises: Aborted: The generation of this process is over."""
         if self._words[JobWord.GENERATION] > self.generation:
             raise Aborted(f"generation {self.generation} is over")
 
     @property
     def reduced_step(self) -> int:
-        """Steps that would be committed with what lies complete in the root slot; 0 for none."""
+        """Steps committed once the reduced gradient in the root slot is applied; 0 if there is
+        none.
+        """
         return max(self[rank, Word.REDUCED_STEP] for rank in range(self.world_size))
 
     def clear_reduced_step(self) -> None:
-        """What lies in the root slot is of no more use; for the agent, while all stand still."""
+        """Note that the root slot holds no reduced gradient. For the agent, while all workers are
+        halted.
+        """
         for rank in range(self.world_size):
             self[rank, Word.REDUCED_STEP] = 0
 
     def enter_generation(self, rank: int, generation: int) -> None:
-        """Have `rank`, which is this process, take part in a generation.
+        """Take part in a generation, as `rank`.
 
-        Barriers are counted from anew, above all that were ever counted before.
+        The count of barriers starts above that of every older generation.
         """
         self.generation = generation
         self[rank, Word.ARRIVALS] = generation << 32
 
     def entered(self, rank: int) -> int:
-        """The newest generation that `rank` has taken part in; 0 for none."""
+        """The newest generation that `rank` took part in; 0 for none."""
         return self[rank, Word.ARRIVALS] >> 32
 
     def arrive(self, rank: int) -> int:
-        """Count one more barrier reached by `rank` and wake who waits for it; returns the count."""
+        """Count one more barrier reached by `rank` and wake its peers; returns the count."""
         count = self[rank, Word.ARRIVALS] + 1
         self[rank, Word.ARRIVALS] = count
         futex.wake(self._address_of(rank))
         return count
 
     def sleep_until_arrival(self, rank: int, seen: int, timeout_s: float) -> None:
-        """Sleep while `rank` has reached just `seen` barriers, `timeout_s` at most."""
+        """Sleep until `rank` has reached more than `seen` barriers, at most `timeout_s`."""
         futex.wait(self._address_of(rank), seen, timeout_s)
 
     def close(self) -> None:
-        """Let go of the file; mappings that others made stay."""
+        """Close the file; mappings of it stay valid."""
         os.close(self.fd)
 
     def _address_of(self, rank: int) -> int:
@@ -235,20 +236,20 @@ class Arena:
         return self._address + WORD * (LINE * (rank + 1) + Word.ARRIVALS)
 
     def map_sections(self, size_bytes: int) -> memoryview:
-        """Grow the file to hold sections of `size_bytes` and map them.
+        """Grow the file to hold sections of `size_bytes`, and map them.
 
-        Every worker asks for the same size, in any order. The mapping begins on a huge page.
+        Every worker passes the same size. The mapping begins on a huge page.
         """
         start = self._sections_start
         os.ftruncate(self.fd, max(start + size_bytes, os.fstat(self.fd).st_size))
         return map_file(self.fd, size_bytes, start)
 
     def map_privately(self, offset: int, size_bytes: int) -> memoryview:
-        """Map part of the sections so that what this process writes there is seen by it alone.
+        """Map part of the sections so that only this process sees what it writes there.
 
         Args:
-            offset: Where it begins in the sections, a multiple of HUGE_PAGE.
-            size_bytes: How long it is.
+            offset: Start of the part in the sections, a multiple of HUGE_PAGE.
+            size_bytes: Its size.
         """
         return map_file(self.fd, size_bytes, self._sections_start + offset, private=True)
 

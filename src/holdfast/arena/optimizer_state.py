@@ -1,4 +1,4 @@
-"""What an optimizer will keep for each parameter, found out before its first step."""
+"""Optimizer state: what an optimizer will keep for each parameter, known before its first step."""
 
 from __future__ import annotations
 

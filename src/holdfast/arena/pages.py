@@ -1,8 +1,8 @@
-"""Memory in huge pages: in pages of 4 KiB, a step spends a tenth of its time finding the page.
+"""Memory in huge pages: with pages of 4 KiB, a step spends a tenth of its time on TLB misses.
 
-For anonymous memory the kernel needs to be asked once. For a memory file it seldom gives huge pages
-of itself (`shmem_enabled` is `never` nearly everywhere), but will make them of what is there, on
-request, since Linux 6.1: see MADV_COLLAPSE in madvise(2). An older kernel stays with small ones.
+The kernel seldom backs a memory file with huge pages by itself (`shmem_enabled` is `never` on most
+hosts). Since Linux 6.1 it collapses existing pages on request: see MADV_COLLAPSE in madvise(2). An
+older kernel keeps the small pages.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ def map_file(fd: int, size_bytes: int, offset: int, *, private: bool = False) ->
 
     Args:
         fd: The file.
-        size_bytes: How much of it.
-        offset: Where in the file it begins, a multiple of HUGE_PAGE.
-        private: Whether writes are to stay in this process; see `drop_private_pages`.
+        size_bytes: The size of the range.
+        offset: Its start in the file, a multiple of HUGE_PAGE.
+        private: Whether writes stay in this process; see `drop_private_pages`.
 
     Raises:
         OSError: It cannot be mapped.
     """
-    # Python cannot be told at which address to map. This is only room: nothing is ever in it.
+    # Python's mmap takes no address, so reserve a range of addresses and map the file over it.
     place = _reserve(size_bytes + HUGE_PAGE, _MAP_NORESERVE)
     address = ctypes.addressof(ctypes.c_char.from_buffer(place))
     shift = -address % HUGE_PAGE
@@ -49,22 +49,22 @@ def map_file(fd: int, size_bytes: int, offset: int, *, private: bool = False) ->
 
 
 def populate(address: int, size_bytes: int) -> None:
-    """Back a stretch of a mapped memory file with huge pages; what it holds stays."""
+    """Back a range of a mapped memory file with huge pages; its content stays."""
     first = -(-address // HUGE_PAGE) * HUGE_PAGE
     end = (address + size_bytes) // HUGE_PAGE * HUGE_PAGE
     for place in range(first, end, HUGE_PAGE):
         ctypes.c_char.from_address(place).value  # noqa: B018  # makes the first of its small pages
     if first < end:
-        _libc.madvise(first, end - first, _MADV_COLLAPSE)  # where that fails, they stay small
+        _libc.madvise(first, end - first, _MADV_COLLAPSE)  # if that fails, they stay small
 
 
 def drop_private_pages(address: int, size_bytes: int) -> None:
-    """Undo what this process has written to a private mapping: it reads as the file does again.
+    """Drop what this process has written to a private mapping: it reads as the file does again.
 
     A page that was never written to is the file's own, so this costs microseconds.
 
     Raises:
-        OSError: The kernel does not drop them, because they are locked in memory perhaps.
+        OSError: The kernel does not drop them, for example because they are locked in memory.
     """
     if _libc.madvise(address, size_bytes, _MADV_DONTNEED):
         raise OSError(
@@ -73,7 +73,7 @@ def drop_private_pages(address: int, size_bytes: int) -> None:
 
 
 def give_back(address: int, size_bytes: int) -> None:
-    """Free a stretch of a mapped memory file, page-aligned; it reads as zeros from now on."""
+    """Free a page-aligned range of a mapped memory file; it reads as zeros from now on."""
     _libc.madvise(address, -(-size_bytes // PAGE) * PAGE, _MADV_REMOVE)
 
 

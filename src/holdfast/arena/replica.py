@@ -1,12 +1,10 @@
 """Replica: everything that training changes, in one flat and aligned range of memory.
 
-Parameters, buffers, modules kept next to the model and optimizer state lie one after the other:
-
     parameters | buffers | kept modules | optimizer state
 
-The optimizer works on views of it, and so does the model, but for its buffers: those in here change
-at a commit alone (see `worker.step.buffers`). So a checkpoint, a copy to a new worker and a
-comparison of two workers are each one pass over bytes, and none of them knows what a model is.
+The optimizer works on views of it. So does the model, except for its buffers: those in the replica
+change only at a commit (see `worker.step.buffers`). So a checkpoint, a state transfer and a replica
+check are each one pass over bytes, and none of them knows what a model is.
 """
 
 from __future__ import annotations
@@ -40,7 +38,7 @@ class Trained:
     Attributes:
         model: What is trained.
         optimizer: Holds parameters of `model` and has taken no step.
-        kept: Further modules that the user keeps next to the model, such as an average of it.
+        kept: Further modules that the user has registered, such as an average of the model.
     """
 
     model: nn.Module
@@ -48,12 +46,12 @@ class Trained:
     kept: Mapping[str, nn.Module] = field(default_factory=dict)
 
     def kept_parameters(self) -> dict[str, nn.Parameter]:
-        """Parameters of kept modules by their name in a replica, without the model's own."""
+        """Parameters of kept modules that are not the model's, by name in a replica."""
         own = set(map(id, self.model.parameters()))
         return {n: p for n, p in self._kept(lambda m: m.named_parameters()) if id(p) not in own}
 
     def kept_buffers(self) -> dict[str, torch.Tensor]:
-        """Buffers of kept modules by their name in a replica, without the model's own."""
+        """Buffers of kept modules that are not the model's, by name in a replica."""
         own = set(map(id, self.model.buffers()))
         return {n: b for n, b in self._kept(lambda m: m.named_buffers()) if id(b) not in own}
 
@@ -86,10 +84,10 @@ class Replica:
     """One worker's copy of the trained state.
 
     Args:
-        trained: Their tensors are moved into the flat memory.
+        trained: The objects whose tensors move into the flat memory.
         layout: From `replica_layout`.
         flat: The memory to move to, uint8[layout.size_bytes], aligned to 64 bytes.
-        empty: Whether to leave that as it is: all of it will be written to.
+        empty: Whether to leave the memory as it is, because all of it will be written.
 
     Attributes:
         flat: All of the state; padding is zero.
@@ -140,7 +138,7 @@ class Replica:
                     state[key] = home(name, value)
 
     def step_optimizer(self) -> None:
-        """Step the optimizer, with a result that depends on its input alone.
+        """Step the optimizer, with a result that depends only on its input.
 
         On several threads, PyTorch's fused CPU kernels for SGD with momentum and Adagrad give
         different bits from call to call where parameters are bfloat16 or float16 (seen in 2.13). On
@@ -157,7 +155,8 @@ class Replica:
             torch.set_num_threads(threads)
 
     def capture_modules(self) -> None:
-        """Take in parameters and kept buffers that user code has bound to memory of its own.
+        """Copy parameters and kept buffers that user code has bound to other memory, and bind them
+        to the replica again.
 
         Raises:
             JobError: One has changed its shape.
@@ -172,10 +171,11 @@ class Replica:
                 module._buffers[key] = home.copy_(_of_shape(name, buffer, home))
 
     def capture_optimizer(self) -> None:
-        """Take in state that the optimizer has bound to memory of its own.
+        """Copy state that the optimizer has bound to other memory, and bind it to the replica
+        again.
 
         Raises:
-            JobError: It made something that it did not make at first.
+            JobError: The optimizer keeps state that its first step did not create.
         """
         for parameter, state in self.optimizer.state.items():
             for key, value in state.items():
@@ -192,9 +192,9 @@ class Replica:
                 state[key] = home
 
     def release(self) -> None:
-        """Give the model and kept modules memory of their own, which is no part of the state.
+        """Bind the model and kept modules to memory that is not part of the state.
 
-        The model's buffers have theirs already; see `worker.step.buffers`.
+        The model's buffers have their own already; see `worker.step.buffers`.
         """
         for name, parameter in self._moved.items():
             parameter.data = self._views[name].clone()
@@ -202,7 +202,7 @@ class Replica:
             module._buffers[key] = self._views[name].clone()
 
     def writes(self) -> dict[str, tuple[int, int]]:
-        """How often each tensor was written to, and where it lies, by name; buffers are left out.
+        """How often each tensor was written to, and its address, by name; without buffers.
 
         Writes are counted by autograd, which does not see those through `.data`.
         """
@@ -221,7 +221,7 @@ class Replica:
 
     @property
     def uninitialized(self) -> frozenset[str]:
-        """Optimizer state that does not exist yet, its parameter never having had a gradient."""
+        """Optimizer state that does not exist yet: its parameter has had no gradient so far."""
         present = {
             optimizer_state.name_of(self._names[parameter], key)
             for parameter, state in self.optimizer.state.items()
@@ -231,11 +231,15 @@ class Replica:
         names = {entry.name for entry in self.layout.entries}
         return frozenset(filter(optimizer_state.is_one, names - present))
 
-    def restored(self, absent: frozenset[str]) -> None:
-        """Hand state that was written into `flat` to the optimizer, save what is `absent`."""
+    def restored(self, uninitialized: frozenset[str]) -> None:
+        """Give the optimizer its state, which was written into `flat`, except what is
+        `uninitialized`.
+        """
         for name, parameter in self.parameters.items():
             prefix = optimizer_state.name_of(name, "")
-            keys = [key for key in self._views if key.startswith(prefix) and key not in absent]
+            keys = [
+                key for key in self._views if key.startswith(prefix) and key not in uninitialized
+            ]
             self.optimizer.state.pop(parameter, None)
             if keys:
                 self.optimizer.state[parameter] = {
@@ -243,10 +247,10 @@ class Replica:
                 }
 
     def digest(self, *ranges: tuple[int, int]) -> int:
-        """What tells two replicas apart, in one pass at the speed of memory; see `arena.digest`.
+        """A number that tells two replicas apart; see `arena.digest`.
 
         Args:
-            ranges: The start and end of parts of `flat`, bytes; by default all of it.
+            ranges: The start and end of parts of `flat`, bytes; all of it by default.
         """
         return digest(self.flat[start:end] for start, end in ranges or [(0, None)])
 
@@ -255,7 +259,7 @@ class Replica:
         return [e for e in self.layout.entries if e.offset < end and e.end > start]
 
     def ranges_of(self, names: Collection[str]) -> list[tuple[int, int]]:
-        """Where these tensors lie in `flat`, bytes; neighbours are one range."""
+        """The ranges of these tensors in `flat`, bytes; neighbours are one range."""
         ranges: list[tuple[int, int]] = []
         for entry in (each for each in self.layout.entries if each.name in names):
             adjoins = ranges and entry.offset == ranges[-1][1]
@@ -265,7 +269,7 @@ class Replica:
 
     @cached_property
     def buffer_range(self) -> tuple[int, int]:
-        """Where the model's buffers lie in `flat`, bytes."""
+        """The range of the model's buffers in `flat`, bytes."""
         mine = {MODEL + name for name in self.buffers}
         entries = [entry for entry in self.layout.entries if entry.name in mine]
         return (entries[0].offset, aligned(entries[-1].end)) if entries else (0, 0)

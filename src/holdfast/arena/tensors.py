@@ -77,8 +77,8 @@ def read_names(memory: torch.Tensor) -> list[str]:
 def copy_past_cache(target: torch.Tensor, source: torch.Tensor) -> None:
     """Copy to shared memory what this process will not read soon.
 
-    The C library's copy, unlike torch's, writes long stretches without reading what was there
-    before; it ends with a store fence.
+    Unlike torch's copy, that of the C library writes long ranges without reading the target first;
+    it ends with a store fence.
 
     Args:
         target: Contiguous.

@@ -1,7 +1,7 @@
 """How long a blocked worker takes to leave its wait once its generation is over.
 
-Each round forks workers that block in one kind of wait which nobody will ever end, announces the
-next generation after a random pause, and reads from each worker when it was out. One clock,
+Each round forks workers that block in one kind of wait that never ends, announces the next
+generation after a random pause, and reads from each worker when it left the wait. One clock,
 CLOCK_MONOTONIC, serves all processes of a machine.
 """
 
@@ -89,7 +89,7 @@ WAITS: Final[dict[str, Callable[[Arena, int], None]]] = {
 def measure(wait: Callable[[Arena, int], None], workers: int, pause_s: float) -> list[float]:
     """One round; returns the seconds that each worker took to leave `wait`."""
     with closing(Arena.create(workers + 1)) as arena:  # rank 0 never comes
-        hold = os.pipe()  # nobody ends, and takes a core for it, before all are out
+        hold = os.pipe()  # no worker exits, which takes a core, before all have left their wait
         pipes = [_fork(wait, arena, rank, hold) for rank in range(1, workers + 1)]
         for ready, _ in pipes:
             os.read(ready, 1)

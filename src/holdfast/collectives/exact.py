@@ -1,19 +1,19 @@
-"""The exact all-reduce: sums partial sums along the tree over shard ids, whoever holds them.
+"""The exact all-reduce: adds partial sums along the tree over shard ids, wherever they are held.
 
-Every worker publishes a table that says in which of its slots which node of the tree lies. Then
-each takes a share of the blocks that the gradient is cut into, walks the tree for each block
-(reading the other workers' slots where they are), divides at the root, and writes the result to
-the root slot, which all workers share:
+Every worker publishes a table of its partial sums: the slot of each node of the tree. Then each
+worker reduces some of the blocks that the gradient is cut into. For each block it walks the tree,
+reads the other workers' slots in place, divides at the root, and writes the result to the root
+slot, which all workers share:
 
     slot of rank 0   ████████      each column is a block; a worker reads all rows
     slot of rank 1   ████████      of its own columns
     root             ██ ┊ ██ ┊ …   and writes them here
 
-Blocks are the same for every world size, so the norm, which is summed over blocks, is too. No
-slot is changed, so that the partial sums are still there if a worker is lost before the commit.
+Blocks are the same for every world size, so the norm, which is summed over blocks, is too. No slot
+changes, so the partial sums are still there if a worker is lost before the commit.
 
-A worker's own blocks are read by nobody else. So a gradient that is not added to another on this
-worker need not be copied to its slot there: the worker lends it to its reducer until the step ends.
+Only one worker reads a given block. So where a worker holds a single partial sum, it need not copy
+its own blocks of the gradient to the slot: it lends the gradient to its reducer for the step.
 """
 
 from __future__ import annotations
@@ -55,17 +55,17 @@ class ReduceTag(BarrierTag):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reduced:
-    """What all shards of a step say together.
+    """The result of all shards of a step, apart from the gradient in the root slot.
 
     Attributes:
-        weight: Their weights' sum.
-        loss: Their losses' mean by weight.
-        logged: Means by weight of what the shards logged, by name.
+        weight: The sum of their weights.
+        loss: The weighted mean of their losses.
+        logged: Weighted means of what the shards logged, by name.
         used: Which parameters had a gradient, then which buffers changed, uint8[n].
         kept: The integer buffers of the first shard that was not empty.
         norm: The 2-norm of the mean gradient.
-        values: What each member brought along.
-        digests: The digest that each member brought along.
+        values: The value that each member brought.
+        digests: The digest that each member brought.
     """
 
     weight: float
@@ -112,34 +112,34 @@ class TreeReducer:
         self._tables, self._norms = memory.tables, memory.norms
         self._scratch: dict[tuple[torch.dtype, int], torch.Tensor] = {}
         self._lent: dict[int, torch.Tensor] = {}
-        self._in_hand: Reduced | None = None
-        self._mine = range(0)
+        self._reduced: Reduced | None = None
+        self._own = range(0)
         self.assign_blocks()
 
     def assign_blocks(self) -> None:
-        """Deal the blocks out to those who take part now.
+        """Assign the blocks to the current members.
 
-        What was lent before is not forgotten: see `write_lent`.
+        Gradients that were lent before stay lent; see `write_lent`.
         """
         count, group = len(self._layout.blocks), self._group
         size = len(group.members)
-        self._mine = range(
+        self._own = range(
             count * group.member_index // size, count * (group.member_index + 1) // size
         )
         self._own_blocks = [self._blocks_within(*span) for span in self._layout.gradient_spans]
 
     def write_lent(self, slot: Slot) -> None:
-        """Write what was lent to the slot that it belongs to, where others can read it."""
+        """Write lent gradients to their slot, where other workers can read them."""
         for index, gradient in self._lent.items():
             copy_past_cache(slot.blocks[index], gradient)
         self._lent.clear()
 
     def publish(self, table: Sequence[int]) -> None:
-        """Let the others see where this worker's partial sums lie."""
+        """Show the others the slots of this worker's partial sums, by node."""
         self._tables[self._group.rank] = torch.tensor(table)
 
     def gather_tables(self, table: Sequence[int], step: int) -> list[list[int]]:
-        """The tables of all members, in their order, with the step not computed yet.
+        """The tables of all members, in their order, before the rest of `step` is computed.
 
         Raises:
             Aborted: The generation is over.
@@ -149,22 +149,22 @@ class TreeReducer:
         return [array("q", each).tolist() for each in found]
 
     def published(self) -> dict[int, list[int]]:
-        """What each member has published."""
+        """The table that each member has published, by rank."""
         rows = self._tables.tolist()
         return {rank: rows[rank] for rank in self._group.members}
 
     def lend(self, parameter: int, gradient: torch.Tensor) -> tuple[int, int]:
-        """Have this worker's blocks that lie in `gradient` read from there instead of the slot.
+        """Read this worker's blocks of a parameter from `gradient` instead of the slot.
 
-        Only for a worker whose slots hold a single partial sum.
+        Only for a worker that holds a single partial sum.
 
         Args:
-            parameter: Its number.
-            gradient: Flat; must stay as it is until `take_back`.
+            parameter: The parameter's index.
+            gradient: Flat; must not change until `end_lending`.
 
         Returns:
             The range of elements that need not be written to the slot: empty if `gradient` is not
-            aligned as a slot is, because kernels may round by alignment.
+            aligned like a slot, because kernels may round by alignment.
         """
         own = self._own_blocks[parameter]
         if not own or gradient.data_ptr() % ALIGNMENT:
@@ -176,16 +176,16 @@ class TreeReducer:
         return self._layout.blocks[own[0]][1] - origin, self._layout.blocks[own[-1]][2] - origin
 
     def end_lending(self) -> None:
-        """Forget the gradients that were lent: the step is over."""
+        """Forget the lent gradients: the step is over."""
         self._lent.clear()
 
     def reduce(self, table: Sequence[int], step: int, value: int, digest: int) -> Reduced:
-        """Sum the partial sums of all workers; the result lies in the root slot.
+        """Add the partial sums of all workers; the root slot takes the mean gradient.
 
         Args:
-            table: This worker's slot by node.
-            step: The step that they belong to.
-            value, digest: What this worker has to say to the others.
+            table: The slot of each node, on this worker.
+            step: Steps committed before this one.
+            value, digest: What this worker brings for the others.
 
         Raises:
             Aborted: The generation is over.
@@ -196,8 +196,8 @@ class TreeReducer:
         term = tree.reduction(self.published(), self._num_leaves)
         if term is None:
             raise JobError(
-                f"no shard of step {step + 1} called session.backward(loss), so there is nothing "
-                "to learn from: call it once for every shard that the loop yields"
+                f"no shard of step {step + 1} called session.backward(loss), so there is no "
+                "gradient; call it once for every shard that the loop yields"
             )
         stats, used, first = self._small(term)
         weight = float(stats[WEIGHT])
@@ -205,12 +205,12 @@ class TreeReducer:
             raise JobError(
                 f"the shards of step {step + 1} weigh {weight} in all; it must be above 0"
             )
-        self._norms[self._mine.start : self._mine.stop] = torch.tensor(
-            [self._reduce_block(index, term, weight) for index in self._mine],
+        self._norms[self._own.start : self._own.stop] = torch.tensor(
+            [self._reduce_block(index, term, weight) for index in self._own],
             dtype=torch.float64,
         )
         means, names = (stats / weight).tolist(), read_names(first.names)
-        self._in_hand = Reduced(
+        self._reduced = Reduced(
             weight=weight,
             loss=means[LOSS],
             logged=dict(zip(names, means[LOGGED:], strict=False)),
@@ -224,19 +224,19 @@ class TreeReducer:
         return replace(self.reduced(), digests=digests)
 
     def reduced(self) -> Reduced:
-        """What all have reduced; for those who were called away from the last barrier, too, if it
-        is known that somebody has passed it.
+        """The result of the newest reduction. It is whole for a worker that was aborted at the last
+        barrier, too, if any member has passed that barrier.
         """
-        assert self._in_hand is not None, "nothing was reduced"
-        return replace(self._in_hand, norm=math.sqrt(float(self._norms.sum())))
+        assert self._reduced is not None, "no step was reduced"
+        return replace(self._reduced, norm=math.sqrt(float(self._norms.sum())))
 
     def scale_gradient(self, factor: float, step: int) -> None:
-        """Multiply the reduced gradient, each worker its own blocks.
+        """Multiply the reduced gradient by `factor`; each worker scales its own blocks.
 
         Raises:
             Aborted: The generation is over.
         """
-        for index in self._mine:
+        for index in self._own:
             if index < self._layout.num_gradient_blocks:
                 self._root.blocks[index].mul_(factor)
         self._group.barrier(ReduceTag.CLIP, step)
@@ -254,29 +254,30 @@ class TreeReducer:
     def _reduce_block(self, index: int, term: tree.Term, weight: float) -> float:
         """Write one block of the mean to the root; returns the sum of its squares."""
         out = self._root.blocks[index]
-        room = self._scratch_of(out.dtype, 0)[: len(out)]
-        total = self._sum(term, index, room, 1)
+        scratch = self._scratch_of(out.dtype, 0)[: len(out)]
+        total = self._sum(term, index, scratch, 1)
         if not math.isclose(weight, 1, rel_tol=1e-12):
-            total = torch.mul(total, 1 / weight, out=room)
+            total = torch.mul(total, 1 / weight, out=scratch)
         copy_past_cache(out, total)
         return square(total) if index < self._layout.num_gradient_blocks else 0.0
 
-    def _sum(self, term: tree.Term, index: int, room: torch.Tensor, depth: int) -> torch.Tensor:
-        """The elements of one block of a term: where they lie, or summed up in `room`."""
+    def _sum(self, term: tree.Term, index: int, scratch: torch.Tensor, depth: int) -> torch.Tensor:
+        """The elements of one block of a term: in place for a partial sum, else in `scratch`."""
         if isinstance(term, tree.Partial):
             lent = self._lent.get(index) if term.rank == self._group.rank else None
             if lent is not None:
                 return lent
             return self._partial_sum(term.rank, term.slot).blocks[index]
-        left = self._sum(term.left, index, room, depth)
-        beside = self._scratch_of(room.dtype, depth)[: len(room)]
-        return torch.add(left, self._sum(term.right, index, beside, depth + 1), out=room)
+        left = self._sum(term.left, index, scratch, depth)
+        for_right = self._scratch_of(scratch.dtype, depth)[: len(scratch)]
+        right = self._sum(term.right, index, for_right, depth + 1)
+        return torch.add(left, right, out=scratch)
 
     def _blocks_within(self, run: int, start: int, end: int) -> list[int]:
-        """This worker's blocks that lie wholly between two elements of a run."""
+        """This worker's blocks that are whole between two elements of a run."""
         return [
             index
-            for index in self._mine
+            for index in self._own
             for block_run, block_start, block_end in [self._layout.blocks[index]]
             if run == block_run and start <= block_start and block_end <= end
         ]

@@ -1,7 +1,7 @@
-"""Group: what a reducer, and everything else that workers do together, needs from its peers.
+"""Group: what a reducer, and all that workers do together, needs from the other members.
 
-An implementation lives in `transport`. It moves words and knows nothing of what they mean: each
-user of a group has barrier tags of its own.
+Implementations are in `transport`. They move bytes and do not know what these mean: the modules
+that use a group define their own barrier tags.
 """
 
 from __future__ import annotations

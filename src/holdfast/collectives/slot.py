@@ -1,4 +1,4 @@
-"""Slot: room for one partial sum, that is, for all that a set of shards says about a step.
+"""Slot: the memory of one partial sum, which is what a set of shards contributes to a step.
 
 A partial sum holds, for its shards together,
 
@@ -7,8 +7,8 @@ A partial sum holds, for its shards together,
     used    which parameters had a gradient, which buffers changed (either did)
     kept    integer buffers, names of the logged values            (those of the first shard)
 
-All of it lies in one flat layout, so a partial sum is a stretch of bytes that any worker of the
-host can read. The division by the whole weight comes last, at the root of the tree.
+All of it is in one flat layout, so a partial sum is a range of bytes that any worker of the host
+can read. The division by the whole weight comes last, at the root of the tree.
 """
 
 from __future__ import annotations
@@ -30,24 +30,24 @@ LOGGED: Final = 2
 NUM_STATS: Final = 16
 """Length of `stats`: the weight, the loss, and up to 14 logged values."""
 NAMES_BYTES: Final = 1024
-"""Room for the names of the logged values."""
+"""The size of the names of the logged values, as JSON."""
 BLOCK: Final = 1 << 17
 """Elements that are summed at a time: few enough to stay in a core's cache."""
 
 
 class SlotLayout:
-    """Where things lie in every slot of a run.
+    """The layout of every slot of a run.
 
     Args:
         parameters: The trained parameters by name: those that get a gradient.
         buffers: The model's buffers by name.
 
     Attributes:
-        runs: Stretches of `sums` as `(dtype, start, end, is_gradient)`, bytes.
+        runs: Ranges of equal dtype in `sums`, as `(dtype, start, end, is_gradient)`, bytes.
         blocks: The runs cut into pieces of up to BLOCK elements, as `(run, start, end)`, elements;
             the same for every world size, and each aligned. A long tensor has blocks of its own.
         num_gradient_blocks: How many of them, the first ones, are of gradients.
-        gradient_spans: Where each parameter's gradient lies in `sums`, as `(run, start, end)`,
+        gradient_spans: The range of each parameter's gradient in `sums`, as `(run, start, end)`,
             elements, in the order of `parameter_names`.
     """
 
@@ -99,9 +99,9 @@ def _cut(count: int, spans: Sequence[tuple[int, int]], aligned: int) -> list[tup
 
     Args:
         count: Elements of the run, padding included.
-        spans: Where its tensors lie, `(start, end)`, elements; each start is aligned.
+        spans: The ranges of its tensors, `(start, end)`, elements; each start is aligned.
         aligned: Elements that take `ALIGNMENT` bytes. Every block starts at a multiple of it and
-            takes in the padding behind its last tensor: kernels such as MKL's dot product round
+            includes the padding after its last tensor: kernels such as MKL's dot product round
             by alignment, and one block may be read from a slot or from aligned scratch memory.
     """
     borders = {0, count}
@@ -143,7 +143,7 @@ class Slot:
         return math.sqrt(sum(map(square, self.blocks[: self._num_gradient_blocks])))
 
     def write_logged(self, logged: Mapping[str, float], weight: float) -> None:
-        """Write what one shard has logged, which counts for `weight`.
+        """Write what one shard has logged, multiplied by its `weight`.
 
         Raises:
             JobError: The names are too long.
@@ -177,7 +177,7 @@ def square(block: torch.Tensor) -> float:
 
 
 def check_names(left: Slot, right: Slot) -> None:
-    """Raises: JobError: The two shards have logged different things."""
+    """Raises: JobError: The two shards have logged different names."""
     if not torch.equal(left.names, right.names):
         raise JobError(
             "two shards of one step have logged different names: "

@@ -1,12 +1,11 @@
-"""The workers of one host, meeting in the arena.
+"""A group of workers of one host, which meet in the arena.
 
-A barrier is one counter a worker: each raises its own and waits for the others'. It is a waiter's
-own duty to see whether its generation is over, so nobody is ever stuck: a sleep lasts `NAP_S` at
-most.
+A barrier is one counter per worker: each worker raises its own and waits for the others'. A waiting
+worker checks at least every `ABORT_POLL_S` whether its generation is over, so no wait outlives it.
 
-A worker comes to a barrier with a tag, which says what it is for, and a value for the others to
-see. The two are kept for the newest two barriers: a worker that is through one may reach the next
-while a slower one still reads, but cannot get further before that one has followed.
+A worker brings a tag and a value to a barrier, or a payload. The arena keeps them for the newest
+two barriers: a worker that has passed one barrier may reach the next while a slower worker still
+reads, but passes that one only once the slower worker has arrived, too.
 """
 
 from __future__ import annotations
@@ -20,14 +19,14 @@ from holdfast.arena.worker_status import WorkerStatus
 from holdfast.errors import Aborted, HoldfastError, JobError
 
 SPINS: Final = 200
-"""Looks before sleeping: a few tens of microseconds, about what a sleep and a wake cost."""
+"""Checks before sleeping: some 10 µs, about what a sleep and a wake cost."""
 
 _STEPS: Final = 1 << 48
 """A barrier's word is its tag, times this, plus its step."""
 
 
 class SharedMemoryGroup:
-    """One worker among those of its host.
+    """The group of one host's workers, seen by one of them; see `collectives.group`.
 
     Args:
         arena: The host's shared memory.
@@ -54,7 +53,7 @@ class SharedMemoryGroup:
         return self._arena.generation
 
     def enter(self, generation: int, members: tuple[int, ...]) -> None:
-        """Take part in a generation, with others than before perhaps."""
+        """Take part in a generation with these members."""
         self.members, self.member_index = members, members.index(self.rank)
         self._arena.enter_generation(self.rank, generation)
 
@@ -63,12 +62,12 @@ class SharedMemoryGroup:
         self._arena.check_abort()
 
     def barrier(self, tag: int, step: int, value: int = 0) -> tuple[int, ...]:
-        """Wait until every member is here; returns the value that each brought, in their order.
+        """Wait for all members; returns the value of each, in the order of `members`.
 
         Raises:
-            Aborted: The generation is over, noticed within `NAP_S`.
-            JobError: Another worker came for something else.
-            HoldfastError: The others did not come in time.
+            Aborted: The generation is over, noticed within `ABORT_POLL_S`.
+            JobError: Another member is at a different barrier.
+            HoldfastError: A member did not arrive within `timeout_s`.
         """
         arena, rank = self._arena, self.rank
         odd = (arena[rank, Word.ARRIVALS] + 1) & 1
@@ -81,7 +80,7 @@ class SharedMemoryGroup:
             for peer in self.members:
                 self._await(peer, count)
         except Aborted:
-            # Who looked just before the last one came must not be left behind by those who did not.
+            # All may have arrived since the last check. Then some have passed, so all must pass.
             if any(arena[peer, Word.ARRIVALS] < count for peer in self.members):
                 raise
         self._status.enter(before)
@@ -91,15 +90,7 @@ class SharedMemoryGroup:
         return tuple(arena[peer, Word(Word.VALUE_EVEN + odd)] for peer in self.members)
 
     def gather(self, tag: int, step: int, payload: bytes) -> tuple[bytes, ...]:
-        """Wait at a barrier until every member is here; returns the payload of each, in order.
-
-        Args:
-            tag, step: As for `barrier`.
-            payload: At most `MAILBOX_BYTES`.
-
-        Raises:
-            As `barrier`.
-        """
+        """As `barrier`, with a payload of up to `MAILBOX_BYTES` in place of the value."""
         assert len(payload) <= MAILBOX_BYTES, f"a payload of {len(payload)} bytes"
         count = self._arena[self.rank, Word.ARRIVALS] + 1
         self._arena.mailbox(self.rank, count)[: len(payload)] = payload

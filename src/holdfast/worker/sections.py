@@ -1,4 +1,4 @@
-"""What the workers of a host share in the arena, and where it lies there."""
+"""Sections: the tensors that the workers of a host share in the arena."""
 
 from __future__ import annotations
 
@@ -58,15 +58,15 @@ class Sections:
         buffers: The model's buffers by name.
         num_leaves: Leaves of the reduction tree.
         num_shards: Shards of the job.
-        replica_bytes: Size of a replica; each worker has room for one.
+        replica_bytes: Size of a replica; there is one for each worker.
 
     Attributes:
         intact: Which replicas are complete.
         reduction: What the reducers share.
         verification: int64[num_shards, columns]; see `worker.checks.shard_verifier`.
-        root: The slot of the reduced gradient.
-        private_gradients: The reduced gradient too, by parameter; what this process writes to it is
-            seen by this process alone, until `drop_private_writes`.
+        root: The slot of the reduced gradient: one for the host.
+        private_gradients: The reduced gradient, too, by parameter. Only this process sees what it
+            writes to them, until `drop_private_writes`.
     """
 
     def __init__(
@@ -82,11 +82,11 @@ class Sections:
         self.slot_layout = SlotLayout(parameters, buffers)
         world_size, slot_bytes = arena.world_size, _paged(self.slot_layout.layout.size_bytes)
         num_blocks = len(self.slot_layout.blocks)
-        # Twice, for a worker may keep what it has of a step when it is given other leaves of it.
+        # Twice, because a worker that is assigned other leaves in a step keeps its partial sums.
         num_slots = 2 * tree.max_partials(num_leaves)
         layout = Layout.pack(
             [
-                # First, so that each begins on a page whatever the world size.
+                # First, so that each begins on a page for any world size.
                 Field("root", "U8", (slot_bytes,)),
                 Field("slots", "U8", (world_size, num_slots, slot_bytes)),
                 Field("replicas", "U8", (world_size, _paged(replica_bytes))),
@@ -121,20 +121,20 @@ class Sections:
         return Slot(self._slots[rank, number], self.slot_layout)
 
     def prepare(self, rank: int, partials: int, *, with_replica: bool) -> None:
-        """Have memory ready for what worker `rank` will write, holding `partials` partial sums at
-        most, and for its part of what all write.
+        """Populate the memory that worker `rank` will write: its part of the root slot, slots for
+        `partials` partial sums, and its replica.
         """
-        share = torch.tensor_split(self._root, self._slots.shape[0])[rank]
-        stretches = [share, self._slots[rank, :partials]]
-        for stretch in [*stretches, self._replicas[rank]] if with_replica else stretches:
-            populate(stretch.data_ptr(), stretch.numel())
+        own_part = torch.tensor_split(self._root, self._slots.shape[0])[rank]
+        ranges = [own_part, self._slots[rank, :partials]]
+        for memory in [*ranges, self._replicas[rank]] if with_replica else ranges:
+            populate(memory.data_ptr(), memory.numel())
 
     def drop_private_writes(self) -> None:
-        """Have `private_gradients` show what lies in `root` again."""
+        """Make `private_gradients` show the content of `root` again."""
         drop_private_pages(self._private_root.data_ptr(), self._private_root.numel())
 
     def used_bytes(self, partials: int) -> int:
-        """What is written to in undisturbed training, replicas left out, where all workers together
+        """The bytes that a run without failures writes, without replicas, if all workers together
         hold up to `partials` partial sums.
         """
         rest = self._size_bytes - self._slots.numel() - self._replicas.numel()
