@@ -196,7 +196,7 @@ REFUSED = outcome(error="JobError", message="parameter 3 is odd", weights="", st
         (outcome(), outcome(evaluations={}), "the same weights and other evaluations"),
         (
             outcome(),
-            outcome(casualties=("rank 1 raised KeyError",)),
+            outcome(other_failures=("rank 1 raised KeyError",)),
             "the same weights, but a worker was lost: rank 1 raised KeyError",
         ),
         (outcome(), FAILED, "WorkerFailed: rank 1 raised; the reference: finished"),
@@ -232,7 +232,7 @@ def test_an_outcome_is_read_from_an_answer_and_metrics():
         steps={1: STEP | {"skipped": None}},
         evaluations={1: {"right": 1.0}},
         kills=1,
-        casualties=(
+        other_failures=(
             "rank 3 was killed by SIGKILL",
             "rank 2 raised KeyError",
             "rank 4 hung: it did nothing",

@@ -14,7 +14,7 @@ from holdfast.core.policy import RecoveryPolicy
 from holdfast.core.protocol import Stage, Status
 from holdfast.observe.run_dir import CRASH_DUMP, DEBUG_LOG
 from holdfast.testing.cluster import Cluster
-from holdfast.testing.random_faults import storm
+from holdfast.testing.random_faults import inject_at_random
 from holdfast.testing.replay import replay
 from holdfast.testing.simulation import Simulation
 from holdfast.wire import debug_file
@@ -28,7 +28,7 @@ def recorded(seed, segment=10**6, until=10_000.0, faults=12):
     simulation = Simulation(
         Cluster(hosts=3, capacity=2, num_steps=40, rests=False), policy, seed, segment
     )
-    storm(simulation, faults, 40.0, ("worker", "hang", "agent", "network", "noise"))
+    inject_at_random(simulation, faults, 40.0, ("worker", "hang", "agent", "network", "noise"))
     simulation.run_until(until)
     return simulation.debug_log
 

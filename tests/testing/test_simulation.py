@@ -15,7 +15,7 @@ from holdfast.core.actions import GenerationOpened, RunEnded
 from holdfast.core.policy import RecoveryPolicy
 from holdfast.core.protocol import Stage
 from holdfast.testing.cluster import Cluster
-from holdfast.testing.random_faults import storm
+from holdfast.testing.random_faults import inject_at_random
 from holdfast.testing.simulation import Simulation
 
 
@@ -212,7 +212,7 @@ def test_where_all_begin_anew_none_outlives_its_generation() -> None:
     simulation.kill_worker(simulation.living_workers()[0])
     simulation.run_until(36)
     assert not [worker for worker in simulation.living_workers() if worker in before.values()]
-    released = [line for line in simulation.log if "goes on in generation 2" in line]
+    released = [line for line in simulation.log if "resumes in generation 2" in line]
     assert len(released) == 2
     assert all(int(line.rpartition(" ")[2]) % 10 == 0 for line in released)
     simulation.run_until(200)
@@ -224,7 +224,7 @@ def test_a_storm_of_faults_costs_no_more_where_all_begin_anew(seed: int) -> None
     cluster = Cluster(hosts=3, capacity=2, num_steps=400, step_s=0.1, checkpoint_every=5)
     cluster = replace(cluster, loss=(0.0, 0.05)[seed % 2], late=(0.0, 0.1)[seed // 2 % 2])
     simulation = Simulation(cluster, replacing(6, restart_all=True), seed)
-    storm(simulation, faults=60, until=200)
+    inject_at_random(simulation, faults=60, until=200)
     simulation.run_until(5000)
     assert_finished(simulation, 400)
 
@@ -241,7 +241,7 @@ def test_a_storm_of_faults_costs_time_and_nothing_else(seed: int) -> None:
     )
     policy = RecoveryPolicy(world_size=6, min_workers=(6, 2)[seed % 2], max_failures=10**6)
     simulation = Simulation(cluster, policy, seed)
-    storm(simulation, faults=60, until=200)
+    inject_at_random(simulation, faults=60, until=200)
     simulation.run_until(5000)
     assert_finished(simulation, 400)
 
@@ -251,7 +251,7 @@ def test_one_seed_is_one_history() -> None:
     for _ in range(2):
         cluster = Cluster(hosts=3, capacity=2, num_steps=100, loss=0.05, late=0.1)
         simulation = Simulation(cluster, replacing(6), seed=7)
-        storm(simulation, faults=20, until=80)
+        inject_at_random(simulation, faults=20, until=80)
         simulation.run_until(1000)
         logs.append(simulation.log)
     assert logs[0] == logs[1]
@@ -275,7 +275,7 @@ def test_checkpoints_are_asked_for_by_the_clock(loss: float) -> None:
 def test_checkpoints_are_asked_for_by_the_clock_though_everything_fails_at_times() -> None:
     cluster = Cluster(hosts=4, capacity=2, num_steps=500, checkpoint_every=10**6, loss=0.05)
     simulation = Simulation(cluster, replacing(8, checkpoint_s=10), seed=1)
-    storm(simulation, 100, until=300)
+    inject_at_random(simulation, 100, until=300)
     simulation.run_until(5000)
     assert_finished(simulation, 500)
     assert simulation.checkpoint > 400

@@ -6,7 +6,7 @@ from holdfast.core.coordinator import TRANSITIONS, CoordinatorStateMachine
 from holdfast.core.events import AgentLost
 from holdfast.core.policy import RecoveryPolicy
 from holdfast.testing.cluster import Cluster
-from holdfast.testing.random_faults import storm
+from holdfast.testing.random_faults import inject_at_random
 from holdfast.testing.simulation import Simulation
 
 
@@ -20,7 +20,7 @@ def play(seed):
         join_timeout_s=6.0 if seed % 5 == 0 else 600.0,
     )
     simulation = Simulation(Cluster(hosts=3, capacity=2, num_steps=30), policy, seed)
-    storm(simulation, 25, 40.0)
+    inject_at_random(simulation, 25, 40.0)
 
     def lose_an_agent():
         if agents := simulation.living_agents():

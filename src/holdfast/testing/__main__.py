@@ -1,6 +1,6 @@
 """Endurance at any size: `python -m holdfast.testing 1000 3600 200`.
 
-The arguments are hosts, seconds of virtual time, and how often part of a rack is struck.
+The arguments are hosts, seconds of virtual time, and how often faults are injected into a rack.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from holdfast.testing.endurance import endure
 
 
 def main() -> None:
-    """Let it happen, and print what it was and how long it took."""
+    """Simulate it, and print what happened and how long it took."""
     hosts, seconds, bursts = map(int, sys.argv[1:])
     begin = time.perf_counter()
     endured = endure(hosts=hosts, seconds=seconds, bursts=bursts, seed=0)

@@ -1,4 +1,4 @@
-"""The simulated agents: the real machine of each, and workers that are made up."""
+"""The simulated agents: the real state machine of each, and simulated workers."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ RECONNECT_S: Final = 0.1
 
 
 class Agents:
-    """All of a cluster.
+    """All agents of a cluster.
 
     Args:
-        cluster: What it is made of.
-        heartbeat_s: How often each reports, seconds.
-        timeline: When things happen.
-        tell_run: Called with what reaches the coordinator.
+        cluster: The cluster's parameters.
+        heartbeat_s: How often each sends its status, seconds.
+        timeline: Virtual time.
+        tell_run: Called with events for the coordinator.
     """
 
     def __init__(
@@ -48,19 +48,19 @@ class Agents:
         self.rest = Rest(cluster, heartbeat_s, timeline, tell_run, self._tick)
 
     def living(self) -> list[str]:
-        """Those that run, by name."""
+        """The agents that run, by name."""
         return [name for name, agent in self._agents.items() if agent.alive]
 
     def living_workers(self) -> list[SimulatedWorker]:
-        """Workers that run."""
+        """All workers that run."""
         return [worker for name in self.living() for worker in self.workers_of(name)]
 
     def workers_of(self, name: str) -> list[SimulatedWorker]:
-        """Workers that run on one."""
+        """The workers that run on an agent."""
         return [worker for worker in self._agents[name].workers.values() if worker.alive]
 
     def disturb(self, name: str, trouble: SimulatedLink, heal_s: float) -> None:
-        """Have the network of an agent be in trouble for a while."""
+        """Disturb the network of an agent for a while."""
         agent = self._agents[name]
         self.rest.touch(agent, self._timeline.now)
         agent.link = trouble
@@ -76,12 +76,12 @@ class Agents:
         self._timeline.after(self._chance.uniform(0, 0.01), self._tell, name, events.Tick())
 
     def connect(self, name: str) -> None:
-        """Have an agent find the coordinator, soon, if it is there and the network is whole."""
+        """Connect an agent to the coordinator soon, if it is up and the network works."""
         delay_s = self._chance.uniform(0, RECONNECT_S)
         self._timeline.after(delay_s, self._connect, self._agents[name])
 
     def kill(self, name: str, back_s: float) -> None:
-        """End one and with it its workers; another takes its place after a while."""
+        """Kill an agent and its workers; another one replaces it after a while."""
         agent = self._agents[name]
         if not agent.alive:
             return
@@ -93,24 +93,24 @@ class Agents:
         self._timeline.after(back_s, self.start)
 
     def kill_worker(self, worker: SimulatedWorker, cause: str) -> None:
-        """End a worker; its agent sees it in a millisecond."""
+        """Kill a worker; its agent sees it in a millisecond."""
         self._timeline.note(f"rank {worker.rank} on {worker.host} dies: {cause}")
         self._die(worker)
         exited = events.WorkerExited(worker.rank, worker.process, Failure(cause=cause))
         self._timeline.after(0.001, self._tell, worker.host, exited)
 
     def hang_worker(self, worker: SimulatedWorker) -> None:
-        """Have a worker do nothing any more; its agent ends it once that is certain."""
+        """Hang a worker; its agent kills it once that is certain."""
         self._timeline.note(f"rank {worker.rank} on {worker.host} hangs")
         worker.hangs = True
         self.plane.leave(worker, self._timeline.now)
         self._timeline.after(STOPPED_S, self._end_hung, worker)
 
-    def order(self, name: str, orders: DesiredState) -> None:
-        """Send an agent what the coordinator wants of it."""
+    def order(self, name: str, desired: DesiredState) -> None:
+        """Send an agent its desired state."""
         link = self._agents[name].link
         if not link.cut_to and not link.loses(self._chance):
-            ordered = events.DesiredStateReceived(orders)
+            ordered = events.DesiredStateReceived(desired)
             self._timeline.after(link.draw_delay_s(self._chance), self._tell, name, ordered)
 
     def _connect(self, agent: SimulatedAgent) -> None:
@@ -162,12 +162,12 @@ class Agents:
         match action:
             case actions.Abort(generation):
                 for worker in list(agent.workers.values()):
-                    self._call_out(worker, generation)
+                    self._abort(worker, generation)
             case actions.ForkWorker(rank, generation, process):
                 worker = SimulatedWorker(rank, agent.name, process, heard=generation)
                 agent.workers[rank] = worker
                 delay_s = self._cluster.fork_s * self._chance.uniform(1, 3)
-                self._timeline.after(delay_s, self._park, worker, generation)
+                self._timeline.after(delay_s, self._halt, worker, generation)
             case actions.KillWorker(rank, process):
                 self._die(agent.workers[rank])
                 exited = events.WorkerExited(rank, process, Failure(cause="killed by its agent"))
@@ -175,7 +175,7 @@ class Agents:
                 self._timeline.after(delay_s, self._tell, agent.name, exited)
             case actions.ResumeWorkers(generation, start):
                 self._timeline.note(
-                    f"{agent.name} goes on in generation {generation} from step {start.step}"
+                    f"{agent.name} resumes in generation {generation} from step {start.step}"
                 )
                 for worker in list(agent.workers.values()):
                     self._release(worker, generation, start)
@@ -194,13 +194,13 @@ class Agents:
 
     # Workers.
 
-    def _call_out(self, worker: SimulatedWorker, generation: int) -> None:
-        """Let a worker know of a generation; it parks once it comes to look, and once only."""
+    def _abort(self, worker: SimulatedWorker, generation: int) -> None:
+        """Abort the generation of a worker; it halts when it notices, once."""
         if generation > worker.heard:
             worker.heard = generation
             self.plane.leave(worker, self._timeline.now)
             delay_s = self._chance.uniform(0.001, self._cluster.step_s)
-            self._timeline.after(delay_s, self._park, worker, generation)
+            self._timeline.after(delay_s, self._halt, worker, generation)
 
     def _die(self, worker: SimulatedWorker) -> None:
         worker.alive = False
@@ -213,17 +213,17 @@ class Agents:
         if worker.alive:
             self.kill_worker(worker, "hung")
 
-    def _park(self, worker: SimulatedWorker, generation: int) -> None:
+    def _halt(self, worker: SimulatedWorker, generation: int) -> None:
         if worker.alive and not worker.hangs:
-            rooted = self.plane.rooted(worker.host)
-            parked = events.WorkerHalted(worker.rank, generation, worker.committed, rooted)
-            self._tell(worker.host, parked)
+            reduced = self.plane.reduced_step(worker.host)
+            halted = events.WorkerHalted(worker.rank, generation, worker.committed, reduced)
+            self._tell(worker.host, halted)
 
     def _release(self, worker: SimulatedWorker, generation: int, start: ResumePoint) -> None:
         donor = start.donors.get(worker.rank)
         assert worker.committed is None or worker.committed <= start.step, "a step is taken back"
         if donor == worker.rank:
-            self.plane.settle(worker, start)
+            self.plane.resume(worker, start)
             self._timeline.after(0.001, self._join, worker, generation)
         else:
             worker.committed = None
@@ -235,13 +235,13 @@ class Agents:
     ) -> None:
         if not self._belongs(worker, generation):
             return
-        giver = None
+        source = None
         if donor is not None:
             host = self._agents[worker.host].machine.members[donor]
-            giver = self._agents[host].workers.get(donor)
-            if giver is None or giver.committed != start.step:
-                return  # it died meanwhile, or left: another generation is on its way
-        self.plane.copy(worker, start, giver)
+            source = self._agents[host].workers.get(donor)
+            if source is None or source.committed != start.step:
+                return  # it failed or left meanwhile: another generation follows
+        self.plane.copy(worker, start, source)
         self._join(worker, generation)
 
     def _join(self, worker: SimulatedWorker, generation: int) -> None:

@@ -1,9 +1,9 @@
-"""The simulated workers: they train in lockstep, stand still when told to, and die when killed.
+"""The simulated workers: they train in lockstep, halt when asked to, and exit when killed.
 
-What a worker has learnt is a chain of hashes, one link a step, so two workers that differ in any
-step differ for ever. A step is simulated as a whole: when it began, when its reduced gradient was
-complete, and when the last worker had taken it over. How far a single worker was in between, and
-how far it has come with its group, is worked out only if something happens to it.
+The state of a worker is a chain of hashes, one link per step, so two workers that differ in any
+step differ forever. A step is simulated as a whole: when it began, when its reduced gradient was
+complete, and when the last worker had committed it. How far a single worker was in between is
+computed only if something happens to it.
 """
 
 from __future__ import annotations
@@ -18,25 +18,25 @@ from holdfast.core.protocol import ResumePoint
 
 NEVER: Final = math.inf
 PASSING: Final = 0.1
-"""How long after the first worker the last one leaves the step's last barrier, of a step."""
+"""How long after the first worker the last one passes the last barrier; fraction of a step."""
 
 
 def link(chain: int, step: int) -> int:
-    """What is known after `step`, from what was known before it."""
+    """The state after `step`, from the state before it."""
     return hash((chain, step))
 
 
 @dataclass(slots=True, eq=False)
 class SimulatedWorker:
-    """A process.
+    """A worker process.
 
     Attributes:
-        committed: Steps behind its replica; None if it has none. While it trains, those that it
-            had when it began.
-        chain: What it has learnt, as of then.
-        group: With whom it trains, if it does.
-        hangs: Whether it does nothing any more.
-        heard: The newest generation that it has heard of.
+        committed: Steps committed in its replica; None if it has no state. While it trains, those
+            when it began to.
+        chain: Its state, as of then.
+        group: The group that it trains in, if it does.
+        hangs: Whether it hangs.
+        heard: The newest generation that it knows.
     """
 
     rank: int
@@ -56,12 +56,12 @@ class Group:
 
     Attributes:
         size: How many there must be before a step can begin.
-        first, step: The first step that it took in hand, and the one it has in hand.
-        chain: What all have learnt before that one.
-        root_at: When the reduced gradient of the step in hand is complete.
+        first, step: The first step that it computed, and the current one.
+        chain: The state before the current step.
+        root_at: When the reduced gradient of the current step is complete.
         end_at: When all have committed it.
         saves: Checkpoints that it has begun.
-        whole: Whether nobody has left.
+        whole: Whether no worker has left.
     """
 
     generation: int
@@ -80,11 +80,11 @@ class DataPlane:
     """All workers of a cluster.
 
     Args:
-        chance: Draws all that is left to chance.
+        chance: The source of randomness.
         num_steps: Length of the run.
         step_s: Mean time of a step, seconds.
-        begin: Called with a group when it begins a step, to have `end_step` called at its `end_at`,
-            or when there is none left to begin.
+        begin: Called with a group when it begins a step, to schedule `end_step` at its `end_at`, or
+            when no step is left.
     """
 
     def __init__(
@@ -101,50 +101,50 @@ class DataPlane:
         self._asked = (0, 0)
         self._newest = 0
         self.chains = [0]
-        """What an undisturbed run would have learnt after each step, as far as this one came."""
+        """The state of the reference run after each step, as far as this run has come."""
 
-    def rooted(self, host: str) -> int:
-        """As `core.protocol.Status.rooted`."""
+    def reduced_step(self, host: str) -> int:
+        """As `core.protocol.Status.reduced_step`."""
         return self._roots.get(host, (0, 0))[0]
 
     def request_stop(self, host: str) -> None:
-        """Have the workers of `host` end the run with a step that they have not reduced yet."""
+        """Ask the workers of `host` to end the run with a step that they have not reduced yet."""
         self._stopping.add(host)
 
     def request_save(self, generation: int, number: int) -> None:
-        """Have the workers of a generation begin a checkpoint, if they have not yet."""
+        """Ask the workers of a generation for a checkpoint, if they have not begun it."""
         self._asked = max(self._asked, (generation, number))
 
     def save_requested(self, group: Group) -> bool:
-        """Whether a group is asked for a checkpoint that it has not begun."""
+        """Whether a group was asked for a checkpoint that it has not begun."""
         generation, number = self._asked
         return generation == group.generation and number > group.saves
 
     def is_over(self, group: Group) -> bool:
-        """Whether a group has come to the end of the run, or to where it was asked to stop."""
+        """Whether a group has reached the end of the run, or the step at which to stop."""
         if self._stopping and any(w.host in self._stopping for w in group.workers.values()):
             return True
         return group.step == self.num_steps
 
     def leave(self, worker: SimulatedWorker, now: float) -> None:
-        """Take a worker out of its group: it died or hangs, or it was told to stand still."""
+        """Remove a worker from its group: it was killed, hangs, or was asked to halt."""
         group, worker.group = worker.group, None
         if group is None:
             return
         if group.whole and group.step > group.first:
             for each in group.workers.values():
-                self._take_stock(each, group)
+                self._credit(each, group)
         group.whole = False
         del group.workers[worker.rank]
         if now < group.root_at:
-            # It may have done its part before it went, and then the others can complete the step.
+            # It may have done its part before that, and then the others can complete the step.
             if not worker.alive or worker.hangs or self._chance.random() < 0.5:
                 group.root_at = group.end_at = NEVER
         elif now >= self._chance.uniform(group.root_at, group.end_at):
             self._commit(worker, group)
 
-    def settle(self, worker: SimulatedWorker, start: ResumePoint) -> None:
-        """Bring a worker's own replica to where all are to go on from."""
+    def resume(self, worker: SimulatedWorker, start: ResumePoint) -> None:
+        """Bring a worker's own replica to the resume point."""
         if worker.committed == start.step:
             return
         count, chain = self._roots[worker.host]
@@ -155,12 +155,12 @@ class DataPlane:
     def copy(
         self, worker: SimulatedWorker, start: ResumePoint, donor: SimulatedWorker | None
     ) -> None:
-        """Give a worker the state of another, or without one that of a checkpoint."""
+        """Give a worker the state of another one, or if there is none that of a checkpoint."""
         worker.committed = start.step
         worker.chain = self.chains[start.step] if donor is None else donor.chain
 
     def join(self, worker: SimulatedWorker, generation: int, size: int, now: float) -> None:
-        """Have a worker train with the others of its generation, once all are there."""
+        """Let a worker train with the others of its generation, once all are ready."""
         group = self._groups.setdefault(generation, Group(generation, size))
         group.workers[worker.rank], worker.group = worker, group
         self._roots.pop(worker.host, None)
@@ -177,13 +177,13 @@ class DataPlane:
             self._begin_step(group, now)
 
     def end_step(self, group: Group, now: float) -> None:
-        """All that are left commit the step, and begin the next if nobody has left."""
+        """The remaining workers commit the step, and begin the next one if none has left."""
         if now != group.end_at:
-            return  # somebody died, so it does not end
+            return  # a worker failed, so the step does not end
         if not group.whole:
             for worker in group.workers.values():
                 self._commit(worker, group)
-        group.chain = self._learnt(group)
+        group.chain = self._state_after(group)
         group.step += 1
         group.root_at = group.end_at = NEVER
         if group.whole:
@@ -196,19 +196,19 @@ class DataPlane:
             group.end_at = group.root_at + PASSING * duration
         self._begin(group)
 
-    def _take_stock(self, worker: SimulatedWorker, group: Group) -> None:
-        """Credit a worker with what its group has committed since it began."""
+    def _credit(self, worker: SimulatedWorker, group: Group) -> None:
+        """Credit a worker with the steps that its group has committed since it began."""
         assert worker.committed == group.first, "a step was skipped, or committed twice"
         worker.committed, worker.chain = group.step, group.chain
         self._roots[worker.host] = (group.step, group.chain)
 
     def _commit(self, worker: SimulatedWorker, group: Group) -> None:
         assert worker.committed == group.step, "a step was skipped, or committed twice"
-        worker.committed, worker.chain = group.step + 1, self._learnt(group)
+        worker.committed, worker.chain = group.step + 1, self._state_after(group)
         self._roots[worker.host] = (worker.committed, worker.chain)
 
-    def _learnt(self, group: Group) -> int:
-        """What is known after the step in hand, which somebody commits."""
+    def _state_after(self, group: Group) -> int:
+        """The state after the current step, which a worker commits."""
         chain = link(group.chain, group.step)
         if len(self.chains) == group.step + 1:
             self.chains.append(chain)

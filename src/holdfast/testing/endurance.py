@@ -1,4 +1,4 @@
-"""Endurance: a large cluster for a long time, which loses part of a rack again and again."""
+"""Endurance: a large cluster for a long time, with faults in a rack again and again."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from holdfast.testing.random_faults import burst
 from holdfast.testing.simulation import Simulation
 
 RACK: Final = 12
-"""How many hosts are struck at a time."""
+"""Hosts with a fault at a time."""
 NEEDED: Final = 0.9
-"""Part of the hosts that must be up for the run to go on; far more always are."""
+"""Fraction of the hosts that the run needs; far more are always up."""
 UNBOUNDED: Final = 10**9
 FIRST_S: Final = 15.0
 CHECKPOINT_EVERY: Final = 500
-"""Steps; one takes a word to each host and back, and a step of a second takes none."""
+"""Steps. A checkpoint takes a message to each host and back, and a step takes none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Endured:
-    """What a cluster went through."""
+    """What happened to a cluster."""
 
     faults: int
     generations: int
@@ -31,17 +31,16 @@ class Endured:
 
 
 def endure(*, hosts: int, seconds: float, bursts: int, seed: int) -> Endured:
-    """Strike a cluster again and again; after each time it must get on.
+    """Inject faults into a cluster again and again; after each time it must make progress.
 
-    That no step is lost, committed twice or taken back, that there is one lineage, and that none
-    trains who was fenced off, is asserted within (`testing.data_plane`). The coordinator's own
-    invariants take a look at every host, so here they are checked once for as many events as there
-    are hosts.
+    `testing.data_plane` asserts that no step is lost, committed twice or taken back, that there is
+    one lineage, and that no fenced worker trains. The coordinator's own invariants look at every
+    host, so here they are checked only once per as many events as there are hosts.
 
     Args:
         hosts: How many, with a worker each.
         seconds: For how long, of virtual time.
-        bursts: How often a rack is struck. Half a minute is enough to get over it.
+        bursts: How often faults are injected. Half a minute is enough to recover from them.
         seed: Fixes everything.
     """
     cluster = Cluster(
@@ -54,7 +53,7 @@ def endure(*, hosts: int, seconds: float, bursts: int, seed: int) -> Endured:
     policy = RecoveryPolicy(
         world_size=hosts, min_workers=int(NEEDED * hosts), max_failures=UNBOUNDED
     )
-    gc.disable()  # a collector that looks at every agent again and again takes a third of the time
+    gc.disable()  # collecting over every agent again and again takes a third of the time
     try:
         simulation = Simulation(cluster, policy, seed)
         simulation.run_until(FIRST_S)
@@ -63,9 +62,9 @@ def endure(*, hosts: int, seconds: float, bursts: int, seed: int) -> Endured:
             before = simulation.steps
             faults += burst(simulation, RACK)
             simulation.run_until(FIRST_S + (seconds - FIRST_S) * (number + 1) / bursts)
-            assert simulation.steps > before, f"it does not get on at {simulation.now:.0f} s"
+            assert simulation.steps > before, f"no progress at {simulation.now:.0f} s"
         while not simulation.over and simulation.now < seconds + 200:
-            simulation.stop()  # maybe twice: a coordinator that crashes forgets that it was asked
+            simulation.stop()  # maybe twice: a coordinator that crashes forgets the request
             simulation.run_until(simulation.now + 50)
     finally:
         gc.enable()

@@ -1,4 +1,4 @@
-"""The simulated network: it delays, loses and overtakes, and can be cut in one direction."""
+"""The simulated network: it delays, loses and reorders, and can be cut in one direction."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ LATE_S: Final = 3.0
 
 @dataclass(frozen=True, slots=True)
 class SimulatedLink:
-    """What lies between the coordinator and an agent.
+    """The network between the coordinator and an agent.
 
     Attributes:
         delay_s: How long a message is usually under way.
@@ -46,5 +46,5 @@ class SimulatedLink:
         return late_s + self.delay_s * (0.5 + chance.expovariate(2))
 
     def beat_delay_s(self, sent: float) -> float:
-        """How long a heartbeat is under way: as long as others, but nobody draws for it."""
+        """How long a heartbeat is under way: as long as others, but without a random draw."""
         return self.delay_s * (0.5 + hash((sent,)) % 2**32 / 2**32)

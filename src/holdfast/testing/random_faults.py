@@ -1,4 +1,4 @@
-"""Storms: faults at random, one by one or a rack at a time."""
+"""Random faults: one by one, or for a rack at a time."""
 
 from __future__ import annotations
 
@@ -8,40 +8,42 @@ from typing import Final
 from holdfast.testing.simulation import Simulation
 
 KINDS: Final = ("worker", "hang", "agent", "network", "noise", "coordinator", "crash")
-"""What can go wrong; the last two befall the coordinator, the others an agent."""
+"""The kinds of faults; the last two are for the coordinator, the others for an agent."""
 
 
-def storm(simulation: Simulation, faults: int, until: float, kinds: Sequence[str] = KINDS) -> None:
-    """Strike at random until a time."""
+def inject_at_random(
+    simulation: Simulation, faults: int, until: float, kinds: Sequence[str] = KINDS
+) -> None:
+    """Inject faults at random times until a time."""
 
-    def fall() -> None:
+    def inject_one() -> None:
         kind, agents = simulation.chance.choice(kinds), simulation.living_agents()
         if agents:
-            strike(simulation, kind, simulation.chance.choice(agents))
+            inject(simulation, kind, simulation.chance.choice(agents))
 
     for _ in range(faults):
-        simulation.at(simulation.chance.uniform(0, until), fall)
+        simulation.at(simulation.chance.uniform(0, until), inject_one)
 
 
 def burst(simulation: Simulation, size: int) -> int:
-    """Strike neighbours in the same instant and in the same way, and maybe the coordinator too.
+    """Inject one kind of fault into neighbours at once, and maybe one into the coordinator.
 
     Returns:
         How many faults these were.
     """
     chance, agents = simulation.chance, simulation.living_agents()
     kind, first = chance.choice(KINDS[:-2]), chance.randrange(len(agents))
-    struck = agents[first : first + size]
-    for name in struck:
-        strike(simulation, kind, name)
+    hit = agents[first : first + size]
+    for name in hit:
+        inject(simulation, kind, name)
     if chance.random() < 0.8:
-        return len(struck)
-    strike(simulation, chance.choice(KINDS[-2:]), agents[first])
-    return len(struck) + 1
+        return len(hit)
+    inject(simulation, chance.choice(KINDS[-2:]), agents[first])
+    return len(hit) + 1
 
 
-def strike(simulation: Simulation, kind: str, name: str) -> None:
-    """Have one of `KINDS` happen, where it is not the coordinator's, to an agent."""
+def inject(simulation: Simulation, kind: str, name: str) -> None:
+    """Inject a fault of one of `KINDS`, into an agent if it is for agents."""
     chance = simulation.chance
     match kind:
         case "worker" | "hang":

@@ -1,20 +1,19 @@
-"""Rest: heartbeats that would change nothing are not played one by one.
+"""Rest: heartbeats that would change nothing are not simulated one by one.
 
-In a large cluster nearly all that happens is that agents say again what they said before. What
-comes of that is known beforehand if, since an agent last reported,
+In a large cluster nearly all events are agents that repeat their status. The result of such a
+heartbeat is known beforehand if, since the agent's last status,
 
-- nothing has happened to it, so it would say the same,
-- the coordinator has asked nobody for anything and stands where it stood, so it would answer the
-  same, and that was nothing,
-- its network was well, so the report would arrive, and when.
+- nothing has happened to the agent, so it would send the same,
+- the coordinator has sent nothing and its stage is the same, so it would answer as it did: not,
+- the agent's network worked, so the status would arrive, and when.
 
-Then the coordinator notes when it heard the agent, and that is all. Such an agent is put to rest:
-nobody ticks it and nobody waits for it. As soon as anything happens to it or to the coordinator, it
-is woken. Each arrival that was left out is then noted in its order and at its time, the last report
-is made by the agent's own machine at the time at which it would have made it, and one that would
-still be under way is sent. So both machines are where they would be, to the last bit, except for
-the numbers of reports, of which only the order counts. Chance is not asked for a heartbeat on a
-network that is well, at rest or not, so it gives everybody else the same too.
+Then the coordinator only records when it heard the agent. Such an agent is put to rest: it has no
+ticks, and no silence of it is suspected. As soon as anything happens to it or to the coordinator,
+it is woken. Each arrival that was left out is then recorded in its order and at its time, the last
+status is made by the agent's own machine at the time at which it would have made it, and one that
+would still be under way is sent. So both machines are in the same state, to the last bit, except
+for the numbers of statuses, of which only the order counts. No random number is drawn for a
+heartbeat on a network that works, at rest or not, so all other draws are the same, too.
 """
 
 from __future__ import annotations
@@ -38,11 +37,11 @@ class SimulatedAgent:
     """A process that runs workers.
 
     Attributes:
-        machine: What it decides with.
-        link: Its way to the coordinator.
+        machine: Its state machine.
+        link: Its network to the coordinator.
         touched_at: When something last happened to it or its network.
-        tick_at: When it is to be woken, if that is arranged.
-        newest: What it has last reported, and says again on a new connection.
+        tick_at: When its next tick is due, if one is scheduled.
+        newest: Its last status, which it sends again on a new connection.
         workers: Its living ones, by rank.
     """
 
@@ -57,13 +56,13 @@ class SimulatedAgent:
 
 
 class Rest:
-    """Who is at rest.
+    """The agents at rest.
 
     Args:
-        cluster: Says whether anybody may rest.
-        heartbeat_s: How often agents report, seconds.
-        timeline: When things happen.
-        tell_run: Called with what reaches the coordinator.
+        cluster: Says whether agents may rest.
+        heartbeat_s: How often agents send their status, seconds.
+        timeline: Virtual time.
+        tell_run: Called with events for the coordinator.
         tick: Called with an agent when a heartbeat is due again.
     """
 
@@ -106,7 +105,7 @@ class Rest:
         """The coordinator asks for something, or it comes or goes.
 
         Args:
-            heartbeats: Where it notes whom it heard; None if it is gone.
+            heartbeats: Its record of heartbeats; None if it is down.
         """
         self._stirred_at, self._heartbeats = self._timeline.now, heartbeats
         resting, self._resting = self._resting, {}

@@ -1,8 +1,7 @@
-"""Scenarios: short histories of a simulated cluster, written down with how they must go.
+"""Scenarios: short histories of a simulated cluster, in files.
 
-A scenario is a file that says what the cluster is, what goes wrong when, and then the whole history
-as it was when somebody last read it through. A change of the core that changes a history shows as a
-difference in that file.
+A scenario is a file with the cluster, its faults, and the whole history as it was when it was last
+reviewed. A change of the core that changes a history shows as a difference in that file.
 """
 
 from __future__ import annotations
@@ -23,13 +22,13 @@ class _Part(BaseModel):
 
 
 class ScenarioFault(_Part):
-    """What goes wrong.
+    """A fault to inject.
 
     Attributes:
         at: When, seconds.
-        what: Which fault.
-        target: Which of the living workers or agents it strikes, in the order of their start.
-        back_s: After how long what was killed is back, or what was cut is mended.
+        what: The kind of fault.
+        target: Which of the living workers or agents it is for, in the order of their start.
+        back_s: After how long a killed process is back, or a cut network works again.
         after: How many more actions a coordinator performs before it crashes.
     """
 
@@ -44,12 +43,12 @@ class ScenarioFault(_Part):
 
 
 class Scenario(_Part):
-    """A file's content; see `Cluster` and `Policy`.
+    """The content of a file; see `Cluster` and `RecoveryPolicy`.
 
     Attributes:
         about: What it shows.
-        ends: The reason that the run must end with; empty if it must end well.
-        history: What happens, a line each.
+        ends: The reason with which the run must fail; empty if it must succeed.
+        history: What happens, one line each.
     """
 
     about: str
@@ -69,13 +68,13 @@ def load(path: Path) -> Scenario:
     """The scenario in a file.
 
     Raises:
-        ValidationError: It is none.
+        ValidationError: It is not a scenario.
     """
     return Scenario.model_validate(yaml.safe_load(path.read_text(encoding="utf-8")))
 
 
 def play(scenario: Scenario) -> Simulation:
-    """Let it happen, to the end of the run."""
+    """Simulate it to the end of the run."""
     cluster = Cluster(hosts=scenario.hosts, capacity=scenario.capacity, num_steps=scenario.steps)
     policy = RecoveryPolicy(
         world_size=scenario.world_size,
@@ -84,12 +83,12 @@ def play(scenario: Scenario) -> Simulation:
     )
     simulation = Simulation(cluster, policy, scenario.seed)
     for fault in scenario.faults:
-        simulation.at(fault.at, _strike, simulation, fault)
+        simulation.at(fault.at, _inject, simulation, fault)
     simulation.run_until(10_000)
     return simulation
 
 
-def _strike(simulation: Simulation, fault: ScenarioFault) -> None:
+def _inject(simulation: Simulation, fault: ScenarioFault) -> None:
     agent = simulation.living_agents()[fault.target % len(simulation.living_agents())]
     worker = simulation.living_workers()[fault.target % len(simulation.living_workers())]
     match fault.what:

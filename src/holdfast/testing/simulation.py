@@ -1,9 +1,9 @@
-"""A simulated cluster: the real machines of coordinator and agents, everything else made up.
+"""A simulated cluster: the real state machines of coordinator and agents, the rest simulated.
 
-One seed fixes all that happens, so a run that went wrong can be run again. Time is virtual, the
-network delays, loses and overtakes; the coordinator may die in the middle of what it does, and then
-the journal may or may not have kept what was being recorded; agents and workers die, hang and come
-back under other names.
+One seed fixes all that happens, so a failed run can be repeated. Time is virtual. The network
+delays, loses and reorders messages. The coordinator can be killed between two actions, and then the
+journal may or may not have kept the entry that was being written. Agents and workers are killed,
+hang, and come back under other names.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Simulation:
     """One cluster and its history.
 
     Args:
-        cluster: What it is made of.
+        cluster: The cluster's parameters.
         policy: The coordinator's.
         seed: Fixes everything.
         segment: As in `DebugLog`; 0 to record no events.
@@ -70,21 +70,21 @@ class Simulation:
 
     @property
     def chance(self) -> random.Random:
-        """Where all that is left to chance is drawn from."""
+        """The source of randomness."""
         return self._timeline.chance
 
     @property
     def over(self) -> bool:
-        """Whether the run has ended, well or not."""
+        """Whether the run has ended, successfully or not."""
         return self.run is not None and self.run.stage == Stage.END
 
     @property
     def steps(self) -> int:
-        """Steps that were committed by somebody."""
+        """Steps that any worker has committed."""
         return len(self._agents.plane.chains) - 1
 
     def at(self, time: float, act: Callable[..., None], *arguments: Any) -> None:
-        """Have something happen at a time."""
+        """Schedule a call."""
         self._timeline.at(time, act, *arguments)
 
     def run_until(self, limit: float) -> None:
@@ -105,23 +105,23 @@ class Simulation:
         return self._agents.living_workers()
 
     def workers_of(self, name: str) -> list[SimulatedWorker]:
-        """Workers that run on an agent."""
+        """The workers that run on an agent."""
         return self._agents.workers_of(name)
 
     def kill_worker(self, worker: SimulatedWorker) -> None:
-        """End one; its agent sees it in a millisecond."""
+        """Kill a worker; its agent sees it in a millisecond."""
         self._agents.kill_worker(worker, "SIGKILL")
 
     def hang_worker(self, worker: SimulatedWorker) -> None:
-        """Have one do nothing any more; its agent ends it once that is certain."""
+        """Hang a worker; its agent kills it once that is certain."""
         self._agents.hang_worker(worker)
 
     def kill_agent(self, name: str, back_s: float) -> None:
-        """End an agent and with it its workers; another takes its place after a while."""
+        """Kill an agent and its workers; another one replaces it after a while."""
         self._agents.kill(name, back_s)
 
     def stop(self) -> None:
-        """Ask for the end of the run, after the step in hand."""
+        """Ask the run to end after the current step."""
         self._timeline.note("a stop is asked for")
         self._tell_run(events.StopReceived())
 
@@ -139,7 +139,7 @@ class Simulation:
         self._agents.disturb(name, SimulatedLink(self.cluster.delay_s, loss, late), heal_s)
 
     def kill_coordinator(self, back_s: float) -> None:
-        """End the coordinator; it comes back with what its journal kept."""
+        """Kill the coordinator; it comes back with the entries of its journal."""
         if self.run is None:
             return
         self._timeline.note("the coordinator dies")
@@ -148,7 +148,7 @@ class Simulation:
         self._timeline.after(back_s, self._restart_coordinator)
 
     def crash_coordinator(self, after: int, back_s: float) -> None:
-        """End the coordinator once it has done `after` more of what its machine asks for."""
+        """Kill the coordinator once it has performed `after` more actions."""
         self._crash_in, self._crash_back_s = after, back_s
 
     # The coordinator.
@@ -172,30 +172,30 @@ class Simulation:
             return
         stage = self.run.stage
         machine = self.run if self.debug_log is None else self.debug_log
-        wanted = machine.handle(event, self.now)
+        asked = machine.handle(event, self.now)
         self._seen += 1
         if self._seen % self.cluster.check_every == 0:
             self.run.check_invariants()
-        if wanted or self.run.stage != stage:
+        if asked or self.run.stage != stage:
             self._agents.rest.stir(self.run.heartbeats)
-        for action in wanted:
+        for action in asked:
             if self._crashes_at(action):
                 return
             match action:
                 case actions.AppendToJournal(fact):
                     self._journal.append(fact)
                     self._timeline.note(f"recorded {fact}")
-                case actions.SendDesiredState(host, orders):
-                    self._agents.order(host, orders)
+                case actions.SendDesiredState(host, desired):
+                    self._agents.order(host, desired)
                 case actions.CommitCheckpoint(generation, number, step):
                     self.checkpoint = step
-                    verdict = CheckpointResult(generation=generation, number=number, step=step)
-                    self._timeline.after(0.0, self._tell_run, events.CheckpointCompleted(verdict))
+                    result = CheckpointResult(generation=generation, number=number, step=step)
+                    self._timeline.after(0.0, self._tell_run, events.CheckpointCompleted(result))
                 case actions.FindCheckpoint():
                     found = events.CheckpointFound(self._newest_checkpoint)
                     self._timeline.after(0.0, self._tell_run, found)
                 case actions.RemovePartialCheckpoints():
-                    pass  # nothing is half written here
+                    pass  # no checkpoint is partial here
         self._wake_run()
 
     @property

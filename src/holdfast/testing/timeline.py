@@ -1,4 +1,4 @@
-"""Virtual time: what is to happen, what has happened, and what is left to chance."""
+"""Virtual time: what is scheduled, what has happened, and the source of randomness."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from typing import Any
 
 
 class Timeline:
-    """One history.
+    """The virtual time of one simulation.
 
     Args:
-        seed: Fixes all that is left to chance.
+        seed: The seed of all randomness.
 
     Attributes:
         now: Seconds since the beginning.
-        chance: Where all draw from.
-        log: What has happened, a line each: `time what`.
+        chance: The source of randomness.
+        log: What has happened, one line each: `time what`.
     """
 
     def __init__(self, seed: int) -> None:
@@ -28,19 +28,19 @@ class Timeline:
         self._order = itertools.count()
 
     def at(self, time: float, act: Callable[..., None], *arguments: Any) -> None:
-        """Have something happen at a time."""
+        """Schedule a call at a time."""
         heapq.heappush(self._queue, (time, next(self._order), act, arguments))
 
     def after(self, delay: float, act: Callable[..., None], *arguments: Any) -> None:
-        """Have something happen after a while."""
+        """Schedule a call after a delay."""
         self.at(self.now + delay, act, *arguments)
 
     def note(self, what: str) -> None:
-        """Write down what happens now."""
+        """Log what happens now."""
         self.log.append(f"{self.now:.6f} {what}")
 
     def step(self, limit: float) -> bool:
-        """Let the next thing happen; returns False if there is none up to `limit`."""
+        """Make the next call; returns False if none is due up to `limit`."""
         if not self._queue or self._queue[0][0] > limit:
             return False
         self.now, _, act, arguments = heapq.heappop(self._queue)

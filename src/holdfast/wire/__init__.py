@@ -1,5 +1,5 @@
-"""What processes say to each other, and how it is written down."""
+"""Messages between processes, and how they are encoded."""
 
 import os
 
-os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # it tells the terminal of every lost connection
+os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # it prints every lost connection

@@ -1,4 +1,4 @@
-"""Channel: messages, and open files beside them, over a Unix socket between two processes."""
+"""Channel: messages, with file descriptors, over a Unix socket between two processes."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ _MAX_FDS: Final = 8
 
 
 class Channel:
-    """One end of a connection; one JSON object a line, in both directions.
+    """One end of a connection; one JSON object per line, in both directions.
 
-    Descriptors that come with a message are handed out by `take_fds` in the order of arrival.
+    `take_fds` returns the descriptors that came with messages, in the order of arrival.
     """
 
     def __init__(self, sock: socket.socket) -> None:
@@ -73,7 +73,7 @@ class Channel:
         return [self._parse(bytes(line)) for line in lines]
 
     def drain(self) -> list[AnyMessage]:
-        """All that has been sent so far; of a peer that is dead, even if a child holds its end.
+        """All messages sent so far, also by a peer that has exited while a child holds its end.
 
         Raises:
             ProtocolError: What came is not a message.
@@ -92,7 +92,7 @@ class Channel:
             ProtocolError: Fewer came.
         """
         if len(self._fds) < count:
-            raise ProtocolError(f"expected {count} descriptors beside a message")
+            raise ProtocolError(f"expected {count} descriptors with a message")
         taken, self._fds = self._fds[:count], self._fds[count:]
         return taken
 

@@ -1,4 +1,4 @@
-"""The coordinator's debug log in a file: the machine it started from, then a line an event.
+"""The coordinator's debug log in a file: the machine it started from, then a line per event.
 
 Values of the core are written as JSON with the names of their classes. Only classes of
 `holdfast.core` are made when a file is read, from their fields: no code runs that the file names.
@@ -107,7 +107,7 @@ def encode(value: object) -> Any:
 
 
 def decode(data: Any) -> object:
-    """The value that `encode` has made JSON of."""
+    """The value that `encode` has turned into JSON."""
     match data:
         case {"enum": name, "name": member}:
             return getattr(_CLASSES[name], member)

@@ -1,7 +1,7 @@
-"""Link: a client's stream to the coordinator, made again whenever it breaks.
+"""Link: a client's stream to the coordinator, reconnected whenever it breaks.
 
-It carries the newest message each way: one that was overtaken before it could be sent is dropped,
-and on a new stream the newest is said again.
+It carries the newest message each way: a message is dropped if a newer one comes before it could be
+sent, and on a new stream the newest is sent again.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from holdfast.wire.messages import Message
 from holdfast.wire.rpc import OPTIONS
 
 RETRY_S: Final = 0.02
-"""How long to wait before a broken stream is made again."""
+"""How long to wait before reconnecting."""
 CLOSE_TIMEOUT_S: Final = 2.0
 
 Said = TypeVar("Said", bound=Message)
@@ -26,11 +26,11 @@ Heard = TypeVar("Heard", bound=Message)
 
 
 class CoordinatorLink(Generic[Said, Heard]):
-    """One client's; readable, for `select`, where something was heard.
+    """The link of one client; readable, for `select`, when a message has come.
 
     Args:
-        address: Of the coordinator, as gRPC names it.
-        call: Which of the service's streams, of a channel.
+        address: The coordinator's, in gRPC's syntax.
+        call: Returns the stream to use, given a channel.
     """
 
     def __init__(self, address: str, call: Callable[[grpc.Channel], Any]) -> None:
@@ -48,13 +48,13 @@ class CoordinatorLink(Generic[Said, Heard]):
         return self._wake
 
     def say(self, message: Said) -> None:
-        """Tell the coordinator; once it can be reached, unless there is newer to say by then."""
+        """Send a message once the coordinator can be reached, unless a newer one comes first."""
         with self._changed:
             self._said = (self._said[0] + 1, message)
             self._changed.notify_all()
 
     def heard(self) -> Heard | None:
-        """The newest that has come since this was last asked."""
+        """The newest message since the last call; None if none has come."""
         with self._changed:
             if self._heard is None:
                 return None
@@ -63,7 +63,7 @@ class CoordinatorLink(Generic[Said, Heard]):
             return heard
 
     def close(self) -> None:
-        """End the stream."""
+        """Close the stream."""
         with self._changed:
             self._closing = True
             self._changed.notify_all()
@@ -82,9 +82,11 @@ class CoordinatorLink(Generic[Said, Heard]):
                     if self._closing:
                         return
                     self._stream += 1
-                    self._changed.notify_all()  # what was to be said on the last one ends
+                    self._changed.notify_all()  # the last stream's messages end
                     self._replies = call(self._outgoing(self._stream), wait_for_ready=True)
-                with contextlib.suppress(grpc.RpcError):  # it broke: the next one tells it all
+                with contextlib.suppress(
+                    grpc.RpcError
+                ):  # it broke: the next one repeats everything
                     for reply in self._replies:
                         self._hear(reply)
 
@@ -95,14 +97,14 @@ class CoordinatorLink(Generic[Said, Heard]):
             self._heard = message
 
     def _outgoing(self, stream: int) -> Iterator[Said]:
-        """What is said on one stream, which ends with it."""
+        """The messages for one stream, until it ends."""
         sent = 0
         while (news := self._await_news(stream, sent)) is not None:
             sent, message = news
             yield message
 
     def _await_news(self, stream: int, sent: int) -> tuple[int, Said] | None:
-        """What is to be said on a stream after message number `sent`; None once it is over."""
+        """The message to send on a stream after number `sent`; None once it is over."""
         with self._changed:
             self._changed.wait_for(
                 lambda: self._closing or self._stream != stream or self._said[0] > sent

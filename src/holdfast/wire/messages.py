@@ -1,13 +1,13 @@
 """The messages between a command, its fork server, an agent and its workers, all on one host.
 
-    command ── Prepare, Attach ──▶ fork server
-            ◀─ Ready, Vacated ────
-    agent ── Fork ─────────────────▶ fork server ── (forks) ──▶ worker
-          ◀─ Ready, Forked, Exited ─
-    agent ◀─ Parked, Wrote, Refused, Finished, Failed ── worker
-          ── Release, CheckpointDone, Leave ──────────────────────────────▶
+    command ── Prepare, Attach ─────────▶ fork server
+            ◀─ Ready, WorkersReaped ─────
+    agent ── Fork ──────────────────────▶ fork server ── (forks) ──▶ worker
+          ◀─ Ready, Forked, Exited ──────
+    agent ◀─ Halted, PartWritten, CheckpointRejected, Finished, Failed ── worker
+          ── Resume, CheckpointResult, Shutdown ─────────────────────────▶
 
-They are pydantic models: what a process reads is checked before it acts on it.
+They are pydantic models: what a process reads is validated before it is used.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from holdfast.core.protocol import Part
 
 
 class Message(BaseModel):
-    """What all messages have in common: immutable, and closed to fields unknown."""
+    """The base of all messages: immutable, without unknown fields."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, ser_json_inf_nan="constants")
 
 
 class ForkMessage(Message):
-    """Fork a worker with `config`. Comes with the descriptors for it: the arena, its socket to
-    the agent, its log.
+    """Fork a worker with `config`. Comes with its descriptors: the arena, its socket to the agent,
+    its log.
     """
 
     kind: Literal["fork"] = "fork"
@@ -37,7 +37,7 @@ class ForkMessage(Message):
 
 
 class PrepareMessage(Message):
-    """Import what the references name, as every fork would have to; or first start again with
+    """Import the modules of the references, which every fork would import; or first restart with
     environment variables that libraries read when they are loaded.
     """
 
@@ -47,19 +47,19 @@ class PrepareMessage(Message):
 
 
 class ReadyMessage(Message):
-    """The fork server has imported what it was asked to."""
+    """The fork server has imported what was requested."""
 
     kind: Literal["ready"] = "ready"
 
 
 class AttachMessage(Message):
-    """Fork for an agent. Comes with a socket to it, whose end is the end of its workers."""
+    """Fork for an agent. Comes with a socket to it; when that closes, its workers are killed."""
 
     kind: Literal["attach"] = "attach"
 
 
 class WorkersReapedMessage(Message):
-    """An agent has left, and none of its workers is left."""
+    """An agent has exited, and all of its workers were reaped."""
 
     kind: Literal["workers-reaped"] = "workers-reaped"
 
@@ -73,7 +73,7 @@ class ForkedMessage(Message):
 
 
 class ExitedMessage(Message):
-    """A forked process has ended."""
+    """A forked process has exited."""
 
     kind: Literal["exited"] = "exited"
     rank: int
@@ -83,7 +83,7 @@ class ExitedMessage(Message):
 
 
 class HaltedMessage(Message):
-    """A worker stands still in `generation`, with `committed` steps behind it if it has a state."""
+    """A worker has halted in `generation`, with `committed` steps; None if it has no state."""
 
     kind: Literal["halted"] = "halted"
     rank: int
@@ -92,15 +92,15 @@ class HaltedMessage(Message):
 
 
 class ResumeMessage(Message):
-    """All stand still: go on."""
+    """All members have halted: resume."""
 
     kind: Literal["resume"] = "resume"
     generation: int
     members: tuple[int, ...]
-    """The ranks that take part, in order."""
+    """The ranks of the generation, in order."""
     step: int
     donors: dict[int, int]
-    """From whose replica each takes its state; empty where nobody has any."""
+    """The rank whose replica each takes its state from; empty if no rank has a state."""
     restore: tuple[str, ...]
     """Names of this host's checkpoints for that case, newest first; empty begins the run."""
 
@@ -112,7 +112,7 @@ class ShutdownMessage(Message):
 
 
 class PartWrittenMessage(Message):
-    """A worker's part of a checkpoint is on the disk, or cannot be."""
+    """A worker's part of a checkpoint was written, or failed."""
 
     kind: Literal["part-written"] = "part-written"
     generation: int
@@ -120,7 +120,7 @@ class PartWrittenMessage(Message):
 
 
 class CheckpointResultMessage(Message):
-    """The checkpoint with this number in its generation is committed, or why it is not."""
+    """The result of the checkpoint with this number in its generation."""
 
     kind: Literal["checkpoint-result"] = "checkpoint-result"
     number: int
@@ -128,7 +128,7 @@ class CheckpointResultMessage(Message):
 
 
 class CheckpointRejectedMessage(Message):
-    """A checkpoint failed its verification on some worker and was passed over by all."""
+    """A checkpoint failed its verification on some worker and was skipped by all."""
 
     kind: Literal["checkpoint-rejected"] = "checkpoint-rejected"
     rank: int
@@ -137,7 +137,7 @@ class CheckpointRejectedMessage(Message):
 
 
 class FinishedMessage(Message):
-    """A worker's function has returned and its state is durable."""
+    """A worker's function has returned, and its state is durable."""
 
     kind: Literal["finished"] = "finished"
     rank: int

@@ -1,12 +1,12 @@
 """The coordinator's service: gRPC, with our own messages as JSON in place of generated code.
 
-    agent    ── Attend: Reports ──▶ coordinator
-             ◀───────── Commands ──
-    command  ── Watch:  Wishes ───▶
-             ◀───────── RunStates ─
+    agent    ── Attend: StatusMessage ──────▶ coordinator
+             ◀───────── DesiredStateMessage ──
+    command  ── Watch:  RunRequestMessage ──▶
+             ◀───────── RunStateMessage ──────
 
-Every message says all there is to say, so only the newest of each kind counts, and on a new stream
-it is said again. Each end checks what it reads. See docs/decisions/0013 for why there is no .proto.
+Every message contains the whole state, so only the newest of each kind counts, and on a new stream
+it is sent again. Each end validates what it reads. docs/decisions/0013 says why there is no .proto.
 """
 
 from __future__ import annotations
@@ -22,38 +22,38 @@ from holdfast.wire.messages import Message
 SERVICE: Final = "holdfast.Coordinator"
 OPTIONS: Final = (
     ("grpc.max_receive_message_length", 64 << 20),
-    # Both ends notice within seconds that the other is gone without having said so.
+    # Both ends notice within seconds that the other is gone without closing the stream.
     ("grpc.keepalive_time_ms", 10_000),
     ("grpc.keepalive_timeout_ms", 5_000),
     ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.http2.max_pings_without_data", 0),
     ("grpc.http2.min_recv_ping_interval_without_data_ms", 5_000),
-    # A coordinator that is started anew is back within a second or two.
+    # A restarted coordinator is back within a second or two.
     ("grpc.initial_reconnect_backoff_ms", 20),
-    ("grpc.min_reconnect_backoff_ms", 2_000),  # in spite of its name: how long one try may take
+    ("grpc.min_reconnect_backoff_ms", 2_000),  # despite its name: how long one try may take
     ("grpc.max_reconnect_backoff_ms", 100),
 )
 
 
 class StatusMessage(Message):
-    """How an agent is."""
+    """The status of an agent."""
 
     status: Status
 
 
 class DesiredStateMessage(Message):
-    """How an agent should be."""
+    """The desired state of an agent."""
 
     desired: DesiredState
 
 
 class RunRequestMessage(Message):
-    """What whoever started a run wants of it, and knows."""
+    """What the command that started a run requests, and what it knows."""
 
     stop: bool = False
-    """That it ends after the step in hand."""
+    """Whether the run must end after the current step."""
     lost: tuple[str, ...] = ()
-    """Agents that are gone for good."""
+    """Agents that will not come back."""
     watch: bool = False
     """Whether the command shows the run's progress."""
 
@@ -72,13 +72,13 @@ class RunStateMessage(Message):
 
 
 class Service:
-    """What a coordinator offers.
+    """The methods of a coordinator.
 
     Args:
-        channel: To one.
+        channel: To a coordinator.
 
     Attributes:
-        attend, watch: Take an iterator of what is said, give one of what is heard.
+        attend, watch: Take an iterator of messages to send, return one of the answers.
     """
 
     def __init__(self, channel: grpc.Channel) -> None:
@@ -93,7 +93,7 @@ class Service:
 
 
 def handlers(attend: Callable[..., Any], watch: Callable[..., Any]) -> grpc.GenericRpcHandler:
-    """What a server answers with: asynchronous generators, given what is said and a context."""
+    """The handlers of a server: asynchronous generators, given the messages and a context."""
     offered: dict[str, grpc.RpcMethodHandler[Any, Any]] = {
         "Attend": grpc.stream_stream_rpc_method_handler(
             attend, StatusMessage.model_validate_json, _dump

@@ -9,13 +9,13 @@ from holdfast.job.train_job import TrainJob
 
 
 class WorkerSpec(BaseModel):
-    """One worker's orders, written by the agent and checked here.
+    """What one worker must do.
 
     Attributes:
-        job: What to do.
-        rank: This worker's place among `job.workers`.
+        job: The job.
+        rank: The worker's rank among `job.workers`.
         run_dir: The run's directory.
-        attempt: Names this start of the run, hexadecimal, never used before.
+        attempt: The id of this start of the run, hexadecimal, never used before.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)

@@ -22,7 +22,7 @@ ITSELF: Final = "the reference differs from itself"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CaseReport:
-    """What came of a case.
+    """The result of a case.
 
     Attributes:
         case: The case.
@@ -94,7 +94,7 @@ def shrunk(report: CaseReport, runner: Runner) -> CaseReport:
 
 
 def line(name: str, report: CaseReport) -> str:
-    """What came of a case, in a line."""
+    """The result of a case, on one line."""
     word = "FOUND" if report.found else "refused" if report.refusal else "ok"
     died = f", {report.kills} of {report.planned} kills" if report.planned else ""
     told = f" [{report.refusal[:100]}]" if word == "refused" else ""

@@ -69,7 +69,7 @@ _BUILDERS: Final[dict[str, tuple[Callable[..., optim.Optimizer], dict[str, Any]]
 
 
 def optimizer(recipe: Recipe, parameters: Iterable[nn.Parameter]) -> optim.Optimizer:
-    """The optimizer of a recipe, its parameters dealt out to groups with unlike rates."""
+    """The optimizer of a recipe, its parameters assigned to groups with different rates."""
     build, options = _BUILDERS[recipe.optimizer]
     held = list(parameters)
     rate = options.get("lr", RATE)

@@ -31,7 +31,7 @@ class CaseOutcome:
         steps: What the metrics say of each step, by its number from 1.
         evaluations: The metrics by step.
         kills: Workers that have died as planned.
-        casualties: How the others have ended that were lost, each in words.
+        other_failures: How other workers have failed, in words.
     """
 
     error: str = ""
@@ -40,7 +40,7 @@ class CaseOutcome:
     steps: Mapping[int, Mapping[str, Any]]
     evaluations: Mapping[int, Mapping[str, Any]]
     kills: int = 0
-    casualties: tuple[str, ...] = ()
+    other_failures: tuple[str, ...] = ()
 
     @classmethod
     def of(
@@ -66,11 +66,11 @@ class CaseOutcome:
                 line["step"]: line["evaluation"] for line in lines if "evaluation" in line
             },
             kills=kills,
-            casualties=tuple(_casualties(events, kills)),
+            other_failures=tuple(_other_failures(events, kills)),
         )
 
 
-def _casualties(events: Iterable[Mapping[str, Any]], kills: int) -> Iterator[str]:
+def _other_failures(events: Iterable[Mapping[str, Any]], kills: int) -> Iterator[str]:
     """Workers that have ended otherwise than by finishing, by leaving, and by planned kills."""
     left = kills
     for event in events:
@@ -103,8 +103,8 @@ def _unlike(reference: CaseOutcome, other: CaseOutcome) -> str:
         return f"other weights than the reference{where}"
     if step is not None:
         return f"the same weights and other metrics{where}"
-    if other.casualties:
-        return f"the same weights, but a worker was lost: {'; '.join(other.casualties)}"
+    if other.other_failures:
+        return f"the same weights, but a worker was lost: {'; '.join(other.other_failures)}"
     if reference.evaluations != other.evaluations:
         return "the same weights and other evaluations"
     return ""
