@@ -53,7 +53,7 @@ def test_nothing_of_a_command_beside_that_has_ended_goes_on():
     with tempfile.NamedTemporaryFile() as pid:
         theirs = json.dumps({"summary": {"full_s": {"median": 1}, "lost": {"median": 0}}})
         script = f"sleep 1000 > /dev/null & echo $! > {pid.name}; echo '{theirs}'"
-        recovery.run_beside(shlex.join(["sh", "-c", script]))
+        recovery.run_command(shlex.join(["sh", "-c", script]))
         left = int(pid.read())
     wait_until(lambda: not is_alive(left))  # the kernel may take a moment
 
@@ -119,7 +119,7 @@ def test_throughput_is_told_beside_what_ran_in_the_same_round():
 @pytest.mark.soak
 def test_settings_are_told_beside_the_same_job_without_them():
     few = ["--workloads", "small", "--steps", "10", "--rounds", "1"]
-    rows = json.loads(bench("settings", *few, "--json"))["rows"]
+    rows = json.loads(bench("overhead", *few, "--json"))["rows"]
     assert [row["setting"] for row in rows] == [
         "default", "verify.recompute=0.02", "numerics=portable",
     ]  # fmt: skip

@@ -1,8 +1,8 @@
-"""What workers notice of the death of their coordinator: how long their steps take meanwhile.
+"""How a failure of the coordinator affects the duration of steps.
 
-Each run trains with two workers, and at a random moment of a step the coordinator is killed. The
-slowest of the steps that follow, until the next coordinator knows the run and a while longer, is
-set beside the median of those before; so is the slowest of those, which tells how much is chance.
+Each run trains with two workers, and the coordinator is killed at a random moment of a step. The
+slowest step before the kill, and the slowest until some steps after its successor has recovered,
+are compared with the median step before the kill.
 """
 
 from __future__ import annotations
@@ -24,23 +24,23 @@ from holdfast.bench.workloads import WORKLOADS
 from holdfast.errors import HoldfastError
 
 STEPS: Final = FAULT_STEP - 5
-"""How many are looked at before; a run is warm after five."""
+"""Steps measured before the kill; a run is warm after five."""
 MORE: Final = 10
-"""And how many after the next coordinator is there."""
+"""Steps measured after the successor has recovered."""
 
 
 class _KillCoordinator(FaultedRun):
-    """Kills it once, and lets the next one stop the run.
+    """Kills the coordinator once; its successor stops the run.
 
     Attributes:
-        back_s: How long it took until the next one knew how all are.
-        before, after: The slowest step of each side, of the median step before.
+        back_s: Seconds until the successor had the status of all agents.
+        before, after: The slowest step before and after the kill, in median steps before it.
     """
 
     back_s = before = after = 0.0
 
-    def strike(self, arena: Arena) -> None:
-        seconds, struck_at = self.step_seconds()[-STEPS:], furthest(arena)
+    def inject(self, arena: Arena) -> None:
+        seconds, killed_at = self.step_seconds()[-STEPS:], furthest(arena)
         began = time.monotonic()
         os.kill(self.events("coordinator-started")[0]["pid"], signal.SIGKILL)
         self.wait(lambda: bool(self.events("coordinator-recovered")))
@@ -48,18 +48,18 @@ class _KillCoordinator(FaultedRun):
         self.wait(lambda: least(arena) >= back_at + MORE)
         usual = statistics.median(seconds)
         self.before = max(seconds) / usual
-        self.after = max(self.step_seconds(struck_at)) / usual
+        self.after = max(self.step_seconds(killed_at)) / usual
 
 
 def measure(workload: str, rounds: int, chance: random.Random) -> dict[str, Any]:
-    """A row."""
+    """One row of the table."""
     found = []
     for number in range(rounds):
         print(f"{workload}, round {number + 1}", file=sys.stderr)
         found.append(_KillCoordinator(chance))
         found[-1].run(workload)
         if found[-1].generations > 1:
-            raise HoldfastError("the workers were called away though only the coordinator died")
+            raise HoldfastError("workers were interrupted although only the coordinator was killed")
     return {
         "workload": workload,
         "back_s": spread([each.back_s for each in found], 3),

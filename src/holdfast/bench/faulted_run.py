@@ -1,4 +1,4 @@
-"""A run of a workload that is struck once, at a random moment of a step, and what is seen then."""
+"""A run of a workload with one fault, injected at a random moment of a step."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ AT_WORK: Final = (Phase.DATA, Phase.COMPUTE, Phase.REDUCE, Phase.UPDATE)
 
 
 class FaultedRun:
-    """Trains, waits for the fault's step, strikes, looks, and has the run stop then.
+    """Trains until the fault's step, injects the fault, measures the recovery, and stops the run.
 
     Args:
-        chance: Draws the moment.
+        chance: Draws the moment of the fault.
 
     Attributes:
-        chance: The same.
-        run_dir: Where the run leaves its events.
-        generations: How many there were; known at the end.
+        chance: As above.
+        run_dir: The run directory.
+        generations: Number of generations; known at the end.
     """
 
     def __init__(self, chance: random.Random) -> None:
@@ -48,14 +48,14 @@ class FaultedRun:
         self._controls = Controls()
 
     def run(self, workload: str, **keys: object) -> None:
-        """Train until it is overcome.
+        """Train until the run has recovered.
 
         Args:
-            workload: What to train.
-            keys: Of the job, over those that all have.
+            workload: Name of the workload.
+            keys: Job keys that override those of all runs.
 
         Raises:
-            HoldfastError: The run ended before that.
+            HoldfastError: The run ended before it recovered.
         """
         job = load.check(
             {
@@ -68,7 +68,7 @@ class FaultedRun:
                 "checkpoint": {"every_steps": 0},
                 **keys,
             },
-            where="strike",
+            where="benchmark",
         )
         with tempfile.TemporaryDirectory() as folder:
             self.run_dir = Path(folder) / "run"
@@ -84,47 +84,47 @@ class FaultedRun:
                 raise self._error
             self.generations = len(self.events("generation-started"))
 
-    def strike(self, arena: Arena) -> None:
-        """Strike, and look until it is overcome."""
+    def inject(self, arena: Arena) -> None:
+        """Inject the fault, and return once the run has recovered."""
         raise NotImplementedError
 
     def events(self, name: str) -> list[dict[str, Any]]:
-        """Those of a name that there have been."""
+        """The events of this name so far."""
         found = lines.read(self.run_dir / EVENTS)
         return [event for event in found if event["event"] == name]
 
     def pid_of(self, rank: int) -> int:
-        """The process of a rank, until it is struck."""
+        """The first process of a rank."""
         started = self.events("worker-started")
         return int(next(event["pid"] for event in started if event["rank"] == rank))
 
     def step_seconds(self, after: int = 1) -> list[float]:
-        """What each step took, from the one after `after`; the first had none before it."""
+        """Seconds of each step after step `after`; the first step has no duration."""
         found = lines.read(self.run_dir / METRICS)
         return [line["seconds"] for line in found if line["step"] > after]
 
     def wait(self, happened: Callable[[], bool], timeout_s: float = RUN_TIMEOUT_S) -> None:
-        """Look every millisecond whether something has happened.
+        """Poll every millisecond until `happened()`.
 
         Raises:
-            HoldfastError: It did not.
+            HoldfastError: It did not happen in time.
         """
         deadline = time.monotonic() + timeout_s
         while not happened():
             if self._over or time.monotonic() > deadline:
-                raise HoldfastError("what was waited for did not happen")
+                raise HoldfastError(f"the expected event did not happen within {timeout_s:.0f} s")
             time.sleep(POLL_INTERVAL_S)
 
     def wait_for_work(self, arena: Arena, rank: int, timeout_s: float = RUN_TIMEOUT_S) -> None:
-        """Look every millisecond whether a rank is at a step.
+        """Poll every millisecond until a rank computes a step.
 
         Raises:
-            HoldfastError: It did not come to one.
+            HoldfastError: It did not in time.
         """
         self.wait(lambda: Phase(arena[rank, Word.PHASE]) in AT_WORK, timeout_s)
 
     def _find_arena(self) -> Arena:
-        """The arena of the run's first agent, for the times are measured in milliseconds."""
+        """The arena of the run's first agent: events are too slow to measure milliseconds."""
         self.wait(lambda: bool(self.events("agent-started")))
         fd = open_arena(self.events("agent-started")[0]["pid"])
         if fd is None:
@@ -138,7 +138,7 @@ class FaultedRun:
             arena = self._find_arena()
             self.wait(lambda: least(arena) >= FAULT_STEP)
             time.sleep(self.chance.random() * statistics.median(self.step_seconds()))
-            self.strike(arena)
+            self.inject(arena)
         except Exception as error:  # noqa: BLE001  # raised again where the run was started
             self._error = error
         finally:

@@ -175,9 +175,9 @@ def time_recovery(
             )
         before = launch.steps(0)
         time.sleep(chance.random() * statistics.median(s["ended"] - s["began"] for s in before))
-        victim = launch.steps(chance.randrange(WORKERS))[-1]["pid"]
+        killed = launch.steps(chance.randrange(WORKERS))[-1]["pid"]
         fault_at = time.monotonic()
-        os.kill(victim, number)
+        os.kill(killed, number)
 
         def first_together() -> list[float]:
             """When each rank ended its first step since the fault, for ranks that have one."""
@@ -188,7 +188,7 @@ def time_recovery(
                     for step in launch.steps(rank)
                     if step["began"] > fault_at
                     and step["world"] == WORKERS
-                    and step["pid"] != victim
+                    and step["pid"] != killed
                 ]
                 found += ends[:1]
             return found

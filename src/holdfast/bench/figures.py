@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 
 def spread(values: Sequence[float], digits: int = 1) -> dict[str, float]:
-    """Median, least and greatest."""
+    """Median, minimum and maximum."""
     return {
         "median": round(statistics.median(values), digits),
         "min": round(min(values), digits),
@@ -16,6 +16,6 @@ def spread(values: Sequence[float], digits: int = 1) -> dict[str, float]:
 
 
 def ratio(values: Sequence[float], others: Sequence[float]) -> float:
-    """The median of `values` over `others`, pair by pair: each pair ran side by side."""
+    """The median of `values` over `others`, pair by pair: each pair ran in one round."""
     pairs = zip(values, others, strict=True)
     return round(statistics.median(value / other for value, other in pairs), 3)

@@ -26,7 +26,7 @@ EVERY: Final = 10
 
 
 def main() -> None:
-    """Train until somebody ends it."""
+    """Train until killed."""
     options = options_of(__doc__).parse_args()
     torch.manual_seed(0)
     dist.init_process_group("gloo")

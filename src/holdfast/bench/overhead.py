@@ -22,7 +22,7 @@ SETTINGS: Final[dict[str, dict[str, Any]]] = {
 
 
 def measure(workload: str, workers: int, steps: int, rounds: int) -> list[dict[str, Any]]:
-    """A row a setting."""
+    """One row per setting."""
     runs: dict[str, list[Measured]] = {setting: [] for setting in SETTINGS}
     for number in range(rounds):
         for setting, keys in SETTINGS.items():
@@ -57,7 +57,7 @@ def main() -> None:
         for workload in options.workloads.split(",")
         for row in measure(workload, options.workers, options.steps, options.rounds)
     ]
-    print(json.dumps({"benchmark": "settings", "rounds": options.rounds, "rows": rows}))
+    print(json.dumps({"benchmark": "overhead", "rounds": options.rounds, "rows": rows}))
 
 
 if __name__ == "__main__":

@@ -105,7 +105,7 @@ def _torchft(python: str, options: Sequence[str], *timeouts: str) -> list[Proces
         address = f"127.0.0.1:{probe.getsockname()[1]}"
     program = shutil.which("torchft_lighthouse", path=Path(shutil.which(python) or python).parent)
     if program is None:
-        raise HoldfastError(f"torchft_lighthouse is not installed beside {python}")
+        raise HoldfastError(f"torchft_lighthouse is not installed next to {python}")
     lighthouse = [program, "--bind", address]
     environment = {**IMPORTABLE, **ONE_THREAD, "TORCHFT_LIGHTHOUSE": f"http://{address}"}
     replica = [python, "-m", "holdfast.bench.peer_torchft", *options, "--replica"]

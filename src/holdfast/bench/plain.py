@@ -1,8 +1,8 @@
-"""The loop that people write without holdfast: one process of it, alone or under stock DDP.
+"""The training loop that people write without holdfast: one process, alone or under stock DDP.
 
-Prints when each step ended, seconds of the machine's monotonic clock. Processes that have a place
-to meet do so after their warm-up, which they do not count, and print when they went on first: all
-are counted from the same moment, each with the others beside it.
+Prints when each step ended, in seconds of the machine's monotonic clock. Processes with a store
+meet after their warm-up, which is not counted, and first print when they continued: all are
+measured from the same moment, while the others run.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, required=True)
     parser.add_argument("--rank", type=int, required=True)
     parser.add_argument("--world-size", type=int, required=True)
-    parser.add_argument("--store", help="A file to meet at; without it, nobody is met.")
+    parser.add_argument("--store", help="File where processes meet; by default they do not.")
     parser.add_argument("--ddp", action="store_true", help="Train together.")
     options = parser.parse_args()
     torch.set_num_threads(1)

@@ -1,15 +1,15 @@
-"""From the loss of a worker to the first step that the full world has committed after it.
+"""From the failure of a worker to the first step that all workers commit after it.
 
-Each run trains with two workers, and at a random moment of a step kills or stops one of them. What
-happened when is read from the arena, every millisecond, and from the run's events:
+Each run trains with two workers, one of which is killed or stopped at a random moment of a step.
+The arena is polled every millisecond, and the run's events are read:
 
-    announced   the agent has found the loss, and every wait of the others ends
-    released    all stand still, a replacement too, and know from which step they go on
-    resumed     the replacement has its state and computes
-    committed   all workers have committed a step that they have begun together since then
-    anyone      some worker has, of commands of others alone: here none goes on by itself
+    announced   the agent has detected the failure, and wakes the other workers
+    released    all workers have halted, and the resume point is known
+    resumed     the replacement has the state and computes
+    committed   all workers have committed a step that they started together after the failure
+    anyone      one worker alone has committed a step; only other systems allow that
 
-Other systems can be measured in the same rounds: those of `bench.peers` that are installed for the
+Other systems are measured in the same rounds: those of `bench.peers` that are installed for the
 interpreter of `--peers-python`, and any command of `--compare`.
 """
 
@@ -41,32 +41,32 @@ from holdfast.launch.child import KILL_TIMEOUT_S
 SIGNALS: Final = {"kill": signal.SIGKILL, "stop": signal.SIGSTOP}
 
 
-class _LoseWorker(FaultedRun):
-    """Strikes one of the workers.
+class _SignalWorker(FaultedRun):
+    """Signals one of the workers.
 
     Args:
-        number: With which signal.
-        chance: Draws the victim and the moment.
+        number: The signal.
+        chance: Draws the worker and the moment.
 
     Attributes:
-        found: What was seen of it.
+        found: The times of the recovery.
     """
 
     def __init__(self, number: signal.Signals, chance: random.Random) -> None:
         super().__init__(chance)
         self._number, self.found = number, Recovery()
 
-    def strike(self, arena: Arena) -> None:
-        victim = self.chance.randrange(WORKERS)
+    def inject(self, arena: Arena) -> None:
+        rank = self.chance.randrange(WORKERS)
         generation = arena.newest_generation
         began = time.monotonic()
-        os.kill(self.pid_of(victim), self._number)
+        os.kill(self.pid_of(rank), self._number)
         self.wait(lambda: arena.newest_generation > generation)
         self._note("announced", began)
         before = furthest(arena)
         self.wait(lambda: self.events("generation-started")[-1]["number"] > generation)
         self._note("released", began)
-        self.wait_for_work(arena, victim)
+        self.wait_for_work(arena, rank)
         self._note("resumed", began)
         resumed_from = self.events("generation-started")[-1]["step"]
         self.found.lost = max(0, before - resumed_from)
@@ -78,17 +78,16 @@ class _LoseWorker(FaultedRun):
 
 
 def run_holdfast(workload: str, fault: str, chance: random.Random) -> Recovery:
-    """Train, strike once, and see."""
-    struck = _LoseWorker(SIGNALS[fault], chance)
-    struck.run(workload)
-    return struck.found
+    """Train, signal one worker, and measure the recovery."""
+    run = _SignalWorker(SIGNALS[fault], chance)
+    run.run(workload)
+    return run.found
 
 
-def run_beside(command: str) -> Recovery | None:
-    """Run somebody else's measurement once; it prints an object with its `summary`.
+def run_command(command: str) -> Recovery | None:
+    """Run a command that measures another system; it prints an object with its `summary`.
 
-    None where it failed: that is for whoever reads the figures to know, and no reason to lose the
-    others.
+    None if it failed: the other measurements continue.
     """
     try:
         summary = json.loads(_printed_by(command).splitlines()[-1])["summary"]
@@ -97,12 +96,12 @@ def run_beside(command: str) -> Recovery | None:
             seconds["anyone"] = float(summary["any_s"]["median"])
         return Recovery(seconds=seconds, lost=int(summary["lost"]["median"]))
     except (OSError, subprocess.SubprocessError, ValueError, TypeError, LookupError) as error:
-        print(f"{command} failed: {error!r}; what it says itself is above", file=sys.stderr)
+        print(f"{command} failed: {error!r}; its own output is above", file=sys.stderr)
         return None
 
 
 def _printed_by(command: str) -> str:
-    """What it writes to standard output; nothing that it has started in its session goes on."""
+    """Standard output of a command; all processes of its session are killed at its end."""
     process = subprocess.Popen(
         shlex.split(command), stdout=subprocess.PIPE, text=True, start_new_session=True
     )
@@ -120,7 +119,7 @@ def _printed_by(command: str) -> str:
 def run_peer(
     peer: Peer, python: str, workload: str, fault: str, chance: random.Random
 ) -> Recovery | None:
-    """Run another system once; None where it failed."""
+    """Run another system once; None if it failed."""
     try:
         return peer.recover(python, workload, SIGNALS[fault], chance)
     except HoldfastError as error:
@@ -131,7 +130,7 @@ def run_peer(
 def measure(
     workload: str, fault: str, rounds: int, ways: dict[str, Callable[[], Recovery | None]]
 ) -> list[dict[str, Any]]:
-    """A row per way of running, its times in seconds since the fault; the first way is holdfast."""
+    """A row per system with its times in seconds since the fault; the first one is holdfast."""
     found: dict[str, list[Recovery | None]] = {way: [] for way in ways}
     for number in range(rounds):
         print(f"{workload}, {fault}, round {number + 1}", file=sys.stderr)
@@ -197,7 +196,7 @@ def main() -> None:
             "holdfast": partial(run_holdfast, *same),
             **{p.name: partial(run_peer, p, options.peers_python, *same) for p in peers},
             **{
-                name: partial(run_beside, command.replace("{workload}", workload))
+                name: partial(run_command, command.replace("{workload}", workload))
                 for name, command in commands.items()
             },
         }

@@ -1,12 +1,12 @@
-"""From the death of a worker of a DDP job to the next step of all, who have begun anew.
+"""From the failure of a worker of a DDP job to the next step of all restarted workers.
 
     ddp        holdfast's own job with `sync: ddp`
     run        a plain script for torchrun (`bench.launched`), under `holdfast run`
     torchrun   the same script under torchrun, with the settings under which its restarts are
-               reliable: a store of its own for every attempt
+               reliable: a new store for every attempt
 
 Each run trains with two workers and writes a checkpoint every ten steps; one worker is killed at a
-random moment of a step. The time ends when both have done a step in their new processes.
+random moment of a step. The time ends when both have committed a step in their new processes.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from holdfast.bench.workloads import WORKLOADS
 from holdfast.errors import HoldfastError
 
 RESTART_TIMEOUT_S: Final = 60.0
-"""Longer than this, and a restart has failed."""
+"""A restart that takes longer has failed."""
 
 _TORCHRUN: Final = ["torch.distributed.run", "--standalone", "--nproc-per-node", str(WORKERS)]
 LAUNCHERS: Final[Mapping[str, Sequence[str]]] = {
@@ -42,7 +42,7 @@ LAUNCHERS: Final[Mapping[str, Sequence[str]]] = {
 """The modules that launch the script, with their options."""
 
 
-class _LoseDdpWorker(FaultedRun):
+class _KillDdpWorker(FaultedRun):
     """Kills one of the workers.
 
     Attributes:
@@ -53,10 +53,10 @@ class _LoseDdpWorker(FaultedRun):
         super().__init__(chance)
         self.seconds = 0.0
 
-    def strike(self, arena: Arena) -> None:
-        victim, generation = self.chance.randrange(WORKERS), arena.newest_generation
+    def inject(self, arena: Arena) -> None:
+        killed, generation = self.chance.randrange(WORKERS), arena.newest_generation
         began = time.monotonic()
-        os.kill(self.pid_of(victim), signal.SIGKILL)
+        os.kill(self.pid_of(killed), signal.SIGKILL)
         self.wait(
             lambda: self.events("generation-started")[-1]["number"] > generation, RESTART_TIMEOUT_S
         )
@@ -68,21 +68,21 @@ class _LoseDdpWorker(FaultedRun):
 
 
 def restart_ddp(workload: str, chance: random.Random) -> float:
-    """Seconds that a job of holdfast's own takes.
+    """Seconds that a job with `sync: ddp` takes to restart.
 
     Raises:
-        HoldfastError: It did not come back.
+        HoldfastError: It did not restart.
     """
-    struck = _LoseDdpWorker(chance)
-    struck.run(workload, sync="ddp", checkpoint={"every_steps": launched.EVERY})
-    return struck.seconds
+    run = _KillDdpWorker(chance)
+    run.run(workload, sync="ddp", checkpoint={"every_steps": launched.EVERY})
+    return run.seconds
 
 
 def restart_script(launcher: str, workload: str, chance: random.Random) -> float:
-    """Seconds that the script takes under a launcher.
+    """Seconds that the script takes to restart under a launcher.
 
     Raises:
-        HoldfastError: It did not come back.
+        HoldfastError: It did not restart.
     """
     with tempfile.TemporaryDirectory() as folder:
         module, *options = LAUNCHERS[launcher]
@@ -98,7 +98,7 @@ def restart_script(launcher: str, workload: str, chance: random.Random) -> float
 
 
 def measure(workload: str, ways: Sequence[str], rounds: int, seed: int) -> list[dict[str, Any]]:
-    """A row a way."""
+    """One row per system."""
     chance, found = random.Random(seed), dict[str, list[float | None]]()
     for number in range(rounds):
         print(f"{workload}, round {number + 1}", file=sys.stderr)
@@ -108,7 +108,7 @@ def measure(workload: str, ways: Sequence[str], rounds: int, seed: int) -> list[
 
 
 def _once(way: str, workload: str, chance: random.Random) -> float | None:
-    """Seconds; None where there was no restart: that is a figure too."""
+    """Seconds; None if the restart failed."""
     try:
         if way == "ddp":
             return restart_ddp(workload, chance)

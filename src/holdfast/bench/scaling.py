@@ -1,4 +1,4 @@
-"""Throughput of holdfast beside stock DDP and beside processes that do not talk at all.
+"""Throughput of holdfast, of stock DDP, and of processes that do not communicate.
 
 Each round runs every way once, one after the other, so that a slow minute of the machine hits all
 of them; ratios are taken within a round. The batch of a worker is constant (weak scaling). All get
@@ -36,7 +36,7 @@ PHASES: Final = ("compute", "reduce", "update", "data", "wait")
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """One run: samples a second, and the seconds of each phase, where they are known."""
+    """One run: samples per second, and the seconds of each phase if they are known."""
 
     samples_per_s: float
     phases: dict[str, float]
@@ -109,7 +109,7 @@ def run_holdfast(workload: str, workers: int, steps: int, *, shards: int, **keys
 
 
 def ways(workload: str, workers: int, steps: int) -> dict[str, Callable[[], Measured]]:
-    """What is compared, by name."""
+    """The systems that are compared, by name."""
     found: dict[str, Callable[[], Measured]] = {
         "independent": lambda: run_plain(workload, workers, steps, ddp=False),
         "independent, default malloc": lambda: run_plain(
@@ -126,7 +126,7 @@ def ways(workload: str, workers: int, steps: int) -> dict[str, Callable[[], Meas
 
 
 def measure(workload: str, workers: int, steps: int, rounds: int) -> list[dict[str, Any]]:
-    """A row a way of running."""
+    """One row per system."""
     runs: dict[str, list[Measured]] = {}
     for number in range(rounds):
         for way, measured in ways(workload, workers, steps).items():

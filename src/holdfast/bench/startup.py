@@ -1,4 +1,4 @@
-"""From the command to the first step: holdfast beside one plain PyTorch process doing the same."""
+"""From the command to the first step: holdfast compared with a plain PyTorch process."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ RUN_TIMEOUT_S = 300.0
 
 
 def plain() -> float:
-    """Seconds until a plain process has made its first step."""
+    """Seconds until a plain process has committed its first step."""
     command = [sys.executable, "-m", "holdfast.bench.plain", "--workload", "small"]
     command += ["--steps", "1", "--rank", "0", "--world-size", "1"]
     began = time.monotonic()

@@ -5,8 +5,8 @@
     lm      a GPT of 10 M parameters, AdamW                        between the two
 
 Their data is drawn from a generator, so that reading it costs the same however they are run. Each
-is a task for holdfast, and the plain loops beside it are given the same models and batches. So that
-a plain loop starts as quickly as its user's would, little but torch is imported here.
+is a task for holdfast, and the plain loops use the same models and batches. Little but torch is
+imported here, so that a plain loop starts as fast as its user's would.
 """
 
 from __future__ import annotations

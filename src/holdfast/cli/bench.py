@@ -1,5 +1,6 @@
-"""`holdfast bench`: measure this machine with holdfast on it. Each is a module of its own process,
-since what is measured must not share one with the command.
+"""`holdfast bench`: measure this machine.
+
+Each benchmark is a module that runs in its own process, which it does not share with the command.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ WIDTH: Final = 132
 
 app = typer.Typer(help="Measure this machine with holdfast on it.", no_args_is_help=True)
 
-Rounds = Annotated[int, typer.Option(min=1, max=10_000, help="Times that each thing is measured.")]
+Rounds = Annotated[int, typer.Option(min=1, max=10_000, help="Number of measurements.")]
 
 
 @app.command()
@@ -30,40 +31,40 @@ def wake(
     rounds: Rounds = 100,
     as_json: Json = False,
 ) -> None:
-    """How long blocked workers take to leave their waits."""
+    """Measure how fast blocked workers leave their waits."""
     _run("wake", ["--workers", str(workers), "--rounds", str(rounds)], as_json=as_json)
 
 
 @app.command()
 def scaling(
-    workloads: Annotated[str, typer.Option(help="Some of small, large, lm.")] = "small,large,lm",
-    workers: Annotated[str, typer.Option(help="Numbers of workers.")] = "1,2,4",
-    steps: Annotated[int, typer.Option(min=10, help="Steps that are counted.")] = 48,
+    workloads: Annotated[str, typer.Option(help="Workloads: small, large, lm.")] = "small,large,lm",
+    workers: Annotated[str, typer.Option(help="Numbers of workers to measure.")] = "1,2,4",
+    steps: Annotated[int, typer.Option(min=10, help="Number of measured steps.")] = 48,
     rounds: Rounds = 5,
     as_json: Json = False,
 ) -> None:
-    """Throughput beside stock DDP and beside independent processes."""
+    """Measure throughput, compared with stock DDP and independent processes."""
     options = ["--workloads", workloads, "--workers", workers]
     _run("scaling", [*options, "--steps", str(steps), "--rounds", str(rounds)], as_json=as_json)
 
 
 @app.command()
 def overhead(
-    workloads: Annotated[str, typer.Option(help="Some of small, large, lm.")] = "small,large,lm",
+    workloads: Annotated[str, typer.Option(help="Workloads: small, large, lm.")] = "small,large,lm",
     workers: Annotated[int, typer.Option(min=2, max=64)] = 2,
-    steps: Annotated[int, typer.Option(min=10, help="Steps that are counted.")] = 96,
+    steps: Annotated[int, typer.Option(min=10, help="Number of measured steps.")] = 96,
     rounds: Rounds = 5,
     as_json: Json = False,
 ) -> None:
-    """What verify.recompute and portable numerics cost."""
+    """Measure the cost of verify.recompute and portable numerics."""
     options = ["--workloads", workloads, "--workers", str(workers)]
     _run("overhead", [*options, "--steps", str(steps), "--rounds", str(rounds)], as_json=as_json)
 
 
 @app.command()
 def recovery(
-    workloads: Annotated[str, typer.Option(help="Some of small, large, lm.")] = "small,large",
-    fault: Annotated[str, typer.Option(help="kill or stop.")] = "kill",
+    workloads: Annotated[str, typer.Option(help="Workloads: small, large, lm.")] = "small,large",
+    fault: Annotated[str, typer.Option(help="Fault to inject: kill or stop.")] = "kill",
     rounds: Rounds = 10,
     compare: Annotated[
         list[str] | None,
@@ -76,12 +77,12 @@ def recovery(
         str | None,
         typer.Option(
             metavar="PATH",
-            help="Measure torchrun, torchft and Ray Train too, where installed for this Python.",
+            help="Python whose torchrun, torchft and Ray Train are measured, too.",
         ),
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """From the loss of a worker to the next step of the full world."""
+    """Measure recovery time: worker failure to the next step with all workers."""
     options = ["--workloads", workloads, "--fault", fault, "--rounds", str(rounds)]
     options += [part for command in compare or () for part in ("--compare", command)]
     options += ["--peers-python", peers_python] if peers_python else []
@@ -90,27 +91,27 @@ def recovery(
 
 @app.command()
 def restart(
-    workloads: Annotated[str, typer.Option(help="Some of small, large, lm.")] = "small",
+    workloads: Annotated[str, typer.Option(help="Workloads: small, large, lm.")] = "small",
     rounds: Rounds = 10,
     as_json: Json = False,
 ) -> None:
-    """From the death of a worker of a DDP job to the next step of all, beside torchrun."""
+    """Measure restart time of a DDP job, compared with torchrun."""
     _run("restart", ["--workloads", workloads, "--rounds", str(rounds)], as_json=as_json)
 
 
 @app.command()
 def coordinator(
-    workloads: Annotated[str, typer.Option(help="Some of small, large, lm.")] = "small,large",
+    workloads: Annotated[str, typer.Option(help="Workloads: small, large, lm.")] = "small,large",
     rounds: Rounds = 10,
     as_json: Json = False,
 ) -> None:
-    """What workers notice of the death of their coordinator."""
+    """Measure how a coordinator failure affects steps."""
     _run("coordinator", ["--workloads", workloads, "--rounds", str(rounds)], as_json=as_json)
 
 
 @app.command()
 def startup(rounds: Rounds = 7, as_json: Json = False) -> None:
-    """From the command to the first step, beside a plain PyTorch process."""
+    """Measure the time to the first step, compared with a plain PyTorch process."""
     _run("startup", ["--rounds", str(rounds)], as_json=as_json)
 
 
