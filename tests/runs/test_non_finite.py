@@ -141,7 +141,7 @@ def test_bad_data_end_the_run_and_are_named(train, tmp_path, workers):
         train(run_dir=tmp_path / "run", **keys, non_finite="recompute")
     assert "the gradient of 0.weight" in str(caught.value)
     assert "in step 3 is not finite; recomputing it gave the same bits" in str(caught.value)
-    assert "the data or the model and not the hardware" in str(caught.value)
+    assert "so the cause is the data or the model, not the hardware" in str(caught.value)
     assert "look at the samples of shard 1," in str(caught.value)
 
 
@@ -161,7 +161,7 @@ def test_a_worker_that_computes_wrongly_is_named_and_replaced(
 ):
     logs = strike({**POISON, "which": which, "value": value}, workers=workers)
     assert failed(tmp_path / "run") == [1]
-    said = "HardwareError: computed a wrong gradient in step 7: it is not finite, and gave"
+    said = "HardwareError: computed a wrong gradient in step 7: it is not finite, and another"
     assert [said in log for log in logs] == [rank == 1 for rank in range(workers)]
 
 

@@ -78,7 +78,7 @@ class DdpStepper:
 
     def __init__(self, model: DdpModel, context: StepContext) -> None:
         self._replica = replica = context.replica
-        self._comparison, worker = context.replicas, context.worker
+        self._replicas, worker = context.replicas, context.worker
         self._job, self._group, self._status = worker.job, worker.group, worker.status
         job, group, sections = self._job, self._group, context.sections
         self._clip_norm, self._non_finite = job.clip_norm, job.non_finite
@@ -187,7 +187,7 @@ class DdpStepper:
         table[tree.leaf(rank, len(self._group.members))] = 0
         reduced = self._reducer.reduce(table, step, vote.value, vote.replica)
         check_user_states(self._group, reduced)
-        self._comparison.check(step, reduced.digests)
+        self._replicas.check(step, reduced.digests)
         norm = self._checked_norm(step)
         self._status.enter(Phase.UPDATE)
         self._intact.begin_change(rank)
@@ -210,7 +210,7 @@ class DdpStepper:
         }
         norm = nn.utils.get_total_norm(gradients.values())
         if not is_finite(float(norm)):
-            self._comparison.check_all(step)  # a wrong weight causes that, too
+            self._replicas.check_all(step)  # a wrong weight causes that, too
             if self._non_finite != "skip":
                 raise not_finite(step, gradients)
         elif self._clip_norm is not None:

@@ -47,7 +47,7 @@ class TreeStepper:
 
     def __init__(self, context: StepContext) -> None:
         self._replica, self._sections = context.replica, context.sections
-        self._comparison, worker = context.replicas, context.worker
+        self._replicas, worker = context.replicas, context.worker
         self._job, self._group = worker.job, worker.group
         self._status, self._failpoints = worker.status, worker.failpoints
         job, group, sections, replica = self._job, self._group, self._sections, self._replica
@@ -195,12 +195,12 @@ class TreeStepper:
             self._verifier.settle()
         reduced = self._reduce(step, vote)
         check_user_states(self._group, reduced)
-        self._comparison.check(step, reduced.digests)
+        self._replicas.check(step, reduced.digests)
         if self._verifier.find_dispute():
-            self._comparison.check_all(step)  # a wrong weight causes that, too
+            self._replicas.check_all(step)  # a wrong weight causes that, too
             return None
         if not is_finite(reduced.norm):
-            self._comparison.check_all(step)  # a wrong weight causes that, too
+            self._replicas.check_all(step)  # a wrong weight causes that, too
             if self._non_finite == "recompute":
                 reduced = self._reduce(step, vote)  # the error may be in the sum
         if is_finite(reduced.norm):
