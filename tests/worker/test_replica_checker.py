@@ -24,10 +24,11 @@ def replica_of_linear():
 @pytest.mark.parametrize(("byte", "name"), [(5, "weight"), (40, "weight"), (66, "bias")])
 def test_a_flipped_bit_names_its_tensor_or_the_one_before_the_padding(byte, name):
     arena, found = Arena.create(2), []
+    replicas = [replica_of_linear() for _ in range(2)]  # not in threads, which share a generator
 
     def check(rank):
         own = Arena(arena.fd)
-        group, replica = SharedMemoryGroup(own, rank, 20, describe), replica_of_linear()
+        group, replica = SharedMemoryGroup(own, rank, 20, describe), replicas[rank]
         group.enter(1, (0, 1))
         replica.flat[byte] ^= rank
         try:
