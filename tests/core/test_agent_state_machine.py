@@ -1,8 +1,8 @@
 """The agent's machine: who is forked when."""
 
 from holdfast.core.actions import Abort, ForkWorker, KillWorker, SendStatus
-from holdfast.core.agent import AgentStateMachine
-from holdfast.core.events import DesiredStateReceived, WorkerExited, WorkerHalted
+from holdfast.core.agent import WATCHED_INTERVAL_S, AgentStateMachine
+from holdfast.core.events import DesiredStateReceived, Tick, WorkerExited, WorkerHalted
 from holdfast.core.protocol import DesiredState, Failure, Stage
 
 GONE = Failure(cause="was killed by SIGKILL")
@@ -79,3 +79,13 @@ def test_news_of_a_generation_before_does_not_undo_that_a_worker_stands_still():
     assert told(machine, orders(2, 0, 1)) == [Abort(2), ForkWorker(1, 2, 3)]
     told(machine, WorkerHalted(1, 2, None, 0))
     assert machine.stage == Stage.HALT
+
+
+def test_statuses_come_more_often_while_a_command_shows_progress():
+    machine = AgentStateMachine("host", capacity=2, heartbeat_s=1.0, now=0.0)
+    for watched, interval_s in ((False, 1.0), (True, WATCHED_INTERVAL_S)):
+        desired = DesiredState(generation=0, stage=Stage.IDLE, watched=watched)
+        machine.handle(DesiredStateReceived(desired), now=0.0)
+        now = machine.next_deadline()
+        assert isinstance(machine.handle(Tick(), now)[0], SendStatus)
+        assert machine.next_deadline() == now + interval_s

@@ -2,9 +2,9 @@
 
 import dataclasses
 
-from holdfast.core.actions import AppendToJournal, GenerationOpened, RunEnded
+from holdfast.core.actions import AppendToJournal, GenerationOpened, RunEnded, SendDesiredState
 from holdfast.core.coordinator import CoordinatorStateMachine
-from holdfast.core.events import CheckpointFound, StatusReceived
+from holdfast.core.events import CheckpointFound, ProgressRequested, StatusReceived
 from holdfast.core.policy import RecoveryPolicy
 from holdfast.core.protocol import Failure, Stage, Status
 
@@ -142,3 +142,11 @@ def test_what_follows_from_another_failure_is_not_counted():
     (third,) = opened(cluster.tell("b", failed={1: follows, 2: KILLED}))
     assert isinstance(third, RunEnded)
     assert "rank 2 was killed; restart budget exhausted: more than 1 failures" in third.reason
+
+
+def test_agents_hear_that_a_command_shows_progress():
+    run = CoordinatorStateMachine(POLICY, [GenerationOpened(5, HOSTS)], 0.0)
+    running(run)
+    sent = run.handle(ProgressRequested(), 9.0)
+    assert [(each.host, each.desired.watched) for each in sent] == [(host, True) for host in "abc"]
+    assert all(isinstance(each, SendDesiredState) for each in sent)

@@ -210,8 +210,8 @@ def test_a_signal_between_two_trials_ends_a_drill_too(tmp_path, forks):
                 "non_finite=stop; try replace, restart"
             ),
         ),
-        (["--faults", "kil"], "--faults: 'kil' is none; did you mean kill?"),
-        (["--policies", "stop"], "--policies: 'stop' is none; there are replace, shrink, restart"),
+        (["--faults", "kil"], "--faults: unknown 'kil'; did you mean kill?"),
+        (["--policies", "stop"], "--policies: unknown 'stop'; there are replace, shrink, restart"),
         (
             ["--faults", "kill,nan", "non_finite=skip"],
             (
@@ -229,7 +229,7 @@ def test_a_signal_between_two_trials_ends_a_drill_too(tmp_path, forks):
         ),
         (
             ["--vary-workers", "shards=1"],
-            "--vary-workers needs two shards or more, to have two workers share them",
+            "--vary-workers needs at least two shards, for two workers",
         ),
         (["--run", "."], ". exists already; name a new one with --run"),
     ],
