@@ -1,11 +1,11 @@
-"""Faults: how a test has something strike at a point inside another process, once."""
+"""Faults: how a test has something inject at a point inside another process, once."""
 
 import importlib
 import os
 
 
-def wrap(at, when, strike):
-    """Have `strike` called with the arguments of every call of `at`, `before` or `after` it.
+def wrap(at, when, inject):
+    """Have `inject` called with the arguments of every call of `at`, `before` or `after` it.
 
     `at` is `module:function` or `module:Class.method`.
     """
@@ -18,10 +18,10 @@ def wrap(at, when, strike):
 
     def faulty(*arguments, **keys):
         if when == "before":
-            strike(arguments)
+            inject(arguments)
         result = call(*arguments, **keys)
         if when == "after":
-            strike(arguments)
+            inject(arguments)
         return result
 
     setattr(owner, last, faulty)

@@ -25,13 +25,13 @@ SIGNALS = {
 
 
 def main(session):
-    """Trains on points, evaluates and keeps count of its steps, while faults strike.
+    """Trains on points, evaluates and keeps count of its steps, while faults are injected.
 
     `params.faults` lists them as dictionaries: `at` and `when` are as in `faults.wrap`; `step` is
     the number of steps committed by then, `until` the most that may be; `rank` and `how` (as in
-    `suffer`, or damage to the checkpoint at `path`) say who and what; `mark` names a file that says
+    `fail`, or damage to the checkpoint at `path`) say who and what; `mark` names a file that says
     that it has happened, or where there is none it happens again and again.
-    What strikes `TreeStepper._collect` may also poison: put `value` for the gradient
+    A fault at `TreeStepper._collect` may also poison: put `value` for the gradient
     of one weight, in the shard of the step that is `which` of those that the worker computes.
     """
     for fault in session.job.params["faults"]:
@@ -46,7 +46,7 @@ def main(session):
 
 def measuring(session):
     """Evaluates before its loop, in the middle of every third step, and when it has rested
-    afterwards, while faults strike.
+    afterwards, while faults are injected.
     """
     for fault in session.job.params["faults"]:
         arm(session, fault)
@@ -65,7 +65,7 @@ def measuring(session):
 
 def busy(session):
     """Logs, keeps what it has seen, and evaluates in the middle of every fifth step, while faults
-    strike; for workers with one shard each.
+    inject; for workers with one shard each.
     """
     for fault in session.job.params["faults"]:
         arm(session, fault)
@@ -81,7 +81,7 @@ def busy(session):
 
 
 def holding(session):
-    """Keeps hold of its state, and catches all that it can, while faults strike."""
+    """Keeps hold of its state, and catches all that it can, while faults are injected."""
     for fault in session.job.params["faults"]:
         arm(session, fault)
     model, _ = session.attach(net, adamw)
@@ -95,7 +95,7 @@ def holding(session):
 
 
 def endless(session):
-    """Trains on points until it is stopped, while faults strike."""
+    """Trains on points until it is stopped, while faults are injected."""
     for fault in session.job.params["faults"]:
         arm(session, fault)
     model, _ = session.attach(net, adamw)
@@ -122,7 +122,7 @@ def measure(model, batch):
 def arm(session, fault):
     calls = collections.Counter()
 
-    def strike(arguments):
+    def inject(arguments):
         member = session._member
         if fault["how"] == "wrong sum" and arguments[1] is not ReduceTag.REDUCED:
             return
@@ -144,12 +144,12 @@ def arm(session, fault):
                 part = next(Path(fault["path"]).glob("part-0-*"))
                 part.write_bytes(part.read_bytes()[:-8] + b"damaged!")
             else:
-                suffer(fault["how"])
+                fail(fault["how"])
 
-    wrap(fault["at"], fault["when"], strike)
+    wrap(fault["at"], fault["when"], inject)
 
 
-def suffer(how):
+def fail(how):
     match how:
         case "raise":
             raise ValueError("as planned")

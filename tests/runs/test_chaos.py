@@ -58,10 +58,8 @@ def chaos(forks, tmp_path):
 
 def root_causes(run_dir):
     """The root causes in the recovery reports of a run, and their injected faults."""
-    receipts = lines.read(run_dir / "recoveries.jsonl")
-    return [
-        (cause["who"], cause["injected_fault"]) for each in receipts for cause in each["causes"]
-    ]
+    reports = lines.read(run_dir / "recoveries.jsonl")
+    return [(cause["who"], cause["injected_fault"]) for each in reports for cause in each["causes"]]
 
 
 @pytest.mark.parametrize("flag", sampled(["kill", "stop", "exit", "raise", "slow"], 0))
@@ -129,7 +127,7 @@ def test_a_nan_is_injected_in_the_very_step(chaos, tmp_path):
 
 @pytest.mark.soak
 @pytest.mark.parametrize("flag", sampled(["nan", "flip"], 1))
-def test_wrong_bits_are_computed_again_elsewhere(chaos, reference, tmp_path, flag):
+def test_wrong_bits_are_recomputed_by_another_worker(chaos, reference, tmp_path, flag):
     result, injector = chaos(f"{flag}:step=7,rank=1", non_finite="recompute")
     assert result["weights_sha256"] == reference(KEYS["epochs"])
     assert [injected.step for injected in injector.injected] == [7]
@@ -179,7 +177,7 @@ def test_a_resumed_run_gets_faults_in_the_steps_that_are_left(chaos, reference, 
 
 
 @pytest.mark.soak
-def test_what_is_due_does_not_wait_for_what_is_not(chaos):
+def test_a_due_fault_does_not_wait_for_an_earlier_one_in_the_plan(chaos):
     later, soon = "exit:step=70,rank=1", "exit:after_s=0.05,rank=1"
     _, injector = chaos(later, soon, epochs=12)
     assert [injected.fault.step for injected in injector.injected] == [None, 70]
@@ -226,7 +224,7 @@ def test_a_fault_that_was_missed_is_reported_with_the_reason(chaos, tmp_path, fl
 
 
 @pytest.mark.soak
-def test_one_that_waits_for_another_says_so(chaos):
+def test_a_fault_that_waits_for_another_says_so(chaos):
     _, injector = chaos("exit:step=30,rank=1", "exit:step=30,rank=1")
     assert [missed.reason for missed in injector.missed] == [
         "rank 1 began no step after that",

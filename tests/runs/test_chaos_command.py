@@ -279,7 +279,7 @@ def test_the_injection_ends_with_the_run_however_that_ends(start, job, tmp_path)
         4,
     ),
 )
-def test_what_cannot_be_is_refused_before_anything_runs(start, tmp_path, arguments, message):
+def test_an_impossible_plan_is_refused_before_anything_runs(start, tmp_path, arguments, message):
     status, out, err = finish(start("chaos", *arguments))
     assert status == 2
     assert out == ""

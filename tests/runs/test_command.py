@@ -72,7 +72,7 @@ def wait_for_step(process, run_dir, step):
 
 
 @pytest.fixture(scope="module")
-def undisturbed(forks, tmp_path_factory):
+def reference(forks, tmp_path_factory):
     from holdfast.engines.run import run
     from holdfast.observe.run_dir import RunDirectory
 
@@ -81,12 +81,12 @@ def undisturbed(forks, tmp_path_factory):
         return run(directory, forks)["weights_sha256"]
 
 
-def test_json_ends_with_one_object_and_the_run_directory_is_whole(mark, job, tmp_path, undisturbed):
+def test_json_ends_with_one_object_and_the_run_directory_is_whole(mark, job, tmp_path, reference):
     status, out, _ = run(mark, "train", job, "--json", "--run", tmp_path / "run")
     result = result_of(out)
     assert status == 0
     assert len(out.splitlines()) == 1
-    assert result["weights_sha256"] == undisturbed
+    assert result["weights_sha256"] == reference
     assert {"loss", "accuracy", "steps", "samples_per_s", "run_dir", "status"} <= result.keys()
     assert json.loads((tmp_path / "run" / "result.json").read_text()) == result
     assert (tmp_path / "run" / "loss.png").read_bytes().startswith(b"\x89PNG")
@@ -111,8 +111,8 @@ def tree_of(pid):
     "whole_tree", sampled([True, False], 0), ids=["whole tree", "parent alone"]
 )
 @pytest.mark.parametrize("seed", sampled(range(2), 0))
-def test_sigkill_at_random_steps_and_resume_give_the_undisturbed_weights(
-    mark, job, tmp_path, undisturbed, whole_tree, seed
+def test_sigkill_at_random_steps_and_resume_give_the_reference_weights(
+    mark, job, tmp_path, reference, whole_tree, seed
 ):
     draw, run_dir = random.Random(seed), tmp_path / "run"
     for life in range(2):
@@ -121,9 +121,9 @@ def test_sigkill_at_random_steps_and_resume_give_the_undisturbed_weights(
                         f"loader.workers={seed % 2}")  # fmt: skip
         done = len(metrics_of(run_dir)) if life else 0
         wait_for_step(process, run_dir, min(done, 30) + draw.randint(1, 20))
-        for victim in tree_of(process.pid) if whole_tree else [process.pid]:
+        for pid in tree_of(process.pid) if whole_tree else [process.pid]:
             try:
-                os.kill(victim, signal.SIGKILL)
+                os.kill(pid, signal.SIGKILL)
             except ProcessLookupError:
                 continue
         process.wait()
@@ -133,7 +133,7 @@ def test_sigkill_at_random_steps_and_resume_give_the_undisturbed_weights(
     status, out, err = run(mark, "train", job, "--json", "--run", run_dir, "--resume",
                            f"workers={workers}")  # fmt: skip
     assert status == 0, err
-    assert result_of(out)["weights_sha256"] == undisturbed
+    assert result_of(out)["weights_sha256"] == reference
     assert [line["step"] for line in metrics_of(run_dir) if "loss" in line] == list(range(1, 61))
     assert not list(run_dir.rglob("*.tmp"))
 
@@ -148,13 +148,13 @@ def deadline_of_the_kernel(mark):
     sampled([(signal.SIGINT, False, 0), (signal.SIGTERM, True, 2), (signal.SIGHUP, True, 0)], 1),
 )
 def test_a_signal_saves_ends_every_process_and_can_be_resumed(
-    mark, job, tmp_path, undisturbed, number, whole_tree, readers
+    mark, job, tmp_path, reference, number, whole_tree, readers
 ):
     run_dir = tmp_path / "run"
     process = start(mark, "train", job, "--json", "--run", run_dir, f"loader.workers={readers}")
     wait_for_step(process, run_dir, 10)
-    for victim in tree_of(process.pid) if whole_tree else [process.pid]:
-        os.kill(victim, number)
+    for pid in tree_of(process.pid) if whole_tree else [process.pid]:
+        os.kill(pid, number)
     status, out, _ = finish(process)
     result = result_of(out)
     assert (status, result["status"]) == (130, "stopped")
@@ -162,7 +162,7 @@ def test_a_signal_saves_ends_every_process_and_can_be_resumed(
     saved = max(int(p.name.removeprefix("step-")) for p in (run_dir / "checkpoints").glob("step-*"))
     assert saved == result["steps"] >= 10
     status, out, _ = run(mark, "train", job, "--json", "--run", run_dir, "--resume")
-    assert (status, result_of(out)["weights_sha256"]) == (0, undisturbed)
+    assert (status, result_of(out)["weights_sha256"]) == (0, reference)
 
 
 def test_a_second_signal_ends_a_run_at_once(mark, tmp_path):
@@ -186,7 +186,7 @@ def test_a_second_signal_ends_a_run_at_once(mark, tmp_path):
 
 
 @pytest.mark.soak
-def test_a_run_goes_on_when_nobody_reads_what_it_says(mark, job, tmp_path, undisturbed):
+def test_a_run_continues_when_its_output_is_not_read(mark, job, tmp_path, reference):
     process = start(mark, "train", job, "--json", "--run", tmp_path / "run")
     process.stderr.close()
     process.stderr = None

@@ -81,20 +81,20 @@ OVER = [
 
 
 @pytest.fixture(scope="module")
-def undisturbed():
-    """The hash of an undisturbed run; found by whoever comes first."""
+def reference():
+    """The hash of an fault-free run; found by whoever comes first."""
     return []
 
 
 @pytest.fixture
-def strike(train, tmp_path, undisturbed, monkeypatch):
+def inject(train, tmp_path, reference, monkeypatch):
     """Run the faulty task while `who` dies at a point and workers at others, and compare it with an
-    undisturbed run: `strike(who, at, when, which, fault, …, **keys)`; returns its events.
+    fault-free run: `inject(who, at, when, which, fault, …, **keys)`; returns its events.
     """
 
     def run(who, at, when, which, *losses, **keys):
-        if not undisturbed:
-            undisturbed.append(train(**FAULTY, params={"faults": []})["weights_sha256"])
+        if not reference:
+            reference.append(train(**FAULTY, params={"faults": []})["weights_sha256"])
         path, mark = tmp_path / "run", tmp_path / "mark"
         lost = [{**loss, "mark": f"{mark}-{n}"} for n, loss in enumerate(losses)]
         fault = {"who": who, "at": at, "when": when, "which": which, "mark": str(mark)}
@@ -104,7 +104,7 @@ def strike(train, tmp_path, undisturbed, monkeypatch):
         monkeypatch.setenv("HOLDFAST_FAULT", json.dumps(fault))
         result = train(run_dir=path, **FAULTY, **keys, params={"faults": lost})
         assert marks([fault, *lost]) == [True] * (1 + len(lost))
-        assert [result["weights_sha256"]] == undisturbed
+        assert [result["weights_sha256"]] == reference
         steps = [line["step"] for line in metrics_of(path) if "loss" in line]
         assert steps == list(range(1, LAST_STEP + 1))
         kept = {entry.name for entry in (path / "checkpoints").iterdir()}
@@ -138,41 +138,41 @@ def generations(events):
 
 
 @pytest.mark.parametrize(POINT, sampled(START, 2, 5))
-def test_a_death_at_the_start_changes_nothing(strike, who, at, when, which):
-    assert replaced(strike(who, at, when, which)) == {who: [-signal.SIGKILL]}
+def test_a_death_at_the_start_changes_nothing(inject, who, at, when, which):
+    assert replaced(inject(who, at, when, which)) == {who: [-signal.SIGKILL]}
 
 
 @pytest.mark.parametrize(POINT, sampled(RECOVERY, 1, 6))
-def test_a_death_in_a_recovery_changes_nothing(strike, who, at, when, which):
+def test_a_death_in_a_recovery_changes_nothing(inject, who, at, when, which):
     loss = {
         "at": "holdfast.worker.checkpoint_writer:write_part",
         "when": "after",
         "rank": 0,
         "step": 8,
     }
-    events = strike(who, at, when, which, {**loss, "how": "kill"})
+    events = inject(who, at, when, which, {**loss, "how": "kill"})
     assert replaced(events) == {who: [-signal.SIGKILL]}
     assert generations(events)[1] >= 4
 
 
 @pytest.mark.parametrize(POINT[1:], sampled(COMMIT, 0, 3))
-def test_no_worker_notices_a_coordinator_that_dies_in_a_commit(strike, at, when, which):
-    events = strike("coordinator", at, when, which)
+def test_no_worker_notices_a_coordinator_that_dies_in_a_commit(inject, at, when, which):
+    events = inject("coordinator", at, when, which)
     assert replaced(events) == {"coordinator": [-signal.SIGKILL]}
     assert generations(events) == [0]
 
 
 @pytest.mark.parametrize(POINT[1:], sampled(PARTS, 1))
-def test_an_agent_that_dies_in_a_commit_changes_nothing(strike, at, when, which):
-    assert replaced(strike("agent", at, when, which)) == {"agent": [-signal.SIGKILL]}
+def test_an_agent_that_dies_in_a_commit_changes_nothing(inject, at, when, which):
+    assert replaced(inject("agent", at, when, which)) == {"agent": [-signal.SIGKILL]}
 
 
 @pytest.mark.parametrize(POINT, sampled(END, 0, 3))
-def test_a_death_at_the_end_changes_nothing(strike, who, at, when, which):
-    events = strike(who, at, when, which, restarts={"limit": 1})
+def test_a_death_at_the_end_changes_nothing(inject, who, at, when, which):
+    events = inject(who, at, when, which, restarts={"limit": 1})
     assert replaced(events) == {who: [-signal.SIGKILL]}
 
 
 @pytest.mark.parametrize(POINT, OVER)
-def test_who_dies_when_the_run_is_over_is_not_waited_for(strike, who, at, when, which):
-    assert generations(strike(who, at, when, which)) == [0]
+def test_a_death_after_the_end_of_the_run_delays_nothing(inject, who, at, when, which):
+    assert generations(inject(who, at, when, which)) == [0]

@@ -84,7 +84,7 @@ def test_the_worker_at_fault_is_named(train, task, error, message):
         train(sync="ddp", **keys)
 
 
-def test_a_port_of_ones_own_is_used_for_this_host_alone(train):
+def test_a_port_that_the_job_names_is_bound_to_this_host_only(train):
     with socket.create_server(("127.0.0.1", 0)) as probe:
         port = probe.getsockname()[1]
     assert train(sync="ddp", workers=2, port=port, epochs=1)["status"] == "finished"

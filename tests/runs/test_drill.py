@@ -35,12 +35,12 @@ def results(report):
 
 @pytest.mark.soak
 @pytest.mark.parametrize("policy", ["replace", "shrink", "restart"])
-def test_a_job_of_ours_passes_every_fault(tmp_path, policy):
+def test_a_built_in_job_passes_every_fault(tmp_path, policy):
     check_job_of_ours(tmp_path, policy, FAULTS)
 
 
 @pytest.mark.soak
-def test_a_job_of_ours_passes_some_faults(tmp_path):
+def test_a_built_in_job_passes_some_faults(tmp_path):
     few = ["kill", "slow", "corrupt-checkpoint"]
     check_job_of_ours(tmp_path, "shrink", few, "--faults", ",".join(few))
 
@@ -60,7 +60,7 @@ def check_job_of_ours(tmp_path, policy, faults, *flags):
     assert kept == ["reference"]  # what has passed is removed
 
 
-def test_a_job_of_ours_passes_in_other_worlds(tmp_path):
+def test_a_built_in_job_passes_with_other_numbers_of_workers(tmp_path):
     words = ("--vary-workers", "--faults", "kill", "--policies", "replace", "--seed", "3")
     done, report = drill(*SHORT, "workers=2", *words, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
@@ -98,7 +98,7 @@ def test_jobs_with_ddp_are_tried_with_what_fits_them(tmp_path):
 
 
 @pytest.mark.soak
-def test_a_job_that_is_not_deterministic_fails_and_is_told_so(tmp_path):
+def test_a_job_that_is_not_deterministic_fails_with_the_reason(tmp_path):
     job = {"task": f"{TASKS}:drawing_from_the_clock", "workers": 2, "shards": 2, "batch": 20}
     (tmp_path / "odd.yaml").write_text(json.dumps(job))
     done, report = drill("odd.yaml", "--faults", "kill", "--policies", "replace", cwd=tmp_path)
@@ -108,7 +108,7 @@ def test_a_job_that_is_not_deterministic_fails_and_is_told_so(tmp_path):
 
 
 @pytest.mark.soak
-def test_a_job_that_skips_steps_of_its_own_passes(tmp_path):
+def test_a_job_that_skips_steps_itself_passes(tmp_path):
     keys = {"workers": 2, "shards": 2, "batch": 10, "non_finite": "skip"}
     (tmp_path / "odd.yaml").write_text(json.dumps({"task": f"{FAILING_TASKS}:spoilt", **keys}))
     done, report = drill(
@@ -144,7 +144,7 @@ def test_a_trial_with_other_weights_fails_and_its_run_is_kept(tmp_path):
 
 @pytest.mark.soak
 @pytest.mark.parametrize("signals", sampled([1, 2], 1))
-def test_a_signal_ends_a_drill_and_what_was_tried_is_told(tmp_path, signals):
+def test_a_signal_ends_a_drill_with_the_trials_so_far(tmp_path, signals):
     command = [sys.executable, "-m", "holdfast", "drill", "digits", "epochs=2", "--json"]
     command += ["--run", "drill", "--faults", "kill,stop"]
     process = subprocess.Popen(
@@ -162,7 +162,7 @@ def test_a_signal_ends_a_drill_and_what_was_tried_is_told(tmp_path, signals):
 
 
 @pytest.mark.soak
-def test_people_are_told_in_words(tmp_path):
+def test_a_report_has_a_form_for_people(tmp_path):
     command = [sys.executable, "-m", "holdfast", "drill", *SHORT]
     command += ["--faults", "kill", "--policies", "replace"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
@@ -173,7 +173,7 @@ def test_people_are_told_in_words(tmp_path):
 
 
 @pytest.mark.soak
-def test_people_are_told_why_nothing_can_be_judged(tmp_path):
+def test_a_report_says_why_nothing_can_be_judged(tmp_path):
     job = {"task": f"{TASKS}:drawing_from_the_clock", "workers": 2, "shards": 2, "batch": 20}
     (tmp_path / "odd.yaml").write_text(json.dumps(job))
     command = [sys.executable, "-m", "holdfast", "drill", "odd.yaml"]

@@ -137,7 +137,7 @@ def test_the_traceback_of_a_worker_that_raises_is_shown_once_and_only_its_own(tr
     blamed = "holdfast: rank 1 raised ValueError: the data of step 2 are odd"
     assert err[-1] == f"{blamed}, 3 times without a step in between"
     assert err.count(err[0]) == 1
-    assert not any(f"rank {victim}" in line for victim in (0, 2, 3) for line in err)
+    assert not any(f"rank {other}" in line for other in (0, 2, 3) for line in err)
 
 
 @pytest.mark.soak
@@ -163,7 +163,7 @@ def test_with_json_an_error_is_the_object_that_ends_the_output_too(train):
     assert err == [f"holdfast: {error['message']}"]
 
 
-def test_other_systems_than_linux_are_told_so(place):
+def test_systems_other_than_linux_are_refused(place):
     code = "import sys; from holdfast.cli.main import main; sys.platform = 'darwin'; main()"
     done = subprocess.run(
         [sys.executable, "-c", code, "train", "digits"],
@@ -259,7 +259,7 @@ def test_a_run_that_cannot_fit_into_its_control_group_is_refused_before_it_fills
     assert not (place / "run" / "metrics.jsonl").exists()
 
 
-def test_a_worker_that_the_kernel_kills_for_want_of_memory_is_reported_so(train, limited):
+def test_a_worker_that_is_oom_killed_is_reported_so(train, limited):
     status, out, err = train([*OWN, f"task={FAILING_TASKS}:swelling"], limited)
     assert (status, out, len(err)) == (FAILED_RUN, "", 1), err
     assert "rank 1 was OOM-killed (limit: the 800.0 MB that " in err[0]
@@ -268,9 +268,7 @@ def test_a_worker_that_the_kernel_kills_for_want_of_memory_is_reported_so(train,
 
 @pytest.mark.soak
 @pytest.mark.parametrize("keys", sampled([["on_failure=stop"], ["restarts.limit=1"]], 0))
-def test_a_fork_server_that_the_kernel_kills_for_want_of_memory_is_reported_so(
-    train, limited, keys
-):
+def test_a_fork_server_that_is_oom_killed_is_reported_so(train, limited, keys):
     status, out, err = train([*OWN, f"task={FAILING_TASKS}:starving", *keys], limited)
     assert (status, out, len(err)) == (FAILED_RUN, "", 1), err
     assert "the fork server was OOM-killed (limit: the 800.0 MB" in err[0]

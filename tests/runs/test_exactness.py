@@ -110,7 +110,7 @@ def test_any_number_of_shards_is_exact(train, shards):
 
 
 @pytest.mark.parametrize("task", sampled(["own_loop", "odd_model", "weighted", "skipping"], 1))
-def test_own_code_is_exact_too(train, task):
+def test_a_custom_task_is_exact_too(train, task):
     keys = {"task": f"{TASKS}:{task}", "batch": 20, "shards": 5}
     first = train(workers=1, **keys)
     second = train(workers=3, **keys)

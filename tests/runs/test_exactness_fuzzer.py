@@ -50,7 +50,7 @@ def fuzz(*words, cwd):
 
 
 @pytest.mark.soak
-def test_a_seed_is_told_in_a_line(tmp_path):
+def test_a_seed_is_reported_in_a_line(tmp_path):
     done = fuzz("--seeds", "1", "--first", "1", cwd=tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
     (line,) = done.stdout.splitlines()
@@ -76,7 +76,7 @@ DROPOUT = Recipe(width=9, dropout=0.5)
 
 
 @pytest.mark.soak
-def test_a_finding_is_told_by_configuration_and_step(tmp_path, monkeypatch):
+def test_a_finding_names_configuration_and_step(tmp_path, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", str(PLANTED_BUGS), prepend=":")
     monkeypatch.setenv("HOLDFAST_BUG", "chance")
     case = Case(recipe=DROPOUT, configurations=(Configuration(workers=2), Configuration()))

@@ -82,7 +82,7 @@ def test_a_metric_that_is_not_measured_is_named(train):
         train(evaluation={"best": "acuracy"})
 
 
-def test_the_seconds_of_a_run_are_told_by_what_they_went_into(train, tmp_path):
+def test_the_seconds_of_a_run_are_reported_by_what_they_were_spent_on(train, tmp_path):
     seconds = train(run_dir=tmp_path / "run", workers=2)["seconds"]
     assert {"compute", "reduce", "update", "data", "wait", "evaluate"} <= seconds.keys()
     assert all(value >= 0 for value in seconds.values())

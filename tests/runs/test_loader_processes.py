@@ -73,7 +73,7 @@ def test_the_death_of_a_loader_process_ends_the_run_in_one_line(train, pids):
     assert len(str(caught.value).splitlines()) == 1
 
 
-def test_what_the_data_set_raises_is_told_with_its_traceback_once(train, pids):
+def test_an_error_of_the_data_set_is_reported_with_its_traceback_once(train, pids):
     message = r"rank 0 raised DataError: reading Augmented failed with ValueError: sample 50 is odd"
     with pytest.raises(WorkerFailed, match=f"^{message}") as caught:
         train(**own(pids, 2, trouble="raise"))

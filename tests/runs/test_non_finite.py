@@ -32,13 +32,13 @@ POISON = {**COLLECT, "how": "poison", "rank": 1, "step": 6}
 
 @pytest.fixture(scope="module")
 def known():
-    """The hashes of undisturbed runs by what they train."""
+    """The hashes of fault-free runs by what they train."""
     return {}
 
 
 @pytest.fixture
-def strike(train, known, tmp_path):
-    """Run the faulty task and compare it with an undisturbed run: `strike(faults, **keys)`; returns
+def inject(train, known, tmp_path):
+    """Run the faulty task and compare it with an fault-free run: `inject(faults, **keys)`; returns
     what the workers have printed.
     """
 
@@ -145,7 +145,7 @@ def test_bad_data_end_the_run_and_are_named(train, tmp_path, workers):
     assert "look at the samples of shard 1," in str(caught.value)
 
 
-def test_a_sum_that_is_too_long_though_no_part_of_it_is_comes_of_the_model(train, tmp_path):
+def test_a_sum_that_overflows_although_no_part_does_is_a_fault_of_the_model(train, tmp_path):
     keys = {**EXPLODING, "task": f"{TASKS}:huge", "workers": 3, "non_finite": "recompute"}
     train(run_dir=tmp_path / "run", **keys, params={"factor": 1.0})
     just_too_much = 1.01 * 2**64 / metrics_of(tmp_path / "run")[0]["norm"]
@@ -157,21 +157,21 @@ def test_a_sum_that_is_too_long_though_no_part_of_it_is_comes_of_the_model(train
 @pytest.mark.parametrize("which", sampled([0, 1], 1))
 @pytest.mark.parametrize("workers", sampled([2, 3], 1))
 def test_a_worker_that_computes_wrongly_is_named_and_replaced(
-    strike, tmp_path, workers, which, value
+    inject, tmp_path, workers, which, value
 ):
-    logs = strike({**POISON, "which": which, "value": value}, workers=workers)
+    logs = inject({**POISON, "which": which, "value": value}, workers=workers)
     assert failed(tmp_path / "run") == [1]
     said = "HardwareError: computed a wrong gradient in step 7: it is not finite, and another"
     assert [said in log for log in logs] == [rank == 1 for rank in range(workers)]
 
 
 @pytest.mark.parametrize("rank", sampled([0, 1], 1))
-def test_a_worker_with_one_shard_that_computes_wrongly_is_replaced(strike, tmp_path, rank):
-    strike({**POISON, "rank": rank}, workers=2, shards=2, params=WIDE)
+def test_a_worker_with_one_shard_that_computes_wrongly_is_replaced(inject, tmp_path, rank):
+    inject({**POISON, "rank": rank}, workers=2, shards=2, params=WIDE)
     assert failed(tmp_path / "run") == [rank]
 
 
-def test_bad_data_are_told_from_bad_hardware_where_a_worker_has_one_shard(train):
+def test_bad_data_and_bad_hardware_are_distinguished_where_a_worker_has_one_shard(train):
     keys = {
         "task": f"{FAILING_TASKS}:spoilt",
         "batch": 20,
@@ -183,19 +183,19 @@ def test_bad_data_are_told_from_bad_hardware_where_a_worker_has_one_shard(train)
         train(**keys, non_finite="recompute")
 
 
-def test_a_worker_that_is_alone_and_computes_wrongly_is_replaced(strike, tmp_path):
-    strike({**POISON, "rank": 0}, workers=1)
+def test_a_worker_that_is_alone_and_computes_wrongly_is_replaced(inject, tmp_path):
+    inject({**POISON, "rank": 0}, workers=1)
     assert failed(tmp_path / "run") == [0]
 
 
-def test_all_who_compute_wrongly_are_replaced(strike, tmp_path):
-    strike(POISON, {**POISON, "rank": 0}, workers=3)
+def test_all_who_compute_wrongly_are_replaced(inject, tmp_path):
+    inject(POISON, {**POISON, "rank": 0}, workers=3)
     assert set(failed(tmp_path / "run")) == {0, 1}
 
 
 @pytest.mark.parametrize("on_failure", sampled(["shrink", "restart"], 0))
-def test_a_worker_that_computes_wrongly_is_lost_like_any_other(strike, tmp_path, on_failure):
-    strike(POISON, workers=3, on_failure=on_failure)
+def test_a_worker_that_computes_wrongly_is_lost_like_any_other(inject, tmp_path, on_failure):
+    inject(POISON, workers=3, on_failure=on_failure)
     assert failed(tmp_path / "run") == [1]
 
 
@@ -226,20 +226,20 @@ def test_a_worker_that_computes_wrongly_ends_a_run_that_replaces_none(train, tmp
         9,
     ),
 )
-def test_a_death_in_a_recheck_changes_nothing(strike, at, when, rank):
-    strike(POISON, {"at": at, "when": when, "rank": rank, "step": 6, "how": "kill"}, workers=3)
+def test_a_death_in_a_recheck_changes_nothing(inject, at, when, rank):
+    inject(POISON, {"at": at, "when": when, "rank": rank, "step": 6, "how": "kill"}, workers=3)
 
 
 @pytest.mark.parametrize("rank", sampled([0, 1], 1))
-def test_a_sum_that_goes_wrong_once_is_done_again(strike, tmp_path, rank):
+def test_a_sum_that_goes_wrong_once_is_done_again(inject, tmp_path, rank):
     barrier = {"at": "holdfast.transport.shared_memory:SharedMemoryGroup.barrier", "when": "before"}
-    strike({**barrier, "how": "wrong sum", "rank": rank, "step": 6}, workers=2)
+    inject({**barrier, "how": "wrong sum", "rank": rank, "step": 6}, workers=2)
     assert [event["event"] for event in events_of(tmp_path / "run")].count(
         "generation-started"
     ) == 1
 
 
-def test_who_is_to_blame_leaves_whatever_the_task_holds_and_catches(train, tmp_path):
+def test_a_faulty_worker_leaves_although_the_task_catches_all_errors(train, tmp_path):
     keys = {**FAULTY, "task": FAULTY["task"].replace(":main", ":holding"), "shards": 2}
     named = {**POISON, "mark": str(tmp_path / "mark")}
     whole = train(**keys, workers=2, params={"faults": []})
@@ -249,14 +249,14 @@ def test_who_is_to_blame_leaves_whatever_the_task_holds_and_catches(train, tmp_p
     assert json.loads((newest / "manifest.json").read_text())["state"]["seen"][-1] == 15
 
 
-def test_a_death_in_the_middle_of_what_is_computed_again_changes_nothing(strike):
+def test_a_death_in_a_recomputed_shard_changes_nothing(inject):
     again = {"at": "holdfast.worker.step.recheck:Recheck.look_at", "when": "before"}
-    strike(POISON, {**again, "rank": 2, "step": 6, "how": "kill"}, workers=3)
+    inject(POISON, {**again, "rank": 2, "step": 6, "how": "kill"}, workers=3)
 
 
-def test_user_code_may_do_in_a_recheck_what_it_does_otherwise(strike, tmp_path):
+def test_user_code_may_do_in_a_recheck_what_it_does_otherwise(inject, tmp_path):
     task = FAULTY["task"].replace(":main", ":busy")
-    strike(POISON, task=task, workers=5)
+    inject(POISON, task=task, workers=5)
     assert failed(tmp_path / "run") == [1]
 
 

@@ -116,7 +116,7 @@ def finish(process):
     return process.returncode, err.splitlines()
 
 
-def test_a_run_tells_of_a_recovery_and_of_its_end(start, received, tmp_path):
+def test_a_run_notifies_of_a_recovery_and_of_its_end(start, received, tmp_path):
     messages, address = received
     kill = {**FAULT, "how": "kill", "mark": str(tmp_path / "mark")}
     assert finish(start(address, faults=[kill]))[0] == 0
@@ -129,14 +129,14 @@ def test_a_run_tells_of_a_recovery_and_of_its_end(start, received, tmp_path):
 
 
 @pytest.mark.soak
-def test_a_run_tells_of_its_end_by_mail(start, mailed):
+def test_a_run_notifies_of_its_end_by_mail(start, mailed):
     messages, address = mailed
     assert finish(start(address))[0] == 0
     assert ["holdfast: points finished" in message for message in messages] == [True]
 
 
 @pytest.mark.soak
-def test_a_run_tells_why_it_has_failed(start, received):
+def test_a_run_notifies_of_its_failure(start, received):
     messages, address = received
     assert finish(start(address, faults=[{**FAULT, "how": "raise"}]))[0] == 1
     assert [message["title"] for message in messages] == ["holdfast: points failed"]
@@ -144,7 +144,7 @@ def test_a_run_tells_why_it_has_failed(start, received):
 
 
 @pytest.mark.soak
-def test_a_run_tells_that_it_was_stopped(start, received, tmp_path):
+def test_a_run_notifies_that_it_was_stopped(start, received, tmp_path):
     messages, address = received
     process = start(address, task="endless")
     wait_until((tmp_path / "run" / "metrics.jsonl").exists)
@@ -153,7 +153,7 @@ def test_a_run_tells_that_it_was_stopped(start, received, tmp_path):
     assert [message["title"] for message in messages] == ["holdfast: points stopped"]
 
 
-def test_a_run_that_was_refused_its_directory_tells_nobody(start, received, tmp_path):
+def test_a_run_that_was_refused_its_directory_does_not_notify(start, received, tmp_path):
     messages, address = received
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "job.yaml").touch()
@@ -176,7 +176,7 @@ def silence():
 
 
 @pytest.mark.parametrize("where", sampled([closed_port, silence], 0))
-def test_what_does_not_get_through_is_one_line_and_one_event(start, tmp_path, where):
+def test_a_notification_that_fails_is_one_line_and_one_event(start, tmp_path, where):
     with where() as port:
         status, err = finish(start(f"json://user:secret@127.0.0.1:{port}/hook"))
     assert status == 0

@@ -79,7 +79,7 @@ def test_a_coordinator_may_be_killed_again_and_again_and_no_worker_notices(struc
 
 
 @pytest.mark.soak
-def test_an_agent_that_is_killed_takes_its_workers_and_the_next_goes_on_from_the_checkpoint(struck):
+def test_an_agent_that_is_killed_takes_its_workers_and_the_next_restores_the_checkpoint(struck):
     events = struck((35, "agent"), (65, "agent"))
     first, *others = generations(events)
     assert first == 0
@@ -114,7 +114,7 @@ def test_a_fork_server_may_be_killed_while_it_takes_the_place_of_another(struck)
 
 
 @pytest.mark.soak
-def test_in_place_of_a_fork_server_that_was_lent_the_run_starts_one_of_its_own(train, tmp_path):
+def test_a_run_replaces_a_shared_fork_server_with_its_own(train, tmp_path):
     def watch(step):
         if step:
             lent.process.kill()
@@ -159,12 +159,12 @@ def test_coordinator_and_agent_may_be_killed_at_once(struck):
 
 
 @pytest.mark.soak
-def test_a_world_that_has_shrunk_survives_that_too(struck):
+def test_a_shrunk_world_survives_the_death_of_its_coordinator(struck):
     struck((30, "worker", "agent"), (45, "worker", "coordinator"), on_failure="shrink")
 
 
 @pytest.mark.parametrize("kill", sampled([[], ["worker"], ["agent"], ["coordinator"]], 2))
-def test_checkpoints_come_by_the_clock_whoever_is_killed_between_them(train, tmp_path, kill):
+def test_checkpoints_are_taken_by_time_although_processes_are_killed(train, tmp_path, kill):
     path = tmp_path / "run"
 
     def saved():
@@ -214,7 +214,7 @@ def test_a_stop_is_heard_by_the_next_coordinator(train, tmp_path):
 
 
 @pytest.mark.parametrize("who", sampled(["agent", "coordinator", "fork-server"], 1))
-def test_what_dies_again_and_again_ends_the_run_in_a_line(train, tmp_path, who):
+def test_a_process_that_dies_repeatedly_ends_the_run_in_a_line(train, tmp_path, who):
     path, killed = tmp_path / "run", []
 
     def watch(step):
@@ -239,7 +239,7 @@ def test_what_dies_again_and_again_ends_the_run_in_a_line(train, tmp_path, who):
 
 @pytest.mark.soak
 @pytest.mark.parametrize("who", sampled(["agent", "fork-server"], 0))
-def test_where_no_failure_is_forgiven_the_loss_of_an_agent_ends_the_run(train, tmp_path, who):
+def test_without_a_restart_budget_the_loss_of_an_agent_ends_the_run(train, tmp_path, who):
     def watch(step):
         if step >= 5 and not killed:
             killed.append(os.kill(pid_of(tmp_path / "run", who), signal.SIGKILL))

@@ -85,13 +85,13 @@ FIRST = {
 
 @pytest.fixture(scope="module")
 def known():
-    """The results of undisturbed runs by their keys."""
+    """The results of fault-free runs by their keys."""
     return {}
 
 
 @pytest.fixture
 def whole(train, known):
-    """The result of an undisturbed run, trained by whoever comes first: `whole(key=value, …)`."""
+    """The result of an fault-free run, trained by whoever comes first: `whole(key=value, …)`."""
 
     def run(**keys):
         if repr(keys) not in known:
@@ -102,8 +102,8 @@ def whole(train, known):
 
 
 @pytest.fixture
-def strike(train, whole, tmp_path):
-    """Run the faulty task and compare it with an undisturbed run: `strike(faults, **keys)`."""
+def inject(train, whole, tmp_path):
+    """Run the faulty task and compare it with an fault-free run: `inject(faults, **keys)`."""
 
     def run(*faults, **keys):
         named = [{**fault, "mark": str(tmp_path / f"mark-{n}")} for n, fault in enumerate(faults)]
@@ -136,42 +136,42 @@ def assert_each_step_once(run_dir, steps):
 
 @pytest.mark.parametrize("rank", [0, 1])
 @pytest.mark.parametrize(("at", "when"), sampled(A_STEP, 9))
-def test_a_death_at_any_point_of_a_step_changes_nothing(strike, at, when, rank):
-    assert strike({"at": at, "when": when, "rank": rank, "step": 2, "how": "kill"}) == [True]
+def test_a_death_at_any_point_of_a_step_changes_nothing(inject, at, when, rank):
+    assert inject({"at": at, "when": when, "rank": rank, "step": 2, "how": "kill"}) == [True]
 
 
 @pytest.mark.parametrize("rank", [0, 1])
 @pytest.mark.parametrize(("at", "when"), sampled(BETWEEN_STEPS, 2, 11))
-def test_a_death_between_steps_changes_nothing(strike, at, when, rank):
+def test_a_death_between_steps_changes_nothing(inject, at, when, rank):
     at_end = "Member" in at and "save" not in at
     step = 15 if at_end else 8 if "part" in at or "commit" in at or "save" in at else 5
-    assert strike({"at": at, "when": when, "rank": rank, "step": step, "how": "kill"}) == [True]
+    assert inject({"at": at, "when": when, "rank": rank, "step": step, "how": "kill"}) == [True]
 
 
 @pytest.mark.parametrize(("at", "when"), sampled([*RECOVERY, *TAKING], 4, 10))
-def test_a_second_death_of_the_replacement_changes_nothing(strike, at, when):
+def test_a_second_death_of_the_replacement_changes_nothing(inject, at, when):
     transferred = when == "after" and at.endswith("StateTransfer.transfer")
     step = 3 if transferred or "take_up" in at or "TreeStepper.resume" in at else 0
     second = {"at": at, "when": when, "rank": 0, "step": step, "generation": 2, "how": "kill"}
-    assert strike(FIRST, second) == [True, True]
+    assert inject(FIRST, second) == [True, True]
 
 
 @pytest.mark.parametrize(("at", "when"), sampled([*RECOVERY, *GIVING], 5, 10))
-def test_a_death_of_the_last_who_has_the_state_goes_back_to_the_checkpoint(strike, at, when):
+def test_a_death_of_the_last_worker_with_the_state_restores_the_checkpoint(inject, at, when):
     second = {"at": at, "when": when, "rank": 1, "until": 3, "generation": 2, "how": "kill"}
-    assert strike(FIRST, second) == [True, True]
+    assert inject(FIRST, second) == [True, True]
 
 
-def test_a_worker_that_lost_its_initial_values_is_replaced_and_not_counted_as_a_failure(strike):
+def test_a_worker_that_lost_its_initial_values_is_replaced_and_not_counted_as_a_failure(inject):
     at = "holdfast.worker.membership.state_transfer:StateTransfer._header"
     second = {"at": at, "when": "after", "rank": 1, "until": 3, "generation": 2, "how": "kill"}
-    assert strike(FIRST, second, restarts={"limit": 2}) == [True, True]
+    assert inject(FIRST, second, restarts={"limit": 2}) == [True, True]
 
 
 @pytest.mark.parametrize(("at", "when"), sampled([*RECOVERY, *GIVING], 5, 10))
-def test_a_death_of_a_donor_among_others_changes_nothing(strike, at, when):
+def test_a_death_of_a_donor_among_others_changes_nothing(inject, at, when):
     second = {"at": at, "when": when, "rank": 1, "until": 3, "generation": 2, "how": "kill"}
-    assert strike(FIRST, second, workers=4) == [True, True]
+    assert inject(FIRST, second, workers=4) == [True, True]
 
 
 @pytest.mark.parametrize("on_failure", sampled(["replace", "shrink"], 1))
@@ -229,7 +229,7 @@ def test_a_replacement_takes_over_what_was_measured_before_the_loop(train, tmp_p
     assert broken["weights_sha256"] == whole["weights_sha256"]
 
 
-def test_a_fast_run_survives_that_too(train, tmp_path):
+def test_a_fast_run_survives_a_death_in_an_evaluation(train, tmp_path):
     fault = {"at": "holdfast.worker.evaluation:Evaluator.evaluate", "rank": 2, "step": 5}
     named = {**fault, "when": "before", "how": "kill", "mark": str(tmp_path / "mark")}
     task = FAULTY["task"].replace(":main", ":measuring")
@@ -254,13 +254,13 @@ def test_a_run_that_was_over_already_survives_a_death_when_it_is_resumed(train, 
     assert again["weights_sha256"] == whole["weights_sha256"]
 
 
-def test_an_exception_that_does_not_come_again_is_survived(strike):
+def test_an_exception_that_does_not_come_again_is_survived(inject):
     fault = {
         "at": "holdfast.worker.step.tree:TreeStepper.begin_shard",
         "when": "before",
         "how": "raise",
     }
-    assert strike({**fault, "rank": 1, "step": 3}) == [True]
+    assert inject({**fault, "rank": 1, "step": 3}) == [True]
 
 
 STOPS = [
@@ -274,34 +274,34 @@ STOPS = [
 
 @pytest.mark.parametrize("rank", [0, 1])
 @pytest.mark.parametrize(("at", "step"), sampled(STOPS, 1))
-def test_a_stopped_worker_is_replaced_wherever_it_was(strike, tmp_path, at, step, rank):
+def test_a_stopped_worker_is_replaced_wherever_it_was(inject, tmp_path, at, step, rank):
     fault = {"at": at, "when": "before", "rank": rank, "step": step, "how": "stop"}
-    assert strike(fault) == [True]
+    assert inject(fault) == [True]
     hung = [event for event in events_of(tmp_path / "run") if event["event"] == "worker-hung"]
     assert [event["rank"] for event in hung] == [rank]
     assert hung[0]["reason"].startswith("was stopped for ")
 
 
-def test_code_that_does_nothing_for_too_long_is_held_to_hang(strike, tmp_path):
+def test_code_that_does_nothing_for_too_long_counts_as_hung(inject, tmp_path):
     fault = {
         "at": "holdfast.worker.step.tree:TreeStepper.backward",
         "when": "before",
         "how": "sleep",
     }
-    assert strike({**fault, "rank": 1, "step": 3}, hang_timeout_s=1.5) == [True]
+    assert inject({**fault, "rank": 1, "step": 3}, hang_timeout_s=1.5) == [True]
     hung = [event for event in events_of(tmp_path / "run") if event["event"] == "worker-hung"]
     assert [event["rank"] for event in hung] == [1]
 
 
-def test_a_slow_evaluation_and_a_long_wait_for_data_are_no_hangs(strike, tmp_path):
+def test_a_slow_evaluation_and_a_long_wait_for_data_do_not_count_as_hung(inject, tmp_path):
     slow = {"when": "before", "how": "nap", "rank": 1}
     evaluation = {**slow, "at": "holdfast.worker.evaluation:Evaluator._measure", "step": 5}
     data = {**slow, "at": "holdfast.data.loading.loader:Loader.take", "step": 3}
-    assert strike(evaluation, data, hang_timeout_s=0.5) == [True, True]
+    assert inject(evaluation, data, hang_timeout_s=0.5) == [True, True]
     assert not [event for event in events_of(tmp_path / "run") if event["event"] == "worker-hung"]
 
 
-def test_the_last_words_of_a_worker_are_heard_though_its_child_lives_on(train, tmp_path):
+def test_an_error_is_reported_although_a_child_of_the_worker_survives(train, tmp_path):
     keys = {"task": f"{FAILING_TASKS}:survived_by_a_child", "batch": 20, "workers": 2, "shards": 2}
     with pytest.raises(WorkerFailed, match="rank 1 raised ValueError: my child lives on"):
         train(**keys, on_failure="stop", params={"pid": str(tmp_path / "pid")})
@@ -331,7 +331,7 @@ def test_a_world_that_has_shrunk_grows_again(train, tmp_path):
     assert sizes() == [3, 2, 3]
 
 
-def test_whoever_dies_again_and_again_ends_the_run_in_a_line_that_names_it(train):
+def test_a_worker_that_dies_repeatedly_ends_the_run_with_its_name(train):
     with pytest.raises(
         WorkerFailed, match=r"rank \d was killed by SIGKILL; restart budget exhausted: more than 3"
     ):

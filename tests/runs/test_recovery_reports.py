@@ -121,7 +121,7 @@ def test_a_worker_that_hangs_says_where(faulted, tmp_path):
     [cause] = report["causes"]
     assert 3 <= len(cause["stack"]) <= 5
     assert cause["stack"][0].endswith(" in wait")
-    assert any(re.search(r'faulty_tasks.py", line \d+ in suffer', at) for at in cause["stack"])
+    assert any(re.search(r'faulty_tasks.py", line \d+ in fail', at) for at in cause["stack"])
     file = tmp_path / "run" / "logs" / "rank-1.stacks"
     assert f"stack       {cause['stack'][0]}" in said
     assert str(file) in said

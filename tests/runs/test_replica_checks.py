@@ -92,7 +92,7 @@ def test_a_run_refused_for_its_replicas_resumes_to_the_right_weights(train, tmp_
 
 
 @pytest.mark.parametrize("workers", sampled([2, 3], 1))
-def test_flipped_bits_of_any_kind_do_not_stay(train, forks, tmp_path, workers):
+def test_flipped_bits_of_any_kind_are_found_and_repaired(train, forks, tmp_path, workers):
     whole = train(epochs=4)
     keys = {**SMALL, "epochs": 4, "workers": workers, "checkpoint": {"every_steps": 10}}
     job = load.check(keys, where="test")
@@ -120,7 +120,7 @@ def test_a_wrong_tensor_is_found_though_it_is_overwritten_soon(train, tmp_path, 
 
 
 @pytest.mark.parametrize("workers", [2, 3])
-def test_a_wrong_replica_is_told_from_wrong_arithmetic(train, tmp_path, workers):
+def test_a_wrong_replica_and_wrong_arithmetic_are_distinguished(train, tmp_path, workers):
     params = {"mark": str(tmp_path / "mark")}
     keys = {"workers": workers, "verify": {"recompute": 1.0}, "checkpoint": {"every_steps": 4}}
     whole = train(**own("altered", workers=1, params={"mark": os.devnull}))
@@ -152,7 +152,7 @@ def test_a_worker_that_computes_wrong_bits_is_named(train, tmp_path, workers, ph
 
 
 @pytest.mark.parametrize("workers", sampled([1, 2, 3], 2))
-def test_verification_shows_in_no_result_and_raises_no_alarm(train, tmp_path, workers):
+def test_verification_changes_no_result_and_raises_no_false_alarm(train, tmp_path, workers):
     keys = {"workers": workers, "verify": {"recompute": 0.5}, "non_finite": "recompute"}
     deaths = [(5, workers - 1, str(tmp_path / "mark"))]
     checked = train(tmp_path / "run", **own("keeping", params={"deaths": deaths}, **keys))
@@ -161,7 +161,7 @@ def test_verification_shows_in_no_result_and_raises_no_alarm(train, tmp_path, wo
 
 
 @pytest.mark.parametrize("workers", [2, 3])
-def test_code_whose_result_depends_on_the_worker_is_told(train, workers):
+def test_code_whose_result_depends_on_the_worker_is_named(train, workers):
     with pytest.raises((JobError, WorkerFailed), match="gradient"):
         train(**own("own_chance", verify={"recompute": 0.5}, workers=workers))
 

@@ -25,13 +25,13 @@ IN_DDP = {"at": "holdfast.worker.step.ddp:DdpStepper.begin_shard", "when": "befo
 
 @pytest.fixture(scope="module")
 def known():
-    """The weights of undisturbed runs, by their keys."""
+    """The weights of fault-free runs, by their keys."""
     return {}
 
 
 @pytest.fixture
-def strike(train, known, tmp_path):
-    """Run while faults strike, and compare with an undisturbed run; returns its events."""
+def inject(train, known, tmp_path):
+    """Run while faults are injected, and compare with an fault-free run; returns its events."""
 
     def run(*faults, **keys):
         keys = {**KEYS, **keys}
@@ -53,33 +53,33 @@ def begun_from(events):
 
 
 @pytest.mark.parametrize("rank", sampled([0, 1], 1))
-def test_a_death_at_35_costs_the_steps_since_the_checkpoint_of_30(strike, rank):
-    events = strike({**IN_A_STEP, "rank": rank, "step": 35, "how": "kill"})
+def test_a_death_at_35_costs_the_steps_since_the_checkpoint_of_30(inject, rank):
+    events = inject({**IN_A_STEP, "rank": rank, "step": 35, "how": "kill"})
     assert begun_from(events) == [0, 30]
     assert sum(event["event"] == "worker-started" for event in events) == 4
 
 
-def test_two_failures_cost_two_restarts(strike):
-    events = strike(
+def test_two_failures_cost_two_restarts(inject):
+    events = inject(
         {**IN_A_STEP, "rank": 1, "step": 25, "how": "raise"},
         {**IN_A_STEP, "rank": 0, "step": 55, "how": "kill"},
     )
     assert begun_from(events) == [0, 20, 50]
 
 
-def test_a_stopped_worker_is_a_lost_one(strike):
-    events = strike({**IN_A_STEP, "rank": 1, "step": 35, "how": "stop"})
+def test_a_stopped_worker_is_a_lost_one(inject):
+    events = inject({**IN_A_STEP, "rank": 1, "step": 35, "how": "stop"})
     assert begun_from(events) == [0, 30]
 
 
-def test_a_damaged_checkpoint_is_passed_over_by_all(strike, tmp_path):
+def test_a_damaged_checkpoint_is_skipped_by_all_workers(inject, tmp_path):
     damage = {
         "at": "holdfast.worker.step.tree:TreeStepper.begin_shard",
         "when": "before",
         "how": "damage",
     }
     path = str(tmp_path / "run" / "checkpoints" / "step-00000030")
-    events = strike(
+    events = inject(
         {**damage, "rank": 1, "step": 34, "path": path},
         {**IN_A_STEP, "rank": 1, "step": 35, "how": "kill"},
     )
@@ -92,16 +92,16 @@ def test_a_damaged_checkpoint_is_passed_over_by_all(strike, tmp_path):
     assert saved == [10, 20, 30, 30, 40, 50, 60, 69]  # that of 30 is made again on the way from 20
 
 
-def test_who_is_lost_while_all_begin_anew_costs_one_more_restart(strike):
+def test_a_failure_while_all_workers_restart_costs_one_more_restart(inject):
     first = {**IN_A_STEP, "rank": 0, "step": 35, "how": "kill"}
     at = "holdfast.worker.membership.attach:AttachedModel.meet"
     second = {"at": at, "when": "before", "rank": 1, "step": 0, "generation": 2, "how": "kill"}
-    assert begun_from(strike(first, second)) == [0, 30, 30]
+    assert begun_from(inject(first, second)) == [0, 30, 30]
 
 
 @pytest.mark.parametrize("on_failure", sampled(["replace", "restart"], 0))
-def test_jobs_with_ddp_restart(strike, on_failure):
-    events = strike(
+def test_jobs_with_ddp_restart(inject, on_failure):
+    events = inject(
         {**IN_DDP, "rank": 1, "step": 25, "how": "kill"},
         {**IN_DDP, "rank": 0, "step": 55, "how": "raise"},
         sync="ddp",
@@ -111,12 +111,12 @@ def test_jobs_with_ddp_restart(strike, on_failure):
 
 
 @pytest.mark.soak
-def test_a_port_of_ones_own_is_free_again_at_every_restart(strike, free_port):
+def test_a_port_that_the_job_names_is_free_again_at_every_restart(inject, free_port):
     faults = [{**IN_DDP, "rank": 0, "step": step, "how": "kill"} for step in (15, 25, 35, 45)]
-    assert begun_from(strike(*faults, sync="ddp", port=free_port)) == [0, 10, 20, 30, 40]
+    assert begun_from(inject(*faults, sync="ddp", port=free_port)) == [0, 10, 20, 30, 40]
 
 
-def test_last_words_name_cause_rank_and_checkpoint(train, tmp_path):
+def test_the_error_names_cause_rank_and_checkpoint(train, tmp_path):
     fault = {**IN_A_STEP, "rank": 1, "step": 35, "how": "kill"}
     faults = [{**fault, "mark": str(tmp_path / f"mark-{number}")} for number in range(4)]
     with pytest.raises(WorkerFailed) as caught:
@@ -127,7 +127,7 @@ def test_last_words_name_cause_rank_and_checkpoint(train, tmp_path):
     )
 
 
-def test_what_comes_again_after_every_restart_ends_the_run_before_its_budget_does(train, tmp_path):
+def test_a_failure_after_every_restart_ends_the_run_before_its_budget_is_spent(train, tmp_path):
     fault = {**IN_A_STEP, "rank": 1, "step": 35, "how": "raise"}
     faults = [{**fault, "mark": str(tmp_path / f"mark-{number}")} for number in range(4)]
     words = "rank 1 raised ValueError: as planned, 3 times without a checkpoint in between"

@@ -61,7 +61,7 @@ def test_a_run_on_one_machine_is_bit_exact(train, tmp_path):
     assert newest(run).numerics["torch"]
 
 
-def test_a_resume_on_unlike_software_is_stamped_for_good(train, tmp_path):
+def test_a_resume_on_other_software_is_recorded_for_good(train, tmp_path):
     run = tmp_path / "run"
     train(run_dir=run, **SAVING)
     back_to(run, 4)
@@ -88,7 +88,7 @@ def test_the_workers_own_environment_counts(train, tmp_path, monkeypatch):
     assert result["exactness"] == "order-exact: ONEDNN_MAX_CPU_ISA unset → AVX2"
 
 
-def test_a_resume_on_unlike_software_is_refused_where_the_job_says_so(train, tmp_path):
+def test_a_resume_on_other_software_fails_where_the_job_says_so(train, tmp_path):
     run = tmp_path / "run"
     train(run_dir=run, **SAVING)
     back_to(run, 4)
@@ -107,7 +107,7 @@ def test_a_resume_on_unlike_software_is_refused_where_the_job_says_so(train, tmp
     [({"numerics": "fast"}, "not exact: numerics=fast"), ({"sync": "ddp"}, "not exact: sync=ddp")],
     ids=["fast", "ddp"],
 )
-def test_what_is_not_exact_does_not_claim_to_be(train, keys, why):
+def test_a_run_that_is_not_exact_does_not_claim_to_be(train, keys, why):
     assert train(epochs=1, **keys)["exactness"] == why
 
 

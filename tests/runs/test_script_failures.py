@@ -18,8 +18,8 @@ TRAIN = Path(__file__).parent / "scripts" / "train.py"
 
 @pytest.fixture(scope="module")
 def weights(forks, tmp_path_factory):
-    """What an undisturbed run of the training script comes to."""
-    path = tmp_path_factory.mktemp("undisturbed")
+    """What an fault-free run of the training script comes to."""
+    path = tmp_path_factory.mktemp("reference")
     script = {"path": str(TRAIN), "arguments": [str(path)]}
     job = load.check_script({"script": script, "workers": 2}, where="test")
     result = run_script(job, LaunchOptions(forks=forks), run_dir=path / "run")
@@ -28,14 +28,14 @@ def weights(forks, tmp_path_factory):
 
 
 @pytest.mark.parametrize("fault", sampled(["kill@1", "raise@0", "exit@1", "stop@0", "sleep@1"], 0))
-def test_a_script_with_checkpoints_ends_as_if_nothing_had_happened(run, tmp_path, weights, fault):
+def test_a_script_with_checkpoints_ends_with_the_reference_weights(run, tmp_path, weights, fault):
     result = run(TRAIN, tmp_path, "--fault", fault, hang_timeout_s=3)
     assert (result.status, result.restarts) == ("finished", 1)
     assert (tmp_path / "weights").read_text() == weights
     assert "goes on from step 10" in printed(tmp_path)
-    (receipt,) = lines.read(tmp_path / "run" / "recoveries.jsonl")
-    assert receipt["outcome"] == "restarted"
-    blamed = {cause["rank"] for cause in receipt["causes"]}
+    (report,) = lines.read(tmp_path / "run" / "recoveries.jsonl")
+    assert report["outcome"] == "restarted"
+    blamed = {cause["rank"] for cause in report["causes"]}
     assert blamed == ({0, 1} if fault == "sleep@1" else {int(fault[-1])})
 
 
@@ -50,7 +50,7 @@ def test_a_script_with_checkpoints_ends_as_if_nothing_had_happened(run, tmp_path
         1,
     ),
 )
-def test_among_three_victims_the_culprit_alone_is_named(run, tmp_path, fault, message):
+def test_only_the_root_cause_is_named_among_cascading_failures(run, tmp_path, fault, message):
     with pytest.raises(WorkerFailed, match=message):
         run(TRAIN, tmp_path, "--fault", fault, workers=4, on_failure="stop")
     tracebacks = [rank for rank in range(4) if "Traceback" in printed(tmp_path, rank)]
@@ -70,7 +70,9 @@ def test_among_three_victims_the_culprit_alone_is_named(run, tmp_path, fault, me
         3,
     ),
 )
-def test_what_fails_at_once_every_time_is_not_tried_for_long(run, tmp_path, text, message):
+def test_a_script_that_always_fails_at_its_start_is_not_restarted_for_long(
+    run, tmp_path, text, message
+):
     with pytest.raises(WorkerFailed, match=message):
         run(text)
     generations = [e for e in events_of(tmp_path / "run") if e["event"] == "generation-started"]
@@ -85,7 +87,7 @@ def test_a_traceback_begins_in_the_script(run, tmp_path):
     assert caught.value.traceback in printed(tmp_path)
 
 
-def test_what_a_worker_has_started_ends_with_it(run, tmp_path):
+def test_processes_that_a_worker_has_started_end_with_it(run, tmp_path):
     pid = tmp_path / "pid"
     run(f"""
 import os, subprocess
@@ -100,7 +102,7 @@ if os.environ["RANK"] == "0":
     wait_until(lambda: not any(Path(f"/proc/{child}").exists() for child in children), 10)
 
 
-def test_who_holds_the_interpreter_and_waits_for_ever_is_ended(run):
+def test_a_worker_that_waits_forever_while_it_holds_the_interpreter_is_killed(run):
     result = run(
         """
 import ctypes, os
@@ -113,7 +115,7 @@ while os.environ["TORCHELASTIC_RESTART_COUNT"] == "0": ctypes.PyDLL(None).pause(
 
 
 @pytest.mark.soak
-def test_processes_that_work_for_a_worker_keep_it_from_hanging(run):
+def test_a_worker_whose_children_compute_does_not_count_as_hung(run):
     result = run(
         """
 import subprocess, sys
@@ -144,12 +146,12 @@ if restarts == "0":
 
 
 @pytest.mark.soak
-def test_the_loss_of_an_agent_is_one_restart_to_the_script_and_in_the_result(run, tmp_path):
+def test_the_loss_of_an_agent_counts_as_one_restart(run, tmp_path):
     assert run(KILLS_ITS_AGENT).restarts == 1
     assert printed(tmp_path) == "0\n1\n"
 
 
-def test_a_long_cause_is_told_without_its_middle(run, tmp_path):
+def test_a_long_cause_is_cut_in_its_middle(run, tmp_path):
     with pytest.raises(WorkerFailed) as caught:
         run("raise ValueError(f'first {[0] * 1_000_000} last')", on_failure="stop")
     cause = str(caught.value)
@@ -181,10 +183,10 @@ os.kill(os.getpid(), signal.SIGKILL)
 """
 
 
-def test_who_has_felt_a_death_is_not_blamed_though_it_is_gone_sooner(run, tmp_path):
+def test_a_cascading_failure_is_not_named_although_it_ends_first(run, tmp_path):
     with pytest.raises(WorkerFailed, match="rank 1 was killed by SIGKILL") as caught:
         run(FEELS, tmp_path, workers=3, on_failure="stop")
     assert caught.value.rank == 1
-    [receipt] = lines.read(tmp_path / "run" / "recoveries.jsonl")
-    assert [cause["who"] for cause in receipt["causes"]] == ["rank 1"]
-    assert receipt["ended"] == [0, 2]
+    [report] = lines.read(tmp_path / "run" / "recoveries.jsonl")
+    assert [cause["who"] for cause in report["causes"]] == ["rank 1"]
+    assert report["ended"] == [0, 2]

@@ -69,7 +69,7 @@ def test_a_script_finds_what_torchrun_would_give_it(tmp_path, how):
         assert ours == theirs
 
 
-def test_workers_that_do_not_seed_draw_unlike_numbers(run, tmp_path):
+def test_workers_that_do_not_seed_draw_different_numbers(run, tmp_path):
     run("import random, numpy, torch; print(random.random(), numpy.random.rand(), torch.rand(1))")
     assert not set(printed(tmp_path, 0).split()) & set(printed(tmp_path, 1).split())
 
@@ -187,7 +187,7 @@ if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
     assert (tmp_path / "run" / "loss.png").read_bytes() == b"its own"
 
 
-def test_what_a_script_executes_inherits_nothing_of_ours(run, tmp_path):
+def test_a_script_inherits_no_descriptors(run, tmp_path):
     inherited = """
 import os
 print([fd for fd in map(int, os.listdir("/proc/self/fd"))
@@ -198,7 +198,7 @@ print([fd for fd in map(int, os.listdir("/proc/self/fd"))
 
 
 @pytest.mark.soak
-def test_a_run_directory_can_be_gone_on_with(run, tmp_path):
+def test_a_script_can_run_again_in_its_run_directory(run, tmp_path):
     script = """
 import os
 print(os.path.basename(os.environ["HOLDFAST_RUN_DIR"]), os.environ["TORCHELASTIC_RESTART_COUNT"])

@@ -88,13 +88,13 @@ def test_a_long_gradient_is_clipped_unless_float32_cannot_hold_its_square(train)
         train(**keys, params={"factor": 1e25})
 
 
-def test_only_the_culprit_is_blamed(train, tmp_path):
+def test_only_the_root_cause_is_named(train, tmp_path):
     with pytest.raises(WorkerFailed) as caught:
         train(run_dir=tmp_path / "run", **failing("raising", workers=4))
     assert caught.value.rank == 1
     assert "the data of step 2 are odd" in caught.value.traceback
-    victims = [(tmp_path / "run" / "logs" / f"rank-{rank}.log").read_text() for rank in (0, 2, 3)]
-    assert victims == ["", "", ""]
+    others = [(tmp_path / "run" / "logs" / f"rank-{rank}.log").read_text() for rank in (0, 2, 3)]
+    assert others == ["", "", ""]
     assert events_of(tmp_path / "run")[-1]["event"] == "run-failed"
 
 
@@ -187,7 +187,9 @@ def test_a_run_with_no_good_checkpoint_says_so_and_loses_nothing(train, tmp_path
     assert all(part.exists() for part in parts)
 
 
-def test_a_damaged_checkpoint_is_passed_over_by_all_and_the_run_ends_the_same(train, tmp_path):
+def test_a_damaged_checkpoint_is_skipped_by_all_workers_and_the_weights_are_the_same(
+    train, tmp_path
+):
     keys = {"workers": 2, "checkpoint": {"every_steps": 4, "keep": 3}}
     whole = train(run_dir=tmp_path / "run", **keys)["weights_sha256"]
     root = tmp_path / "run" / "checkpoints"
@@ -286,7 +288,7 @@ def test_an_optimizer_that_writes_to_its_gradients_does_not_write_to_those_of_ot
     assert len(digests) == 1
 
 
-def test_leaving_the_loop_keeps_nothing_of_the_step_in_hand(train):
+def test_leaving_the_loop_keeps_nothing_of_the_current_step(train):
     left = [train(**own("leaving", params={"leave": 7}, workers=n)) for n in (1, 2, 3)]
     assert [result["steps"] for result in left] == [7, 7, 7]
     assert len({result["weights_sha256"] for result in left}) == 1

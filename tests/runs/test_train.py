@@ -95,7 +95,7 @@ if __name__ == "__main__":
 
 
 @pytest.mark.soak
-def test_metrics_may_be_called_like_what_the_run_itself_tells(tmp_path):
+def test_metrics_may_have_the_names_of_the_metrics_of_the_run(tmp_path):
     path = tmp_path / "mine.py"
     path.write_text(CLASH)
     subprocess.run([sys.executable, path], cwd=tmp_path, check=True, timeout=120)

@@ -75,7 +75,7 @@ def test_modules_may_be_changed_after_a_step(train, tmp_path, what):
 
 @pytest.mark.parametrize("every_steps", [0, 3, 4])
 @pytest.mark.parametrize("on_failure", sampled(["replace", "shrink", "restart"], 0))
-def test_what_follows_the_loop_is_done_on_the_trained_model_in_every_life(
+def test_code_after_the_loop_sees_the_trained_model_in_every_life_of_the_run(
     train, tmp_path, every_steps, on_failure
 ):
     keys = {"checkpoint": {"every_steps": every_steps}, "on_failure": on_failure}

@@ -18,12 +18,12 @@ import faults
 def arm(at, when, which, mark):
     numbers = itertools.count(1)
 
-    def strike(arguments):
+    def inject(arguments):
         due = which in repr(arguments) if isinstance(which, str) else which == next(numbers)
         if due and faults.is_first(mark):
             os.kill(os.getpid(), signal.SIGKILL)
 
-    faults.wrap(at, when, strike)
+    faults.wrap(at, when, inject)
 
 
 fault = json.loads(os.environ["HOLDFAST_FAULT"])
