@@ -69,6 +69,61 @@ def test_nothing_that_crosses_a_file_or_a_wire_is_run():
     assert found == []
 
 
+RETIRED = {
+    "again, forever": "anew, for ever",
+    "the name of the process": "whoever, whom, somebody, nobody, everybody, anybody, himself",
+    "halt": "stand still, stands still, stood still, standing still, parks, parked",
+    "inject, fault": "strike, strikes, struck, storm, storms",
+    "affect": "befall, befalls, suffer",
+    "continue, resume": "goes on, go on, went on, gone on",
+    "make progress": "gets on, get on, got on",
+    "recover from": "get over, gets over",
+    "handle the exit": "bury, buried",
+    "fix": "mend, mended",
+    "tolerate": "forgives, forgiven",
+    "apply, acknowledge": "obey, obeys, obeyed",
+    "be assigned": "owe, owes, owed",
+    "request": "wish, wishes",
+    "reference run, fault-free": "twin, undisturbed",
+    "root cause": "culprit, to blame",
+    "cascading failure": "victim, victims, casualties",
+    "recovery report": "receipt, receipts",
+    "result": "verdict",
+    "agent, rank": "seat, seats",
+    "capacity, space": "room",
+    "next to, compared with": "beside",
+    "split, diverged": "parted",
+    "assign": "share out, shared out, sharing out, dealt out",
+    "skip": "passes over, passed over",
+    "quarantine": "set aside",
+    "report": "told of, tell of, tells of",
+    "result from": "came of, comes of",
+    "depend on": "hang on, hangs on",
+    "current": "in hand",
+    "be available": "be had",
+    "counts as hung": "held to hang",
+    "out of": "for want of",
+    "interrupted": "called away",
+    "range": "stretch, stretches",
+    "is": "lies",
+}
+"""Words that the sources and the docs avoid, by what they write in their place."""
+
+
+def test_retired_words_do_not_come_back():
+    retired = {word: better for better, words in RETIRED.items() for word in words.split(", ")}
+    pattern = re.compile(rf"\b(?:{'|'.join(retired)})\b", re.IGNORECASE)
+    sources = [path for path in SOURCES if path.name != "renamed.py"]  # it lists former names
+    pages = [*sources, *(ROOT / "docs").rglob("*.md"), *(ROOT / "src").rglob("*.yaml")]
+    found = [
+        f"{page.relative_to(ROOT)}:{number}: {word}; write: {retired[word.lower()]}"
+        for page in sorted(pages)
+        for number, line in enumerate(page.read_text().splitlines(), 1)
+        for word in pattern.findall(line)
+    ]
+    assert found == []
+
+
 @pytest.mark.parametrize(
     "module",
     ["holdfast", "holdfast.cli.app", "holdfast.cli.main", "holdfast.engines.run",
