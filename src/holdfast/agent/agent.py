@@ -104,8 +104,8 @@ class Agent:
         log: EventLog,
         link: CoordinatorLink[StatusMessage, DesiredStateMessage],
     ) -> None:
-        self._run, self._forks, self._arena, self._log = run, forks, arena, log
-        self._link = link
+        self._run, self._forks, self._arena = run, forks, arena
+        self._log, self._link = log, link
         self._machine = AgentStateMachine(name, run.job.workers, HEARTBEAT_S, time.monotonic())
         self._workers: dict[int, WorkerHandle] = {}
         self._selector = selectors.DefaultSelector()
@@ -223,13 +223,12 @@ class Agent:
         self._forming_since = None
         for worker in self._workers.values():
             worker.after_failure = False
-        before, members = self._members, tuple(sorted(self._machine.members))
-        self._members = members
+        before, self._members = self._members, tuple(sorted(self._machine.members))
         self._arena.clear_reduced_step()
         self._log.event(
             "generation-started",
             number=action.generation,
-            members=members,
+            members=self._members,
             step=action.start.step,
             last_committed_step=max(
                 (self._arena[rank, Word.COMMITTED] for rank in before), default=0
@@ -240,7 +239,7 @@ class Agent:
         self._send_all(
             ResumeMessage(
                 generation=action.generation,
-                members=members,
+                members=self._members,
                 step=action.start.step,
                 donors=dict(action.start.donors),
                 restore=tuple(CheckpointStore.of_run(self._run.directory).committed()),
