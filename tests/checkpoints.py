@@ -8,7 +8,7 @@ from holdfast.checkpoint.manifest import Header, Manifest, Tensor
 from holdfast.checkpoint.storage import DirectoryStorage
 from holdfast.checkpoint.store import CheckpointStore
 from holdfast.checkpoint.writer import write_part
-from holdfast.worker.restore import check_layout, read_into
+from holdfast.worker.checkpoints.restore import check_layout, read_into
 
 ATTEMPT = "0a"
 

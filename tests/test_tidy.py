@@ -127,7 +127,7 @@ def test_retired_words_do_not_come_back():
 @pytest.mark.parametrize(
     "module",
     ["holdfast", "holdfast.cli.app", "holdfast.cli.main", "holdfast.engines.run",
-     "holdfast.agent.agent", "holdfast.wire.channel", "holdfast.core.plan",
+     "holdfast.agent.agent", "holdfast.wire.channel", "holdfast.core.step.plan",
      "holdfast.job.load"],
 )  # fmt: skip
 def test_commands_and_control_import_no_torch(module):

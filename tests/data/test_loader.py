@@ -5,7 +5,7 @@ import threading
 import pytest
 import torch
 
-from holdfast.core.plan import WorkItem
+from holdfast.core.step.plan import WorkItem
 from holdfast.data.dataset import as_dataset
 from holdfast.data.formats.digits import digits
 from holdfast.data.loading.loader import Loader

@@ -9,7 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.core.plan import Plan, WorkItem
+from holdfast.core.step.plan import Plan, WorkItem
 from holdfast.data.loading.loader import Loader
 from holdfast.data.loading.order import SampleOrder, shard_bounds
 from holdfast.job.settings import LoaderSettings

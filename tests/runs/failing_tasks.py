@@ -144,7 +144,7 @@ def dying_in_a_checkpoint(session):
             time.sleep(0.005)
         os.kill(os.getpid(), signal.SIGKILL)
 
-    wrap("holdfast.worker.checkpoint_writer:write_part", "before", die)
+    wrap("holdfast.worker.checkpoints.writer:write_part", "before", die)
     model, _ = session.attach(net, adamw)
     for shard in session.shards(Points(), epochs=3):
         session.backward(F.cross_entropy(model(shard.x), shard.y))

@@ -240,7 +240,7 @@ def flipping_at_checkpoint(session):
         if comparison._group.rank == params["dies"] and is_first(params["mark"] + ".death"):
             os.kill(os.getpid(), signal.SIGKILL)
 
-    wrap("holdfast.worker.checkpoint_writer:write_part", params["when"], flip)
+    wrap("holdfast.worker.checkpoints.writer:write_part", params["when"], flip)
     if "dies" in params:
         wrap(
             "holdfast.worker.checks.replica_checker:ReplicaChecker._first_difference", "before", die

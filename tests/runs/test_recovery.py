@@ -47,9 +47,9 @@ BETWEEN_STEPS = [
     ("holdfast.worker.metrics:Metrics.evaluation", "before"),
     ("holdfast.worker.metrics:Metrics.evaluation", "after"),
     ("holdfast.worker.membership.member:Member.save", "before"),
-    ("holdfast.worker.checkpoint_writer:write_part", "after"),
-    ("holdfast.worker.checkpoint_writer:await_commit", "before"),
-    ("holdfast.worker.checkpoint_writer:await_commit", "after"),
+    ("holdfast.worker.checkpoints.writer:write_part", "after"),
+    ("holdfast.worker.checkpoints.writer:await_commit", "before"),
+    ("holdfast.worker.checkpoints.writer:await_commit", "after"),
     ("holdfast.worker.membership.member:Member.finish", "before"),
     ("holdfast.worker.membership.member:Member.finish", "after"),
     ("holdfast.worker.membership.member:Member.result", "after"),
@@ -267,7 +267,7 @@ STOPS = [
     ("holdfast.worker.step.tree:TreeStepper.begin_shard", 2),
     ("holdfast.worker.step.tree:TreeStepper._update", 2),
     ("holdfast.worker.evaluation:_sum", 5),
-    ("holdfast.worker.checkpoint_writer:await_commit", 8),
+    ("holdfast.worker.checkpoints.writer:await_commit", 8),
     ("holdfast.worker.membership.member:Member.finish", 15),
 ]
 

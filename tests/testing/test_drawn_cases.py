@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.core.plan import plan_step
+from holdfast.core.step.plan import plan_step
 from holdfast.errors import JobError
 from holdfast.job import load as job_load
 from holdfast.testing.exactness import case as cases

@@ -21,7 +21,7 @@ from holdfast.wire.channel import pair
 from holdfast.wire.messages import CheckpointRejectedMessage
 from holdfast.wire.worker_spec import WorkerSpec
 from holdfast.worker.barriers import describe
-from holdfast.worker.restore import Restorer
+from holdfast.worker.checkpoints.restore import Restorer
 
 STEPS = (1, 2, 3)
 JOB = load.check({"name": "digits", "data": {"name": "digits"}}, where="test")

@@ -6,7 +6,7 @@ from torch import nn
 
 from holdfast.arena.memory import Arena
 from holdfast.arena.replica import Replica, Trained, replica_layout
-from holdfast.core.plan import Plan
+from holdfast.core.step.plan import Plan
 from holdfast.job import load
 from holdfast.transport.shared_memory import SharedMemoryGroup
 from holdfast.worker import barriers

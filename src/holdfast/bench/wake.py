@@ -25,7 +25,7 @@ import torch
 
 from holdfast.arena.memory import Arena
 from holdfast.collectives.exact import ReduceTag
-from holdfast.core.plan import WorkItem
+from holdfast.core.step.plan import WorkItem
 from holdfast.data.dataset import Batch
 from holdfast.data.loading.loader import Loader
 from holdfast.data.loading.order import SampleOrder
@@ -36,7 +36,7 @@ from holdfast.linux.lifeline import die_with_parent
 from holdfast.transport.shared_memory import SharedMemoryGroup
 from holdfast.wire.channel import pair
 from holdfast.worker.barriers import describe
-from holdfast.worker.checkpoint_writer import await_commit
+from holdfast.worker.checkpoints.writer import await_commit
 
 ROUND_TIMEOUT_S: Final = 60.0
 

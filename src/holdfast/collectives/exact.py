@@ -39,7 +39,7 @@ from holdfast.collectives.slot import (
     check_names,
     square,
 )
-from holdfast.core import tree
+from holdfast.core.step import tree
 from holdfast.errors import JobError
 
 

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch.utils.data import default_collate
 
-from holdfast.core.seeds import seed_for
+from holdfast.core.step.seeds import seed_for
 from holdfast.data.permutation import Indices
 from holdfast.errors import JobError
 

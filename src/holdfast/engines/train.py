@@ -9,7 +9,7 @@ from typing import Any
 
 from holdfast.checkpoint.names import checkpoint_name
 from holdfast.checkpoint.store import CheckpointStore
-from holdfast.core.plan import plan_step
+from holdfast.core.step.plan import plan_step
 from holdfast.engines.run import LaunchOptions, run_and_record
 from holdfast.errors import JobError
 from holdfast.job import load

@@ -6,7 +6,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from holdfast.core.verification import LEAST_SHARE
+from holdfast.core.step.verification import LEAST_SHARE
 from holdfast.job.part import Count, Spec
 
 

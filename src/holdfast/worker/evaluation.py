@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 from holdfast.arena.memory import Phase
-from holdfast.core.seeds import seed_for
+from holdfast.core.step.seeds import seed_for
 from holdfast.data.dataset import (
     Batch,
     Dataset,

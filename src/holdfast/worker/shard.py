@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from holdfast.core.plan import Plan, WorkItem, plan_step
+from holdfast.core.step.plan import Plan, WorkItem, plan_step
 from holdfast.data.dataset import Batch
 from holdfast.job.train_job import TrainJob
 
@@ -38,7 +38,7 @@ class Shard:
 
 
 def plan_of(job: TrainJob, num_members: int | None = None) -> Plan:
-    """Which member computes which shards of a step; see `core.plan.plan_step`."""
+    """Which member computes which shards of a step; see `core.step.plan.plan_step`."""
     return plan_step(job.shards, job.workers, job.shards_per_worker, num_members)
 
 

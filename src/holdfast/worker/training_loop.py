@@ -16,7 +16,7 @@ from dataclasses import asdict
 import torch
 
 from holdfast.arena.memory import Phase, Word
-from holdfast.core.seeds import seed_for
+from holdfast.core.step.seeds import seed_for
 from holdfast.data.dataset import Dataset, as_dataset, generator_for, name_of, seed_everything
 from holdfast.data.loading.loader import Loaded, Loader, model_seed
 from holdfast.data.loading.order import SampleOrder

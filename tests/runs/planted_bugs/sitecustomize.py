@@ -29,7 +29,7 @@ def alignment():
 
 def arrival():
     """Partial sums are added in the order of the ranks, not along the tree."""
-    from holdfast.core import tree
+    from holdfast.core.step import tree
 
     def leaves(term):
         return [term] if isinstance(term, tree.Partial) else leaves(term.left) + leaves(term.right)

@@ -19,8 +19,8 @@ from typing import Final, TypeVar, cast
 
 import torch
 
-from holdfast.core.plan import WorkItem
-from holdfast.core.seeds import seed_for
+from holdfast.core.step.plan import WorkItem
+from holdfast.core.step.seeds import seed_for
 from holdfast.data.dataset import Batch, Dataset, generator_for, generators_kept, name_of
 from holdfast.data.loading.digest import digest_of_samples
 from holdfast.data.loading.order import SampleOrder

@@ -18,7 +18,7 @@ from typing import Final, NoReturn
 from holdfast.arena.layout import ALIGNMENT, aligned
 from holdfast.arena.replica import Replica
 from holdfast.collectives.group import Group
-from holdfast.core.digests import most_common
+from holdfast.core.step.digests import most_common
 from holdfast.errors import ReplicaError
 from holdfast.worker.barriers import WorkerTag
 from holdfast.worker.checks.eviction import evict

@@ -13,9 +13,9 @@ from torch.optim import Optimizer
 from holdfast.arena.layout import Layout
 from holdfast.arena.memory import Arena
 from holdfast.arena.replica import Replica, Trained, replica_layout
-from holdfast.core import tree
-from holdfast.core.plan import WorkItem
-from holdfast.core.seeds import seed_for
+from holdfast.core.step import tree
+from holdfast.core.step.plan import WorkItem
+from holdfast.core.step.seeds import seed_for
 from holdfast.data.dataset import seed_everything
 from holdfast.errors import JobError, NoStateError
 from holdfast.job.train_job import TrainJob

@@ -17,7 +17,7 @@ from typing import Any
 
 from holdfast.arena.memory import Arena, Phase
 from holdfast.arena.replica import Replica
-from holdfast.core.plan import Plan
+from holdfast.core.step.plan import Plan
 from holdfast.errors import Aborted, HardwareError, JobError, UntrustedStateError
 from holdfast.transport.shared_memory import SharedMemoryGroup
 from holdfast.wire.channel import Channel
@@ -25,7 +25,8 @@ from holdfast.wire.messages import ResumeMessage
 from holdfast.wire.worker_spec import WorkerSpec
 from holdfast.worker import barriers, compute
 from holdfast.worker.barriers import WorkerTag, agree
-from holdfast.worker.checkpoint_writer import CheckpointWriter
+from holdfast.worker.checkpoints.restore import Restorer
+from holdfast.worker.checkpoints.writer import CheckpointWriter
 from holdfast.worker.checks.numerics import check_portable, exactness
 from holdfast.worker.checks.replica_checker import ReplicaChecker
 from holdfast.worker.checks.self_test import check_reduction, log_sensitive_kernels
@@ -37,7 +38,6 @@ from holdfast.worker.membership.state_transfer import StateTransfer
 from holdfast.worker.membership.worker_state import WorkerState
 from holdfast.worker.metrics import Metrics
 from holdfast.worker.progress import Progress
-from holdfast.worker.restore import Restorer
 from holdfast.worker.sections import Sections
 from holdfast.worker.shard import plan_of, work_items_of
 from holdfast.worker.step.commit import Committed, RequestFlags

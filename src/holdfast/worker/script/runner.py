@@ -31,10 +31,11 @@ from holdfast.transport.shared_memory import SharedMemoryGroup
 from holdfast.wire.channel import Channel
 from holdfast.wire.messages import FinishedMessage
 from holdfast.wire.worker_spec import WorkerSpec
-from holdfast.worker import barriers, cascade
+from holdfast.worker import barriers
 from holdfast.worker.failure import failure
 from holdfast.worker.membership.agent_link import AgentLink, WorkerShutdown
-from holdfast.worker.rendezvous import HOST, await_store_port, keep_store
+from holdfast.worker.process_groups import cascade
+from holdfast.worker.process_groups.rendezvous import HOST, await_store_port, keep_store
 from holdfast.worker.script import program
 
 

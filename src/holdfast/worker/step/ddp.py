@@ -23,13 +23,13 @@ from torch.nn.parallel import DistributedDataParallel
 from holdfast.arena.memory import Phase, Word, float_of, word_of
 from holdfast.collectives.exact import TreeReducer
 from holdfast.collectives.slot import LOSS, WEIGHT
-from holdfast.core import tree
-from holdfast.core.plan import Plan, WorkItem
+from holdfast.core.step import tree
+from holdfast.core.step.plan import Plan, WorkItem
 from holdfast.data.dataset import seed_everything
 from holdfast.errors import JobError
 from holdfast.worker.barriers import WorkerTag
-from holdfast.worker.cascade import await_abort, is_connection_error
-from holdfast.worker.rendezvous import meet
+from holdfast.worker.process_groups.cascade import await_abort, is_connection_error
+from holdfast.worker.process_groups.rendezvous import meet
 from holdfast.worker.shard import work_items_of
 from holdfast.worker.step.buffers import Buffers
 from holdfast.worker.step.commit import (

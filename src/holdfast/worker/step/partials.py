@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from holdfast.collectives.slot import Slot
-from holdfast.core import tree
+from holdfast.core.step import tree
 
 
 class PartialSums:
@@ -18,7 +18,7 @@ class PartialSums:
 
     Attributes:
         slots: As above.
-        table: The slot of each node, or ABSENT or EMPTY; see `core.tree`.
+        table: The slot of each node, or ABSENT or EMPTY; see `core.step.tree`.
     """
 
     def __init__(self, slots: Callable[[int], Slot], num_slots: int, num_leaves: int) -> None:

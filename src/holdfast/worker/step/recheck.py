@@ -20,8 +20,8 @@ import torch
 from holdfast.collectives.exact import ReductionMemory
 from holdfast.collectives.group import Group
 from holdfast.collectives.slot import Slot, SlotLayout
-from holdfast.core import tree
-from holdfast.core.digests import wrong_ranks
+from holdfast.core.step import tree
+from holdfast.core.step.digests import wrong_ranks
 from holdfast.errors import HardwareError
 from holdfast.worker.barriers import WorkerTag
 from holdfast.worker.checks.eviction import evict

@@ -17,7 +17,7 @@ from typing import Protocol
 import torch
 
 from holdfast.arena.replica import Replica
-from holdfast.core.plan import Plan, WorkItem
+from holdfast.core.step.plan import Plan, WorkItem
 from holdfast.worker.checks.replica_checker import ReplicaChecker
 from holdfast.worker.context import WorkerContext
 from holdfast.worker.sections import Sections

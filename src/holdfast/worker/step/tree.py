@@ -20,8 +20,8 @@ from holdfast.arena.memory import Phase, Word
 from holdfast.arena.tensors import copy_past_cache
 from holdfast.collectives.exact import Reduced, TreeReducer
 from holdfast.collectives.slot import LOSS, WEIGHT
-from holdfast.core import tree
-from holdfast.core.plan import Plan, WorkItem
+from holdfast.core.step import tree
+from holdfast.core.step.plan import Plan, WorkItem
 from holdfast.data.dataset import seed_everything
 from holdfast.errors import JobError
 from holdfast.worker.barriers import WorkerTag

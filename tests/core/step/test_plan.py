@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.core.plan import Plan, WorkItem, plan_step
+from holdfast.core.step.plan import Plan, WorkItem, plan_step
 from holdfast.errors import JobError
 
 

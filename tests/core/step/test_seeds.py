@@ -1,6 +1,6 @@
 """Seeds hang on their key and nothing else."""
 
-from holdfast.core.seeds import seed_for
+from holdfast.core.step.seeds import seed_for
 
 
 def test_seeds_are_fixed_for_ever():

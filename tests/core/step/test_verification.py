@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.core.plan import Plan
-from holdfast.core.verification import checked_shards, is_checked
+from holdfast.core.step.plan import Plan
+from holdfast.core.step.verification import checked_shards, is_checked
 
 
 @settings(max_examples=25)

@@ -5,8 +5,8 @@ import itertools
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.core import tree
-from holdfast.core.plan import Plan
+from holdfast.core.step import tree
+from holdfast.core.step.plan import Plan
 
 
 def formula_of(num_shards, counts, empty):

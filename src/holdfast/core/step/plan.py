@@ -1,7 +1,7 @@
 """Plan: which worker computes which shards of a step, and in which portions.
 
 Neighbouring shards go to one worker, so that sibling shards meet on it and are added before
-anything is shared (see `core.tree`).
+anything is shared (see `core.step.tree`).
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ import math
 from functools import lru_cache
 from typing import Final
 
-from holdfast.core.plan import Plan
+from holdfast.core.step.plan import Plan
 
 LEAST_SHARE: Final = 1e-6
 """The least share that is not 0: finding a much longer stride would take seconds."""

@@ -1,0 +1,1 @@
+"""What workers need for process groups of torch.distributed: a store, and errors that cascade."""
