@@ -76,8 +76,8 @@ def test_a_kill_after_the_kernel_ran_out_of_memory_is_fatal_and_others_are_not()
     [
         (exit_of(-9), False),
         (exit_of(0), False),
-        (exit_of(-9, called_off=True), True),
-        (exit_of(-9, called_off=True, hung="did nothing for 3.0 s"), False),
+        (exit_of(-9, cancelled=True), True),
+        (exit_of(-9, cancelled=True, hung="did nothing for 3.0 s"), False),
         (exit_of(1, run_over=True), True),
         (exit_of(LEFT_STATUS), False),
         (exit_of(LEFT_STATUS, halting=True), True),

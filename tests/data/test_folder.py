@@ -150,7 +150,7 @@ FAULTS = [
     (bring_another_kind, r"notes\.txt is not a \.png or \.jpg file"),
     (have_an_empty_class, "green contains no images"),
     (have_a_class_in_the_test_alone, "test/green is a class that is missing in train/"),
-    (put_a_file_next_to_the_classes, r"stray\.png is not a folder, but its neighbours are classes"),
+    (put_a_file_next_to_the_classes, r"stray\.png is not a folder, but is in a folder of classes"),
     (lose_the_test, "has only train/"),
     (have_one_class, "has 1 class folders and needs at least 2"),
 ]

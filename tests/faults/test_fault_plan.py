@@ -49,7 +49,7 @@ def test_what_is_slow_is_slow_for_a_second_unless_it_says_otherwise():
         ("corrupt", "not 'corrupt'; corrupt is now corrupt-replica"),
         ("damage", "not 'damage'; damage is now corrupt-checkpoint"),
         ("kill:stp=2", "--fault kill:stp=2: unknown key stp; did you mean step?"),
-        ("kill:x=2", "unknown key x; known are kind, rank, step, after_s, seconds"),
+        ("kill:x=2", "unknown key x; use kind, rank, step, after_s, seconds"),
         ("kill:step", "'step' is not key=value, such as step=25 or rank=1"),
         ("kill:step=1,step=2", "'step' is given twice"),
         ("kill:kind=stop", "'kind' is given twice"),
@@ -119,7 +119,7 @@ def test_no_fault_at_all_is_refused():
 @pytest.mark.parametrize(
     ("flag", "keys", "message"),
     [
-        ("kill:rank=2", {"workers": 2}, "kill:rank=2: there is no such rank with workers=2"),
+        ("kill:rank=2", {"workers": 2}, "kill:rank=2: rank must be below workers=2"),
         ("nan", {"sync": "ddp"}, "nan: with sync=ddp no shard has a gradient of its own"),
         ("flip", {"sync": "ddp"}, "flip: with sync=ddp"),
         ("nan:after_s=0", {"script": {"path": "a.py"}}, "nan:after_s=0.0: a script accepts"),

@@ -27,7 +27,7 @@ def test_overrides_reach_into_the_job():
 
 @pytest.mark.parametrize("value", [float("inf"), float("nan"), {1, 2}, b"x", print, "\udcff"])
 def test_params_that_cannot_be_sent_to_a_worker_are_refused(value):
-    with pytest.raises(JobError, match=r"params: .*may have finite numbers, strings"):
+    with pytest.raises(JobError, match=r"params: .*may contain finite numbers, strings"):
         check({"name": "own", "task": "own.py:main", "params": {"x": [value]}}, where="test")
 
 
@@ -107,7 +107,9 @@ def test_an_address_in_place_of_its_variable_is_not_repeated(tmp_path, value):
     path = tmp_path / "job.yaml"
     path.write_text(f"notify: {value}\n")
     for words in ([str(path)], ["digits", [f"notify={value}"]]):
-        with pytest.raises(JobError, match="notify: input should be a list of names") as caught:
+        with pytest.raises(
+            JobError, match="notify: input should be a list of environment"
+        ) as caught:
             load(*words)
         assert "secret" not in str(caught.value)
     assert load("digits", ["notify=[HOOK, MAIL]"]).notify == ("HOOK", "MAIL")

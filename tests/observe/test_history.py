@@ -36,7 +36,7 @@ REPORT = {
 
 
 def test_events_are_shown_in_order_with_recovery_reports_among_them():
-    started, *told = history.told(EVENTS, [REPORT], Path("logs"))
+    started, *told = history.describe(EVENTS, [REPORT], Path("logs"))
     assert started.startswith("0:00:00.000  run started with 2 workers at 19")
     assert told == [
         "0:00:01.250  rank 1 started, process 7",
@@ -55,7 +55,9 @@ def test_events_are_shown_in_order_with_recovery_reports_among_them():
 
 def test_the_time_starts_again_where_a_run_is_resumed():
     resumed = [*EVENTS, {**EVENTS[0], "time_unix_s": 5000.0}]
-    assert list(history.told(resumed, [], Path("logs")))[-1].startswith("0:00:00.000  run started")
+    assert list(history.describe(resumed, [], Path("logs")))[-1].startswith(
+        "0:00:00.000  run started"
+    )
 
 
 @pytest.mark.parametrize(
@@ -78,7 +80,7 @@ def test_the_time_starts_again_where_a_run_is_resumed():
     ],
 )
 def test_an_unknown_field_of_an_event_is_left_out(event, words):
-    [told] = history.told([{"time_unix_s": 100.0, **event}], [], Path("logs"))
+    [told] = history.describe([{"time_unix_s": 100.0, **event}], [], Path("logs"))
     assert told.endswith(words)
 
 
@@ -91,7 +93,7 @@ def test_every_event_has_words():
             else:
                 composed.add(str(path.relative_to(SOURCES)))
     assert composed == set(COMPOSED), "what these compose is listed above by hand"
-    assert names.union(*COMPOSED.values()) == set(history.WORDS)
+    assert names.union(*COMPOSED.values()) == set(history.TEMPLATES)
 
 
 def _names_of_events(tree):

@@ -120,7 +120,7 @@ def test_a_long_wait_is_explained_and_a_short_one_is_not(tmp_path, terminal):
         seen.see(0.0, waiting_for="rank 1 to halt")
         seen.see(WAIT_S / 2, waiting_for="rank 1 to halt")
         seen.see(WAIT_S / 4)
-    seen.view.tell("so far")
+    seen.view.print_lines("so far")
     for _ in range(4):
         seen.see(WAIT_S / 2, waiting_for="1 of 2 workers to join")
     seen.view.close()

@@ -264,14 +264,14 @@ def test_the_injection_ends_with_the_run_however_that_ends(start, job, tmp_path)
     sampled(
         [
             (["digits"], "no fault is planned; add --fault kill, --random 3 or --plan FILE"),
-            (["--fault", "kill"], "name a job to run, or with --run a run that is under way"),
+            (["--fault", "kill"], "name a job to run, or a run in progress with --run"),
             (
                 ["--fault", "kill", "--run", "none"],
                 "no run is in progress in none; name the directory",
             ),
             (["--fault", "kill", "--run", __file__], "no run is in progress in "),
             (["digits", "--fault", "kil"], "--fault kil: kind: input should be 'kill', 'stop', "),
-            (["digits", "--fault", "kill:rank=3"], "there is no such rank with workers=2"),
+            (["digits", "--fault", "kill:rank=3"], "rank must be below workers=2"),
             (["digits", "sync=ddp", "--fault", "nan"], "with sync=ddp no shard has a gradient"),
             (["digits", "--plan", "none.yaml"], "--plan none.yaml: No such file or directory"),
         ],

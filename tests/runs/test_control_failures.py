@@ -65,14 +65,14 @@ COMMIT = [
 ]
 PARTS = [
     ("holdfast.agent.agent:Agent._on_worker", "before", "PartWrittenMessage("),
-    ("holdfast.wire.link:CoordinatorLink.say", "after", "Part(number="),
+    ("holdfast.wire.link:CoordinatorLink.send", "after", "Part(number="),
     ("holdfast.agent.agent:Agent._send_all", "before", "CheckpointResultMessage("),
 ]
 END = [
     ("coordinator", "holdfast.coordinator.journal:Journal.append", "before", "RunEnded("),
     ("coordinator", "holdfast.coordinator.journal:Journal.append", "after", "RunEnded("),
     ("agent", "holdfast.agent.agent:Agent._on_worker", "before", "FinishedMessage("),
-    ("agent", "holdfast.wire.link:CoordinatorLink.say", "before", "finished=frozenset({0, 1})"),
+    ("agent", "holdfast.wire.link:CoordinatorLink.send", "before", "finished=frozenset({0, 1})"),
 ]
 OVER = [
     ("coordinator", "holdfast.coordinator.server:Server._tell", "before", "Disconnected("),
@@ -99,7 +99,7 @@ def inject(train, tmp_path, reference, monkeypatch):
         lost = [{**loss, "mark": f"{mark}-{n}"} for n, loss in enumerate(losses)]
         fault = {"who": who, "at": at, "when": when, "which": which, "mark": str(mark)}
         for module in (supervisor, coordinator_process):  # a wait for nothing is noticed
-            monkeypatch.setattr(module, "LEAVE_TIMEOUT_S", 3600)
+            monkeypatch.setattr(module, "SHUTDOWN_TIMEOUT_S", 3600)
         monkeypatch.syspath_prepend(FAILPOINTS)
         monkeypatch.setenv("HOLDFAST_FAULT", json.dumps(fault))
         result = train(run_dir=path, **FAULTY, **keys, params={"faults": lost})

@@ -211,7 +211,7 @@ def test_a_signal_between_two_trials_ends_a_drill_too(tmp_path, forks):
             ),
         ),
         (["--faults", "kil"], "--faults: unknown 'kil'; did you mean kill?"),
-        (["--policies", "stop"], "--policies: unknown 'stop'; there are replace, shrink, restart"),
+        (["--policies", "stop"], "--policies: unknown 'stop'; use replace, shrink, restart"),
         (
             ["--faults", "kill,nan", "non_finite=skip"],
             (
@@ -231,7 +231,7 @@ def test_a_signal_between_two_trials_ends_a_drill_too(tmp_path, forks):
             ["--vary-workers", "shards=1"],
             "--vary-workers needs at least two shards, for two workers",
         ),
-        (["--run", "."], ". exists already; name a new one with --run"),
+        (["--run", "."], ". already exists; name a new directory with --run"),
     ],
 )
 def test_what_cannot_be_tried_is_refused_in_a_line(tmp_path, words, message):

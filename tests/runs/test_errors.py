@@ -102,7 +102,7 @@ def train(place):
                      ["other is a run with ", "or start a new run"],
                      id="run directory of another job"),
         pytest.param(["train", "digits", "--resume"], FAULT_OF_THE_JOB,
-                     ["no run of digits below runs/ to resume; leave out --resume"],
+                     ["no run of digits in runs/ to resume; leave out --resume"],
                      id="nothing to resume"),
         pytest.param(["train", "digits", "--run", "file/run"], FAULT_OF_THE_JOB,
                      ["run directory file/run: Not a directory; ", "--run"], id="file in the way"),

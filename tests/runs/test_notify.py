@@ -192,9 +192,21 @@ def test_a_notification_that_fails_is_one_line_and_one_event(start, tmp_path, wh
     sampled(
         [
             (None, [], "notify: the environment variable HOOK is not set"),
-            ("nonsense://user:secret@x", [], "notify: what HOOK holds is no address that Apprise"),
-            ("", ["notify=[nonsense://user:secret@x]"], "notify: input should be a list of names"),
-            ("", ["notify=nonsense://user:secret@x"], "notify: input should be a list of names"),
+            (
+                "nonsense://user:secret@x",
+                [],
+                "notify: the value of HOOK is not an address that Apprise",
+            ),
+            (
+                "",
+                ["notify=[nonsense://user:secret@x]"],
+                "notify: input should be a list of environment",
+            ),
+            (
+                "",
+                ["notify=nonsense://user:secret@x"],
+                "notify: input should be a list of environment",
+            ),
         ],
         0,
         1,

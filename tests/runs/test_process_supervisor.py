@@ -224,7 +224,7 @@ def test_a_process_that_dies_repeatedly_ends_the_run_in_a_line(train, tmp_path, 
             os.kill(killed[-1], signal.SIGKILL)
 
     what = who.replace("-", " ")
-    with pytest.raises(HoldfastError, match=f"the {what} ended, the last of more than 2"):
+    with pytest.raises(HoldfastError, match=f"the {what} ended: more than 2"):
         train(
             run_dir=path,
             watch=watch,

@@ -143,11 +143,11 @@ class Agent:
             worker.kill()
         await_exits(self._workers.values(), SHUTDOWN_TIMEOUT_S)
         for worker in self._workers.values():
-            worker.forget()
+            worker.close()
         self._selector.close()
 
     def _on_desired_state(self) -> None:
-        command = self._link.heard()
+        command = self._link.receive()
         if command is not None:
             self._handle(events.DesiredStateReceived(command.desired))
 
@@ -165,7 +165,7 @@ class Agent:
         match action:
             case actions.SendStatus(status):
                 progress = progress_of(self._arena, self._machine.ranks)
-                self._link.say(StatusMessage(status=replace(status, progress=progress)))
+                self._link.send(StatusMessage(status=replace(status, progress=progress)))
             case actions.Abort(generation):
                 self._forming_since = time.monotonic()
                 self._arena.announce(generation)
@@ -173,7 +173,7 @@ class Agent:
                 self._fork(rank, process)
             case actions.KillWorker(rank, process):
                 if process in self._workers:
-                    self._workers[process].called_off = True
+                    self._workers[process].cancelled = True
                     self._workers[process].kill()
                 else:  # it has exited by itself, as expected
                     self._handle(
@@ -252,7 +252,7 @@ class Agent:
         self._arena.request_stop()
         if self._is_script:
             for worker in self._workers.values():
-                worker.ask_to_end()
+                worker.terminate()
 
     def _send_all(self, message: AnyMessage) -> None:
         for worker in self._workers.values():
@@ -302,15 +302,15 @@ class Agent:
 
     def _ended(self) -> list[tuple[WorkerHandle, int]]:
         """Workers that have exited, each with its status; their last messages are handled."""
-        found = []
+        ended = []
         for message in self._forks.messages():
             if not isinstance(message, ExitedMessage):
                 raise ProtocolError(f"the fork server sent {message.kind!r}")
-            found += [(w, message.status) for w in self._workers.values() if w.pid == message.pid]
-        for worker, _ in found:  # none, if they were of an earlier run on this fork server
+            ended += [(w, message.status) for w in self._workers.values() if w.pid == message.pid]
+        for worker, _ in ended:  # none, if they were of an earlier run on this fork server
             for late in worker.channel.drain():
                 self._on_worker(worker, late)
-        return found
+        return ended
 
     def _may_be_cascading(self, ended: tuple[WorkerHandle, int]) -> bool:
         """Whether the failure of another worker, not handled yet, may have caused an exit.
@@ -330,7 +330,7 @@ class Agent:
             report=worker.report,
             hung=worker.hung,
             exhausted=available().limit if self._oom_kills.look() else "",
-            called_off=worker.called_off,
+            cancelled=worker.cancelled,
             halting=self._forming_since is not None,
             after_failure=worker.after_failure,
             is_script=self._is_script,
@@ -342,7 +342,7 @@ class Agent:
         del self._workers[worker.number]
         with contextlib.suppress(KeyError):
             self._selector.unregister(worker.channel)
-        worker.forget()
+        worker.close()
         end = self._exit_of(worker, status)
         failure = judge(end)
         self._log_exit(worker, end, failure)
@@ -357,7 +357,7 @@ class Agent:
 
     def _log_exit(self, worker: WorkerHandle, end: Exit, failure: Failure) -> None:
         who = {"rank": worker.rank, "pid": worker.pid}
-        frames = worker.told_frames()
+        frames = worker.innermost_frames()
         if frames is not None:
             self._log.event("worker-stack", **who, frames=frames)
         self._log.event(
@@ -395,6 +395,6 @@ class Agent:
                 worker.hung = why
                 self._log.event("worker-hung", rank=worker.rank, pid=worker.pid, reason=why)
                 if self._monitor.can_answer(worker.pid):
-                    worker.ask_where()
+                    worker.request_stacks()
                 else:
                     worker.kill()

@@ -14,7 +14,7 @@ from pathlib import Path
 from holdfast.core.failures import Report
 from holdfast.errors import HoldfastError
 from holdfast.launch.child import KILL_TIMEOUT_S
-from holdfast.observe.stacks import ask, innermost
+from holdfast.observe.stacks import innermost, request_stacks
 from holdfast.wire.channel import Channel
 
 
@@ -27,7 +27,7 @@ class WorkerHandle:
         stacks: The file for its stacks.
         report: What it reported of the exception that ended it.
         after_failure: Whether another worker has failed since it was resumed.
-        called_off: Whether it was killed for no fault of its own.
+        cancelled: Whether it was killed for no fault of its own.
         hung: Why it counted as hung, if it did.
         stacks_from: Where in their file its stacks begin; None if it was not asked for them.
         killed_at: When it was killed, if it was, monotonic seconds.
@@ -41,7 +41,7 @@ class WorkerHandle:
     stacks: Path
     report: Report | None = None
     after_failure: bool = False
-    called_off: bool = False
+    cancelled: bool = False
     hung: str = ""
     stacks_from: int | None = None
     killed_at: float | None = None
@@ -51,15 +51,15 @@ class WorkerHandle:
         self.killed_at = self.killed_at or time.monotonic()
         self._send(signal.SIGKILL)
 
-    def ask_to_end(self) -> None:
+    def terminate(self) -> None:
         """Ask its script to end, by SIGTERM."""
         self._send(signal.SIGTERM)
 
-    def ask_where(self) -> None:
+    def request_stacks(self) -> None:
         """Ask it to write its stacks."""
-        self.stacks_from = ask(self.pidfd, self.stacks)
+        self.stacks_from = request_stacks(self.pidfd, self.stacks)
 
-    def told_frames(self) -> list[str] | None:
+    def innermost_frames(self) -> list[str] | None:
         """The innermost frames that it has written; None if it was not asked."""
         return None if self.stacks_from is None else innermost(self.stacks, self.stacks_from)
 
@@ -67,11 +67,11 @@ class WorkerHandle:
         """Raises: HoldfastError: it was killed long ago and has not exited."""
         if self.killed_at is not None and now - self.killed_at > KILL_TIMEOUT_S:
             raise HoldfastError(
-                f"rank {self.rank} was killed and has not exited within {KILL_TIMEOUT_S:.0f} s, "
-                "as if a disk hung; resume the run from its last checkpoint, on another host"
+                f"rank {self.rank} has not ended {KILL_TIMEOUT_S:.0f} s after SIGKILL; a disk "
+                "may hang. Resume the run from its last checkpoint on another host"
             )
 
-    def forget(self) -> None:
+    def close(self) -> None:
         """Close its channel and its pidfd."""
         self.channel.close()
         os.close(self.pidfd)

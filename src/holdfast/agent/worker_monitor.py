@@ -100,11 +100,11 @@ def _count_others(accounts: Mapping[int, _Account]) -> None:
     """Add the time that the processes of workers have used since the last observation."""
     for leader, pids in _sessions(accounts).items():
         account = accounts[leader]
-        found = {pid: stat.ticks for pid in pids if (stat := stat_of(pid))}
+        ticks = {pid: stat.ticks for pid in pids if (stat := stat_of(pid))}
         account.others += sum(
-            max(0, used - account.known.get(pid, used)) for pid, used in found.items()
+            max(0, used - account.known.get(pid, used)) for pid, used in ticks.items()
         )
-        account.known = found
+        account.known = ticks
 
 
 def _sessions(leaders: Collection[int]) -> dict[int, list[int]]:

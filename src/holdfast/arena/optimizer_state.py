@@ -53,8 +53,8 @@ def expected_fields(optimizer: Optimizer, names: dict[torch.Tensor, str]) -> lis
         except Exception as error:  # noqa: BLE001  # whatever its step does
             failure = error
     raise JobError(
-        f"{type(optimizer).__name__} cannot be used: its step failed in a rehearsal with "
-        f"{type(failure).__name__}: {failure}"
+        f"{type(optimizer).__name__} cannot be used: its step with zero gradients "
+        f"failed with {type(failure).__name__}: {failure}; use another optimizer"
     ) from failure
 
 

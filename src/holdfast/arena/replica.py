@@ -185,8 +185,8 @@ class Replica:
                     continue
                 if home is None or not isinstance(value, torch.Tensor) or value.shape != home.shape:
                     raise JobError(
-                        f"the optimizer began to keep {name}, which was not in its first step; "
-                        "holdfast needs an optimizer whose state keeps its shape"
+                        f"the optimizer's state {name} is new or has another shape since its first "
+                        "step; use an optimizer whose state keeps its shape"
                     )
                 home.copy_(value)
                 state[key] = home

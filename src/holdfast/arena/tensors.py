@@ -28,10 +28,10 @@ def field_of(name: str, tensor: torch.Tensor) -> Field:
         JobError: Its dtype cannot be laid out, or it is sparse.
     """
     if tensor.layout is not torch.strided:
-        raise JobError(f"{name} is a sparse tensor; holdfast can hold dense ones only")
+        raise JobError(f"{name} is a sparse tensor; make it dense")
     if tensor.dtype not in _NAMES:
         known = ", ".join(sorted(str(dtype) for dtype in _NAMES))
-        raise JobError(f"{name} is of dtype {tensor.dtype}; holdfast can hold {known}")
+        raise JobError(f"{name} has dtype {tensor.dtype}; use one of {known}")
     return Field(name, _NAMES[tensor.dtype], tuple(tensor.shape))
 
 

@@ -146,21 +146,21 @@ class Manifest(Header):
                     f"format {FORMAT}; resume the run with holdfast "
                     f"{stated.versions.get('holdfast', 'of the version that wrote it')}"
                 )
-            found = cls.model_validate_json(text)
+            manifest = cls.model_validate_json(text)
         except ValidationError as error:
             raise CheckpointError(
                 f"{where} is damaged: {error.error_count()} invalid fields"
             ) from None
-        if found.sha256 != found._digest():
+        if manifest.sha256 != manifest._digest():
             raise CheckpointError(f"{where} does not match its own digest")
-        unknown = [each.dtype for each in found.tensors if each.dtype not in ITEM_BYTES]
+        unknown = [each.dtype for each in manifest.tensors if each.dtype not in ITEM_BYTES]
         if unknown:
             raise CheckpointError(
                 f"{where} has a tensor of dtype {unknown[0]!r:.40}, which this version of holdfast "
                 "does not know"
             )
-        found._check_parts(where)
-        return found
+        manifest._check_parts(where)
+        return manifest
 
     def _check_parts(self, where: str) -> None:
         """Check that the parts hold every chunk of the state exactly once, in order.

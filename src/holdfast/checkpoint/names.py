@@ -61,8 +61,8 @@ def replaced_name(name: str) -> str:
 
 def replaced(name: str) -> str | None:
     """The checkpoint that has been renamed to `name` by `replaced_name`; None if none has."""
-    found = name.removesuffix(".1.tmp")
-    return found if found != name and is_checkpoint(found) else None
+    original = name.removesuffix(".1.tmp")
+    return original if original != name and is_checkpoint(original) else None
 
 
 def quarantine_names(name: str) -> Iterator[str]:

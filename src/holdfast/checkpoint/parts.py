@@ -60,12 +60,12 @@ def pieces(layout: Layout, start: int, end: int) -> list[Piece]:
 
     Tensors without elements have no bytes and are in no part.
     """
-    found = []
+    result = []
     for entry in layout.entries:
         first, last = max(entry.offset, start), min(entry.end, end)
         if first < last:
-            found.append(_piece(entry, first, last))
-    return found
+            result.append(_piece(entry, first, last))
+    return result
 
 
 def _piece(entry: Entry, first: int, last: int) -> Piece:

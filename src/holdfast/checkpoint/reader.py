@@ -49,9 +49,9 @@ def read_part(
     header = parts.header(manifest.layout, first, last)
     if part.size_bytes != len(header) + last - first:
         raise CheckpointError(f"{where} has {part.size_bytes} bytes, which its layout does not")
-    found = bytearray(len(header))
-    storage.read(name, part.file, 0, memoryview(found), cached=cached)
-    if found != header:
+    stored = bytearray(len(header))
+    storage.read(name, part.file, 0, memoryview(stored), cached=cached)
+    if stored != header:
         raise CheckpointError(f"{where} has a damaged header")
     for number, stated in zip(chunks, part.digests, strict=True):
         start, end = parts.byte_range(range(number, number + 1), manifest.size_bytes)

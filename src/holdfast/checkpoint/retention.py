@@ -106,16 +106,16 @@ class Retention:
                 self._report_once(RetentionFailed(reason=f"{type(error).__name__}: {error}"))
 
     def _pass(self) -> None:
-        found = {
+        checkpoints = {
             name: FoundCheckpoint(name=name, step=names.step_of(name))
             for name in self._store.committed()
         }
         corrupt = list[CheckpointCorrupt]()
-        while (decision := decide([*found.values()], self._keep)).verify is not None:
-            each = self._verify(found[decision.verify], corrupt)
+        while (decision := decide([*checkpoints.values()], self._keep)).verify is not None:
+            each = self._verify(checkpoints[decision.verify], corrupt)
             if each is None:
                 return
-            found[each.name] = each
+            checkpoints[each.name] = each
         for name in decision.delete:
             self._store.delete(name)
         for event in corrupt:
@@ -124,33 +124,35 @@ class Retention:
                 self._report_once(now)
 
     def _verify(
-        self, found: FoundCheckpoint, corrupt: list[CheckpointCorrupt]
+        self, checkpoint: FoundCheckpoint, corrupt: list[CheckpointCorrupt]
     ) -> FoundCheckpoint | None:
         """What a checkpoint turns out to be; None if there is no time left to find out."""
-        where, file = self._store.location(found.name), MANIFEST
+        where, file = self._store.location(checkpoint.name), MANIFEST
         try:
-            manifest = self._store.manifest(found.name)
+            manifest = self._store.manifest(checkpoint.name)
             if manifest.sha256 not in self._verified:
                 for part in manifest.parts:
                     file = part.file
-                    if not self._is_read(found.name, manifest, part):
+                    if not self._is_read(checkpoint.name, manifest, part):
                         return None
         except CheckpointError as error:
             corrupt.append(
-                CheckpointCorrupt(step=found.step, location=where, file=file, reason=str(error))
+                CheckpointCorrupt(
+                    step=checkpoint.step, location=where, file=file, reason=str(error)
+                )
             )
-            return replace(found, condition=Condition.CORRUPT)
+            return replace(checkpoint, condition=Condition.CORRUPT)
         except OSError as error:
-            if found.name in self._store.committed():  # else workers have quarantined it
+            if checkpoint.name in self._store.committed():  # else workers have quarantined it
                 self._report_once(
                     CheckpointUnreadable(
-                        step=found.step, location=where, file=file, reason=str(error)
+                        step=checkpoint.step, location=where, file=file, reason=str(error)
                     )
                 )
-            return replace(found, condition=Condition.UNREADABLE)
+            return replace(checkpoint, condition=Condition.UNREADABLE)
         self._verified.add(manifest.sha256)
         best = None if manifest.best.value is None else manifest.best.step
-        return replace(found, condition=Condition.VERIFIED, best_step=best)
+        return replace(checkpoint, condition=Condition.VERIFIED, best_step=best)
 
     def _is_read(self, name: str, manifest: Manifest, part: PartFile) -> bool:
         """Read a part back; returns whether there was time for all of it."""

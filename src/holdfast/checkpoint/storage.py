@@ -94,10 +94,10 @@ class DirectoryStorage:
     def size(self, name: str, file: str) -> int | None:
         """See `Storage`; a pipe or a directory is no file."""
         try:
-            found = (self.root / name / file).stat()
+            status = (self.root / name / file).stat()
         except (FileNotFoundError, NotADirectoryError):
             return None
-        return found.st_size if stat.S_ISREG(found.st_mode) else None
+        return status.st_size if stat.S_ISREG(status.st_mode) else None
 
     def read(
         self, name: str, file: str, start: int, into: memoryview, *, cached: bool = True
@@ -112,7 +112,9 @@ class DirectoryStorage:
             while done < len(into):
                 count = opened.readinto(into[done:])
                 if not count:
-                    raise CheckpointError(f"{path} ends {len(into) - done} bytes too early")
+                    raise CheckpointError(
+                        f"{path} is truncated: {len(into) - done} bytes are missing"
+                    )
                 done += count
 
     def write_synced(self, name: str, file: str, pieces: Iterable[bytes | memoryview]) -> int:

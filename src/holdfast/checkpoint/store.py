@@ -67,15 +67,15 @@ class CheckpointStore:
             raise CheckpointError(f"{where}/{MANIFEST} is missing, or is not a file")
         text = bytearray(size)
         self.storage.read(name, MANIFEST, 0, memoryview(text))
-        found = Manifest.parse(bytes(text), f"{where}/{MANIFEST}")
-        if names.checkpoint_name(found.step) != name:
-            raise CheckpointError(f"{where} holds the checkpoint of step {found.step}")
-        for part in found.parts:
+        manifest = Manifest.parse(bytes(text), f"{where}/{MANIFEST}")
+        if names.checkpoint_name(manifest.step) != name:
+            raise CheckpointError(f"{where} holds the checkpoint of step {manifest.step}")
+        for part in manifest.parts:
             size = self.storage.size(name, part.file)
             if size != part.size_bytes:
                 has = "is missing" if size is None else f"has {size} bytes"
                 raise CheckpointError(f"{where}/{part.file} {has}, not {part.size_bytes} bytes")
-        return found
+        return manifest
 
     def publish(self, manifest: Manifest, attempt: str) -> str:
         """Make the draft of an attempt a checkpoint, in place of another one of the same step;

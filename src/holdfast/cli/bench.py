@@ -20,7 +20,7 @@ from holdfast.cli.arguments import Json
 WIDTH: Final = 132
 """Columns of the widest table; a narrower terminal breaks its lines rather than its words."""
 
-app = typer.Typer(help="Measure this machine with holdfast on it.", no_args_is_help=True)
+app = typer.Typer(help="Measure holdfast on this machine.", no_args_is_help=True)
 
 Rounds = Annotated[int, typer.Option(min=1, max=10_000, help="Number of measurements.")]
 
@@ -38,7 +38,7 @@ def wake(
 @app.command()
 def scaling(
     workloads: Annotated[str, typer.Option(help="Workloads: small, large, lm.")] = "small,large,lm",
-    workers: Annotated[str, typer.Option(help="Numbers of workers to measure.")] = "1,2,4",
+    workers: Annotated[str, typer.Option(help="World sizes to measure.")] = "1,2,4",
     steps: Annotated[int, typer.Option(min=10, help="Number of measured steps.")] = 48,
     rounds: Rounds = 5,
     as_json: Json = False,
@@ -77,7 +77,7 @@ def recovery(
         str | None,
         typer.Option(
             metavar="PATH",
-            help="Python whose torchrun, torchft and Ray Train are measured, too.",
+            help="Python interpreter whose torchrun, torchft and Ray Train are also measured.",
         ),
     ] = None,
     as_json: Json = False,

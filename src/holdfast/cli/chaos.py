@@ -34,8 +34,8 @@ def chaos(
     job: Annotated[
         str | None,
         typer.Argument(
-            help="A built-in job or a .yaml file; without one, faults are injected into --run, "
-            "which another process runs.",
+            help="Job to run: built-in, or a .yaml file; without a job, --run must name a run in "
+            "progress.",
             autocompletion=complete.job,
         ),
     ] = None,
@@ -44,24 +44,24 @@ def chaos(
         list[str] | None,
         typer.Option(
             metavar="KIND[:KEY=VALUE,...]",
-            help="A fault, such as kill:step=25,rank=1; may be repeated.",
+            help="Fault to inject, such as kill:step=25,rank=1; may be repeated.",
         ),
     ] = None,
-    plan: Annotated[Path | None, typer.Option(help="A YAML file with faults.")] = None,
+    plan: Annotated[Path | None, typer.Option(help="YAML file with a fault plan.")] = None,
     seed: Annotated[
         int | None, typer.Option(min=0, help="Seed for ranks and steps left unspecified.")
     ] = None,
     num_random: Annotated[
         int, typer.Option("--random", min=0, help="Number of random non-destructive faults.")
     ] = 0,
-    run: Annotated[Path | None, typer.Option(help="The run's directory.")] = None,
+    run: Annotated[Path | None, typer.Option(help="Run directory.")] = None,
     as_json: EndingJson = False,
 ) -> None:
     """Inject faults into a run, and see it recover."""
     faults = planned(fault or (), file=plan, seed=seed, num_random=num_random)
     if job is None:
         if run is None:
-            raise JobError("name a job to run, or with --run a run that is in progress")
+            raise JobError("name a job to run, or a run in progress with --run")
         injector, result = _inject(run, faults), None
     else:
         chosen = load.load(job, overrides or ())
@@ -103,14 +103,14 @@ def _train(
 
 
 def _print(injector: FaultInjector, result: engine.Result | None, *, as_json: bool) -> None:
-    found: dict[str, Any] = {} if result is None else result.as_dict()
+    summary: dict[str, Any] = {} if result is None else result.as_dict()
     if as_json:
         injected = [each.as_dict() for each in injector.injected]
         missed = [each.as_dict() for each in injector.missed]
-        print(json.dumps(found | {"injected": injected, "missed": missed}))
+        print(json.dumps(summary | {"injected": injected, "missed": missed}))
         return
-    if found:
-        print(closing_table(found))
+    if summary:
+        print(closing_table(summary))
     _print_table(injector)
 
 

@@ -40,22 +40,20 @@ def drill(
     job: JobName,
     overrides: Overrides = None,
     faults: Annotated[
-        str | None, typer.Option(help=f"Some of {', '.join(KINDS)}; by default all that fit.")
+        str | None, typer.Option(help=f"Fault kinds: {', '.join(KINDS)}; default: all that apply.")
     ] = None,
     policies: Annotated[
-        str | None, typer.Option(help=f"Some of {', '.join(POLICIES)}; by default all that fit.")
+        str | None, typer.Option(help=f"Policies: {', '.join(POLICIES)}; default: all that apply.")
     ] = None,
     worlds: Annotated[
         bool,
-        typer.Option(
-            "--vary-workers", help="Also run it with other numbers of workers and uneven plans."
-        ),
+        typer.Option("--vary-workers", help="Also run with other world sizes and uneven plans."),
     ] = False,
     seed: Annotated[
         int, typer.Option(min=0, help="Seed for the target rank and step of each fault.")
     ] = 0,
     run: Annotated[
-        Path | None, typer.Option(help="A new directory for the runs; by default one below runs/.")
+        Path | None, typer.Option(help="New directory for the runs; default: one in runs/.")
     ] = None,
     as_json: EndingJson = False,
 ) -> None:
@@ -64,7 +62,7 @@ def drill(
     kinds, ways = fitting(chosen)
     directory = run or new_run(f"drill-{chosen.name}")
     if directory.exists():
-        raise JobError(f"{directory} exists already; name a new one with --run")
+        raise JobError(f"{directory} already exists; name a new directory with --run")
     kinds = _chosen(faults, KINDS, "--faults") if faults else kinds
     ways = _chosen(policies, POLICIES, "--policies") if policies else ways
     check(chosen, kinds, ways)
@@ -85,7 +83,7 @@ def _chosen(words: str, known: tuple[Any, ...], option: str) -> list[Any]:
     chosen = list(dict.fromkeys(words.split(",")))
     for word in chosen:
         if word not in known:
-            hint = nearest(word, known) or f"there are {', '.join(known)}"
+            hint = nearest(word, known) or f"use {', '.join(known)}"
             raise JobError(f"{option}: unknown {word!r}; {hint}")
     return chosen
 

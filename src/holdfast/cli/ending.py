@@ -22,7 +22,7 @@ STOPPED_STATUS: Final = 130
 """Exit status after a signal stopped the run."""
 
 
-def run_and_tell(
+def run_and_print(
     run: Callable[[LaunchOptions], RunResult], options: LaunchOptions, *, as_json: bool
 ) -> None:
     """Run something to its end and print its result as a table or as one JSON object."""

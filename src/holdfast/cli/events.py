@@ -20,7 +20,7 @@ from holdfast.wire import debug_file
 def events(
     run: Annotated[
         Path | None,
-        typer.Argument(help="The run's directory; by default the newest run below runs/."),
+        typer.Argument(help="Run directory; default: the newest run in runs/."),
     ] = None,
     as_json: Json = False,
     debug: Annotated[
@@ -36,22 +36,22 @@ def events(
         for line in _debug_lines(path / "logs"):
             print(line)
         return
-    found, recoveries = (list(lines.read(path / name)) for name in (EVENTS, RECOVERIES))
+    entries, recoveries = (list(lines.read(path / name)) for name in (EVENTS, RECOVERIES))
     if as_json:
-        print(json.dumps({"events": found, "recoveries": recoveries}))
+        print(json.dumps({"events": entries, "recoveries": recoveries}))
         return
-    for line in history.told(found, recoveries, path / "logs"):
+    for line in history.describe(entries, recoveries, path / "logs"):
         print(line)
 
 
 def _debug_lines(logs: Path) -> Iterator[str]:
     """The log of the newest coordinator, a line an event: seconds, stage, event, actions."""
-    found = [path for name in (DEBUG_LOG, CRASH_DUMP) if (path := logs / name).exists()]
-    if not found:
+    paths = [path for name in (DEBUG_LOG, CRASH_DUMP) if (path := logs / name).exists()]
+    if not paths:
         raise JobError(
             f"{logs} has no {DEBUG_LOG} yet: the coordinator writes it when it ends by itself"
         )
-    path = max(found, key=lambda path: path.stat().st_mtime)
+    path = max(paths, key=lambda path: path.stat().st_mtime)
     try:
         recorded = debug_file.read(path)
     except ValueError as error:
@@ -67,7 +67,7 @@ def _debug_lines(logs: Path) -> Iterator[str]:
 
 def _newest() -> Path:
     """The run with the newest event."""
-    found = list(RUNS.glob(f"**/{EVENTS}"))  # the runs of a drill are one level deeper
-    if not found:
-        raise JobError(f"no run below {RUNS}/; pass the directory of one")
-    return max(found, key=lambda path: path.stat().st_mtime).parent
+    logs = list(RUNS.glob(f"**/{EVENTS}"))  # the runs of a drill are one level deeper
+    if not logs:
+        raise JobError(f"no run in {RUNS}/; pass the directory of one")
+    return max(logs, key=lambda path: path.stat().st_mtime).parent

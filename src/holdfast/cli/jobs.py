@@ -10,9 +10,9 @@ from holdfast.job import load
 
 def jobs(as_json: Json = False) -> None:
     """List the built-in jobs; `holdfast train NAME --dry-run` prints all keys of one."""
-    found = {name: load.summary(name) for name in load.builtin_names()}
+    summaries = {name: load.summary(name) for name in load.builtin_names()}
     if as_json:
-        print(json.dumps(found))
+        print(json.dumps(summaries))
         return
-    for name, summary in found.items():
+    for name, summary in summaries.items():
         print(f"{name:<20}{summary}")

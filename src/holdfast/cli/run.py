@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from holdfast.cli.arguments import EndingJson, ranks
-from holdfast.cli.ending import run_and_tell
+from holdfast.cli.ending import run_and_print
 from holdfast.engines import script as engine
 from holdfast.engines.run import LaunchOptions
 from holdfast.errors import JobError
@@ -44,7 +44,7 @@ def run(
     ] = None,
     run_dir: Annotated[
         Path | None,
-        typer.Option("--run", help="Run directory; default: a new one below runs/."),
+        typer.Option("--run", help="Run directory; default: a new one in runs/."),
     ] = None,
     tee: Annotated[
         str,
@@ -69,7 +69,7 @@ def run(
         {key: each for key, each in values.items() if each is not None}, where=script
     )
     options = LaunchOptions(tee=ranks(tee, job.workers), forks=context.obj)
-    run_and_tell(partial(engine.run_script, job, run_dir=run_dir), options, as_json=as_json)
+    run_and_print(partial(engine.run_script, job, run_dir=run_dir), options, as_json=as_json)
 
 
 def _number(workers: str) -> int:

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from holdfast.cli.arguments import EndingJson, JobName, Overrides, ranks
-from holdfast.cli.ending import run_and_tell
+from holdfast.cli.ending import run_and_print
 from holdfast.data.download import download as fetch
 from holdfast.data.published import PUBLISHED, directory
 from holdfast.engines import train as engine
@@ -32,7 +32,7 @@ def train(
         str | None, typer.Option(help="Device: auto, cpu or cuda; the same as device=NAME.")
     ] = None,
     run: Annotated[
-        Path | None, typer.Option(help="Run directory; default: a new one below runs/.")
+        Path | None, typer.Option(help="Run directory; default: a new one in runs/.")
     ] = None,
     resume: Annotated[
         bool, typer.Option("--resume", help="Continue the run in --run, or the job's newest run.")
@@ -64,7 +64,7 @@ def train(
     if download:
         _download(chosen.data)
     options = LaunchOptions(tee=shown, forks=context.obj)
-    run_and_tell(
+    run_and_print(
         partial(engine.run_job, chosen, run_dir=run, resume=resume), options, as_json=as_json
     )
 

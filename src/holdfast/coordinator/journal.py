@@ -87,5 +87,6 @@ class Journal:
 
     def _broken(self, error: Exception) -> HoldfastError:
         return HoldfastError(
-            f"{self._path}: {error}; repair the disk and resume the run from its last checkpoint"
+            f"{self._path} cannot be used: {error}; check the disk, then resume the run from its "
+            "last checkpoint"
         )

@@ -35,9 +35,9 @@ from holdfast.wire.rpc import (
     handlers,
 )
 
-LATE_S: Final = 1.0
+MAX_TICK_DELAY_S: Final = 1.0
 """A tick that is later than this was held up, and the messages of agents with it."""
-SHOW_INTERVAL_S: Final = 0.1
+PROGRESS_INTERVAL_S: Final = 0.1
 """Least time between two messages to a command in which only the progress has changed."""
 
 Sent = TypeVar("Sent", bound=Message)
@@ -192,12 +192,12 @@ class Server:
         self._wake_when_due()
 
     def _show(self) -> None:
-        """Send all watchers the state if it has changed, and the progress every SHOW_INTERVAL_S."""
+        """Send all watchers the state if it has changed, and the progress at intervals."""
         state, now = self._state(), asyncio.get_running_loop().time()
         is_due = self._driver.machine.watched and now >= self._show_at
         if state == self._shown and not is_due:
             return
-        self._shown, self._show_at = state, now + SHOW_INTERVAL_S
+        self._shown, self._show_at = state, now + PROGRESS_INTERVAL_S
         for watcher in self._watchers:
             watcher.put(self._with_progress(state))
 
@@ -213,18 +213,18 @@ class Server:
     def _look_at_time(self, due: float) -> None:
         """Send the machine a tick, unless messages of agents may have been held up until now."""
         loop = asyncio.get_running_loop()
-        if loop.time() > due + LATE_S:  # by a slow disk, say: read those messages first
-            self._tick = loop.call_later(LATE_S, self._tell, Tick())
+        if loop.time() > due + MAX_TICK_DELAY_S:  # by a slow disk, say: read those messages first
+            self._tick = loop.call_later(MAX_TICK_DELAY_S, self._tell, Tick())
         else:
             self._tell(Tick())
 
     def _with_progress(self, state: RunStateMessage) -> RunStateMessage:
-        found = {
+        progress = {
             rank: self._progress[host][rank]
             for rank, host in self._driver.machine.members.items()
             if rank in self._progress.get(host, {})
         }
-        return state.model_copy(update={"progress": found})
+        return state.model_copy(update={"progress": progress})
 
     def _state(self) -> RunStateMessage:
         machine = self._driver.machine

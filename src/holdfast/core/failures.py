@@ -52,7 +52,7 @@ class Exit:
         report: What it reported before; None if it ended without a report.
         hung: Why its agent killed it as hung; empty if it did not.
         exhausted: The memory that ran out, in words, if the kernel has just OOM-killed a process.
-        called_off: Whether its agent killed it for no fault of its own.
+        cancelled: Whether its agent killed it for no fault of its own.
         halting: Whether its generation was over.
         after_failure: Whether it was running when another worker of this host failed, and had not
             been resumed since.
@@ -66,7 +66,7 @@ class Exit:
     report: Report | None = None
     hung: str = ""
     exhausted: str = ""
-    called_off: bool = False
+    cancelled: bool = False
     halting: bool = False
     after_failure: bool = False
     is_script: bool = False
@@ -76,7 +76,7 @@ class Exit:
     @property
     def is_finished(self) -> bool:
         """Whether the process ended because its script did."""
-        if not self.is_script or self.called_off:
+        if not self.is_script or self.cancelled:
             return False
         return self.stopping or (self.status == 0 and self.report is None)
 
@@ -84,7 +84,7 @@ class Exit:
     def is_expected(self) -> bool:
         """Whether the worker was to end, or has finished."""
         left = self.status == LEFT_STATUS and self.halting
-        return not self.hung and (self.called_off or self.run_over or self.is_finished or left)
+        return not self.hung and (self.cancelled or self.run_over or self.is_finished or left)
 
     @property
     def may_be_cascading(self) -> bool:

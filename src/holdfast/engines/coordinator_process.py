@@ -27,7 +27,7 @@ from holdfast.wire.rpc import RunRequestMessage, RunStateMessage, Service
 
 SOCKET: Final = "coordinator.sock"
 """Where it listens, in the run's directory; only its owner may connect."""
-LEAVE_TIMEOUT_S: Final = 15.0
+SHUTDOWN_TIMEOUT_S: Final = 15.0
 """How long processes may take to leave once the run is over, seconds."""
 
 
@@ -79,9 +79,9 @@ class CoordinatorProcess:
 
     def listen(self) -> None:
         """Take the newest state, if one has come."""
-        state = self._link.heard()
+        state = self._link.receive()
         if state is not None and self.state is None:  # it is up
-            self._child.give_way(gives=False)
+            self._child.set_low_priority(enabled=False)
         self.state = state or self.state
 
     def await_end(self, timeout_s: float) -> bool:
@@ -113,7 +113,7 @@ class CoordinatorProcess:
         self._exits.tolerate("coordinator", self._child)
         self._link.close()  # what the last one has said may still be under way
         self._child = self._start()
-        self._child.give_way(gives=True)  # no step waits for it: none is to be slower
+        self._child.set_low_priority(enabled=True)  # no step waits for it
         self._link = self._connect()
 
     def disconnect(self) -> None:
@@ -129,7 +129,7 @@ class CoordinatorProcess:
 
     def _say(self, request: RunRequestMessage) -> None:
         self._request = request
-        self._link.say(request)
+        self._link.send(request)
 
     def _start(self) -> Child:
         self.state = None  # it has told us nothing yet
@@ -147,11 +147,11 @@ class CoordinatorProcess:
         link = CoordinatorLink[RunRequestMessage, RunStateMessage](
             self.address, lambda channel: Service(channel).watch
         )
-        link.say(self._request)
+        link.send(self._request)
         return link
 
     def _end(self) -> None:
         """It ends by itself when a command that has heard of the end of the run leaves."""
         with suppress(HoldfastError):  # the run has ended as it has
-            self._child.close(LEAVE_TIMEOUT_S if self.is_over else 0)
+            self._child.close(SHUTDOWN_TIMEOUT_S if self.is_over else 0)
         (self._directory.path / SOCKET).unlink(missing_ok=True)

@@ -1,6 +1,6 @@
 """Host: an agent of a run, as the run's supervisor sees it, whatever placed it where it is.
 
-    STARTING ──▶ UP ──▶ LEFT   the run is over, and the agent ended as it was told
+    STARTING ──▶ UP ──▶ LEFT   the run is over, and the agent ended as requested
         └─────────┴───▶ LOST   the agent is gone: the supervisor replaces the host
 
 Each engine knows its own evidence of a lost host: locally the exit statuses of child processes.

@@ -106,7 +106,7 @@ class LocalHost:
         server.attach(self._socket)
         self._socket.close()
         self._is_attached = True
-        self._owned.callback(server.await_vacated)
+        self._owned.callback(server.await_workers_reaped)
         self._owned.callback(self.agent.close)  # before that
 
 

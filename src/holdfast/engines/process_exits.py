@@ -42,13 +42,16 @@ class ProcessExits:
         self.note(what, child)
         assert child.status is not None
         if child.status > 0:
-            words = child.last_words() or f"the {what} exited {child.status} without a message"
+            words = (
+                child.last_output_line()
+                or f"the {what} exited with status {child.status} and no message"
+            )
             raise HoldfastError(words)
         if child.status and not self._window.admit(time.monotonic()):
             raise HoldfastError(
-                f"the {what} ended, the last of more than {self._limits.limit} exits of agents, "
-                f"coordinators and fork servers in {self._limits.window_s:.0f} s; resume the run "
-                "from its last checkpoint"
+                f"the {what} ended: more than {self._limits.limit} exits of agents, coordinators "
+                f"and fork servers in {self._limits.window_s:.0f} s; resume the run from its last "
+                "checkpoint"
             )
 
 

@@ -95,14 +95,14 @@ def run_and_record(
         HoldfastError: See `run`.
     """
     terminal = Terminal(Tee(path / "logs", options.tee), path / "logs")
-    notifier = Notifier(job, os.environ, path, terminal.tell)
+    notifier = Notifier(job, os.environ, path, terminal.print_lines)
     sinks = (terminal, RunFiles(path), LossCurve(path), notifier)
     ending: Ending | None = None
     with RunDirectory(path, job, resume=resume) as directory:
         try:
             with options.sidecar(path):
-                found = run(directory, options.forks, options.controls, sinks)
-                result = conclude(found)
+                summary = run(directory, options.forks, options.controls, sinks)
+                result = conclude(summary)
                 ending = Ending(status=result.status, result=result.as_dict())
         except HoldfastError as error:  # of the sidecar, where there is a result
             ending = ending or Ending(status="failed", error=str(error))
@@ -117,7 +117,7 @@ def _close(sink: Sink, ending: Ending | None) -> None:
     try:
         sink.close(ending)
     except OSError as error:  # the weights are safe: the result is worth more than its copy
-        print(f"holdfast: {error}; the result is not kept there", file=sys.stderr)
+        print(f"holdfast: the result was not written: {error}", file=sys.stderr)
 
 
 def run(
@@ -147,7 +147,9 @@ def run(
     try:
         CheckpointStore.of_run(directory.path).remove_partial()
     except OSError as error:
-        raise JobError(f"{error.filename}: {error.strerror}; remove it by hand") from None
+        raise JobError(
+            f"partial checkpoint {error.filename} cannot be removed: {error.strerror}; remove it"
+        ) from None
     try:
         return _run(directory, forks, controls or Controls(), Follower(directory, sinks))
     except OSError as error:
@@ -179,8 +181,8 @@ def _run(
             log.event("run-failed", error=type(error).__name__, message=str(error))
             raise
         else:
-            told = {key: result[key] for key in ("status", "steps") if key in result}
-            log.event("run-ended", **told)  # a script has no steps
+            fields = {key: result[key] for key in ("status", "steps") if key in result}
+            log.event("run-ended", **fields)  # a script has no steps
         finally:
             follower.poll()
     return result

@@ -47,7 +47,7 @@ def run_script(job: ScriptJob, options: LaunchOptions, *, run_dir: Path | None) 
         job: The job.
         options: How to launch it.
         run_dir: The run's directory, which may hold an earlier run of the script; by default a new
-            one below `runs/`.
+            one in `runs/`.
 
     Raises:
         JobError: There is no such script, or the directory cannot be used.
@@ -59,8 +59,8 @@ def run_script(job: ScriptJob, options: LaunchOptions, *, run_dir: Path | None) 
     return run_and_record(
         job,
         path,
-        lambda found: ScriptResult(
-            status=found["status"],
+        lambda summary: ScriptResult(
+            status=summary["status"],
             workers=job.workers,
             restarts=restarts.count(path),
             seconds=round(time.monotonic() - began, 3),

@@ -17,7 +17,7 @@ from typing import Any, Final, Self
 
 from holdfast import errors
 from holdfast.checkpoint.store import CheckpointStore
-from holdfast.engines.coordinator_process import LEAVE_TIMEOUT_S, CoordinatorProcess
+from holdfast.engines.coordinator_process import SHUTDOWN_TIMEOUT_S, CoordinatorProcess
 from holdfast.engines.host import Engine, HostHandle, HostState
 from holdfast.errors import HoldfastError, Interrupted, WorkerFailed
 from holdfast.observe.follower import Follower
@@ -105,7 +105,7 @@ class RunSupervisor:
         return end.result
 
     def _let_host_leave(self) -> None:
-        deadline = time.monotonic() + LEAVE_TIMEOUT_S
+        deadline = time.monotonic() + SHUTDOWN_TIMEOUT_S
         with suppress(HoldfastError):  # the run has ended as it has
             while self._host.state() is HostState.UP and time.monotonic() < deadline:
                 self._await_news()
@@ -166,5 +166,7 @@ class RunSupervisor:
 
 def _advice(run_dir: Path) -> str:
     """From which checkpoint a run that has failed can be resumed, if any."""
-    found = CheckpointStore.of_run(run_dir).newest()
-    return f"; resume the run from its last checkpoint, of step {found.step}" if found else ""
+    checkpoint = CheckpointStore.of_run(run_dir).newest()
+    if checkpoint is None:
+        return ""
+    return f"; resume the run from its last checkpoint, of step {checkpoint.step}"

@@ -136,7 +136,7 @@ def train(
             processes, so define it at the top level of a file.
         job: Keys of the job, such as ``{"workers": 2}``, which override those of a named job; or
             a complete :class:`Job`.
-        run_dir: Directory for checkpoints, metrics and logs. Default: a new one below ``runs/``.
+        run_dir: Directory for checkpoints, metrics and logs. Default: a new one in ``runs/``.
         resume: Continue the run in ``run_dir``, or the newest run of this job. Default: False.
 
     Returns:
@@ -162,7 +162,7 @@ def run_job(
     plan_step(job.shards, job.workers, job.shards_per_worker)  # refuse before anything is written
     path = _path(job, run_dir, resume)
     return run_and_record(
-        job, path, lambda found: _result(found, job, path), options, resume=resume
+        job, path, lambda summary: _result(summary, job, path), options, resume=resume
     )
 
 
@@ -184,17 +184,17 @@ def _job(task: str | Callable[..., Any], job: Mapping[str, Any] | TrainJob | Non
     return load.check(values, where=task.__qualname__)
 
 
-def _result(found: dict[str, Any], job: TrainJob, path: Path) -> Result:
+def _result(summary: dict[str, Any], job: TrainJob, path: Path) -> Result:
     return Result(
-        status=found["status"],
+        status=summary["status"],
         data=None if job.data is None else job.data.name,
-        steps=found.get("steps", 0),
-        loss=found.get("loss"),
-        metrics=found.get("metrics", {}),
-        best=found.get("best"),
-        samples_per_s=found.get("samples_per_s"),
-        seconds=found.get("seconds", {}),
-        exactness=found.get("exactness"),
-        weights_sha256=found.get("weights_sha256"),
+        steps=summary.get("steps", 0),
+        loss=summary.get("loss"),
+        metrics=summary.get("metrics", {}),
+        best=summary.get("best"),
+        samples_per_s=summary.get("samples_per_s"),
+        seconds=summary.get("seconds", {}),
+        exactness=summary.get("exactness"),
+        weights_sha256=summary.get("weights_sha256"),
         run_dir=path,
     )

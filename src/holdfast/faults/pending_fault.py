@@ -34,7 +34,7 @@ _IN_PROCESS: Final = {
 }
 _MISSING: Final = {
     "nan": "computed no gradient",
-    "flip": "computed no gradient other than zeros",
+    "flip": "computed only zero gradients",
     "disk-full": "wrote no checkpoint",
 }
 """What a worker did not do, so that it did not reach the failpoint."""

@@ -75,8 +75,8 @@ class Fault(Spec):
 
     def __str__(self) -> str:
         keys = self.model_dump(exclude={"kind"}, exclude_none=True)
-        told = ",".join(f"{key}={value}" for key, value in keys.items())
-        return f"{self.kind}:{told}" if told else self.kind
+        text = ",".join(f"{key}={value}" for key, value in keys.items())
+        return f"{self.kind}:{text}" if text else self.kind
 
     @property
     def lasts_s(self) -> float:
@@ -99,7 +99,7 @@ class FaultPlan(Spec):
         """Raises: JobError: a fault cannot be injected into `job`."""
         for fault in self.faults:
             if fault.rank is not None and fault.rank >= job.workers:
-                raise JobError(f"{fault}: there is no such rank with workers={job.workers}")
+                raise JobError(f"{fault}: rank must be below workers={job.workers}")
             if not job.records_progress and (fault.kind not in SIGNALS or fault.after_s is None):
                 kinds = ", ".join(sorted(SIGNALS))
                 raise JobError(f"{fault}: a script accepts {kinds}, each with after_s")
@@ -115,8 +115,8 @@ class FaultPlan(Spec):
             workers: World size of the run.
             steps: Steps that it has still to commit; empty for a script.
         """
-        found = [self._drawn(number, workers, steps) for number in range(len(self.faults))]
-        return sorted(found, key=lambda fault: fault.step or 0)
+        faults = [self._drawn(number, workers, steps) for number in range(len(self.faults))]
+        return sorted(faults, key=lambda fault: fault.step or 0)
 
     def _drawn(self, number: int, workers: int, steps: range) -> Fault:
         fault, chance = self.faults[number], random.Random(f"{self.seed} {number}")
@@ -208,6 +208,6 @@ def _problem(mistake: Any, path: Sequence[str | int], model: type[BaseModel]) ->
     key = ".".join(map(str, path))
     if mistake["type"] == "extra_forbidden":
         known = (Fault if len(path) > 1 else model).model_fields
-        instead = mistakes.nearest(str(path[-1]), known) or f"known are {', '.join(known)}"
+        instead = mistakes.nearest(str(path[-1]), known) or f"use {', '.join(known)}"
         return f"unknown key {key}; {instead}"
     return f"{key}: {mistakes.problem(mistake, list(path), {})}"

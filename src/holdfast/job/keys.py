@@ -31,8 +31,8 @@ def _words(
     schema: Schema, properties: Schema, values: Mapping[str, Any], prefix: str
 ) -> Iterator[tuple[str, list[str]]]:
     for key, node in properties.items():
-        found = values.get(key)
-        given = found if isinstance(found, Mapping) else {}
+        value = values.get(key)
+        given = value if isinstance(value, Mapping) else {}
         variants = [option for option in _options(schema, node) if "properties" in option]
         if not variants:
             yield prefix + key, _literals(schema, node)
@@ -57,9 +57,9 @@ def _options(schema: Schema, node: Schema) -> list[Schema]:
 
 
 def _literals(schema: Schema, node: Schema) -> list[str]:
-    found: list[str] = []
+    literals: list[str] = []
     for option in _options(schema, node):
-        found += [option["const"]] if "const" in option else option.get("enum", [])
+        literals += [option["const"]] if "const" in option else option.get("enum", [])
         if option.get("type") == "boolean":
-            found += ["true", "false"]
-    return found
+            literals += ["true", "false"]
+    return literals

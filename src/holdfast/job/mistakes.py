@@ -21,10 +21,10 @@ def named(error: ValidationError, values: Mapping[str, Any], given: YamlSource |
         values: The values of the job.
         given: Their source, if it is known.
     """
-    found = [_mistake(mistake, values, given) for mistake in error.errors()]
-    found.sort(key=lambda each: each[0] or math.inf)
-    text = "; ".join(f"line {line}: {text}" if line else text for line, text in found)
-    joint = ", " if found[0][0] else ": "
+    problems = [_mistake(mistake, values, given) for mistake in error.errors()]
+    problems.sort(key=lambda each: each[0] or math.inf)
+    text = "; ".join(f"line {line}: {text}" if line else text for line, text in problems)
+    joint = ", " if problems[0][0] else ": "
     return joint + " ".join(text.split())
 
 

@@ -19,8 +19,8 @@ def _are_variables(names: object) -> object:
         return names
     raise PydanticCustomError(
         "withheld",
-        "input should be a list of names of environment variables that hold the addresses, such "
-        "as [MY_WEBHOOK], and not the addresses themselves",
+        "input should be a list of environment variables, such as [MY_WEBHOOK], that contain the "
+        "addresses",
     )
 
 

@@ -6,7 +6,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from holdfast.core.step.verification import LEAST_SHARE
+from holdfast.core.step.verification import MIN_SHARE
 from holdfast.job.part import Count, Spec
 
 
@@ -63,8 +63,8 @@ class Verify(Spec):
     @field_validator("recompute")
     @classmethod
     def _is_within_reach(cls, share: float) -> float:
-        if 0 < share < LEAST_SHARE:
-            raise ValueError(f"must be 0, or at least {LEAST_SHARE:f}")
+        if 0 < share < MIN_SHARE:
+            raise ValueError(f"must be 0, or at least {MIN_SHARE:f}")
         return share
 
 

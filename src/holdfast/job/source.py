@@ -73,22 +73,22 @@ class YamlSource:
 
     def line(self, path: Path) -> int | None:
         """The line of the value at `path`, or of the innermost part around it in the file."""
-        node, found = self._root, None
+        node, line = self._root, None
         for part in path:
             entry = _entry(node, part)
             if entry is None:
                 break
             marked, node = entry
-            found = marked.start_mark.line + 1
-        return found
+            line = marked.start_mark.line + 1
+        return line
 
 
 def _entry(node: yaml.Node | None, part: str | int) -> tuple[yaml.Node, yaml.Node] | None:
     """The key node and the value node of `part` in `node`; the last pair if there are several."""
     match node:
         case yaml.MappingNode():
-            found = [entry for entry in node.value if entry[0].value == str(part)]
-            return found[-1] if found else None
+            entries = [entry for entry in node.value if entry[0].value == str(part)]
+            return entries[-1] if entries else None
         case yaml.SequenceNode() if isinstance(part, int) and part < len(node.value):
             return node.value[part], node.value[part]
     return None
@@ -126,6 +126,6 @@ def _parse(text: str, where: str) -> tuple[yaml.Node | None, Any]:
         reason = " ".join(str(error).split())
         raise JobError(
             f"{where} cannot be read: {reason}; "
-            "it may have finite numbers, strings, lists and mappings"
+            "it may contain finite numbers, strings, lists and mappings"
         ) from None
     return node, plain  # without values that YAML anchors share

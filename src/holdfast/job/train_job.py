@@ -118,7 +118,7 @@ class TrainJob(RunKeys):
             text = json.dumps(params, allow_nan=False, ensure_ascii=False).encode()
         except (TypeError, ValueError, RecursionError) as error:
             raise ValueError(
-                f"{error}; params may have finite numbers, strings, lists and mappings"
+                f"{error}; params may contain finite numbers, strings, lists and mappings"
             ) from None
         plain: dict[str, Any] = json.loads(text)
         return plain

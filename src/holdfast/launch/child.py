@@ -20,7 +20,7 @@ NICE: Final = 8
 """Nice value of a process that gives way: it gets a sixth of the CPU time of a competing one."""
 KILL_TIMEOUT_S: Final = 30.0
 """How long the kernel may take to end a process after SIGKILL."""
-WORDS_BYTES: Final = 1 << 16
+LAST_LINE_BYTES: Final = 1 << 16
 """How much of the end of a log is searched for its last line."""
 
 
@@ -92,24 +92,24 @@ class Child:
         self._stopped_since = min(self._stopped_since, time.monotonic()) if stopped else math.inf
         return time.monotonic() - self._stopped_since > STOPPED_S
 
-    def give_way(self, *, gives: bool) -> None:
+    def set_low_priority(self, *, enabled: bool) -> None:
         """Lower its priority, or restore it.
 
         This uses its autogroup (see sched(7)), if the kernel has them: without privileges neither
         a process nor its threads could lower a nice value again.
         """
         with suppress(OSError):  # it has ended, or there are no autogroups
-            nice = str(NICE if gives else 0)
+            nice = str(NICE if enabled else 0)
             Path(f"/proc/{self.pid}/autogroup").write_text(nice, encoding="ascii")
 
     def kill(self) -> None:
         """Kill it, and do not wait for its end."""
         self._process.kill()
 
-    def last_words(self) -> str:
+    def last_output_line(self) -> str:
         """The last line that it has printed; empty if it has printed none."""
         with suppress(OSError), self._log.open("rb") as file:
-            file.seek(max(self._begin, self._log.stat().st_size - WORDS_BYTES))
+            file.seek(max(self._begin, self._log.stat().st_size - LAST_LINE_BYTES))
             if lines := file.read().decode(errors="replace").splitlines():
                 return lines[-1]
         return ""

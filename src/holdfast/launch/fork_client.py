@@ -29,7 +29,7 @@ START_TIMEOUT_S: Final = 120.0
 READY_TIMEOUT_S: Final = 3 * START_TIMEOUT_S + 30
 """More than the time limits of starting, restarting with other variables, and importing."""
 FORK_TIMEOUT_S: Final = 30.0
-VACATE_TIMEOUT_S: Final = 30.0
+REAP_TIMEOUT_S: Final = 30.0
 END_TIMEOUT_S: Final = 5.0
 DIED: Final = "the fork server died; see fork-server.log in the run's logs"
 
@@ -94,7 +94,7 @@ class ForkServer:
         with suppress(HoldfastError):  # it has ended, which the agent notices by itself
             self._inbox.send(AttachMessage(), [agent.fileno()])
 
-    def await_vacated(self) -> None:
+    def await_workers_reaped(self) -> None:
         """Wait until the workers of an agent that has ended are reaped.
 
         A fork server that has ended or is stopped cannot report that. It is killed, and with it its
@@ -104,14 +104,14 @@ class ForkServer:
             HoldfastError: The workers do not end.
         """
         try:
-            if self._inbox.wait(WorkersReapedMessage, VACATE_TIMEOUT_S, self.process.is_stopped):
+            if self._inbox.wait(WorkersReapedMessage, REAP_TIMEOUT_S, self.process.is_stopped):
                 return
         except HoldfastError:
             pass  # it has ended
         else:
             if not self.process.is_stopped():
                 raise HoldfastError(
-                    f"the workers of a lost agent did not end within {VACATE_TIMEOUT_S:.0f} s; a "
+                    f"the workers of a lost agent did not end within {REAP_TIMEOUT_S:.0f} s; a "
                     "disk may hang. Resume the run from its last checkpoint"
                 )
         self.process.close()
@@ -182,10 +182,10 @@ class ForkClient:
         return self._inbox.take()
 
     def _await(self, kind: type, timeout_s: float, doing: str) -> AnyMessage:
-        found = self._inbox.wait(kind, timeout_s, _never)
-        if found is None:
+        message = self._inbox.wait(kind, timeout_s, _never)
+        if message is None:
             raise HoldfastError(f"the fork server was {doing} for more than {timeout_s:.0f} s")
-        return found
+        return message
 
 
 def _never() -> bool:
@@ -207,11 +207,11 @@ class _Inbox:
 
     def take(self) -> list[AnyMessage]:
         """All messages that have arrived and were not waited for."""
-        found = self._kept + self.channel.poll(0)
+        messages = self._kept + self.channel.poll(0)
         self._kept = []
         if self.channel.at_end:
             raise HoldfastError(DIED)
-        return found
+        return messages
 
     def hears(self, kind: type) -> AnyMessage | None:
         """The next message of a kind, if it has arrived."""
@@ -222,8 +222,8 @@ class _Inbox:
         """The next message of a kind; None after `timeout_s`, or once `given_up` returns True."""
         deadline = time.monotonic() + timeout_s
         while time.monotonic() < deadline and not given_up():
-            if found := self._found(kind):
-                return found
+            if message := self._found(kind):
+                return message
             if self.channel.at_end:
                 raise HoldfastError(DIED)
             self._kept += self.channel.poll(0.1)

@@ -16,7 +16,7 @@ from typing import Final
 from rich.filesize import decimal as in_words
 
 ROOT: Final = Path("/")
-JUST_NOW_S: Final = 3.0
+OOM_ATTRIBUTION_S: Final = 3.0
 """How long after an OOM kill the end of a process is attributed to it."""
 
 _LIMITS: Final = (
@@ -62,7 +62,7 @@ def available(root: Path = ROOT) -> Available:
         root: The directory below which `proc` and the control groups are mounted.
     """
     machine = _table(root / "proc/meminfo").get("MemAvailable:", 0) * 1024
-    found = [Available(machine, "this machine's memory")]
+    limits = [Available(machine, "this machine's memory")]
     for group in groups(root):
         for limit_file, usage_file in _LIMITS:
             limit, usage = _number(group / limit_file), _number(group / usage_file)
@@ -70,8 +70,8 @@ def available(root: Path = ROOT) -> Available:
                 stat = _table(group / "memory.stat")
                 cache = stat.get("total_inactive_file", stat.get("inactive_file", 0))
                 words = f"the {in_words(limit)} that {group} allows"
-                found.append(Available(max(0, limit - usage + cache), words))
-    return min(found, key=lambda each: each.size_bytes)
+                limits.append(Available(max(0, limit - usage + cache), words))
+    return min(limits, key=lambda each: each.size_bytes)
 
 
 class OomKills:
@@ -84,11 +84,11 @@ class OomKills:
         self._count, self._risen_at = oom_kills(), -math.inf
 
     def look(self) -> bool:
-        """Whether a process was OOM-killed within the last JUST_NOW_S."""
+        """Whether a process was OOM-killed within the last OOM_ATTRIBUTION_S."""
         count, now = oom_kills(), time.monotonic()
         if count > self._count:
             self._count, self._risen_at = count, now
-        return now - self._risen_at < JUST_NOW_S
+        return now - self._risen_at < OOM_ATTRIBUTION_S
 
 
 def oom_kills(root: Path = ROOT) -> int:

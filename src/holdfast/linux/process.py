@@ -35,14 +35,14 @@ class Process:
         A later process with the same number was started after `time_unix_s`.
         """
         try:
-            found = cls(pid, os.pidfd_open(pid))
+            process = cls(pid, os.pidfd_open(pid))
         except ProcessLookupError:
             return None
         stat = stat_of(pid)
-        if stat is None or not found.is_alive:  # so what was read is of this process
+        if stat is None or not process.is_alive:  # so what was read is of this process
             return None
         booted = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
-        return found if booted + stat.start_s <= time_unix_s + CLOCK_SLACK_S else None
+        return process if booted + stat.start_s <= time_unix_s + CLOCK_SLACK_S else None
 
     @property
     def is_alive(self) -> bool:

@@ -44,5 +44,5 @@ class DownloadView:
         if file not in self._bars:
             self._bars[file] = self._progress.add_task(file.name, total=file.size_bytes)
             if not self._console.is_terminal:
-                self._console.print(f"fetching {file.name}, {file.size_bytes} bytes", style=None)
+                self._console.print(f"downloading {file.name}, {file.size_bytes} bytes", style=None)
         self._progress.update(self._bars[file], completed=size_bytes)

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from holdfast.observe import recovery_reports
 
-WORDS: Final = {
+TEMPLATES: Final = {
     "run-started": "run started with {workers} workers at {time}",
     "run-ended": "run {status}",
     "run-failed": "run failed: {message}",
@@ -49,18 +49,18 @@ _MORE: Final = {
 """Words for fields that only some of these events have."""
 
 
-def told(
-    events: Iterable[Mapping[str, Any]], found: Iterable[Mapping[str, Any]], logs: Path
+def describe(
+    events: Iterable[Mapping[str, Any]], recoveries: Iterable[Mapping[str, Any]], logs: Path
 ) -> Iterator[str]:
     """What happened, oldest first, each line with the time since the start of the run.
 
     Args:
         events: The lines of `events.jsonl`.
-        found: The lines of `recoveries.jsonl`.
+        recoveries: The lines of `recoveries.jsonl`.
         logs: The directory of the workers' logs.
     """
     began_at: float | None = None
-    for entry in sorted([*events, *found], key=lambda entry: float(entry["time_unix_s"])):
+    for entry in sorted([*events, *recoveries], key=lambda entry: float(entry["time_unix_s"])):
         now = float(entry["time_unix_s"])
         if began_at is None or entry.get("event") == "run-started":
             began_at = now
@@ -79,7 +79,7 @@ def _words(event: Mapping[str, Any]) -> str:
     fields = {name: value for name, value in event.items() if name not in ("event", "time_unix_s")}
     clock = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(event["time_unix_s"]))
     try:
-        words = WORDS[event["event"]].format(**fields, time=clock)
+        words = TEMPLATES[event["event"]].format(**fields, time=clock)
     except KeyError:  # an event of another version
         words = f"{event['event']} " + " ".join(f"{k}={json.dumps(v)}" for k, v in fields.items())
     more = _MORE.get(event["event"], {})

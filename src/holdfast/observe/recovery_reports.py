@@ -110,14 +110,14 @@ def _stacks(report: RecoveryReport, logs: Path) -> Iterator[tuple[str, str]]:
 
 def _others(report: RecoveryReport) -> str:
     """What happened to workers without a failure of their own."""
-    found = []
+    clauses = []
     if report.ended:
-        found.append(f"{_named(report.ended)} {_were(report.ended)} ended")
+        clauses.append(f"{_named(report.ended)} {_were(report.ended)} ended")
     if report.halted:
         their = "its" if len(report.halted) == 1 else "their"
         state = f"kept {their} state" if report.checkpoint is None else "loaded the checkpoint"
-        found.append(f"{_named(report.halted)} halted and {state}")
-    return "; ".join(found) or "no other worker was affected"
+        clauses.append(f"{_named(report.halted)} halted and {state}")
+    return "; ".join(clauses) or "no other worker was affected"
 
 
 def _times(report: RecoveryReport) -> str:

@@ -21,7 +21,7 @@ from holdfast.observe.recovery_reports import Cause, Outcome, RecoveryReport
 LATE_STEPS: Final = 50
 """Steps after which the exit of a control process has nothing to do with an injected fault. No step
 waits for such a process, so its exit may be found late."""
-SEEN: Final = 1 << 14
+MAX_REMEMBERED_STEPS: Final = 1 << 14
 """How many of the newest steps are remembered with their samples; others count as the newest."""
 
 _OF_THE_JOB: Final = frozenset({"JobError", "NonFiniteError"})
@@ -87,8 +87,8 @@ class RecoveryTracker:
             steps: The newest lines of the run's metrics, whether they have been seen before or not.
         """
         timed = (line for line in steps if "time_unix_s" in line)
-        found = [self._see(each) for each in sorted([*events, *timed], key=_time)]
-        return [report for report in found if report is not None]
+        reports = [self._see(each) for each in sorted([*events, *timed], key=_time)]
+        return [report for report in reports if report is not None]
 
     def _see(self, entry: Entry) -> RecoveryReport | None:
         match entry.get("event"):
@@ -192,7 +192,7 @@ class RecoveryTracker:
             return self._close(line, "recovered", step=line["step"])
         if _time(line) >= self._began_at:
             self._samples[line["step"]] = line.get("samples", 0)
-            while len(self._samples) > SEEN:
+            while len(self._samples) > MAX_REMEMBERED_STEPS:
                 del self._samples[next(iter(self._samples))]
         return None
 

@@ -125,13 +125,13 @@ class RunDirectory:
             JobError: There is none.
         """
         ours = re.compile(re.escape(job.name) + r"-\d{8}-\d{6}-[0-9a-f]{4}")
-        found = [path for path in RUNS.glob("*/job.yaml") if ours.fullmatch(path.parent.name)]
-        if not found:
+        jobs = [path for path in RUNS.glob("*/job.yaml") if ours.fullmatch(path.parent.name)]
+        if not jobs:
             raise JobError(
-                f"no run of {job.name} below {RUNS}/ to resume; leave out --resume to start one, "
+                f"no run of {job.name} in {RUNS}/ to resume; leave out --resume to start one, "
                 "or name its directory with --run"
             )
-        return max(found, key=lambda path: path.parent.name).parent
+        return max(jobs, key=lambda path: path.parent.name).parent
 
     @staticmethod
     def _check_same_job(spec: Path, job: Job) -> None:

@@ -32,7 +32,7 @@ def write_on_signal(path: Path) -> None:
         faulthandler.register(SIGNAL, file)
 
 
-def ask(pidfd: int, path: Path) -> int:
+def request_stacks(pidfd: int, path: Path) -> int:
     """Have a process write its stacks; returns where in the file they will begin."""
     begin = path.stat().st_size if path.exists() else 0
     with suppress(ProcessLookupError):

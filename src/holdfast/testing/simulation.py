@@ -122,7 +122,7 @@ class Simulation:
 
     def stop(self) -> None:
         """Ask the run to end after the current step."""
-        self._timeline.note("a stop is asked for")
+        self._timeline.note("stop requested")
         self._tell_run(events.StopReceived())
 
     def cut(self, name: str, *, to: bool, back: bool, heal_s: float) -> None:

@@ -68,7 +68,9 @@ class Channel:
         self._buffer += data
         *lines, rest = self._buffer.split(b"\n")
         if len(rest) > LIMIT:
-            raise ProtocolError(f"a message of more than {LIMIT} bytes; the peer is not ours")
+            raise ProtocolError(
+                f"a message of more than {LIMIT} bytes; the peer is not a holdfast process"
+            )
         self._buffer = rest
         return [self._parse(bytes(line)) for line in lines]
 
@@ -78,12 +80,12 @@ class Channel:
         Raises:
             ProtocolError: What came is not a message.
         """
-        found: list[AnyMessage] = []
+        messages: list[AnyMessage] = []
         readable = select.poll()
         readable.register(self, select.POLLIN)
         while not self.at_end and readable.poll(0):
-            found += self.poll(0)
-        return found
+            messages += self.poll(0)
+        return messages
 
     def take_fds(self, count: int) -> list[int]:
         """The next `count` descriptors that came.
@@ -108,7 +110,7 @@ class Channel:
         try:
             return ADAPTER.validate_json(line)
         except ValidationError as error:
-            raise ProtocolError(f"not a message of ours: {error}") from None
+            raise ProtocolError(f"invalid message: {error}") from None
 
 
 def pair() -> tuple[Channel, Channel]:

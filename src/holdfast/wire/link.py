@@ -21,11 +21,11 @@ RETRY_S: Final = 0.02
 """How long to wait before reconnecting."""
 CLOSE_TIMEOUT_S: Final = 2.0
 
-Said = TypeVar("Said", bound=Message)
-Heard = TypeVar("Heard", bound=Message)
+Outgoing = TypeVar("Outgoing", bound=Message)
+Incoming = TypeVar("Incoming", bound=Message)
 
 
-class CoordinatorLink(Generic[Said, Heard]):
+class CoordinatorLink(Generic[Outgoing, Incoming]):
     """The link of one client; readable, for `select`, when a message has come.
 
     Args:
@@ -37,8 +37,8 @@ class CoordinatorLink(Generic[Said, Heard]):
         self._address, self._call = address, call
         self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._changed = threading.Condition()
-        self._said: tuple[int, Said | None] = (0, None)
-        self._heard: Heard | None = None
+        self._said: tuple[int, Outgoing | None] = (0, None)
+        self._heard: Incoming | None = None
         self._stream, self._closing = 0, False
         self._replies: Any = None
         self._thread = threading.Thread(target=self._keep, name="holdfast-link", daemon=True)
@@ -47,13 +47,13 @@ class CoordinatorLink(Generic[Said, Heard]):
     def fileno(self) -> int:
         return self._wake
 
-    def say(self, message: Said) -> None:
+    def send(self, message: Outgoing) -> None:
         """Send a message once the coordinator can be reached, unless a newer one comes first."""
         with self._changed:
             self._said = (self._said[0] + 1, message)
             self._changed.notify_all()
 
-    def heard(self) -> Heard | None:
+    def receive(self) -> Incoming | None:
         """The newest message since the last call; None if none has come."""
         with self._changed:
             if self._heard is None:
@@ -90,20 +90,20 @@ class CoordinatorLink(Generic[Said, Heard]):
                     for reply in self._replies:
                         self._hear(reply)
 
-    def _hear(self, message: Heard) -> None:
+    def _hear(self, message: Incoming) -> None:
         with self._changed:
             if self._heard is None and not self._closing:
                 os.eventfd_write(self._wake, 1)
             self._heard = message
 
-    def _outgoing(self, stream: int) -> Iterator[Said]:
+    def _outgoing(self, stream: int) -> Iterator[Outgoing]:
         """The messages for one stream, until it ends."""
         sent = 0
         while (news := self._await_news(stream, sent)) is not None:
             sent, message = news
             yield message
 
-    def _await_news(self, stream: int, sent: int) -> tuple[int, Said] | None:
+    def _await_news(self, stream: int, sent: int) -> tuple[int, Outgoing] | None:
         """The message to send on a stream after number `sent`; None once it is over."""
         with self._changed:
             self._changed.wait_for(

@@ -14,7 +14,7 @@ from typing import Final
 
 from holdfast.core.step.plan import Plan
 
-LEAST_SHARE: Final = 1e-6
+MIN_SHARE: Final = 1e-6
 """The least share that is not 0: finding a much longer stride would take seconds."""
 _GOLDEN: Final = (math.sqrt(5) - 1) / 2
 _LEAP: Final = 0.8
@@ -28,7 +28,7 @@ def checked_shards(plan: Plan, place: int, step: int, rate: float) -> list[int]:
         plan: For the members there are.
         place: Which of them.
         step: Steps committed before.
-        rate: The least share of shards to check, 0 or LEAST_SHARE to 1.
+        rate: The least share of shards to check, 0 or MIN_SHARE to 1.
     """
     shards = plan.shards_of(place)
     first = step * len(shards)

@@ -77,14 +77,14 @@ def _class_of(folder: Path, classes: list[str]) -> int:
 
 def _pictures(folder: Path) -> list[Path]:
     if not folder.is_dir():
-        raise JobError(f"{folder} is not a folder, but its neighbours are classes; remove it")
-    found = _visible(folder)
-    for file in found:
+        raise JobError(f"{folder} is not a folder, but is in a folder of classes; remove it")
+    files = _visible(folder)
+    for file in files:
         if file.suffix.lower() not in _SUFFIXES or not file.is_file():
             raise JobError(f"{file} is not a .png or .jpg file; convert or remove it")
-    if not found:
+    if not files:
         raise JobError(f"{folder} contains no images; add some, or remove it")
-    return found
+    return files
 
 
 def _visible(folder: Path) -> list[Path]:

@@ -116,8 +116,8 @@ def _service(name: str, address: str | None) -> Any:
     """The service that takes messages for an address. No error may hold the address."""
     if not address:
         raise JobError(
-            f"notify: the environment variable {name} is not set; have it hold an address such as "
-            "json://host/path, or take its name out of notify"
+            f"notify: the environment variable {name} is not set; set it to an address such as "
+            "json://host/path, or remove it from notify"
         )
     try:
         import apprise  # an extra
@@ -127,8 +127,8 @@ def _service(name: str, address: str | None) -> Any:
     service = apprise.Apprise()
     if not service.add(address):
         raise JobError(
-            f"notify: what {name} holds is no address that Apprise understands; its documentation "
-            "lists them all"
+            f"notify: the value of {name} is not an address that Apprise supports; see Apprise's "
+            "documentation"
         )
     return service
 

@@ -102,9 +102,9 @@ class Terminal(Sink):
 
     def on_recovery(self, report: RecoveryReport) -> None:
         """Show the report."""
-        self.tell(recovery_reports.text(report, self._logs))
+        self.print_lines(recovery_reports.text(report, self._logs))
 
-    def tell(self, text: str) -> None:
+    def print_lines(self, text: str) -> None:
         """Print some lines, above the live one."""
         with suppress(OSError):  # the terminal may have been closed
             self._print(text)
