@@ -18,14 +18,14 @@ import time
 from typing import Any, Final
 
 from holdfast.arena.memory import Arena
-from holdfast.bench.faulted_run import FAULT_STEP, FaultedRun, furthest, least
+from holdfast.bench.faulted_run import FAULT_STEP, FaultedRun, max_committed, min_committed
 from holdfast.bench.figures import spread
 from holdfast.bench.workloads import WORKLOADS
 from holdfast.errors import HoldfastError
 
 STEPS: Final = FAULT_STEP - 5
 """Steps measured before the kill; a run is warm after five."""
-MORE: Final = 10
+STEPS_AFTER_RECOVERY: Final = 10
 """Steps measured after the successor has recovered."""
 
 
@@ -40,12 +40,12 @@ class _KillCoordinator(FaultedRun):
     back_s = before = after = 0.0
 
     def inject(self, arena: Arena) -> None:
-        seconds, killed_at = self.step_seconds()[-STEPS:], furthest(arena)
+        seconds, killed_at = self.step_seconds()[-STEPS:], max_committed(arena)
         began = time.monotonic()
         os.kill(self.events("coordinator-started")[0]["pid"], signal.SIGKILL)
         self.wait(lambda: bool(self.events("coordinator-recovered")))
-        self.back_s, back_at = time.monotonic() - began, furthest(arena)
-        self.wait(lambda: least(arena) >= back_at + MORE)
+        self.back_s, back_at = time.monotonic() - began, max_committed(arena)
+        self.wait(lambda: min_committed(arena) >= back_at + STEPS_AFTER_RECOVERY)
         usual = statistics.median(seconds)
         self.before = max(seconds) / usual
         self.after = max(self.step_seconds(killed_at)) / usual
@@ -53,18 +53,18 @@ class _KillCoordinator(FaultedRun):
 
 def measure(workload: str, rounds: int, chance: random.Random) -> dict[str, Any]:
     """One row of the table."""
-    found = []
+    kills = []
     for number in range(rounds):
         print(f"{workload}, round {number + 1}", file=sys.stderr)
-        found.append(_KillCoordinator(chance))
-        found[-1].run(workload)
-        if found[-1].generations > 1:
+        kills.append(_KillCoordinator(chance))
+        kills[-1].run(workload)
+        if kills[-1].generations > 1:
             raise HoldfastError("workers were interrupted although only the coordinator was killed")
     return {
         "workload": workload,
-        "back_s": spread([each.back_s for each in found], 3),
-        "slowest_before": spread([each.before for each in found], 2),
-        "slowest_after": spread([each.after for each in found], 2),
+        "back_s": spread([each.back_s for each in kills], 3),
+        "slowest_before": spread([each.before for each in kills], 2),
+        "slowest_after": spread([each.after for each in kills], 2),
     }
 
 

@@ -90,8 +90,8 @@ class FaultedRun:
 
     def events(self, name: str) -> list[dict[str, Any]]:
         """The events of this name so far."""
-        found = lines.read(self.run_dir / EVENTS)
-        return [event for event in found if event["event"] == name]
+        entries = lines.read(self.run_dir / EVENTS)
+        return [event for event in entries if event["event"] == name]
 
     def pid_of(self, rank: int) -> int:
         """The first process of a rank."""
@@ -100,8 +100,8 @@ class FaultedRun:
 
     def step_seconds(self, after: int = 1) -> list[float]:
         """Seconds of each step after step `after`; the first step has no duration."""
-        found = lines.read(self.run_dir / METRICS)
-        return [line["seconds"] for line in found if line["step"] > after]
+        entries = lines.read(self.run_dir / METRICS)
+        return [line["seconds"] for line in entries if line["step"] > after]
 
     def wait(self, happened: Callable[[], bool], timeout_s: float = RUN_TIMEOUT_S) -> None:
         """Poll every millisecond until `happened()`.
@@ -136,7 +136,7 @@ class FaultedRun:
     def _watch(self) -> None:
         try:
             arena = self._find_arena()
-            self.wait(lambda: least(arena) >= FAULT_STEP)
+            self.wait(lambda: min_committed(arena) >= FAULT_STEP)
             time.sleep(self.chance.random() * statistics.median(self.step_seconds()))
             self.inject(arena)
         except Exception as error:  # noqa: BLE001  # raised again where the run was started
@@ -145,11 +145,11 @@ class FaultedRun:
             self._controls.stop = True
 
 
-def least(arena: Arena) -> int:
+def min_committed(arena: Arena) -> int:
     """Steps that all workers have committed."""
     return min(arena[rank, Word.COMMITTED] for rank in range(WORKERS))
 
 
-def furthest(arena: Arena) -> int:
+def max_committed(arena: Arena) -> int:
     """Steps that some worker has committed."""
     return max(arena[rank, Word.COMMITTED] for rank in range(WORKERS))

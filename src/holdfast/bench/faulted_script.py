@@ -138,13 +138,13 @@ class LaunchedProcesses:
 
 def _processes_with(mark: str) -> list[int]:
     """The living processes that have a word in their environment."""
-    found = []
+    pids = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
             with suppress(OSError):  # it has ended, or is another user's
                 if mark.encode() in (entry / "environ").read_bytes():
-                    found.append(int(entry.name))
-    return found
+                    pids.append(int(entry.name))
+    return pids
 
 
 def time_recovery(
@@ -181,7 +181,7 @@ def time_recovery(
 
         def first_together() -> list[float]:
             """When each rank ended its first step since the fault, for ranks that have one."""
-            found = []
+            recoveries = []
             for rank in range(WORKERS):
                 ends = [
                     step["ended"]
@@ -190,8 +190,8 @@ def time_recovery(
                     and step["world"] == WORKERS
                     and step["pid"] != killed
                 ]
-                found += ends[:1]
-            return found
+                recoveries += ends[:1]
+            return recoveries
 
         launch.wait(lambda: len(first_together()) == WORKERS, timeout_s)
         steps = [step for rank in range(WORKERS) for step in launch.steps(rank)]
@@ -201,13 +201,13 @@ def time_recovery(
 def _recovery_of(
     steps: Sequence[Mapping[str, Any]], fault_at: float, together: Sequence[float]
 ) -> Recovery:
-    found = Recovery()
+    recovery = Recovery()
     reached = max(step["step"] for step in steps if step["ended"] <= fault_at)
     since = [step for step in steps if step["began"] > fault_at]
     if since:
         first = min(since, key=lambda step: float(step["ended"]))
-        found.seconds["anyone"] = first["ended"] - fault_at
-        found.lost = max(0, reached - first["step"] + 1)
+        recovery.seconds["anyone"] = first["ended"] - fault_at
+        recovery.lost = max(0, reached - first["step"] + 1)
     if len(together) == WORKERS:
-        found.seconds["committed"] = max(together) - fault_at
-    return found
+        recovery.seconds["committed"] = max(together) - fault_at
+    return recovery

@@ -27,7 +27,7 @@ EVERY: Final = 10
 
 def main() -> None:
     """Train until killed."""
-    options = options_of(__doc__).parse_args()
+    options = option_parser(__doc__).parse_args()
     torch.manual_seed(0)
     dist.init_process_group("gloo")
     rank = dist.get_rank()
@@ -46,7 +46,7 @@ def main() -> None:
                 save(checkpoint, model.module, optimizer, step)
 
 
-def options_of(description: str | None) -> argparse.ArgumentParser:
+def option_parser(description: str | None) -> argparse.ArgumentParser:
     """The options that every such script has."""
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--workload", choices=WORKLOADS, required=True)

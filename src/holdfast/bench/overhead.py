@@ -28,16 +28,16 @@ def measure(workload: str, workers: int, steps: int, rounds: int) -> list[dict[s
         for setting, keys in SETTINGS.items():
             print(f"{workload}, round {number + 1}: {setting}", file=sys.stderr)
             runs[setting].append(run_holdfast(workload, workers, steps, shards=workers, **keys))
-    rates = {setting: [run.samples_per_s for run in found] for setting, found in runs.items()}
+    rates = {setting: [run.samples_per_s for run in results] for setting, results in runs.items()}
     return [
         {
             "workload": workload,
             "workers": workers,
             "setting": setting,
-            "samples_per_s": spread(found),
-            "step_of_default": ratio(rates["default"], found),
+            "samples_per_s": spread(samples_per_s),
+            "step_of_default": ratio(rates["default"], samples_per_s),
         }
-        for setting, found in rates.items()
+        for setting, samples_per_s in rates.items()
     ]
 
 

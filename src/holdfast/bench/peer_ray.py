@@ -13,7 +13,7 @@ import ray.train
 from ray.train import Checkpoint, CheckpointConfig, FailureConfig, RunConfig, ScalingConfig
 from ray.train.torch import TorchConfig, TorchTrainer
 
-from holdfast.bench.launched import options_of
+from holdfast.bench.launched import option_parser
 
 
 def train_loop(config: dict[str, Any]) -> None:
@@ -55,7 +55,7 @@ def train_loop(config: dict[str, Any]) -> None:
 
 def main() -> None:
     """Train until killed."""
-    parser = options_of(__doc__)
+    parser = option_parser(__doc__)
     parser.add_argument("--workers", type=int, required=True)
     options = parser.parse_args()
     ray.init(

@@ -12,7 +12,7 @@ import torch.distributed as dist
 from torch.distributed import TCPStore  # type: ignore[attr-defined]  # its stubs leave it out
 from torchft import DistributedDataParallel, Manager, Optimizer, ProcessGroupGloo
 
-from holdfast.bench.launched import log_step, options_of, train_step
+from holdfast.bench.launched import log_step, option_parser, train_step
 from holdfast.bench.workloads import WORKLOADS
 from holdfast.observe.lines import JsonLines
 
@@ -46,7 +46,7 @@ class TolerantDdp(DistributedDataParallel):  # type: ignore[misc]  # mypy does n
 
 def main() -> None:
     """Train until killed."""
-    parser = options_of(__doc__)
+    parser = option_parser(__doc__)
     parser.add_argument("--replica", type=int, required=True)
     options = parser.parse_args()
     torch.manual_seed(0)

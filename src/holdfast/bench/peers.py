@@ -74,12 +74,12 @@ def installed(python: str) -> list[Peer]:
     """
     modules = ["torch", "safetensors", *(peer.module for peer in PEERS)]
     try:
-        found = subprocess.run(
+        probe = subprocess.run(
             [python, "-c", FIND, *modules], check=True, capture_output=True, text=True
         )
     except (OSError, subprocess.CalledProcessError) as error:
         raise JobError(f"--peers-python {python} does not run: {error}") from None
-    missing = found.stdout.split()
+    missing = probe.stdout.split()
     if needed := [name for name in modules[:2] if name in missing]:
         raise JobError(f"--peers-python {python} lacks {' and '.join(needed)}; install it there")
     for name in dict.fromkeys(peer.module for peer in PEERS if peer.module in missing):

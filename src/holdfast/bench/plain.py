@@ -27,7 +27,7 @@ def main() -> None:
     parser.add_argument("--rank", type=int, required=True)
     parser.add_argument("--world-size", type=int, required=True)
     parser.add_argument("--store", help="File where processes meet; by default they do not.")
-    parser.add_argument("--ddp", action="store_true", help="Train together.")
+    parser.add_argument("--ddp", action="store_true", help="Train with DDP.")
     options = parser.parse_args()
     torch.set_num_threads(1)
     torch.manual_seed(0)

@@ -30,7 +30,13 @@ from functools import partial
 from typing import Any, Final
 
 from holdfast.arena.memory import Arena
-from holdfast.bench.faulted_run import RUN_TIMEOUT_S, WORKERS, FaultedRun, furthest, least
+from holdfast.bench.faulted_run import (
+    RUN_TIMEOUT_S,
+    WORKERS,
+    FaultedRun,
+    max_committed,
+    min_committed,
+)
 from holdfast.bench.faulted_script import Recovery
 from holdfast.bench.figures import ratio, spread
 from holdfast.bench.peers import Peer, installed
@@ -49,12 +55,12 @@ class _SignalWorker(FaultedRun):
         chance: Draws the worker and the moment.
 
     Attributes:
-        found: The times of the recovery.
+        recovery: The times of the recovery.
     """
 
     def __init__(self, number: signal.Signals, chance: random.Random) -> None:
         super().__init__(chance)
-        self._number, self.found = number, Recovery()
+        self._number, self.recovery = number, Recovery()
 
     def inject(self, arena: Arena) -> None:
         rank = self.chance.randrange(WORKERS)
@@ -63,25 +69,25 @@ class _SignalWorker(FaultedRun):
         os.kill(self.pid_of(rank), self._number)
         self.wait(lambda: arena.newest_generation > generation)
         self._note("announced", began)
-        before = furthest(arena)
+        before = max_committed(arena)
         self.wait(lambda: self.events("generation-started")[-1]["number"] > generation)
         self._note("released", began)
         self.wait_for_work(arena, rank)
         self._note("resumed", began)
         resumed_from = self.events("generation-started")[-1]["step"]
-        self.found.lost = max(0, before - resumed_from)
-        self.wait(lambda: least(arena) > resumed_from)
+        self.recovery.lost = max(0, before - resumed_from)
+        self.wait(lambda: min_committed(arena) > resumed_from)
         self._note("committed", began)
 
     def _note(self, name: str, began: float) -> None:
-        self.found.seconds[name] = time.monotonic() - began
+        self.recovery.seconds[name] = time.monotonic() - began
 
 
 def run_holdfast(workload: str, fault: str, chance: random.Random) -> Recovery:
     """Train, signal one worker, and measure the recovery."""
     run = _SignalWorker(SIGNALS[fault], chance)
     run.run(workload)
-    return run.found
+    return run.recovery
 
 
 def run_command(command: str) -> Recovery | None:
@@ -131,12 +137,15 @@ def measure(
     workload: str, fault: str, rounds: int, ways: dict[str, Callable[[], Recovery | None]]
 ) -> list[dict[str, Any]]:
     """A row per system with its times in seconds since the fault; the first one is holdfast."""
-    found: dict[str, list[Recovery | None]] = {way: [] for way in ways}
+    recoveries: dict[str, list[Recovery | None]] = {way: [] for way in ways}
     for number in range(rounds):
         print(f"{workload}, {fault}, round {number + 1}", file=sys.stderr)
         for way, run in ways.items():
-            found[way].append(run())
-    return [_row(workload, fault, way, tries, found["holdfast"]) for way, tries in found.items()]
+            recoveries[way].append(run())
+    return [
+        _row(workload, fault, way, tries, recoveries["holdfast"])
+        for way, tries in recoveries.items()
+    ]
 
 
 def _row(

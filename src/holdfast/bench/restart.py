@@ -25,7 +25,7 @@ from typing import Any, Final
 
 from holdfast.arena.memory import Arena
 from holdfast.bench import launched
-from holdfast.bench.faulted_run import WORKERS, FaultedRun, least
+from holdfast.bench.faulted_run import WORKERS, FaultedRun, min_committed
 from holdfast.bench.faulted_script import ProcessSpec, time_recovery
 from holdfast.bench.figures import ratio, spread
 from holdfast.bench.workloads import WORKLOADS
@@ -63,7 +63,7 @@ class _KillDdpWorker(FaultedRun):
         begun_from = self.events("generation-started")[-1]["step"]
         for rank in range(WORKERS):  # until then its words are those of the process before
             self.wait_for_work(arena, rank, RESTART_TIMEOUT_S)
-        self.wait(lambda: least(arena) > begun_from, RESTART_TIMEOUT_S)
+        self.wait(lambda: min_committed(arena) > begun_from, RESTART_TIMEOUT_S)
         self.seconds = time.monotonic() - began
 
 
@@ -99,12 +99,12 @@ def restart_script(launcher: str, workload: str, chance: random.Random) -> float
 
 def measure(workload: str, ways: Sequence[str], rounds: int, seed: int) -> list[dict[str, Any]]:
     """One row per system."""
-    chance, found = random.Random(seed), dict[str, list[float | None]]()
+    chance, seconds = random.Random(seed), dict[str, list[float | None]]()
     for number in range(rounds):
         print(f"{workload}, round {number + 1}", file=sys.stderr)
         for way in ways:
-            found.setdefault(way, []).append(_once(way, workload, chance))
-    return [_row(workload, way, tries, found["torchrun"]) for way, tries in found.items()]
+            seconds.setdefault(way, []).append(_once(way, workload, chance))
+    return [_row(workload, way, tries, seconds["torchrun"]) for way, tries in seconds.items()]
 
 
 def _once(way: str, workload: str, chance: random.Random) -> float | None:

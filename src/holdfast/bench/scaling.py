@@ -110,7 +110,7 @@ def run_holdfast(workload: str, workers: int, steps: int, *, shards: int, **keys
 
 def ways(workload: str, workers: int, steps: int) -> dict[str, Callable[[], Measured]]:
     """The systems that are compared, by name."""
-    found: dict[str, Callable[[], Measured]] = {
+    commands: dict[str, Callable[[], Measured]] = {
         "independent": lambda: run_plain(workload, workers, steps, ddp=False),
         "independent, default malloc": lambda: run_plain(
             workload, workers, steps, ddp=False, tuned=False
@@ -121,8 +121,8 @@ def ways(workload: str, workers: int, steps: int) -> dict[str, Callable[[], Meas
         ),
     }
     if workers < 8:
-        found["holdfast, 8 shards"] = lambda: run_holdfast(workload, workers, steps, shards=8)
-    return found
+        commands["holdfast, 8 shards"] = lambda: run_holdfast(workload, workers, steps, shards=8)
+    return commands
 
 
 def measure(workload: str, workers: int, steps: int, rounds: int) -> list[dict[str, Any]]:
@@ -132,7 +132,7 @@ def measure(workload: str, workers: int, steps: int, rounds: int) -> list[dict[s
         for way, measured in ways(workload, workers, steps).items():
             print(f"{workload}, {workers} workers, round {number + 1}: {way}", file=sys.stderr)
             runs.setdefault(way, []).append(measured())
-    rates = {way: [run.samples_per_s for run in found] for way, found in runs.items()}
+    rates = {way: [run.samples_per_s for run in results] for way, results in runs.items()}
     return [
         {
             "workload": workload,
@@ -143,12 +143,12 @@ def measure(workload: str, workers: int, steps: int, rounds: int) -> list[dict[s
             "of_default_malloc": ratio(rates[way], rates["independent, default malloc"]),
             "of_ddp": ratio(rates[way], rates["DDP"]),
             **{
-                f"{phase}_share": spread([run.phases[phase] for run in found], 3)["median"]
+                f"{phase}_share": spread([run.phases[phase] for run in results], 3)["median"]
                 for phase in PHASES
-                if found[0].phases
+                if results[0].phases
             },
         }
-        for way, found in runs.items()
+        for way, results in runs.items()
     ]
 
 

@@ -66,10 +66,10 @@ def main() -> None:
     rows = [
         {
             "way": way,
-            "seconds": spread(found, 2),
-            "of_plain": ratio(found, seconds["plain process"]),
+            "seconds": spread(measured, 2),
+            "of_plain": ratio(measured, seconds["plain process"]),
         }
-        for way, found in seconds.items()
+        for way, measured in seconds.items()
     ]
     print(json.dumps({"benchmark": "startup", "rounds": rounds, "rows": rows}))
 

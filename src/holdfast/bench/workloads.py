@@ -27,7 +27,7 @@ VOCABULARY: Final = 8192
 CONTEXT: Final = 64
 
 
-class Drawn:
+class RandomDataset:
     """A data set that makes its samples up when they are asked for.
 
     Args:
@@ -171,8 +171,8 @@ class BenchTask:
         self.model, self.optimizer = self._workload.model, self._workload.optimizer
         self.loss = self._workload.loss
 
-    def training_data(self) -> Drawn:
-        return Drawn(self._workload, self._size)
+    def training_data(self) -> RandomDataset:
+        return RandomDataset(self._workload, self._size)
 
     def test_data(self) -> None:
         return None

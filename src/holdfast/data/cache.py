@@ -34,7 +34,7 @@ from PIL import __version__ as pillow_version
 from pydantic import BaseModel, ConfigDict
 
 from holdfast.data.images import Samples, Scale, digest
-from holdfast.data.source import SampleSource, pour
+from holdfast.data.source import SampleSource, write_samples
 from holdfast.errors import JobError
 from holdfast.linux.lock import locked
 
@@ -108,17 +108,17 @@ def cached(
     try:
         directory.mkdir(parents=True, exist_ok=True)
         with locked(place.with_name(f"{place.name}.lock"), WAIT_S):
-            found = _opened(place, list(sources))
-            if found is None:
+            opened = _opened(place, list(sources))
+            if opened is None:
                 _build(place, sources, measure)
-                found = _opened(place, list(sources))
+                opened = _opened(place, list(sources))
     except OSError as error:
         raise JobError(
             f"data.cache {error.filename or place}: {error.strerror}; fix that, or set data.cache "
             "to another directory"
         ) from None
-    assert found is not None, "a new cache does not match its own digests"
-    return found
+    assert opened is not None, "a new cache does not match its own digests"
+    return opened
 
 
 def _key(settings: Mapping[str, Any], sources: Mapping[str, SampleSource]) -> str:
@@ -155,7 +155,7 @@ def _written(draft: Path, name: str, source: SampleSource) -> _Part:
     with paths[0].open("wb") as x, paths[1].open("wb") as y:
         for file in (x, y):
             file.seek(_HEADER_BYTES)
-        form = pour(source, x, y)
+        form = write_samples(source, x, y)
         _finish(x, form.dtype, form.shape)
         _finish(y, "int64", form.shape[:1])
     return _Part(dtype=form.dtype, shape=form.shape, sha256=form.sha256)
@@ -180,15 +180,15 @@ def _opened(place: Path, names: list[str]) -> Cached | None:
         return None
     if manifest.sha256 != manifest.digest():
         return None
-    found = Cached(samples, Scale(manifest.mean, manifest.std))
+    opened = Cached(samples, Scale(manifest.mean, manifest.std))
     state = _state(place)
     if (place / "verified").exists() and (place / "verified").read_bytes() == state:
-        return found
+        return opened
     if any(digest(part.x, part.y) != part.sha256 for part in samples.values()):
         return None
     with suppress(OSError):  # the next process verifies again
         (place / "verified").write_bytes(state)
-    return found
+    return opened
 
 
 def _mapped(place: Path, name: str, part: _Part) -> Samples:

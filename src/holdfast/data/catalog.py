@@ -119,8 +119,8 @@ def _splits(
         scale = measure(samples)
     else:
         settings = spec.model_dump(mode="json", exclude={"path", "test_path", "cache", "augment"})
-        found = cached(spec.cache, spec.name, settings, sources, measure)
-        samples, scale = found.samples, found.scale
+        entry = cached(spec.cache, spec.name, settings, sources, measure)
+        samples, scale = entry.samples, entry.scale
     train_samples, test_samples = samples["training"], samples.get("test", samples["training"])
     if test_samples.x.shape[1:] != train_samples.x.shape[1:]:
         raise JobError(

@@ -77,18 +77,18 @@ def as_dataset(samples: object) -> Dataset:
     Raises:
         JobError: It is neither a `Dataset` nor a map-style PyTorch data set, or it is empty.
     """
-    found: Dataset
+    dataset: Dataset
     if _is_dataset(samples):
-        found = samples
+        dataset = samples
     elif hasattr(samples, "__len__") and hasattr(samples, "__getitem__"):
-        found = MapStyle(samples)
+        dataset = MapStyle(samples)
     else:
         raise JobError(
             f"{type(samples).__name__} is not a data set: it needs __len__ and __getitem__"
         )
-    if len(found) == 0:
+    if len(dataset) == 0:
         raise JobError(f"{type(samples).__name__} holds no samples")
-    return found
+    return dataset
 
 
 def _is_dataset(samples: object) -> TypeGuard[Dataset]:

@@ -40,7 +40,7 @@ class SampleSource:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Form:
+class SampleFormat:
     """Type and shape of samples.
 
     Attributes:
@@ -61,7 +61,7 @@ def in_memory(source: SampleSource) -> Samples:
         JobError: A file is damaged, or its samples differ in type or shape.
     """
     x, y = io.BytesIO(), io.BytesIO()
-    form = pour(source, x, y)
+    form = write_samples(source, x, y)
     return Samples(
         x=np.frombuffer(x.getbuffer(), form.dtype).reshape(form.shape),
         y=np.frombuffer(y.getbuffer(), np.int64),
@@ -69,7 +69,7 @@ def in_memory(source: SampleSource) -> Samples:
     )
 
 
-def pour(source: SampleSource, x: BinaryIO, y: BinaryIO) -> Form:
+def write_samples(source: SampleSource, x: BinaryIO, y: BinaryIO) -> SampleFormat:
     """Write the images of `source` to `x` and the classes to `y`, without headers.
 
     Raises:
@@ -95,7 +95,7 @@ def pour(source: SampleSource, x: BinaryIO, y: BinaryIO) -> Form:
     numbers = np.concatenate(labels)
     y.write(numbers.data)
     hasher.update(numbers.data)
-    return Form(
+    return SampleFormat(
         dtype=str(first.dtype),
         shape=(len(numbers), *first.shape[1:]),
         sha256=hasher.hexdigest(),
@@ -112,10 +112,10 @@ def matching(pattern: Path) -> tuple[Path, ...]:
         raise JobError(f"{pattern} is a folder; set a pattern for its files, such as {pattern}/*")
     if pattern.exists():
         return (pattern,)
-    found = tuple(sorted(pattern.parent.glob(pattern.name)))
-    if not found:
+    files = tuple(sorted(pattern.parent.glob(pattern.name)))
+    if not files:
         raise JobError(f"{pattern} matches no file; set data.path to a file or a pattern")
-    there = {path.name for path in found}
+    there = {path.name for path in files}
     parts = [part for name in sorted(there) if (part := _PART.fullmatch(name))]
     groups = {(part[1], len(part[2]), part[3], part[4] or "") for part in parts}
     for name, digits, total, rest in sorted(groups):
@@ -126,7 +126,7 @@ def matching(pattern: Path) -> tuple[Path, ...]:
                     f"{pattern.with_name(sibling)} is missing, one of {total} parts; "
                     "download it too"
                 )
-    return found
+    return files
 
 
 def images_of(

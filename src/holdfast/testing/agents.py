@@ -164,7 +164,7 @@ class Agents:
                 for worker in list(agent.workers.values()):
                     self._abort(worker, generation)
             case actions.ForkWorker(rank, generation, process):
-                worker = SimulatedWorker(rank, agent.name, process, heard=generation)
+                worker = SimulatedWorker(rank, agent.name, process, newest_generation=generation)
                 agent.workers[rank] = worker
                 delay_s = self._cluster.fork_s * self._chance.uniform(1, 3)
                 self._timeline.after(delay_s, self._halt, worker, generation)
@@ -196,8 +196,8 @@ class Agents:
 
     def _abort(self, worker: SimulatedWorker, generation: int) -> None:
         """Abort the generation of a worker; it halts when it notices, once."""
-        if generation > worker.heard:
-            worker.heard = generation
+        if generation > worker.newest_generation:
+            worker.newest_generation = generation
             self.plane.leave(worker, self._timeline.now)
             delay_s = self._chance.uniform(0.001, self._cluster.step_s)
             self._timeline.after(delay_s, self._halt, worker, generation)
@@ -267,4 +267,6 @@ class Agents:
             for worker in group.workers.values():
                 wrote = events.PartWritten(worker.rank, group.generation, part)
                 self._timeline.after(0.5, self._tell, worker.host, wrote)
-        self._timeline.at(group.end_at, lambda: self.plane.end_step(group, self._timeline.now))
+        self._timeline.at(
+            group.committed_at, lambda: self.plane.end_step(group, self._timeline.now)
+        )

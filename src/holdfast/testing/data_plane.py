@@ -17,7 +17,7 @@ from typing import Final
 from holdfast.core.protocol import ResumePoint
 
 NEVER: Final = math.inf
-PASSING: Final = 0.1
+BARRIER_SPREAD: Final = 0.1
 """How long after the first worker the last one passes the last barrier; fraction of a step."""
 
 
@@ -36,7 +36,7 @@ class SimulatedWorker:
         chain: Its state, as of then.
         group: The group that it trains in, if it does.
         hangs: Whether it hangs.
-        heard: The newest generation that it knows.
+        newest_generation: The newest generation that it knows.
     """
 
     rank: int
@@ -47,7 +47,7 @@ class SimulatedWorker:
     chain: int = 0
     group: Group | None = None
     hangs: bool = False
-    heard: int = 0
+    newest_generation: int = 0
 
 
 @dataclass(slots=True, eq=False)
@@ -58,10 +58,10 @@ class Group:
         size: How many there must be before a step can begin.
         first, step: The first step that it computed, and the current one.
         chain: The state before the current step.
-        root_at: When the reduced gradient of the current step is complete.
-        end_at: When all have committed it.
+        reduced_at: When the reduced gradient of the current step is complete.
+        committed_at: When all have committed it.
         saves: Checkpoints that it has begun.
-        whole: Whether no worker has left.
+        is_complete: Whether no worker has left.
     """
 
     generation: int
@@ -70,10 +70,10 @@ class Group:
     first: int = 0
     step: int = 0
     chain: int = 0
-    root_at: float = NEVER
-    end_at: float = NEVER
+    reduced_at: float = NEVER
+    committed_at: float = NEVER
     saves: int = 0
-    whole: bool = True
+    is_complete: bool = True
 
 
 class DataPlane:
@@ -83,8 +83,8 @@ class DataPlane:
         chance: The source of randomness.
         num_steps: Length of the run.
         step_s: Mean time of a step, seconds.
-        begin: Called with a group when it begins a step, to schedule `end_step` at its `end_at`, or
-            when no step is left.
+        begin: Called with a group when it begins a step, to schedule `end_step` at its
+            `committed_at`, or when no step is left.
     """
 
     def __init__(
@@ -131,16 +131,16 @@ class DataPlane:
         group, worker.group = worker.group, None
         if group is None:
             return
-        if group.whole and group.step > group.first:
+        if group.is_complete and group.step > group.first:
             for each in group.workers.values():
                 self._credit(each, group)
-        group.whole = False
+        group.is_complete = False
         del group.workers[worker.rank]
-        if now < group.root_at:
+        if now < group.reduced_at:
             # It may have done its part before that, and then the others can complete the step.
             if not worker.alive or worker.hangs or self._chance.random() < 0.5:
-                group.root_at = group.end_at = NEVER
-        elif now >= self._chance.uniform(group.root_at, group.end_at):
+                group.reduced_at = group.committed_at = NEVER
+        elif now >= self._chance.uniform(group.reduced_at, group.committed_at):
             self._commit(worker, group)
 
     def resume(self, worker: SimulatedWorker, start: ResumePoint) -> None:
@@ -164,7 +164,7 @@ class DataPlane:
         group = self._groups.setdefault(generation, Group(generation, size))
         group.workers[worker.rank], worker.group = worker, group
         self._roots.pop(worker.host, None)
-        if group.whole and len(group.workers) == size:
+        if group.is_complete and len(group.workers) == size:
             self._groups.clear()
             assert generation > self._newest, "an older generation trains again"
             self._newest = generation
@@ -178,22 +178,22 @@ class DataPlane:
 
     def end_step(self, group: Group, now: float) -> None:
         """The remaining workers commit the step, and begin the next one if none has left."""
-        if now != group.end_at:
+        if now != group.committed_at:
             return  # a worker failed, so the step does not end
-        if not group.whole:
+        if not group.is_complete:
             for worker in group.workers.values():
                 self._commit(worker, group)
         group.chain = self._state_after(group)
         group.step += 1
-        group.root_at = group.end_at = NEVER
-        if group.whole:
+        group.reduced_at = group.committed_at = NEVER
+        if group.is_complete:
             self._begin_step(group, now)
 
     def _begin_step(self, group: Group, now: float) -> None:
         if not self.is_over(group):
             duration = self._step_s * self._chance.uniform(0.8, 1.5)
-            group.root_at = now + duration
-            group.end_at = group.root_at + PASSING * duration
+            group.reduced_at = now + duration
+            group.committed_at = group.reduced_at + BARRIER_SPREAD * duration
         self._begin(group)
 
     def _credit(self, worker: SimulatedWorker, group: Group) -> None:

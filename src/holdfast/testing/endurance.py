@@ -13,16 +13,16 @@ from holdfast.testing.simulation import Simulation
 
 RACK: Final = 12
 """Hosts with a fault at a time."""
-NEEDED: Final = 0.9
+NEEDED_FRACTION: Final = 0.9
 """Fraction of the hosts that the run needs; far more are always up."""
 UNBOUNDED: Final = 10**9
-FIRST_S: Final = 15.0
+WARMUP_S: Final = 15.0
 CHECKPOINT_EVERY: Final = 500
 """Steps. A checkpoint takes a message to each host and back, and a step takes none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Endured:
+class EnduranceResult:
     """What happened to a cluster."""
 
     faults: int
@@ -30,7 +30,7 @@ class Endured:
     steps: int
 
 
-def endure(*, hosts: int, seconds: float, bursts: int, seed: int) -> Endured:
+def endure(*, hosts: int, seconds: float, bursts: int, seed: int) -> EnduranceResult:
     """Inject faults into a cluster again and again; after each time it must make progress.
 
     `testing.data_plane` asserts that no step is lost, committed twice or taken back, that there is
@@ -51,17 +51,17 @@ def endure(*, hosts: int, seconds: float, bursts: int, seed: int) -> Endured:
         check_every=hosts,
     )
     policy = RecoveryPolicy(
-        world_size=hosts, min_workers=int(NEEDED * hosts), max_failures=UNBOUNDED
+        world_size=hosts, min_workers=int(NEEDED_FRACTION * hosts), max_failures=UNBOUNDED
     )
     gc.disable()  # collecting over every agent again and again takes a third of the time
     try:
         simulation = Simulation(cluster, policy, seed)
-        simulation.run_until(FIRST_S)
+        simulation.run_until(WARMUP_S)
         faults = 0
         for number in range(bursts):
             before = simulation.steps
             faults += burst(simulation, RACK)
-            simulation.run_until(FIRST_S + (seconds - FIRST_S) * (number + 1) / bursts)
+            simulation.run_until(WARMUP_S + (seconds - WARMUP_S) * (number + 1) / bursts)
             assert simulation.steps > before, f"no progress at {simulation.now:.0f} s"
         while not simulation.over and simulation.now < seconds + 200:
             simulation.stop()  # maybe twice: a coordinator that crashes forgets the request
@@ -72,4 +72,4 @@ def endure(*, hosts: int, seconds: float, bursts: int, seed: int) -> Endured:
     assert simulation.over
     assert not simulation.run.reason, simulation.run.reason
     generations = simulation.run.generation
-    return Endured(faults=faults, generations=generations, steps=simulation.steps)
+    return EnduranceResult(faults=faults, generations=generations, steps=simulation.steps)

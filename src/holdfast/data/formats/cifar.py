@@ -78,32 +78,32 @@ def _read(path: Path, names: list[str]) -> dict[str, bytes]:
     try:
         if path.is_dir():
             return {name: (path / name).read_bytes() for name in names}
-        found = _unpacked(path, names)
+        contents = _unpacked(path, names)
     except (OSError, tarfile.TarError, EOFError, zlib.error) as error:
         raise JobError(
             f"{path}: reading {', '.join(names)} failed: {error}; download the data set "
             "again or set data.path"
         ) from None
-    missing = [name for name in names if name not in found]
+    missing = [name for name in names if name not in contents]
     if missing:
         raise JobError(
             f"{path} has no {missing[0]}; set data.path to the published archive or directory"
         )
-    return found
+    return contents
 
 
 def _unpacked(path: Path, names: list[str]) -> dict[str, bytes]:
-    found = {}
+    contents = {}
     with gzip.open(path) as whole, tarfile.open(fileobj=whole) as archive:
         for member in archive:
             name = Path(member.name).name
             if name in names and member.isfile():
                 file = archive.extractfile(member)
                 assert file is not None
-                found[name] = file.read()
+                contents[name] = file.read()
         while whole.read(1 << 20):  # to the end, where gzip verifies its checksum
             pass
-    return found
+    return contents
 
 
 class _Dtype:

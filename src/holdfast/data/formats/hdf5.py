@@ -43,21 +43,21 @@ def blocks(path: Path, spec: Records) -> Blocks:
 
 
 def _data_set(h5py: Any, file: Any, name: str, path: Path) -> Any:
-    found = file.get(name)
-    if not isinstance(found, h5py.Dataset) or not found.shape:
+    data_set = file.get(name)
+    if not isinstance(data_set, h5py.Dataset) or not data_set.shape:
         raise JobError(f"{path} has no data set {name}; it has {', '.join(_names(h5py, file))}")
-    if found.is_virtual:
+    if data_set.is_virtual:
         raise JobError(
             f"{path}: {name} is a virtual data set, whose missing parts read as zeros; copy it to "
             "a separate file"
         )
-    return found
+    return data_set
 
 
 def _names(h5py: Any, file: Any) -> list[str]:
     """The data sets in a file, in all its groups."""
-    found: list[str] = []
+    names: list[str] = []
     file.visititems(
-        lambda name, item: found.append(name) if isinstance(item, h5py.Dataset) else None
+        lambda name, item: names.append(name) if isinstance(item, h5py.Dataset) else None
     )
-    return found or ["none"]
+    return names or ["none"]

@@ -82,5 +82,5 @@ def _filled(column: Any, where: str) -> Any:
 
 
 def _numbers(column: Any) -> npt.NDArray[Any]:
-    found: npt.NDArray[Any] = column.to_numpy(zero_copy_only=False)
-    return found
+    numbers: npt.NDArray[Any] = column.to_numpy(zero_copy_only=False)
+    return numbers

@@ -13,7 +13,7 @@ from holdfast.job.data import SyntheticImages
 
 LETTERS: Final = b"adeinrt "
 
-LIKELY: Final = (0.8, 0.15, 0.05)
+NEXT_LETTER_PROBABILITIES: Final = (0.8, 0.15, 0.05)
 """Probabilities of the letters that may follow two others."""
 
 
@@ -44,7 +44,7 @@ def synthetic_text(size: int) -> bytes:
     """
     generator, count = generator_for("synthetic text"), len(LETTERS)
     followers = torch.rand(count * count, count, generator=generator).argsort(1)[:, :3].tolist()
-    steps = torch.tensor(LIKELY).cumsum(0)[:-1].tolist()
+    steps = torch.tensor(NEXT_LETTER_PROBABILITIES).cumsum(0)[:-1].tolist()
     before, last, text = 0, 0, bytearray()
     for chance in torch.rand(size, generator=generator).tolist():
         before, last = last, followers[before * count + last][bisect_right(steps, chance)]

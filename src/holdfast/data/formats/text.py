@@ -17,7 +17,7 @@ from holdfast.errors import JobError
 
 TEST_SHARE: Final = 0.1
 """Share of the text, at its end, that forms the test set."""
-COUNTED: Final = 1 << 20
+COUNT_CHUNK_BYTES: Final = 1 << 20
 """Bytes that are counted at a time: numpy needs eight times their size."""
 
 
@@ -48,8 +48,8 @@ class Windows:
     def byte_entropy(self) -> float:
         """The entropy of single bytes, nats: the best loss of a model without context."""
         counts = np.zeros(256, np.int64)
-        for start in range(0, len(self._text), COUNTED):
-            counts += np.bincount(self._text[start : start + COUNTED], minlength=256)
+        for start in range(0, len(self._text), COUNT_CHUNK_BYTES):
+            counts += np.bincount(self._text[start : start + COUNT_CHUNK_BYTES], minlength=256)
         shares = counts[counts > 0] / len(self._text)
         return float(-(shares * np.log(shares)).sum())
 
@@ -100,7 +100,7 @@ def _files(folder: Path) -> list[Path]:
     def refuse(error: OSError) -> None:
         raise JobError(f"text {error.filename}: {error.strerror}; make it readable, or remove it")
 
-    found = list[Path]()
+    files = list[Path]()
     for root, folders, names in os.walk(folder, onerror=refuse):
         for name in folders:
             if Path(root, name).is_symlink():
@@ -108,8 +108,8 @@ def _files(folder: Path) -> list[Path]:
                     f"text {Path(root, name)} is a link to another folder, which is not followed; "
                     "replace it by a copy, or remove it"
                 )
-        found += (Path(root, name) for name in names)
-    return sorted(file for file in found if file.is_file() or file.is_symlink())
+        files += (Path(root, name) for name in names)
+    return sorted(file for file in files if file.is_file() or file.is_symlink())
 
 
 def _content(path: Path) -> bytes:

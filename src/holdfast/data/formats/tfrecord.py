@@ -131,8 +131,8 @@ def _example_class() -> Any:
                 added.type = getattr(field_class, f"TYPE_{kind}")
     pool = library("google.protobuf.descriptor_pool").DescriptorPool()
     pool.AddSerializedFile(file.SerializeToString())
-    found = pool.FindMessageTypeByName("example.Example")
-    return library("google.protobuf.message_factory").GetMessageClass(found)
+    descriptor = pool.FindMessageTypeByName("example.Example")
+    return library("google.protobuf.message_factory").GetMessageClass(descriptor)
 
 
 def _value(example: dict[str, Any], name: str, where: str) -> Value:

@@ -91,9 +91,9 @@ class Loader:
             self._start()
         for ahead_step, ahead in itertools.islice(self._from(step, item), self._depth + 1):
             self._submit(ahead_step, ahead)
-        found = self._result(self._ahead[step, item.leaf])
+        loaded = self._result(self._ahead[step, item.leaf])
         del self._ahead[step, item.leaf]
-        return found
+        return loaded
 
     def read_now(self, step: int, item: WorkItem) -> Loaded | None:
         """The samples of an item that this worker is not assigned; None if it has none.

@@ -72,7 +72,7 @@ class LoaderProcesses(Generic[Key, Found]):
 
     def _result(self, future: Future[Found | _Failure]) -> Found:
         try:
-            found = future.result()
+            result = future.result()
         except BrokenProcessPool as error:
             raise self._dead(error) from None
         except Exception as error:  # noqa: BLE001  # `_call` raises nothing: the sending failed
@@ -80,11 +80,11 @@ class LoaderProcesses(Generic[Key, Found]):
                 f"samples of {self._name} cannot be sent from a loader process: {error}; "
                 "set loader.workers=0"
             ) from None
-        if isinstance(found, _Failure):
-            failed = DataError(f"reading {self._name} failed with {found.error}")
-            failed.add_note(found.traceback)
+        if isinstance(result, _Failure):
+            failed = DataError(f"reading {self._name} failed with {result.error}")
+            failed.add_note(result.traceback)
             raise failed from None
-        return found
+        return result
 
     def _dead(self, error: BrokenProcessPool) -> HoldfastError:
         cause = str(error.__cause__ or "killed, perhaps out of memory").strip().splitlines()

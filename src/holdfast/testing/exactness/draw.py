@@ -69,7 +69,7 @@ _EVALUATE: Final[Mapping[Evaluate, int]] = {"never": 5, "epochs": 3, "in_loop": 
 _POLICIES: Final[Mapping[FailurePolicy, int]] = {"replace": 5, "shrink": 3, "restart": 2}
 _WORLDS: Final = {1: 1, 2: 5, 3: 4, 4: 1}
 _CLIP_NORMS: Final = {None: 5, 0.01: 2, 0.3: 2, 100.0: 1}
-KEPT_STOPPED: Final = 0.4
+STOP_PROBABILITY: Final = 0.4
 """Probability of a stop and a resume where there is state next to the model."""
 _PART_CHANCE: Final = 0.15
 _PART_CHANCES: Final[Mapping[Part, float]] = {"lazy": 0.03, "rebound": 0.25, "never": 0.08}
@@ -82,7 +82,7 @@ def draw(seed: int) -> Case:
     recipe = _recipe(chance, seed)
     made: list[Configuration] = []
     for make, share in _CONFIGURATIONS:
-        wanted = KEPT_STOPPED if make is _stopped and _keeps(recipe) else share
+        wanted = STOP_PROBABILITY if make is _stopped and _keeps(recipe) else share
         if chance.random() < wanted:
             made.append(_loaded(chance, make(chance, recipe)))
     return Case(recipe=recipe, configurations=tuple(made))

@@ -17,7 +17,7 @@ TRIES: Final = 60
 """Cases that are run to shrink a finding."""
 REPEATS: Final = 3
 """Runs of a case that is known to fail, of which one must: a kill may meet other workers there."""
-ITSELF: Final = "the reference differs from itself"
+NOT_REPRODUCIBLE: Final = "the reference differs from itself"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,7 +67,7 @@ def examine(case: Case, runner: Runner) -> CaseReport:
     if any(problems) and not reference.error:
         again = _run(replace(case, configurations=()), runner, REFERENCE)[0]
         if problem(reference, again):
-            problems = tuple(f"{ITSELF}: {problem(reference, again)}" for _ in problems)
+            problems = tuple(f"{NOT_REPRODUCIBLE}: {problem(reference, again)}" for _ in problems)
     return CaseReport(
         case=case,
         problems=problems,

@@ -14,7 +14,7 @@ from holdfast.testing.exactness.case import Recipe, Schedule, Scheduler
 
 RATE: Final = 0.01
 """The learning rate of those that take one."""
-LONGEST: Final = 0.3
+MAX_NORM: Final = 0.3
 """The norm to which `Clipping` scales gradients down."""
 
 
@@ -26,7 +26,7 @@ class Clipping(optim.SGD):
     def step(self, closure: Any = None) -> None:  # type: ignore[override]
         """Clip, then step."""
         held = [p for group in self.param_groups for p in group["params"] if p.grad is not None]
-        nn.utils.clip_grad_norm_(held, LONGEST)
+        nn.utils.clip_grad_norm_(held, MAX_NORM)
         super().step(closure)
 
 

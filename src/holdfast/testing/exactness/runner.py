@@ -23,7 +23,7 @@ from holdfast.observe.run_dir import EVENTS, METRICS
 from holdfast.testing.exactness.case import Configuration, Recipe, plain
 from holdfast.testing.exactness.outcome import HANG, CaseOutcome
 
-LANES: Final = 2
+MAX_CONCURRENT_RUNS: Final = 2
 """Runs at a time. Most of a run is the start of its processes, which leaves no core idle."""
 TIMEOUT_S: Final = 300.0
 """After which a run counts as hung; most take one or two seconds."""
@@ -38,11 +38,11 @@ class Runner:
     """Lanes, for a `with` block."""
 
     def __init__(self) -> None:
-        self._threads = ThreadPoolExecutor(LANES)
+        self._threads = ThreadPoolExecutor(MAX_CONCURRENT_RUNS)
         self._lanes: SimpleQueue[_Lane] = SimpleQueue()
 
     def __enter__(self) -> Self:
-        for _ in range(LANES):
+        for _ in range(MAX_CONCURRENT_RUNS):
             self._lanes.put(_Lane())
         return self
 

@@ -16,7 +16,7 @@ from holdfast.testing.exactness.draw import is_possible
 P = TypeVar("P", Recipe, Configuration, Kill)
 T = TypeVar("T")
 
-KEPT: Final = ("seed", "life", "rank")
+IDENTIFIERS: Final = ("seed", "life", "rank")
 """Fields that are names, not amounts: another value is not plainer."""
 
 
@@ -73,7 +73,7 @@ def _with_defaults(part: P) -> Iterator[P]:
     unusual = [
         field
         for field in fields(part)
-        if field.name not in KEPT and getattr(part, field.name) != field.default
+        if field.name not in IDENTIFIERS and getattr(part, field.name) != field.default
     ]
     for chosen in _chunks(unusual):
         changes: dict[str, Any] = {field.name: field.default for field in chosen}
@@ -92,7 +92,7 @@ def _part_of_the_way(part: P) -> Iterator[P]:
     """With one number nearer to its default, or one element less in a list."""
     for field in fields(part):
         value, default = getattr(part, field.name), field.default
-        if field.name not in KEPT:
+        if field.name not in IDENTIFIERS:
             for plainer in _nearer(value, default):
                 yield replace(part, **{field.name: plainer})
 

@@ -27,13 +27,13 @@ if TYPE_CHECKING:
     from holdfast import Session
 
 POLL_S: Final = 0.002
-DISTILLED: Final = 0.1
+DISTILLATION_WEIGHT: Final = 0.1
 """By which the distance from the average's answers counts in the loss."""
 STOP: Final = "stop"
 """A file in the run's directory that says that the run was asked to stop."""
-SKIPPED_BELOW: Final = -1.0
+SKIP_THRESHOLD: Final = -1.0
 """Where `skips`, shards whose first value is smaller skip their backward pass: one of six."""
-IN_LOOP: Final = 0
+IN_LOOP_STEP: Final = 0
 """The step in which `evaluate=in_loop` evaluates: one whose shards all have samples."""
 
 
@@ -70,10 +70,10 @@ def main(session: Session) -> None:
             _stop(session, run_dir)
         x, lengths, classes = shard.batch
         logits = model(x.to(dtype), lengths)
-        if recipe.evaluate == "in_loop" and shard.step == IN_LOOP and not measured:
+        if recipe.evaluate == "in_loop" and shard.step == IN_LOOP_STEP and not measured:
             session.evaluate(samples, measure)
             measured = True
-        if recipe.skips and float(x[0, 0, 0]) < SKIPPED_BELOW:
+        if recipe.skips and float(x[0, 0, 0]) < SKIP_THRESHOLD:
             continue
         if recipe.logs:
             session.log(right=_share_right(logits, classes), rows=float(lengths.sum()))
@@ -81,7 +81,7 @@ def main(session: Session) -> None:
         scale = _loss_scale(recipe, shard.step, session.state) * _scale(network[0], optimizer)
         loss = scale * loss_of(logits, classes)
         if teacher is not None:
-            loss = loss + DISTILLED * _distance(teacher, logits, x.to(dtype), lengths)
+            loss = loss + DISTILLATION_WEIGHT * _distance(teacher, logits, x.to(dtype), lengths)
         session.backward(loss, weight=weight)
     if recipe.surrounds:
         _change_after(session, model, optimizer)
