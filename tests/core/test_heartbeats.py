@@ -12,10 +12,10 @@ from holdfast.core.heartbeats import Heartbeats
 
 def watched(gaps: list[float]) -> tuple[Heartbeats, float]:
     beats, now = Heartbeats(interval_s=1.0, floor_s=3.0), 0.0
-    beats.heard("a", now)
+    beats.record("a", now)
     for gap in gaps:
         now += gap
-        beats.heard("a", now)
+        beats.record("a", now)
     return beats, now
 
 
@@ -37,13 +37,13 @@ def test_who_is_usually_late_is_given_longer() -> None:
 
 def test_a_lost_connection_shortens_the_wait_until_the_host_is_heard() -> None:
     beats, now = watched([1.0] * 5)
-    beats.hurry("a", now + 0.5)
+    beats.shorten_deadline("a", now + 0.5)
     due = beats.next_deadline()
     assert due is not None
     assert due <= now + 0.5
-    beats.heard("a", now + 0.4)
+    beats.record("a", now + 0.4)
     assert beats.suspects(now + 0.6) == []
-    beats.hurry("a", now + 1.0)
+    beats.shorten_deadline("a", now + 1.0)
     assert beats.suspects(now + 1.0) == ["a"]
 
 
@@ -51,10 +51,10 @@ def test_a_lost_connection_shortens_the_wait_until_the_host_is_heard() -> None:
 def test_a_host_that_was_at_rest_is_known_as_if_it_had_not_been(gaps: list[float]) -> None:
     told, _ = watched(gaps)
     rested, _ = watched([])
-    rested.rest("a")
+    rested.pause("a")
     assert rested.suspects(1e3) == [], "nobody waits for it"
     assert rested.next_deadline() is None
-    rested.wake("a", itertools.accumulate(gaps))
+    rested.resume("a", itertools.accumulate(gaps))
     assert rested.deadline_of("a") == told.deadline_of("a")
     assert rested.suspects(1e3) == ["a"]
 
@@ -62,9 +62,9 @@ def test_a_host_that_was_at_rest_is_known_as_if_it_had_not_been(gaps: list[float
 def test_hosts_that_lose_their_connections_together_are_lost_together() -> None:
     beats = Heartbeats(interval_s=1.0, floor_s=3.0)
     for host in "abcd":
-        beats.heard(host, 0.0)
+        beats.record(host, 0.0)
     for host, deadline in (("a", 1.0), ("b", 1.05), ("c", 1.5)):
-        beats.hurry(host, deadline)
+        beats.shorten_deadline(host, deadline)
     assert beats.suspects(0.95) == []
     assert beats.suspects(1.0) == ["a", "b"]
     assert beats.suspects(1.45) == []
@@ -75,9 +75,9 @@ def test_hosts_that_lose_their_connections_together_are_lost_together() -> None:
 @given(st.lists(st.floats(0.01, 2.9), max_size=30))
 def test_nobody_is_suspected_within_the_floor(gaps: list[float]) -> None:
     beats, now = Heartbeats(interval_s=1.0, floor_s=3.0), 0.0
-    beats.heard("a", now)
+    beats.record("a", now)
     for gap in gaps:
         now += gap
         assert beats.suspects(now) == []
-        beats.heard("a", now)
+        beats.record("a", now)
     assert beats.suspects(beats.deadline_of("a")) == ["a"]

@@ -218,7 +218,10 @@ def test_a_worker_that_computes_wrongly_ends_a_run_that_replaces_none(train, tmp
                 ("holdfast.worker.step.tree:TreeStepper._begin_recheck", "after", rank)
                 for rank in range(3)
             ),
-            *(("holdfast.worker.step.recheck:Recheck.settle", "before", rank) for rank in range(3)),
+            *(
+                ("holdfast.worker.step.recheck:Recheck.resolve", "before", rank)
+                for rank in range(3)
+            ),
             ("holdfast.worker.step.recheck:_have_same_bits", "after", 2),  # the one that compares
         ],
         1,
@@ -250,7 +253,7 @@ def test_a_faulty_worker_leaves_although_the_task_catches_all_errors(train, tmp_
 
 
 def test_a_death_in_a_recomputed_shard_changes_nothing(inject):
-    again = {"at": "holdfast.worker.step.recheck:Recheck.look_at", "when": "before"}
+    again = {"at": "holdfast.worker.step.recheck:Recheck.examine", "when": "before"}
     inject(POISON, {**again, "rank": 2, "step": 6, "how": "kill"}, workers=3)
 
 

@@ -57,11 +57,11 @@ BETWEEN_STEPS = [
 RECOVERY = [
     ("holdfast.worker.membership.agent_link:AgentLink.await_resume", "before"),
     ("holdfast.worker.membership.agent_link:AgentLink.await_resume", "after"),
-    ("holdfast.worker.membership.attach:AttachedModel.meet", "before"),
-    ("holdfast.worker.membership.attach:AttachedModel.meet", "after"),
+    ("holdfast.worker.membership.attach:AttachedModel.allocate", "before"),
+    ("holdfast.worker.membership.attach:AttachedModel.allocate", "after"),
     ("holdfast.worker.membership.state_transfer:StateTransfer.transfer", "before"),
     ("holdfast.worker.membership.state_transfer:StateTransfer.transfer", "after"),
-    ("holdfast.worker.metrics:Metrics.take_up", "before"),
+    ("holdfast.worker.metrics:Metrics.set_writing", "before"),
     ("holdfast.worker.step.tree:TreeStepper.resume", "before"),
     ("holdfast.worker.step.tree:TreeStepper.resume", "after"),
 ]
@@ -151,7 +151,7 @@ def test_a_death_between_steps_changes_nothing(inject, at, when, rank):
 @pytest.mark.parametrize(("at", "when"), sampled([*RECOVERY, *TAKING], 4, 10))
 def test_a_second_death_of_the_replacement_changes_nothing(inject, at, when):
     transferred = when == "after" and at.endswith("StateTransfer.transfer")
-    step = 3 if transferred or "take_up" in at or "TreeStepper.resume" in at else 0
+    step = 3 if transferred or "set_writing" in at or "TreeStepper.resume" in at else 0
     second = {"at": at, "when": when, "rank": 0, "step": step, "generation": 2, "how": "kill"}
     assert inject(FIRST, second) == [True, True]
 

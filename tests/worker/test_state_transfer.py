@@ -79,7 +79,7 @@ def test_padding_of_a_lost_replica_is_no_state(workers):
 def test_a_replica_error_in_a_state_transfer_cannot_be_swallowed_by_user_code(workers):
     donor, lost = workers
     lost.replica.flat[0] ^= 1
-    with pytest.raises(SelfEviction, match=r"tensor model\.\w+ of the lost rank 1") as caught:
+    with pytest.raises(SelfEviction, match=r"tensor model\.\w+ of the failed rank 1") as caught:
         donor.transfer(0)
     assert not isinstance(caught.value, Exception)
     assert isinstance(caught.value.error, ReplicaError)

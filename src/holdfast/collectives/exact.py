@@ -145,8 +145,8 @@ class TreeReducer:
             Aborted: The generation is over.
         """
         payload = array("q", table).tobytes()
-        found = self._group.gather(ReduceTag.TABLES, step, payload)
-        return [array("q", each).tolist() for each in found]
+        tables = self._group.gather(ReduceTag.TABLES, step, payload)
+        return [array("q", each).tolist() for each in tables]
 
     def published(self) -> dict[int, list[int]]:
         """The table that each member has published, by rank."""

@@ -103,7 +103,7 @@ class CoordinatorStateMachine:
         )
         self._waiting = dict.fromkeys(self._members.by_host)
         for host in self._waiting:
-            self.heartbeats.heard(host, now)
+            self.heartbeats.record(host, now)
 
     @property
     def members(self) -> Mapping[int, str]:
@@ -116,10 +116,10 @@ class CoordinatorStateMachine:
             case StatusReceived(status):
                 return self._on_status(status, now)
             case Disconnected(host):
-                self.heartbeats.hurry(host, now + self.policy.reconnect_s)
+                self.heartbeats.shorten_deadline(host, now + self.policy.reconnect_s)
                 return []
             case AgentLost(host):
-                self.heartbeats.forget(host)
+                self.heartbeats.remove(host)
                 return self._fence([host], "was lost", now)
             case CheckpointCompleted(result):
                 self._checkpoints.on_completed(result, now)
@@ -186,7 +186,7 @@ class CoordinatorStateMachine:
             return [SendDesiredState(host, ended)]
         if not self._members.join(status):
             return []
-        self.heartbeats.heard(host, now)
+        self.heartbeats.record(host, now)
         self._stop |= status.stop  # a predecessor of this coordinator has sent it
         if self.stage == IDLE and self.members:
             return self._recover(now, host)
@@ -290,7 +290,7 @@ class CoordinatorStateMachine:
 
     def _on_failure(self, what: str, now: float) -> list[RunAction]:
         """Continue without what has failed, unless the restart budget is exhausted."""
-        self._members.rest(now)
+        self._members.delay_growth(now)
         exhausted = self._restart_budget.on_loss(what, now)
         return self._end(exhausted) if exhausted else self._open_generation(now)
 
@@ -299,7 +299,7 @@ class CoordinatorStateMachine:
 
     def _open_generation(self, now: float) -> list[RunAction]:
         """Open a generation with all hosts that have capacity, by halting them."""
-        left = self._members.reform(now)
+        left = self._members.reassign_ranks(now)
         self.generation += 1
         self.stage, self.resume_point = HALT, None
         self._finished.clear()
@@ -312,8 +312,8 @@ class CoordinatorStateMachine:
 
     def _choose_resume_point(self, now: float) -> list[RunAction]:
         """All members have halted: resume from the state of one, or else from a checkpoint."""
-        found = choose_resume_point(self.members, self._member_statuses())
-        return [FindCheckpoint()] if found is None else self._resume(found, now)
+        resume_point = choose_resume_point(self.members, self._member_statuses())
+        return [FindCheckpoint()] if resume_point is None else self._resume(resume_point, now)
 
     def _on_checkpoint_found(
         self, checkpoint: StoredCheckpoint | None, now: float

@@ -18,14 +18,14 @@ from typing import Final
 
 STOPPED_S: Final = 0.8
 """How long a process may be stopped, seconds."""
-OWN_S: Final = 1.0
+OWN_CODE_TIMEOUT_S: Final = 1.0
 """How long our own code may go without using the processor, seconds."""
-SLACK: Final = 3
+MAX_SLOWDOWN: Final = 3
 """A phase may take this many times as long as the longest of the last ones."""
-RECENT: Final = 20
+NUM_RECENT_PHASES: Final = 20
 IDLE_CPU_FRACTION: Final = 0.01
 """Less of a CPU than this is idle: libraries have threads that wake now and then."""
-GAP_S: Final = 1.0
+MAX_OBSERVATION_GAP_S: Final = 1.0
 """Between two observations that are further apart, the agent itself was held up."""
 
 
@@ -86,7 +86,7 @@ class HangDetector:
     """
 
     def __init__(self, user_s: float, *, together: bool = False) -> None:
-        self._limits = {PhaseKind.HOLDFAST: OWN_S, PhaseKind.USER: user_s}
+        self._limits = {PhaseKind.HOLDFAST: OWN_CODE_TIMEOUT_S, PhaseKind.USER: user_s}
         self._together = together
         self._known: dict[int, _Known] = {}
 
@@ -96,11 +96,11 @@ class HangDetector:
             process: self._compare(self._known.get(process), observation, now)
             for process, observation in observations.items()
         }
-        found = {p: why for p, known in self._known.items() if (why := self._judge(known, now))}
+        hangs = {p: why for p, known in self._known.items() if (why := self._judge(known, now))}
         in_user_code = {p for p, seen in observations.items() if seen.phase_kind is PhaseKind.USER}
-        if self._together and not in_user_code <= found.keys():
-            return {process: why for process, why in found.items() if observations[process].stopped}
-        return found
+        if self._together and not in_user_code <= hangs.keys():
+            return {process: why for process, why in hangs.items() if observations[process].stopped}
+        return hangs
 
     def _judge(self, known: _Known, now: float) -> str:
         """Why a worker hangs, or nothing."""
@@ -110,7 +110,7 @@ class HangDetector:
         if known.last.phase_kind is PhaseKind.WAITING:
             return ""
         recent = known.durations.get(known.last.phase_kind, deque())
-        limit = max(self._limits[known.last.phase_kind], SLACK * max(recent, default=0.0))
+        limit = max(self._limits[known.last.phase_kind], MAX_SLOWDOWN * max(recent, default=0.0))
         idle_s = now - known.idle_since
         others = ", nor did any other worker" if self._together else ""
         return f"did nothing{others} for {idle_s:.1f} s" if idle_s >= limit else ""
@@ -118,11 +118,11 @@ class HangDetector:
     @staticmethod
     def _compare(known: _Known | None, observation: Observation, now: float) -> _Known:
         """What is known of a worker with one more observation."""
-        if known is None or now - known.seen_at > GAP_S:
+        if known is None or now - known.seen_at > MAX_OBSERVATION_GAP_S:
             return _Known(observation, now, now, observation.cpu_s)
         before, known.last, known.seen_at = known.last, observation, now
         if observation.since != before.since:
-            recent = known.durations.setdefault(before.phase_kind, deque(maxlen=RECENT))
+            recent = known.durations.setdefault(before.phase_kind, deque(maxlen=NUM_RECENT_PHASES))
             recent.append(observation.since - before.since)
         worked_s = observation.cpu_s - known.cpu_then_s
         if observation.since != before.since or worked_s > IDLE_CPU_FRACTION * (

@@ -24,7 +24,7 @@ GAP_GAIN: Final = 1 / 8
 DEVIATION_GAIN: Final = 1 / 4
 DEVIATIONS: Final = 4
 """The constants of RFC 6298, section 2."""
-TOGETHER_S: Final = 0.1
+JOINT_LOSS_S: Final = 0.1
 """Hosts without a connection whose deadlines are no further apart are lost together."""
 
 
@@ -67,7 +67,7 @@ class Heartbeats:
         self._arrivals: dict[str, _Arrivals] = {}
         self._queue: list[tuple[float, str]] = []
 
-    def heard(self, host: str, now: float) -> None:
+    def record(self, host: str, now: float) -> None:
         """Record a heartbeat of `host`."""
         known = self._arrivals.get(host)
         if known is None:
@@ -76,21 +76,21 @@ class Heartbeats:
             known.add((now,))
         self._enqueue(host)
 
-    def hurry(self, host: str, deadline: float) -> None:
+    def shorten_deadline(self, host: str, deadline: float) -> None:
         """Suspect `host` by `deadline` unless it is heard first."""
         if host in self._arrivals:
             self._arrivals[host].limit = deadline
             self._enqueue(host)
 
-    def forget(self, host: str) -> None:
+    def remove(self, host: str) -> None:
         """Wait for this host no longer."""
         self._arrivals.pop(host, None)
 
-    def rest(self, host: str) -> None:
+    def pause(self, host: str) -> None:
         """Do not wait for `host` until it is woken: it is known to be well."""
         self._arrivals[host].queued = math.inf
 
-    def wake(self, host: str, times: Iterable[float]) -> None:
+    def resume(self, host: str, times: Iterable[float]) -> None:
         """Note when `host` was heard while it was at rest, and wait for it again."""
         self._arrivals[host].add(times)
         self._enqueue(host)
@@ -111,7 +111,7 @@ class Heartbeats:
         A rack that loses its power is one loss, not twenty within a few milliseconds: with a host
         go those that have lost their connection too and are about to be suspected.
         """
-        found: list[str] = []
+        hosts: list[str] = []
         others: list[str] = []
         soon = now
         while self._queue and self._queue[0][0] <= soon:
@@ -120,15 +120,15 @@ class Heartbeats:
             if arrivals is None or arrivals.queued != queued:
                 continue
             if self.deadline_of(host) <= now or arrivals.limit <= soon:
-                self.forget(host)
-                found.append(host)
-                soon = now + TOGETHER_S
+                self.remove(host)
+                hosts.append(host)
+                soon = now + JOINT_LOSS_S
             else:
                 arrivals.queued = math.inf
                 others.append(host)
         for host in others:
             self._enqueue(host)
-        return found
+        return hosts
 
     def _enqueue(self, host: str) -> None:
         """See that the host's place in the queue is not after its deadline."""

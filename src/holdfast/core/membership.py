@@ -73,7 +73,7 @@ class Membership:
         """Remove ranks whose workers have failed."""
         self.members = {rank: host for rank, host in self.members.items() if rank not in ranks}
 
-    def rest(self, now: float) -> None:
+    def delay_growth(self, now: float) -> None:
         """Do not replace failed workers for a while, if enough are left."""
         self._regrow_from = now + self._policy.regrow_delay_s
 
@@ -89,7 +89,7 @@ class Membership:
             self._grow_at = max(now + wait_s, rested_at)
         return now >= self._grow_at
 
-    def reform(self, now: float) -> list[str]:
+    def reassign_ranks(self, now: float) -> list[str]:
         """Place ranks on all hosts with capacity; returns the hosts that lost all of theirs."""
         before = self.by_host
         capacity = {host: status.capacity for host, status in self.statuses.items()}

@@ -58,14 +58,14 @@ class Decision:
     has_verified: bool = False
 
 
-def decide(found: Sequence[FoundCheckpoint], last: int) -> Decision:
+def decide(checkpoints: Sequence[FoundCheckpoint], last: int) -> Decision:
     """Decide what to verify next, or else what to delete.
 
     Args:
-        found: All checkpoints, newest first.
+        checkpoints: All checkpoints, newest first.
         last: How many to keep besides that of the best evaluation.
     """
-    usable = [each for each in found if each.condition in (_UNVERIFIED, _VERIFIED)]
+    usable = [each for each in checkpoints if each.condition in (_UNVERIFIED, _VERIFIED)]
     newest = usable[:last]
     best = _best(usable, newest[0].best_step) if newest else None
     needed = newest if best is None else [*newest, best]

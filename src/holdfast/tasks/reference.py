@@ -60,26 +60,26 @@ def load(reference: str) -> Callable[..., Any]:
         raise JobError(
             f"task {reference}: importing {place} failed with {type(error).__name__}: {error}"
         ) from error
-    found: Any = module
+    target: Any = module
     for part in name.split("."):
-        found = getattr(found, part, None)
-    if not callable(found):
+        target = getattr(target, part, None)
+    if not callable(target):
         raise JobError(f"task {reference}: {place} has no class or function {name}")
-    return found  # type: ignore[no-any-return]  # just checked
+    return target  # type: ignore[no-any-return]  # just checked
 
 
 def _from_file(path: Path) -> ModuleType:
     known = sys.modules.get(_FILE_MODULE)
     if known is not None and known.__file__ == str(path):
         return known
-    found = importlib.util.spec_from_file_location(_FILE_MODULE, path)
-    if found is None or found.loader is None or not path.is_file():
+    spec = importlib.util.spec_from_file_location(_FILE_MODULE, path)
+    if spec is None or spec.loader is None or not path.is_file():
         raise JobError(f"task file {path} does not exist")
-    module = importlib.util.module_from_spec(found)
+    module = importlib.util.module_from_spec(spec)
     sys.modules[_FILE_MODULE] = module
     sys.path.insert(0, str(path.parent))
     try:
-        found.loader.exec_module(module)
+        spec.loader.exec_module(module)
     except BaseException:
         del sys.modules[_FILE_MODULE]
         raise

@@ -90,7 +90,7 @@ class Rest:
             or self._timeline.now < quiet_since + self._heartbeat_s
         ):
             return False
-        self._heartbeats.rest(agent.name)
+        self._heartbeats.pause(agent.name)
         self._resting[agent.name] = agent
         return True
 
@@ -126,6 +126,6 @@ class Rest:
         if arrivals[-1] > now:
             self._timeline.at(arrivals.pop(), self._tell_run, StatusReceived(report.status))
         if self._heartbeats is not None:
-            self._heartbeats.wake(agent.name, arrivals)
+            self._heartbeats.resume(agent.name, arrivals)
         agent.tick_at = due
         self._timeline.at(due, self._tick, agent, due)

@@ -42,16 +42,16 @@ def choose_device(wanted: str, rank: int) -> torch.device:
     return device
 
 
-def moved(batch: Any, device: torch.device) -> Any:
+def to_device(batch: Any, device: torch.device) -> Any:
     """`batch` with every tensor in it, in tuples, lists and dictionaries too, on `device`."""
     match batch:
         case torch.Tensor():
             return batch.to(device, non_blocking=True)
         case tuple() | list():
-            parts = [moved(part, device) for part in batch]
+            parts = [to_device(part, device) for part in batch]
             return type(batch)(*parts) if hasattr(batch, "_fields") else type(batch)(parts)
         case dict():
-            return {key: moved(part, device) for key, part in batch.items()}
+            return {key: to_device(part, device) for key, part in batch.items()}
     return batch
 
 
@@ -72,7 +72,7 @@ def compile_every_shape(module: nn.Module) -> None:
     module.compile(dynamic=False)
 
 
-def explained(error: BaseException) -> BaseException:
+def explain(error: BaseException) -> BaseException:
     """`error`, or a JobError instead if there were too many shapes."""
     if type(error).__name__ != _LIMIT_HIT:
         return error

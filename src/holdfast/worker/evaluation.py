@@ -25,7 +25,7 @@ from holdfast.data.dataset import (
 )
 from holdfast.errors import JobError
 from holdfast.worker.barriers import WorkerTag
-from holdfast.worker.compute import moved
+from holdfast.worker.compute import to_device
 from holdfast.worker.context import WorkerContext
 
 Measure = Callable[[nn.Module, Batch], dict[str, float]]
@@ -104,7 +104,7 @@ class Evaluator:
                 seed_everything(seed_for("evaluation", first))
                 self._group.check_abort()
                 batch = dataset.batch(indices, generator_for("evaluation", first))
-                values = measure(self._modules[0], moved(batch, self._device))
+                values = measure(self._modules[0], to_device(batch, self._device))
                 names = _same_names(names, sorted(values))
                 row[0] += len(indices)
                 for column, name in enumerate(names, start=1):
@@ -112,13 +112,13 @@ class Evaluator:
         return names, rows
 
 
-def _same_names(names: list[str], found: list[str]) -> list[str]:
-    if (names and found != names) or not 0 < len(found) < COLUMNS:
+def _same_names(names: list[str], measured: list[str]) -> list[str]:
+    if (names and measured != names) or not 0 < len(measured) < COLUMNS:
         raise JobError(
             f"an evaluation gives 1 to {COLUMNS - 1} values, the same for every "
-            f"batch; it gave {names or 'none'} and then {found}"
+            f"batch; it gave {names or 'none'} and then {measured}"
         )
-    return found
+    return measured
 
 
 def _decode(payload: bytes) -> tuple[list[str], torch.Tensor]:

@@ -122,5 +122,5 @@ def flip(gradients: Sequence[torch.Tensor]) -> bool:
 
 
 def _gradients(parameters: Sequence[torch.nn.Parameter]) -> list[torch.Tensor]:
-    found = (parameter.grad for parameter in parameters)
-    return [each for each in found if each is not None and each.numel() and not each.is_sparse]
+    gradients = (parameter.grad for parameter in parameters)
+    return [each for each in gradients if each is not None and each.numel() and not each.is_sparse]

@@ -12,7 +12,7 @@ import torch
 from holdfast.core.failures import Report
 from holdfast.errors import BY_NAME, HoldfastError, OutOfMemory
 from holdfast.wire.messages import FailedMessage
-from holdfast.worker.compute import explained
+from holdfast.worker.compute import explain
 
 MESSAGE_CHARS: Final = 4_000
 TRACEBACK_CHARS: Final = 32_000
@@ -22,7 +22,7 @@ has the rest."""
 
 def failure(rank: int, error: BaseException) -> FailedMessage:
     """The report of `error`, which has ended worker `rank`."""
-    error = explained(error)
+    error = explain(error)
     if not _lacks_memory(error):
         report = Report(
             error=_name_of(type(error)),
@@ -35,7 +35,7 @@ def failure(rank: int, error: BaseException) -> FailedMessage:
     advice = "lower batch, start fewer workers or make the model smaller"
     message = (
         f"rank {rank} ran out of {kind}{f', asking for {asked[1]}' if asked else ''}: "
-        f"{advice}; where it was is in its log, rank-{rank}.log"
+        f"{advice}; see rank-{rank}.log for the traceback"
     )
     return FailedMessage(rank=rank, report=Report(error=OutOfMemory.__name__, message=message))
 

@@ -63,11 +63,11 @@ class Followups:
             Aborted: The generation is over.
             JobError: The model is not attached, or `measure` returned different names.
         """
-        member, found = self._member, self._progress.evaluations
+        member, evaluations = self._member, self._progress.evaluations
         buffers = member.stepper.buffers
-        results, call = found.before_loop, self._calls_before_loop
+        results, call = evaluations.before_loop, self._calls_before_loop
         if self.in_loop:
-            results, call = found.results, found.calls
+            results, call = evaluations.results, evaluations.calls
         if call == len(results):
             autocast = compute.autocast(member.device, member.job.precision)
             with autocast, buffers.committed():
@@ -77,17 +77,17 @@ class Followups:
                     )
                 )
         if self.in_loop:
-            found.calls += 1
+            evaluations.calls += 1
         else:
             self._calls_before_loop += 1
-        found.metrics = found.metrics | results[call]
+        evaluations.metrics = evaluations.metrics | results[call]
         return results[call]
 
     @property
     def newest(self) -> dict[str, float]:
         """The results of the newest evaluation."""
-        found = self._progress.evaluations
-        return found.results[-1] if found.results else found.metrics
+        evaluations = self._progress.evaluations
+        return evaluations.results[-1] if evaluations.results else evaluations.metrics
 
     @property
     def stops_early(self) -> bool:
@@ -103,9 +103,11 @@ class Followups:
             return False
         progress, results = self._progress, self._evaluation()
         self._member.metrics.evaluation(progress.step, results)
-        found = progress.evaluations
-        found.best = best_after(found.previous_best, self._settings, progress.step, results)
-        return found.best.step == progress.step
+        evaluations = progress.evaluations
+        evaluations.best = best_after(
+            evaluations.previous_best, self._settings, progress.step, results
+        )
+        return evaluations.best.step == progress.step
 
 
 def best_after(best: Best, settings: Evaluation, step: int, results: Mapping[str, float]) -> Best:

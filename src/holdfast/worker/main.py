@@ -97,11 +97,11 @@ def _finish(member: Member, agent: AgentLink, channel: Channel, status: str) -> 
 
 
 def _run_task(session: Session) -> None:
-    found = reference.load(session.job.task)
-    if inspect.isclass(found):
-        fit.fit(session, cast("type[Any]", found)(session.job))
+    task = reference.load(session.job.task)
+    if inspect.isclass(task):
+        fit.fit(session, cast("type[Any]", task)(session.job))
     else:
-        found(session)
+        task(session)
 
 
 def warm_up() -> None:

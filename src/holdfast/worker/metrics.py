@@ -27,7 +27,7 @@ class Metrics:
         self._samples, self._seconds = 0, 0.0
         self._last_step_at: float | None = None
 
-    def take_up(self, progress: Progress, *, writes: bool) -> None:
+    def set_writing(self, progress: Progress, *, writes: bool) -> None:
         """Begin or stop to write. A worker that begins continues after the steps of `progress`,
         where another one may have stopped.
         """

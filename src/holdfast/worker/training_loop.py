@@ -161,7 +161,7 @@ class TrainingLoop:
         step, device = self._progress.step, self._member.device
         self._status.enter(Phase.COMPUTE)
         self._stepper.begin_shard(work, model_seed(self._job.seed, step, work.item))
-        batch = loaded.batch if device.type == "cpu" else compute.moved(loaded.batch, device)
+        batch = loaded.batch if device.type == "cpu" else compute.to_device(loaded.batch, device)
         self.shard = Shard(batch, loaded.size, step, self._order.epoch_of(step))
         self.is_checking = work.is_check
         with compute.autocast(device, self._job.precision):
@@ -183,8 +183,8 @@ class TrainingLoop:
         )
         try:
             committed = self._stepper.commit(self._progress.step, vote)
-        except UserStatesDiffer as found:
-            self._state.refuse(found.first, found.other)
+        except UserStatesDiffer as states:
+            self._state.fail_on_difference(states.first, states.other)
         except HardwareError as error:
             raise SelfEviction(error) from None
         self._status.enter(Phase.DATA)
@@ -216,7 +216,7 @@ class TrainingLoop:
         before = self._status.enter(Phase.COMPUTE)
         if self._hooks.has_callbacks:
             seed_everything(seed_for("commit", self._job.seed, step))
-            self._state.call(self._hooks.call)
+            self._state.call_user_code(self._hooks.call)
         self._hooks.set_rates(step)
         self._status.enter(before)
 
@@ -256,13 +256,13 @@ def check_samples(loader: Loader, samples: Dataset, progress: Progress) -> None:
     """
     if progress.samples_checked:
         return
-    known, found = progress.order.get("samples"), loader.digest()
-    if known and found and known != found:
+    known, now = progress.order.get("samples"), loader.digest()
+    if known and now and known != now:
         raise JobError(
             f"{name_of(samples)} holds other samples than when the run began, in the same "
             "number; resume with the same data, or start a new run"
         )
-    progress.order["samples"], progress.samples_checked = found, True
+    progress.order["samples"], progress.samples_checked = now, True
 
 
 def borrowed(samples: Dataset, order: SampleOrder, step: int) -> Loaded:

@@ -81,8 +81,8 @@ def test_the_leaves_of_a_node_are_the_shards_below_it():
 
 
 def test_the_most_partial_sums_are_those_of_a_binary_counter():
-    assert [tree.most_partials(range(n), 8) for n in range(9)] == [0, 1, 2, 2, 3, 3, 3, 3, 4]
-    assert tree.most_partials(range(4, 8), 8) == 3
+    assert [tree.partials_needed(range(n), 8) for n in range(9)] == [0, 1, 2, 2, 3, 3, 3, 3, 4]
+    assert tree.partials_needed(range(4, 8), 8) == 3
 
 
 @given(splits())

@@ -28,7 +28,7 @@ def wrong_ranks(digests: Mapping[int, int], before: Mapping[int, int] | None = N
     before = before or {}
     common, is_majority = most_common(digests)
     if is_majority:
-        found = [*digests.items(), *before.items()]
-        return sorted({rank for rank, digest in found if digest != common})
+        pairs = [*digests.items(), *before.items()]
+        return sorted({rank for rank, digest in pairs if digest != common})
     contradicting = [rank for rank, digest in before.items() if digests.get(rank) != digest]
     return contradicting if len(contradicting) == 1 else []

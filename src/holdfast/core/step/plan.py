@@ -86,7 +86,7 @@ class Plan:
         if len(counts) != world_size or sum(counts) != num_shards or min(counts) < 0:
             raise JobError(
                 f"shards_per_worker={list(counts)} must give {world_size} workers "
-                f"{num_shards} shards in all, none below 0"
+                f"{num_shards} shards in all, each at least 0"
             )
         return cls(counts=tuple(counts))
 

@@ -83,7 +83,7 @@ def max_partials(num_shards: int) -> int:
     return 2 * max(1, span(num_shards).bit_length() - 1) + 1
 
 
-def most_partials(leaves: Iterable[int], num_shards: int) -> int:
+def partials_needed(leaves: Iterable[int], num_shards: int) -> int:
     """The most partial sums that a worker holds at a time if it computes `leaves`, in order."""
     table, held, most = [ABSENT] * num_nodes(num_shards), 0, 0
 

@@ -76,14 +76,14 @@ class Restorer:
                     for step in steps:
                         self._reject(step, "not available on every worker")
                 case Verify(step):
-                    found = self._load(step, replica)
-                    digest = NONE if found is None else _digest(found)
+                    manifest = self._load(step, replica)
+                    digest = NONE if manifest is None else _digest(manifest)
                     outcome = agreement.on_digests(group.barrier(WorkerTag.RESTORE, 0, digest))
-                    if found is not None and outcome == Comparison.AGREED:
-                        changed = self._numerics_changes(found, replica, group)
+                    if manifest is not None and outcome == Comparison.AGREED:
+                        changed = self._numerics_changes(manifest, replica, group)
                         self._quarantine(agreement.skipped)
-                        replica.restored(frozenset(found.uninitialized))
-                        return _progress(found, changed)
+                        replica.restored(frozenset(manifest.uninitialized))
+                        return _progress(manifest, changed)
                     if outcome == Comparison.DIFFERENT:
                         self._reject(step, "workers have different states for it")
                 case NothingLeft(any_offered):
@@ -99,45 +99,45 @@ class Restorer:
         """Read and verify the state of a checkpoint; None if it is rejected."""
         name = names.checkpoint_name(step)
         try:
-            found = self._store.manifest(name)
-            self._check_weights_config(name, found)
-            check_layout(self._store.location(name), found.layout, replica.layout)
-            read_into(replica.flat, self._store, name, found)
+            manifest = self._store.manifest(name)
+            self._check_weights_config(name, manifest)
+            check_layout(self._store.location(name), manifest.layout, replica.layout)
+            read_into(replica.flat, self._store, name, manifest)
         except CheckpointError as error:
             self._reject(step, str(error))
         except OSError as error:
             self._reject(step, f"{self._store.location(name)} cannot be read: {error}")
         else:
-            return found
+            return manifest
         return None
 
-    def _check_weights_config(self, name: str, found: Manifest) -> None:
+    def _check_weights_config(self, name: str, manifest: Manifest) -> None:
         """Raises: CheckpointError: A job that gives other weights has written it."""
         job = self._spec.job.weights_config()
         for key in job:
-            stored = found.weights_config.get(key, job[key])  # a key that is new has its default
+            stored = manifest.weights_config.get(key, job[key])  # a key that is new has its default
             if stored != job[key]:
                 raise CheckpointError(
                     f"{self._store.location(name)} is of a job with {key}={stored}, not "
                     f"{job[key]}: it belongs to another run"
                 )
 
-    def _numerics_changes(self, found: Manifest, replica: Replica, group: Group) -> list[str]:
+    def _numerics_changes(self, manifest: Manifest, replica: Replica, group: Group) -> list[str]:
         """How hardware and software differ from those that a checkpoint was made with.
 
         Raises:
             JobError: They differ, and the job does not accept that.
         """
-        changed = changes(found.numerics, numerics_of(self._spec.train_job, replica.flat.device))
+        changed = changes(manifest.numerics, numerics_of(self._spec.train_job, replica.flat.device))
         if changed and self._spec.train_job.on_numerics_change == "fail":
             raise JobError(
-                f"the checkpoint of step {found.step} was made on other hardware or software: "
+                f"the checkpoint of step {manifest.step} was made on other hardware or software: "
                 f"{', '.join(changed)}. The weights would not be bit-exact; resume where it was "
                 "made, or set on_numerics_change=record to continue with a note in the result"
             )
         if changed and group.member_index == 0:
             with EventLog(Path(self._spec.run_dir) / EVENTS) as log:
-                log.event("numerics-changed", step=found.step, changes=", ".join(changed))
+                log.event("numerics-changed", step=manifest.step, changes=", ".join(changed))
         return changed
 
     def _reject(self, step: int, reason: str) -> None:
@@ -156,7 +156,7 @@ class Restorer:
                 self._store.quarantine(names.checkpoint_name(step))
 
 
-def read_into(flat: torch.Tensor, store: CheckpointStore, name: str, found: Manifest) -> None:
+def read_into(flat: torch.Tensor, store: CheckpointStore, name: str, manifest: Manifest) -> None:
     """Read the state of a checkpoint into `flat`, uint8[size_bytes], verified chunk by chunk.
 
     Raises:
@@ -165,13 +165,13 @@ def read_into(flat: torch.Tensor, store: CheckpointStore, name: str, found: Mani
     """
     if flat.device.type == "cpu":
         memory = flat.numpy().data
-        for _ in read_state(store.storage, name, found, lambda start, end: memory[start:end]):
+        for _ in read_state(store.storage, name, manifest, lambda start, end: memory[start:end]):
             pass
         return
     chunk = torch.empty(parts.CHUNK_BYTES, dtype=torch.uint8)
     staged = chunk.numpy().data
     for start, end in read_state(
-        store.storage, name, found, lambda start, end: staged[: end - start]
+        store.storage, name, manifest, lambda start, end: staged[: end - start]
     ):
         flat[start:end].copy_(chunk[: end - start])
 
@@ -195,24 +195,26 @@ def check_layout(where: str, stored: Layout, expected: Layout) -> None:
     )
 
 
-def _digest(found: Manifest) -> int:
+def _digest(manifest: Manifest) -> int:
     """63 bits that tell two states apart."""
-    return int(found.root[:16], 16) >> 1
+    return int(manifest.root[:16], 16) >> 1
 
 
-def _progress(found: Manifest, changed: Sequence[str]) -> Progress:
+def _progress(manifest: Manifest, changed: Sequence[str]) -> Progress:
     """The progress at a checkpoint. Samples that were computed with other numerics may differ in
     their bits and are not compared.
     """
     left_out = {"samples"} if changed else set()
     progress = Progress(
-        step=found.step,
-        loss=found.loss,
-        order={key: value for key, value in found.order.items() if key not in left_out},
-        numerics_changes=list(dict.fromkeys([*found.numerics_changes, *changed])),
-        saved_step=found.step,
-        evaluations=Evaluations(metrics=found.metrics, best=found.best, previous_best=found.best),
-        user=UserValues(state=found.state),
+        step=manifest.step,
+        loss=manifest.loss,
+        order={key: value for key, value in manifest.order.items() if key not in left_out},
+        numerics_changes=list(dict.fromkeys([*manifest.numerics_changes, *changed])),
+        saved_step=manifest.step,
+        evaluations=Evaluations(
+            metrics=manifest.metrics, best=manifest.best, previous_best=manifest.best
+        ),
+        user=UserValues(state=manifest.state),
     )
-    progress.user.commit(found.user_state)
+    progress.user.commit(manifest.user_state)
     return progress

@@ -112,9 +112,9 @@ class ReplicaChecker:
         name, since = self._first_difference(step, ranges)
         # A worker that joined later knows of fewer comparisons.
         since = min(group.barrier(WorkerTag.COMPARE, step, since))
-        found = dict(zip(group.members, digests, strict=True))
-        common, is_majority = most_common(found)
-        odd = [rank for rank, each in found.items() if each != common]
+        by_rank = dict(zip(group.members, digests, strict=True))
+        common, is_majority = most_common(by_rank)
+        odd = [rank for rank, each in by_rank.items() if each != common]
         usual = next(rank for rank in group.members if rank not in odd)
         most = "all other replicas" if len(odd) == 1 else "most other replicas"
         others = most if is_majority else f"the replica of rank {usual}; one of the two is wrong"

@@ -89,23 +89,23 @@ def sensitive_kernels() -> SensitiveKernels:
 
 def log_sensitive_kernels(run_dir: Path) -> None:
     """Log which kernels of this host depend on alignment or on batch size."""
-    found = sensitive_kernels()
+    kernels = sensitive_kernels()
     with EventLog(run_dir / EVENTS) as log:
         log.event(
             "kernels-tested",
-            alignment_sensitive=", ".join(found.alignment_sensitive) or "none",
-            batch_sensitive=", ".join(found.batch_sensitive) or "none",
+            alignment_sensitive=", ".join(kernels.alignment_sensitive) or "none",
+            batch_sensitive=", ".join(kernels.batch_sensitive) or "none",
         )
 
 
 def check_reduction() -> None:
     """Raises: JobError: Sums of gradients would depend on how many workers there are."""
-    found = sensitive_kernels().reduction
-    if found:
+    sensitive = sensitive_kernels().reduction
+    if sensitive:
         raise JobError(
-            f"torch.{' and torch.'.join(found)} is not reproducible across memory alignments on "
-            "this host, so the weights would depend on the number of workers. Use another build of "
-            "torch, or another host"
+            f"torch.{' and torch.'.join(sensitive)} is not reproducible across memory alignments "
+            "on this host, so the weights would depend on the number of workers. Use another build "
+            "of torch, or another host"
         )
 
 

@@ -72,7 +72,7 @@ class ShardVerifier:
         own = self._group.member_index
         self.pending = [shard for shard, verifier in self._checked.items() if verifier == own]
 
-    def concerns(self, shard: int) -> bool:
+    def checks(self, shard: int) -> bool:
         """Whether `shard` is checked in this step."""
         return shard in self._checked
 
@@ -81,7 +81,7 @@ class ShardVerifier:
         generation = self._group.generation
         self._table[shard] = torch.tensor([generation, self._step + 1, self._group.rank, digest])
 
-    def note(self, shard: int, digest: int | None) -> None:
+    def record(self, shard: int, digest: int | None) -> None:
         """Note the digest of a pending shard; None if the shard has no samples."""
         self.pending = [each for each in self.pending if each != shard]
         if digest is not None:
@@ -114,7 +114,7 @@ class ShardVerifier:
             self.pending = [self._disputed]
         return self.is_disputed
 
-    def settle(self) -> NoReturn:
+    def resolve(self) -> NoReturn:
         """Decide with the other members which ranks are wrong.
 
         Raises:

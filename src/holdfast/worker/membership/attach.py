@@ -75,7 +75,7 @@ class AttachedModel:
             raise JobError("the model has no parameter to train")
         self.steppers = stepper_factory(self._job, self.module)
 
-    def meet(self, items: list[WorkItem], resume: ResumeMessage) -> tuple[Replica, Sections]:
+    def allocate(self, items: list[WorkItem], resume: ResumeMessage) -> tuple[Replica, Sections]:
         """Make sure that all members train the same model, and have memory for it.
 
         Args:
@@ -137,7 +137,7 @@ class AttachedModel:
 
     def _moved_in(self, sections: Sections, items: list[WorkItem], *, empty: bool) -> Replica:
         rank, size_bytes = self._group.rank, self._layout.size_bytes
-        partials = tree.most_partials([item.leaf for item in items], sections.num_leaves)
+        partials = tree.partials_needed([item.leaf for item in items], sections.num_leaves)
         sections.prepare(rank, partials, with_replica=self._in_arena)
         if self._in_arena:
             flat = sections.replica(rank, size_bytes)
@@ -164,7 +164,7 @@ def check_memory(job: TrainJob, sections: Sections, replica_bytes: int) -> None:
     """
     plan = plan_of(job)
     leaves = [[item.leaf for item in work_items_of(plan, rank, job)] for rank in range(job.workers)]
-    partials = sum(tree.most_partials(own, job.num_leaves) for own in leaves)
+    partials = sum(tree.partials_needed(own, job.num_leaves) for own in leaves)
     shared, own = sections.used_bytes(partials), job.workers * replica_bytes
     host = available()
     if shared + own <= host.size_bytes:

@@ -47,7 +47,7 @@ from holdfast.worker.times import Times
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Joined:
-    """What a worker has once the members have met."""
+    """What a worker has once it has joined a generation."""
 
     stepper: Stepper
     state: WorkerState
@@ -133,18 +133,18 @@ class Member:
     @property
     def state(self) -> WorkerState:
         """What this worker has in common with the other members."""
-        assert self._joined is not None, "the members have not met"
+        assert self._joined is not None, "the worker has not joined a generation"
         return self._joined.state
 
     @property
     def evaluator(self) -> Evaluator:
         """Evaluates with the other members."""
-        assert self._joined is not None, "the members have not met"
+        assert self._joined is not None, "the worker has not joined a generation"
         return self._joined.evaluator
 
     @property
     def replica(self) -> Replica:
-        """This worker's tensors, once the members have met."""
+        """This worker's tensors, once it has joined a generation."""
         assert self._attached is not None
         assert self._attached.replica is not None
         return self._attached.replica
@@ -191,12 +191,12 @@ class Member:
 
     def requests(self) -> RequestFlags:
         """What the run is asked to do after the current step, as far as this worker has seen."""
-        arena, found = self._arena, RequestFlags.NOTHING
+        arena, flags = self._arena, RequestFlags.NOTHING
         if arena.stop_requested:
-            found |= RequestFlags.STOP
+            flags |= RequestFlags.STOP
         if arena.save_requested > self._writer.begun_in(arena.generation):
-            found |= RequestFlags.SAVE
-        return found
+            flags |= RequestFlags.SAVE
+        return flags
 
     def save(self, *, final: bool) -> None:
         """Write a checkpoint with the others, unless there is one of this step.
@@ -251,7 +251,7 @@ class Member:
             return  # a task that trains nothing
         is_first_member = self.group.member_index == 0
         items = work_items_of(self.plan, self.group.member_index, self.job)
-        replica, sections = self._attached.meet(items, resume)
+        replica, sections = self._attached.allocate(items, resume)
         if resume.generation == 1 and is_first_member:
             log_sensitive_kernels(self.metrics.run_dir)
         keeps_state = resume.donors.get(self.group.rank) == self.group.rank
@@ -259,13 +259,13 @@ class Member:
             self._transfer(resume, replica, sections, keeps_state=keeps_state)
         else:
             self._restore(resume, replica, sections)
-        self.metrics.take_up(self.progress, writes=is_first_member)
+        self.metrics.set_writing(self.progress, writes=is_first_member)
         if self._joined is None:
             self._joined = self._parts(self._attached, replica, sections)
-            self.state.arrived()
+            self.state.on_state_loaded()
         elif not keeps_state:
             self.stepper.restart()
-            self.state.arrived()
+            self.state.on_state_loaded()
         self.stepper.assign(self.progress.step, self.plan)
         self.stepper.resume(self.progress.step)
 
@@ -278,7 +278,7 @@ class Member:
             self._on_commit(self.stepper.complete(self.progress.step))
         if not keeps_state:
             self._has_state = False  # until it has all of the donor's
-            self.metrics.take_up(self.progress, writes=False)
+            self.metrics.set_writing(self.progress, writes=False)
         StateTransfer(self.group, sections, replica).transfer(resume, self.progress)
         self._has_state = True
         if not keeps_state:

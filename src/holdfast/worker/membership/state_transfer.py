@@ -69,9 +69,9 @@ class StateTransfer:
             header = self._header(progress)
             if any(giver == rank != joining for joining, giver in resume.donors.items()):
                 self._stage()
-        found = group.gather(WorkerTag.STAGED, step, header)
-        headers = dict(zip(group.members, found, strict=True))
-        furthest = max(found, key=_work_done)
+        payloads = group.gather(WorkerTag.STAGED, step, header)
+        headers = dict(zip(group.members, payloads, strict=True))
+        furthest = max(payloads, key=_work_done)
         if donor != rank:
             self._take(donor, step)
             self._replica.restored(frozenset(_parse(headers[donor])["uninitialized"]))
@@ -89,8 +89,8 @@ class StateTransfer:
         Raises:
             Aborted: The generation is over.
         """
-        found = self._group.gather(WorkerTag.COMPARE, progress.step, self._header(progress))
-        headers = dict(zip(self._group.members, found, strict=True))
+        payloads = self._group.gather(WorkerTag.COMPARE, progress.step, self._header(progress))
+        headers = dict(zip(self._group.members, payloads, strict=True))
         return [_parse(headers[rank])["progress"] for rank in ranks]
 
     def _stage(self) -> None:
@@ -136,10 +136,10 @@ class StateTransfer:
             piece = slice(entry.offset, entry.end)
             if not torch.equal(left[piece], right[piece]):
                 error = ReplicaError(
-                    f"found that tensor {entry.name} of the lost rank {lost} differs from that of "
-                    f"rank {donor} after step {step}; one of the two is wrong. Either the memory "
-                    "of the host is bad, or the code changes the model outside the optimizer and "
-                    "session.on_commit"
+                    f"found that tensor {entry.name} of the failed rank {lost} differs from that "
+                    f"of rank {donor} after step {step}; one of the two is wrong. Either the "
+                    "memory of its host is faulty, or the code changes the model outside the "
+                    "optimizer and session.on_commit"
                 )
                 raise SelfEviction(error)
         return False
@@ -172,5 +172,5 @@ def _work_done(header: bytes) -> int:
 
 
 def _parse(header: bytes) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(header[_PREFIX:])
-    return found
+    fields: dict[str, Any] = json.loads(header[_PREFIX:])
+    return fields

@@ -57,7 +57,7 @@ class WorkerState:
         self.replicas = replicas
         self._is_released = False
 
-    def arrived(self) -> None:
+    def on_state_loaded(self) -> None:
         """Note that the state comes from another worker, a checkpoint, or the model's factory."""
         self.replicas.begin(self._progress.step)
         self.replicas.compare_always(self._progress.user.overwritten)
@@ -116,7 +116,7 @@ class WorkerState:
         self._replica.release()
         self._is_released = True
 
-    def call(self, callback: Callable[[], None]) -> None:
+    def call_user_code(self, callback: Callable[[], None]) -> None:
         """Call user code between two steps, and note which tensors it overwrites: one could be
         wrong, and equal again before its slice is compared.
 
@@ -124,12 +124,12 @@ class WorkerState:
             JobError: It changes a module in a way that cannot be given to another worker.
         """
         user, before = self._progress.user, self._replica.writes()
-        with self._user_state.module_changes.noted():
+        with self._user_state.module_changes.tracking():
             callback()
         now = self._replica.writes()
-        found = {name for name in now if now[name] != before.get(name)}
-        if not found <= set(user.overwritten):
-            user.overwritten = sorted(found.union(user.overwritten))
+        overwritten = {name for name in now if now[name] != before.get(name)}
+        if not overwritten <= set(user.overwritten):
+            user.overwritten = sorted(overwritten.union(user.overwritten))
             self.replicas.compare_always(user.overwritten)
 
     def user_digest(self) -> int:
@@ -152,7 +152,7 @@ class WorkerState:
             )
         return user.digest
 
-    def refuse(self, first: int, other: int) -> NoReturn:
+    def fail_on_difference(self, first: int, other: int) -> NoReturn:
         """Fail with all members, because what user code keeps differs between two ranks.
 
         Raises:
@@ -179,8 +179,8 @@ class WorkerState:
         """
         group = self._group
         own = digest(self._progress.user.committed)
-        found = group.barrier(WorkerTag.COMPARE, self._progress.step, own)
-        for rank, each in zip(group.members, found, strict=True):
-            if each != found[0]:
-                self.refuse(group.members[0], rank)
+        digests = group.barrier(WorkerTag.COMPARE, self._progress.step, own)
+        for rank, each in zip(group.members, digests, strict=True):
+            if each != digests[0]:
+                self.fail_on_difference(group.members[0], rank)
         self.replicas.check_all(self._progress.step)

@@ -20,11 +20,11 @@ from holdfast.worker.barriers import WorkerTag
 
 HOST: Final = "127.0.0.1"
 """Where it listens: only this host can connect."""
-RELEASE_TIMEOUT_S: Final = 10.0
+PORT_RELEASE_TIMEOUT_S: Final = 10.0
 """How long the port of the previous store may stay in use."""
 
 
-def meet(group: Group, port: int) -> TCPStore:
+def connect_store(group: Group, port: int) -> TCPStore:
     """The store for this worker.
 
     Args:
@@ -40,7 +40,7 @@ def meet(group: Group, port: int) -> TCPStore:
 
 
 def keep_store(group: Group, port: int) -> TCPStore:
-    """Serve the store, as rank 0; see `meet`."""
+    """Serve the store, as rank 0; see `connect_store`."""
     with _listener(group, port) as listener:
         taken = listener.getsockname()[1]
         store = TCPStore(
@@ -57,7 +57,7 @@ def await_store_port(group: Group) -> int:
 
 def _listener(group: Group, port: int) -> socket.socket:
     """A listening socket. Children of the previous worker may still hold the port."""
-    deadline = time.monotonic() + (RELEASE_TIMEOUT_S if group.generation > 1 else 0)
+    deadline = time.monotonic() + (PORT_RELEASE_TIMEOUT_S if group.generation > 1 else 0)
     while True:
         try:
             return socket.create_server((HOST, port))  # with SO_REUSEADDR

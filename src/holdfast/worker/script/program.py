@@ -40,7 +40,7 @@ def run(script: Script) -> int:
         if os.getpid() == pid:
             raise
         try:
-            sys.excepthook(type(error), without_us(error), error.__traceback__)
+            sys.excepthook(type(error), strip_internal_frames(error), error.__traceback__)
             _end_fork(1)
         finally:
             os._exit(1)  # in any case, it must not continue as the worker
@@ -54,7 +54,7 @@ def end() -> None:
     _close_files()
 
 
-def without_us(error: BaseException, *callers: str) -> BaseException:
+def strip_internal_frames(error: BaseException, *callers: str) -> BaseException:
     """An exception whose traceback begins in the script, not in this file or in `callers`."""
     trace = error.__traceback__
     while trace is not None and trace.tb_frame.f_code.co_filename in (__file__, *callers):
@@ -109,8 +109,8 @@ def _status(raised: SystemExit) -> int:
 def _close_files() -> None:
     """Close files that are open for writing, as Python does at its end."""
     gc.unfreeze()  # the script may have frozen objects
-    found = [each for each in gc.get_objects() if issubclass(type(each), io.IOBase)]
-    for file in sorted(found, key=lambda file: _layer(type(file))):
+    files = [each for each in gc.get_objects() if issubclass(type(each), io.IOBase)]
+    for file in sorted(files, key=lambda file: _layer(type(file))):
         with contextlib.suppress(Exception):  # a file may be of any user class
             if file.writable() and file.fileno() > sys.stderr.fileno():
                 file.close()

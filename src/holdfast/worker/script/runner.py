@@ -79,7 +79,7 @@ def _be_quiet() -> None:
 
 def _fail(error: BaseException, group: Group, channel: Channel) -> int:
     """Report an exception and end as Python does, unless another worker's failure caused it."""
-    error = program.without_us(error, __file__)
+    error = program.strip_internal_frames(error, __file__)
     try:
         if cascade.is_connection_error(error):
             cascade.await_abort(group)
@@ -127,8 +127,8 @@ def _set_environment(spec: WorkerSpec, port: int) -> None:
 def _forget_the_fork() -> None:
     """Undo what a process inherits from the fork server and no other program has."""
     threads = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0].strip()
-    told = int(threads) if threads.isdigit() else 0
-    torch.set_num_threads(told or len(os.sched_getaffinity(0)))
+    num_threads = int(threads) if threads.isdigit() else 0
+    torch.set_num_threads(num_threads or len(os.sched_getaffinity(0)))
     torch.default_generator.seed()  # else all draw the same numbers; `random` reseeds itself
     np.random.seed()
     signal.signal(signal.SIGINT, signal.default_int_handler)

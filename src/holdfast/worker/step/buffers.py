@@ -108,7 +108,7 @@ class Buffers:
 
     def _found(self) -> dict[str, torch.Tensor]:
         """The model's current buffers by name."""
-        found = {}
+        buffers = {}
         for module, key, name in self._places:
             buffer, start = module._buffers.get(key), self._working[name]
             if buffer is None or buffer.shape != start.shape:
@@ -117,11 +117,11 @@ class Buffers:
                     f"buffer {name} had shape {tuple(start.shape)} at the start and is {now} "
                     "now; give it its final shape in the model's constructor"
                 )
-            if name not in found or buffer is not start:
-                found[name] = buffer
+            if name not in buffers or buffer is not start:
+                buffers[name] = buffer
         for prefix, module in self._modules:
             self._check_none_is_new(prefix, module)
-        return found
+        return buffers
 
     def _check_none_is_new(self, prefix: str, module: nn.Module) -> None:
         for key, buffer in module._buffers.items():

@@ -118,19 +118,19 @@ def is_finite(norm: float) -> bool:
 def not_finite(
     step: int,
     gradients: Mapping[str, torch.Tensor],
-    found: str = "look at the samples of that step",
+    advice: str = "look at the samples of that step",
 ) -> NonFiniteError:
     """The error for a step whose `gradients` are not finite.
 
     Args:
         step: Steps committed before it.
         gradients: By parameter.
-        found: What is known about the cause, or where to look for it.
+        advice: What is known about the cause, or where to look for it.
     """
     norms = {name: float(value.double().norm()) for name, value in gradients.items()}
     odd = [name for name, norm in norms.items() if not is_finite(norm)]
     names = ", ".join(odd[:3] or [max(norms, key=norms.__getitem__)])
     return NonFiniteError(
-        f"the gradient of {names} in step {step + 1} is not finite; {found}, lower optimizer.lr, "
+        f"the gradient of {names} in step {step + 1} is not finite; {advice}, lower optimizer.lr, "
         "set clip_norm, or skip such steps with non_finite=skip"
     )

@@ -29,7 +29,7 @@ from holdfast.data.dataset import seed_everything
 from holdfast.errors import JobError
 from holdfast.worker.barriers import WorkerTag
 from holdfast.worker.process_groups.cascade import await_abort, is_connection_error
-from holdfast.worker.process_groups.rendezvous import meet
+from holdfast.worker.process_groups.rendezvous import connect_store
 from holdfast.worker.shard import work_items_of
 from holdfast.worker.step.buffers import Buffers
 from holdfast.worker.step.commit import (
@@ -88,7 +88,7 @@ class DdpStepper:
         own_gpus = device.type == "cuda" and torch.cuda.device_count() >= len(group.members)
         dist.init_process_group(
             "nccl" if own_gpus else "gloo",
-            store=meet(group, job.port),
+            store=connect_store(group, job.port),
             rank=group.rank,
             world_size=len(group.members),
         )

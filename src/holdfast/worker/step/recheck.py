@@ -84,12 +84,12 @@ class Recheck:
         )
         self._finding = _SAME_BITS
 
-    def look_at(self, shard: int, slot: Slot) -> None:
+    def examine(self, shard: int, slot: Slot) -> None:
         """Note whether a recomputed shard is not finite by itself."""
         if self._finding == _SAME_BITS and not is_finite(slot.norm()):
             self._finding = 1 + shard
 
-    def settle(self, step: int, gradients: Mapping[str, torch.Tensor]) -> NoReturn:
+    def resolve(self, step: int, gradients: Mapping[str, torch.Tensor]) -> NoReturn:
         """Decide with the other members on the cause, once all have recomputed their shards.
 
         Args:
@@ -103,10 +103,10 @@ class Recheck:
         """
         group = self._group
         same = all(self._is_same(node, slot) for node, slot in self._theirs.items())
-        found = group.barrier(WorkerTag.RECHECK, step, self._finding if same else _OTHER_BITS)
+        findings = group.barrier(WorkerTag.RECHECK, step, self._finding if same else _OTHER_BITS)
         wrong = {
             rank
-            for index, what in enumerate(found)
+            for index, what in enumerate(findings)
             for rank in wrong_ranks(
                 {group.members[index]: min(what, _SAME_BITS)},
                 before={group.members[index - 1]: _SAME_BITS},
@@ -119,7 +119,7 @@ class Recheck:
                 "of its host"
             )
             evict(group, wrong, error, WorkerTag.RECHECK, step)
-        odd = [what - 1 for what in found if what > _SAME_BITS]
+        odd = [what - 1 for what in findings if what > _SAME_BITS]
         shards = odd or [shard for shards in self._shards_of.values() for shard in shards]
         cause = "so the cause is the data or the model, not the hardware: "
         raise not_finite(

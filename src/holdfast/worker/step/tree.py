@@ -164,7 +164,7 @@ class TreeStepper:
             self._forget_gradients()
         elif shard.verify_only:
             self._current_sums.give_back(shard.number)
-            self._verifier.note(shard.leaf, self._digest(shard))
+            self._verifier.record(shard.leaf, self._digest(shard))
         elif shard.weight is None:
             self._check_no_gradients()
             self._current_sums.give_back(shard.number)
@@ -176,7 +176,7 @@ class TreeStepper:
     def skip_shard(self, work: Work) -> None:
         """See `Stepper.skip_shard`."""
         if self._is_verified_only(work):
-            self._verifier.note(work.item.leaf, None)
+            self._verifier.record(work.item.leaf, None)
         else:
             self._current_sums.enter(work.item.leaf, tree.EMPTY)
 
@@ -190,9 +190,9 @@ class TreeStepper:
         """See `Stepper.commit`."""
         self._status.enter(Phase.REDUCE)
         if self._recheck is not None:
-            self._recheck.settle(step, self._mean_gradients())
+            self._recheck.resolve(step, self._mean_gradients())
         if self._verifier.is_disputed:
-            self._verifier.settle()
+            self._verifier.resolve()
         reduced = self._reduce(step, vote)
         check_user_states(self._group, reduced)
         self._replicas.check(step, reduced.digests)
@@ -285,8 +285,8 @@ class TreeStepper:
         slot.used.copy_(torch.tensor([*shard.fired, *changed], dtype=torch.uint8))
         slot.write_logged(shard.logged, weight)
         if self._recheck is not None:
-            self._recheck.look_at(shard.leaf, slot)
-        elif self._verifier.concerns(shard.leaf):
+            self._recheck.examine(shard.leaf, slot)
+        elif self._verifier.checks(shard.leaf):
             self._verifier.publish(shard.leaf, self._digest(shard))
 
     def _digest(self, shard: CurrentShard) -> int:
@@ -296,7 +296,7 @@ class TreeStepper:
 
     def _collect(self, shard: CurrentShard) -> None:
         """Move the gradients that autograd has computed into the shard's slot, or lend them."""
-        in_doubt = shard.verify_only or self._verifier.concerns(shard.leaf)
+        in_doubt = shard.verify_only or self._verifier.checks(shard.leaf)
         for index, parameter in enumerate(self._parameters):
             gradient, parameter.grad = parameter.grad, None
             if gradient is None:

@@ -40,7 +40,7 @@ class ModuleTracker:
         self.attributes: dict[str, Any] = {}
 
     @contextmanager
-    def noted(self) -> Iterator[None]:
+    def tracking(self) -> Iterator[None]:
         """Track what is changed within the context.
 
         Raises:

@@ -129,13 +129,13 @@ class UserState:
         Raises:
             JobError: Some of it has changed and cannot be saved.
         """
-        found = {}
+        attributes = {}
         of_torch = type(self._optimizer).__module__.startswith("torch.")
         for key, value in vars(self._optimizer).items():
             own = key not in _OF_EVERY_OPTIMIZER and not (of_torch and key.startswith("_"))
             if isinstance(value, int | float) or (own and isinstance(value, _FOLLOWED)):
                 try:
-                    found[key] = encode(value, f"{key} of the optimizer")
+                    attributes[key] = encode(value, f"{key} of the optimizer")
                 except JobError:
                     now = ValueVersion(value)
                     if self._not_saved.setdefault(key, now) != now:
@@ -149,7 +149,7 @@ class UserState:
                     f"{key} of the optimizer is a nested optimizer; its state cannot be "
                     "checkpointed; let both use the same `state`"
                 )
-        return found
+        return attributes
 
     def _check_parameters(self) -> None:
         """Raises: JobError: the set of trained parameters has changed."""
@@ -186,20 +186,20 @@ _OF_EVERY_OPTIMIZER: Final = frozenset(vars(Optimizer([torch.zeros(1)], {})))
 _FOLLOWED: Final = (str, list, tuple, dict, torch.Tensor, np.generic)
 
 
-def _schedulers_in(found: list[object]) -> list[LRScheduler]:
+def _schedulers_in(pending: list[object]) -> list[LRScheduler]:
     """The schedulers among objects and their attributes."""
     schedulers, seen = list[LRScheduler](), set[int]()
-    while found:
-        each = found.pop()
+    while pending:
+        each = pending.pop()
         if id(each) in seen or isinstance(each, nn.Module | Optimizer | torch.Tensor):
             continue
         seen.add(id(each))
         if isinstance(each, LRScheduler):
             schedulers.append(each)
         if isinstance(each, list | tuple):
-            found += each
+            pending += each
         else:
-            found += (each if isinstance(each, dict) else getattr(each, "__dict__", {})).values()
+            pending += (each if isinstance(each, dict) else getattr(each, "__dict__", {})).values()
     return schedulers
 
 
@@ -220,8 +220,8 @@ def difference(left: Any, right: Any, name: str = "") -> str:
         parts = ((f"{name}[{at}]", *pair) for at, pair in enumerate(zip(left, right, strict=True)))
     else:
         return "" if left == right else f"{name} ({left!r:.{_NAMED}} and {right!r:.{_NAMED}})"
-    found = (difference(mine, theirs, part) for part, mine, theirs in parts)
-    return next(filter(None, found), "")
+    differences = (difference(mine, theirs, part) for part, mine, theirs in parts)
+    return next(filter(None, differences), "")
 
 
 def _replace(group: dict[str, Any], options: Mapping[str, Any]) -> None:

@@ -77,9 +77,9 @@ class UserValues:
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> Self:
         """The inverse of `to_json`."""
-        found = cls(**values)
-        found.state = copy.deepcopy(found.committed_state)
-        return found
+        restored = cls(**values)
+        restored.state = copy.deepcopy(restored.committed_state)
+        return restored
 
 
 def check_plain(state: dict[str, Any]) -> None:
