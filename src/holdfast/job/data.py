@@ -50,7 +50,7 @@ class Cifar(Spec):
 
     name: Literal["cifar10", "cifar100"]
     path: Path | None = None
-    """The published directory or its tar.gz; by default the one that `--download` fetches."""
+    """The published directory or its tar.gz; by default the one that `--download` downloads."""
     augment: bool = True
     """Shift each training image by up to 4 pixels and flip it horizontally with probability 0.5,
     differently every epoch."""
