@@ -1,4 +1,4 @@
-"""Finding the arena of a process: for what looks at a run of this host from outside it.
+"""Find: opens the arena of a process, for programs outside the run.
 
 Faults are injected into a given step, and benchmarks measure microseconds. Both need the arena
 itself; everything else learns of progress from the coordinator.
@@ -14,7 +14,7 @@ _LINK: Final = "/memfd:holdfast-arena"
 
 
 def open_arena(pid: int) -> int | None:
-    """A descriptor of the arena that a process has open; None if it has none, or is gone.
+    """Open the arena of a process; None if it has none or is gone.
 
     Raises:
         PermissionError: The process is another user's.

@@ -148,7 +148,7 @@ class Arena:
         return self._bytes[start : start + MAILBOX_BYTES]
 
     def fault_requests(self, rank: int) -> memoryview:
-        """The line of fault requests of `rank`; see `arena.fault_requests`."""
+        """The words in which faults are requested from `rank`; see `arena.fault_requests`."""
         first = LINE * (self.world_size + 1 + rank)
         return self._words[first : first + LINE]
 

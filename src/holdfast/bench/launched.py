@@ -47,7 +47,7 @@ def main() -> None:
 
 
 def option_parser(description: str | None) -> argparse.ArgumentParser:
-    """The options that every such script has."""
+    """A parser of the options that every such script has."""
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--workload", choices=WORKLOADS, required=True)
     parser.add_argument("--dir", type=Path, required=True)

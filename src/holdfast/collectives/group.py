@@ -1,4 +1,4 @@
-"""Group: what a reducer, and all that workers do together, needs from the other members.
+"""Group: the barriers and exchanges that connect the members of a generation.
 
 Implementations are in `transport`. They move bytes and do not know what these mean: the modules
 that use a group define their own barrier tags.

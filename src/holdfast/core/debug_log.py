@@ -1,4 +1,4 @@
-"""Debug log: the newest events of a coordinator, and what its state machine made of each.
+"""Debug log: the newest events of a coordinator, and the actions that its state machine returned.
 
 It holds the machine as it was before its oldest entry, so that the entries can be replayed: the
 same events at the same times give the same stages and actions (see `testing.replay`). To stay

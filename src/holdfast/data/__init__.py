@@ -1,1 +1,1 @@
-"""Data sets, and the order in which a run walks through them."""
+"""Data sets, and the order in which a run reads them."""

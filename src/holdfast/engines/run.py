@@ -1,4 +1,4 @@
-"""Run: the one way to run a job.
+"""Run: executes a job, with its run directory, signals and sinks. All commands use it.
 
 holdfast train, run, chaos, drill ──▶ run_and_record ──▶ run ──▶ RunSupervisor
 job server, benchmarks, tests ──────────────────────────▶

@@ -102,7 +102,7 @@ class Tail:
 
 
 def columns(entries: Iterable[Mapping[str, Any]]) -> dict[str, list[Any]]:
-    """A table: a list a key, as long as there are entries, None where one has no such key."""
+    """A table: one list per key with one item per entry, None where the key is missing."""
     rows = list(entries)
     names = dict.fromkeys(name for row in rows for name in row)
     return {name: [row.get(name) for row in rows] for name in names}

@@ -1,1 +1,1 @@
-"""Where what is known of a run goes: the terminal, files, notifications."""
+"""Sinks: receive a run's progress for the terminal, files and notifications."""

@@ -1,4 +1,4 @@
-"""Sink: takes what is known of a run, while it runs and when it has ended.
+"""Sink: receives the progress, the recovery reports and the end of a run.
 
     coordinator ── run state ──▶ Follower ── on_progress ──▶ terminal, files, notifications
     events.jsonl, metrics.jsonl ──▶       ── on_recovery ──▶

@@ -1,4 +1,4 @@
-"""Outcome: what a run of a configuration came to, and how two of them differ. Pure."""
+"""Outcome: the result of a run of a configuration, and how two results differ. Pure."""
 
 from __future__ import annotations
 

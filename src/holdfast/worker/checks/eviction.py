@@ -1,4 +1,4 @@
-"""Eviction: how the members of a generation get rid of those that are found to be wrong."""
+"""Eviction: how the members of a generation remove those whose results are wrong."""
 
 from __future__ import annotations
 
