@@ -179,3 +179,21 @@ def holdfast_processes(mark: str) -> list[int]:
             if mark.encode() in environment and state not in "ZX":
                 found.append(int(entry.name))
     return found
+
+
+@pytest.fixture(scope="session")
+def known():
+    """The weights of reference runs by their epochs."""
+    return {}
+
+
+@pytest.fixture
+def reference(train, known):
+    """The weights of a fault-free run: `reference(epochs) -> weights_sha256`; run once."""
+
+    def weights(epochs):
+        if epochs not in known:
+            known[epochs] = train(epochs=epochs)["weights_sha256"]
+        return known[epochs]
+
+    return weights

@@ -22,22 +22,6 @@ KEYS = {"epochs": 5, "workers": 2, "checkpoint": {"every_steps": 4}}
 STEPS = 30
 
 
-@pytest.fixture(scope="module")
-def known():
-    """The weights of reference runs by their epochs."""
-    return {}
-
-
-@pytest.fixture
-def reference(train, known):
-    def weights(epochs):
-        if epochs not in known:
-            known[epochs] = train(epochs=epochs)["weights_sha256"]
-        return known[epochs]
-
-    return weights
-
-
 def planned_of(*flags, seed=None, num_random=0):
     return planned(flags, file=None, seed=seed, num_random=num_random)
 

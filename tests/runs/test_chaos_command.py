@@ -21,22 +21,6 @@ HOLDFAST = [sys.executable, "-m", "holdfast"]
 KEYS = {"epochs": 5, "workers": 2}
 
 
-@pytest.fixture(scope="module")
-def known():
-    """The weights of fault-free runs by their epochs."""
-    return {}
-
-
-@pytest.fixture
-def reference(train, known):
-    def weights(epochs):
-        if epochs not in known:
-            known[epochs] = train(epochs=epochs)["weights_sha256"]
-        return known[epochs]
-
-    return weights
-
-
 @pytest.fixture
 def start(mark):
     """Start a command: `start("train", …) -> process`; it is ended with the test."""

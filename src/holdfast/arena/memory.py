@@ -212,10 +212,6 @@ class Arena:
         self.generation = generation
         self[rank, Word.ARRIVALS] = generation << 32
 
-    def entered(self, rank: int) -> int:
-        """The newest generation that `rank` took part in; 0 for none."""
-        return self[rank, Word.ARRIVALS] >> 32
-
     def arrive(self, rank: int) -> int:
         """Count one more barrier reached by `rank` and wake its peers; returns the count."""
         count = self[rank, Word.ARRIVALS] + 1
