@@ -1,0 +1,62 @@
+"""Recipes train the same model with one worker, with three, and when one of them is killed."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+from holdfast.engines.run import LaunchOptions
+from holdfast.engines.train import run_job
+from holdfast.faults.fault_injector import FaultInjector
+from holdfast.faults.plan import planned
+from holdfast.job import load
+
+RECIPES = sorted((Path(__file__).parents[2] / "docs" / "recipes").glob("*.py"))
+
+
+def job_of(recipe, workers):
+    """The recipe's `JOB`, read without importing it: the workers import it."""
+    (keys,) = [
+        ast.literal_eval(node.value)
+        for node in ast.parse(recipe.read_text()).body
+        if isinstance(node, ast.Assign) and getattr(node.targets[0], "id", None) == "JOB"
+    ]
+    return load.check({**keys, "task": f"{recipe}:main", "workers": workers}, where=recipe.name)
+
+
+@pytest.fixture
+def trained(forks, tmp_path):
+    """Train a recipe: `trained(recipe, workers, fault) -> result`."""
+
+    def run(recipe, workers, fault=None):
+        job, options = job_of(recipe, workers), LaunchOptions(forks=forks)
+        if fault:
+            plan = planned([fault], file=None, seed=0, num_random=0)
+            injector = FaultInjector(plan, job)
+            options = LaunchOptions(forks=forks, sidecar=injector.running)
+        result = run_job(job, options, run_dir=tmp_path / f"{workers}", resume=False)
+        assert not fault or injector.missed == []
+        return result
+
+    return run
+
+
+@pytest.mark.parametrize("recipe", RECIPES, ids=lambda path: path.stem)
+def test_a_recipe_fits_a_screen_or_two(recipe):
+    assert len(recipe.read_text().splitlines()) <= 60
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("recipe", RECIPES, ids=lambda path: path.stem)
+def test_a_kill_does_not_affect_a_recipe(trained, recipe):
+    alone, killed = trained(recipe, 1), trained(recipe, 3, "kill:step=5,rank=1")
+    assert killed.weights_sha256 == alone.weights_sha256
+    assert killed.evaluations == alone.evaluations
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("recipe", RECIPES, ids=lambda path: path.stem)
+def test_workers_do_not_affect_a_recipe(trained, recipe):
+    alone, three = trained(recipe, 1), trained(recipe, 3)
+    assert three.weights_sha256 == alone.weights_sha256
+    assert three.evaluations == alone.evaluations
