@@ -110,7 +110,7 @@ def train(place):
                      ["workers=9 is more than shards=8", "start at most 8 workers, or set "],
                      id="more workers than shards"),
         pytest.param(["train", "digits", "script={path: mine.py}"], FAULT_OF_THE_JOB,
-                     ["holdfast run is what runs a script; leave out the key script"],
+                     ["use holdfast run to run a script; remove the key script"],
                      id="script as a task"),
     ], 0, 7, 10),
 )  # fmt: skip
