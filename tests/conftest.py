@@ -41,6 +41,7 @@ SMALL = {
     "clip_norm": 0.5,
     "batch": 256,
     "epochs": 2,
+    "shards": 8,
 }
 """A job of twelve steps with everything that could make runs differ: batch normalisation,
 augmentation, dropout, clipping, a schedule, and a short last batch."""

@@ -153,9 +153,9 @@ def test_the_keys_of_a_job_are_these():
     assert list(ScriptJob.model_fields) == [*every_job, "script", "on_failure"]
     assert list(TrainJob.model_fields) == [
         *every_job, "task", "params", "data", "model", "optimizer", "schedule", "batch", "epochs",
-        "seed", "clip_norm", "shards", "shards_per_worker", "numerics", "sync", "port", "device",
-        "precision", "compile", "threads_per_worker", "on_failure", "on_numerics_change",
-        "non_finite", "verify", "evaluation", "loader", "checkpoint",
+        "seed", "clip_norm", "shards", "max_workers", "shards_per_worker", "numerics", "sync",
+        "port", "device", "precision", "compile", "threads_per_worker", "on_failure",
+        "on_numerics_change", "non_finite", "verify", "evaluation", "loader", "checkpoint",
     ]  # fmt: skip
 
 

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from holdfast.errors import JobError
 from holdfast.job.load import builtin_names, check, check_script, dump, load, of_run
+from holdfast.job.load import request as load_request
 
 
 @pytest.mark.parametrize("name", builtin_names())
@@ -59,6 +60,8 @@ def test_params_that_cannot_be_sent_to_a_worker_are_refused(value):
         ("clip_norm=.inf", "clip_norm=.inf cannot be read: "),
         ("params={1: a}", "a key that is not a string"),
         ("data=[", "data=[ cannot be read: "),
+        ("shards=some", "shards: input should be a valid integer or auto, not 'some'"),
+        ("shards=0", "shards: input should be greater than or equal to 1, not 0"),
     ],
 )
 def test_a_wrong_override_is_refused_by_name(override, message):
@@ -159,23 +162,53 @@ def test_a_file_that_is_not_a_job_is_refused(tmp_path, text):
         load(str(path))
 
 
+def weights_config(*overrides):
+    return load("digits", overrides).resolved().weights_config()
+
+
 def test_only_keys_that_do_not_change_the_weights_may_change_on_resume():
-    base = load("digits").weights_config()
-    for free in ("workers=4", "loader.prefetch=0", "checkpoint.keep=9"):
-        assert load("digits", [free]).weights_config() == base
+    base = weights_config()
+    for free in ("workers=4", "max_workers=8", "loader.prefetch=0", "checkpoint.keep=9"):
+        assert weights_config(free) == base
     for fixed in ("seed=1", "batch=32", "shards=4", "epochs=2", "threads_per_worker=2"):
-        assert load("digits", [fixed]).weights_config() != base
-    folder = ["data={name: image-folder, path: a}"]
-    assert (
-        load("digits", [*folder, "data.cache=b"]).weights_config()
-        == load("digits", folder).weights_config()
-    )
-    assert (
-        load("digits", [*folder, "data.height=9"]).weights_config()
-        != load("digits", folder).weights_config()
-    )
-    fast = load("digits", ["numerics=fast"])
-    assert load("digits", ["numerics=fast", "workers=1"]).weights_config() != fast.weights_config()
+        assert weights_config(fixed) != base
+    folder = "data={name: image-folder, path: a}"
+    assert weights_config(folder, "data.cache=b") == weights_config(folder)
+    assert weights_config(folder, "data.height=9") != weights_config(folder)
+    assert weights_config("numerics=fast", "workers=1") != weights_config("numerics=fast")
+
+
+@pytest.mark.parametrize(
+    ("keys", "shards"),
+    [
+        ({"workers": 3}, 3),
+        ({"workers": 2, "max_workers": 6}, 6),
+        ({"workers": 2, "shards_per_worker": [5, 3]}, 8),
+        ({"workers": 2, "shards": 5}, 5),
+    ],
+)
+def test_shards_follow_from_the_workers_of_the_first_start(keys, shards):
+    request = load_request(keys, where="test")
+    job = request.resolved()
+    assert job.shards == shards
+    assert load_request({"shards": "auto", **keys}, where="test") == request
+    fewer = load_request({**keys, "workers": 1, "shards_per_worker": None}, where="test")
+    assert fewer.resolved(job).shards == shards
+
+
+@pytest.mark.parametrize(
+    ("keys", "begun", "message"),
+    [
+        ({"workers": 3}, {"workers": 2}, "workers=3 is more than shards=2, which the run keeps"),
+        ({"workers": 3, "max_workers": 2}, None, "max_workers=2 must be at least workers=3"),
+        ({"shards": 4, "max_workers": 5}, None, "max_workers=5 must be .* at most shards=4"),
+        ({"max_workers": 5}, {"workers": 2}, "max_workers=5 must be .* at most shards=2"),
+    ],
+)
+def test_workers_without_shards_are_refused(keys, begun, message):
+    run = load_request(begun, where="test").resolved() if begun else None
+    with pytest.raises(JobError, match=message):
+        load_request(keys, where="test").resolved(run)
 
 
 def test_values_shared_by_a_yaml_anchor_are_separate_in_the_job(tmp_path):
@@ -216,7 +249,7 @@ def test_mistakes_are_listed_by_line_with_those_of_overrides_last(tmp_path):
 
 def test_the_job_of_a_run_directory_is_loaded_as_either_kind(tmp_path):
     script = check_script({"name": "own", "script": {"path": "a.py"}, "workers": 2}, where="test")
-    for job in (script, load("digits", ["workers=2"])):
+    for job in (script, load("digits", ["workers=2"]).resolved()):
         (tmp_path / "job.yaml").write_text(dump(job))
         assert of_run(tmp_path) == job
 

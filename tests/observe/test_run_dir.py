@@ -15,7 +15,7 @@ from holdfast.job import load
 from holdfast.observe.run_dir import RunDirectory
 
 here = Path(sys.argv[1])
-before, after = load.load("digits", ["workers=2"]), load.load("digits", ["workers=3"])
+before, after = (load.load("digits", [f"workers={count}"]).resolved() for count in (2, 3))
 with RunDirectory(here / "whole", before, resume=False):
     pass
 
@@ -40,9 +40,9 @@ def crash(die, at):
         RunDirectory(path, after, resume=True)
         os._exit(0)
     killed = os.WIFSIGNALED(os.waitpid(pid, 0)[1])
-    assert load.load(str(path / "job.yaml")) in (before, after)
+    assert load.of_run(path) in (before, after)
     with RunDirectory(path, before, resume=True):
-        assert load.load(str(path / "job.yaml")) == before
+        assert load.of_run(path) == before
     assert not list(path.rglob("*.tmp"))
     return killed
 

@@ -21,7 +21,8 @@ def job_of(recipe, workers):
         for node in ast.parse(recipe.read_text()).body
         if isinstance(node, ast.Assign) and getattr(node.targets[0], "id", None) == "JOB"
     ]
-    return load.check({**keys, "task": f"{recipe}:main", "workers": workers}, where=recipe.name)
+    keys = {"shards": 8, **keys, "task": f"{recipe}:main", "workers": workers}
+    return load.check(keys, where=recipe.name)
 
 
 @pytest.fixture

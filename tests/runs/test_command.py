@@ -222,7 +222,7 @@ def test_dry_run_prints_the_whole_job_and_does_nothing(mark, tmp_path, monkeypat
     (tmp_path / "again.yaml").write_text(out)
     assert load.load("again.yaml") == load.load("digits", ["workers=3"])
     status, out, _ = run(mark, "train", "digits", "--dry-run", "--json")
-    assert load.check(json.loads(out), where="printed") == load.load("digits")
+    assert load.request(json.loads(out), where="printed") == load.load("digits")
     assert list(tmp_path.iterdir()) == [tmp_path / "again.yaml"]
 
 

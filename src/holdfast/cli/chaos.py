@@ -64,7 +64,7 @@ def chaos(
             raise JobError("name a job to run, or a run in progress with --run")
         injector, result = _inject(run, faults), None
     else:
-        chosen = load.load(job, overrides or ())
+        chosen = load.load(job, overrides or ()).resolved()
         injector = FaultInjector(faults, chosen)
         result = _train(injector, chosen, run, forks=context.obj, quiet=as_json)
     _print(injector, result, as_json=as_json)

@@ -47,7 +47,7 @@ def _values(name: str, overrides: list[str]) -> dict[str, Any]:
         with suppress(JobError):
             given.override(text)
     with suppress(JobError):
-        return load.check(given.values, where=name).model_dump(mode="json")
+        return load.request(given.values, where=name).model_dump(mode="json")
     return given.values
 
 

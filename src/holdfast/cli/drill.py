@@ -28,6 +28,8 @@ from holdfast.faults.drill import (
 )
 from holdfast.job import load
 from holdfast.job.mistakes import nearest
+from holdfast.job.part import AUTO
+from holdfast.job.train_job import TrainJob, TrainRequest
 from holdfast.launch.fork_client import ForkServer
 from holdfast.launch.spawn import WORKER, spawn
 from holdfast.observe.run_dir import new_run
@@ -58,7 +60,7 @@ def drill(
     as_json: EndingJson = False,
 ) -> None:
     """Verify that a job ends with the same weights under faults as in a fault-free run."""
-    chosen = load.load(job, overrides or [])
+    chosen = _resolved(load.load(job, overrides or []), worlds=worlds)
     kinds, ways = fitting(chosen)
     directory = run or new_run(f"drill-{chosen.name}")
     if directory.exists():
@@ -76,6 +78,14 @@ def drill(
         raise typer.Exit(STOPPED_STATUS)
     if not report.passed:
         raise typer.Exit(FAILED_STATUS)
+
+
+def _resolved(request: TrainRequest, *, worlds: bool) -> TrainJob:
+    """The job with numbers that all runs share; with enough shards to be divided otherwise."""
+    job = request.resolved()
+    if worlds and request.shards == AUTO and job.shards == job.workers:
+        return request.model_copy(update={"max_workers": 2 * job.workers}).resolved()
+    return job
 
 
 def _chosen(words: str, known: tuple[Any, ...], option: str) -> list[Any]:

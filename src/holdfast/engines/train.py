@@ -13,7 +13,7 @@ from holdfast.core.step.plan import plan_step
 from holdfast.engines.run import LaunchOptions, run_and_record
 from holdfast.errors import JobError
 from holdfast.job import load
-from holdfast.job.train_job import TrainJob
+from holdfast.job.train_job import TrainJob, TrainRequest
 from holdfast.observe import lines
 from holdfast.observe.run_dir import METRICS, RunDirectory, new_run
 from holdfast.tasks import reference
@@ -123,7 +123,7 @@ class Result:
 
 def train(
     task: str | Callable[..., Any],
-    job: Mapping[str, Any] | TrainJob | None = None,
+    job: Mapping[str, Any] | TrainRequest | None = None,
     *,
     run_dir: str | Path | None = None,
     resume: bool = False,
@@ -156,17 +156,18 @@ def train(
 
 
 def run_job(
-    job: TrainJob, options: LaunchOptions, *, run_dir: str | Path | None, resume: bool
+    request: TrainRequest, options: LaunchOptions, *, run_dir: str | Path | None, resume: bool
 ) -> Result:
     """Run a complete job with launch options; see `train`."""
+    path = _path(request, run_dir, resume)
+    job = request.resolved(_begun(path) if resume else None)
     plan_step(job.shards, job.workers, job.shards_per_worker)  # refuse before anything is written
-    path = _path(job, run_dir, resume)
     return run_and_record(
         job, path, lambda summary: _result(summary, job, path), options, resume=resume
     )
 
 
-def _path(job: TrainJob, run_dir: str | Path | None, resume: bool) -> Path:
+def _path(job: TrainRequest, run_dir: str | Path | None, resume: bool) -> Path:
     if run_dir is not None:
         return Path(run_dir)
     if resume:
@@ -174,14 +175,24 @@ def _path(job: TrainJob, run_dir: str | Path | None, resume: bool) -> Path:
     return new_run(job.name)
 
 
-def _job(task: str | Callable[..., Any], job: Mapping[str, Any] | TrainJob | None) -> TrainJob:
+def _begun(path: Path) -> TrainJob:
+    """The job of a run that is resumed."""
+    job = RunDirectory.job_of(path)
+    if not isinstance(job, TrainJob):
+        raise JobError(f"{path} is a run of a script; continue it with holdfast run")
+    return job
+
+
+def _job(
+    task: str | Callable[..., Any], job: Mapping[str, Any] | TrainRequest | None
+) -> TrainRequest:
     if isinstance(task, str):
-        if isinstance(job, TrainJob):
+        if isinstance(job, TrainRequest):
             raise JobError("give a job's name or a Job, not both")
         return load.load(task, values=job or {})
-    values = job.model_dump() if isinstance(job, TrainJob) else dict(job or {})
+    values = job.model_dump() if isinstance(job, TrainRequest) else dict(job or {})
     values = {"name": task.__name__, **values, "task": reference.of(task)}
-    return load.check(values, where=task.__qualname__)
+    return load.request(values, where=task.__qualname__)
 
 
 def _result(summary: dict[str, Any], job: TrainJob, path: Path) -> Result:

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from holdfast.job.spec import kind_of
+from holdfast.job.script_job import ScriptJob
+from holdfast.job.spec import is_script
+from holdfast.job.train_job import TrainRequest
 
 Schema = dict[str, Any]
 
@@ -16,7 +18,8 @@ def words(values: Mapping[str, Any]) -> dict[str, list[str]]:
     Args:
         values: The job's values: a part with a `name` in them has the keys of that variant only.
     """
-    schema = kind_of(values).model_json_schema()
+    kind = ScriptJob if is_script(values) else TrainRequest
+    schema = kind.model_json_schema()
     return dict(_words(schema, schema["properties"], values, ""))
 
 

@@ -14,8 +14,8 @@ from holdfast.job import mistakes
 from holdfast.job.run_keys import RunKeys
 from holdfast.job.script_job import ScriptJob
 from holdfast.job.source import YamlSource
-from holdfast.job.spec import Job, kind_of
-from holdfast.job.train_job import TrainJob
+from holdfast.job.spec import Job, is_script
+from holdfast.job.train_job import TrainJob, TrainRequest
 
 J = TypeVar("J", bound=RunKeys)
 
@@ -37,7 +37,7 @@ def summary(name: str) -> str:
 
 def load(
     job: str, overrides: Iterable[str] = (), values: Mapping[str, Any] | None = None
-) -> TrainJob:
+) -> TrainRequest:
     """The job called `job` (a YAML file, or the name of a built-in one) with `overrides` applied.
 
     Args:
@@ -53,9 +53,9 @@ def load(
         given.override(override)
     for key, value in (values or {}).items():
         given.assign(key, value, f"{key}={value!r}")
-    if kind_of(given.values) is ScriptJob:
+    if is_script(given.values):
         raise JobError(f"job {job}: use holdfast run to run a script; remove the key script")
-    return _checked(TrainJob, given.values, job, given)
+    return _checked(TrainRequest, given.values, job, given)
 
 
 def of_run(run_dir: Path) -> Job:
@@ -66,7 +66,9 @@ def of_run(run_dir: Path) -> Job:
     """
     path = str(run_dir / JOB_FILE)
     given = source(path)
-    return _checked(kind_of(given.values), given.values, path, given)
+    if is_script(given.values):
+        return _checked(ScriptJob, given.values, path, given)
+    return _checked(TrainJob, given.values, path, given)
 
 
 def source(job: str) -> YamlSource:
@@ -91,13 +93,18 @@ def source(job: str) -> YamlSource:
     return given
 
 
-def check(values: Mapping[str, Any], where: str) -> TrainJob:
-    """The training job that `values` describe.
+def request(values: Mapping[str, Any], where: str) -> TrainRequest:
+    """The request for a training job that `values` describe.
 
     Raises:
         JobError: A key or value is wrong; every mistake is named.
     """
-    return _checked(TrainJob, values, where, None)
+    return _checked(TrainRequest, values, where, None)
+
+
+def check(values: Mapping[str, Any], where: str) -> TrainJob:
+    """The training job that `values` describe, as at its first start; see `request`."""
+    return request(values, where).resolved()
 
 
 def check_script(values: Mapping[str, Any], where: str) -> ScriptJob:
@@ -105,7 +112,7 @@ def check_script(values: Mapping[str, Any], where: str) -> ScriptJob:
     return _checked(ScriptJob, values, where, None)
 
 
-def dump(job: Job) -> str:
+def dump(job: Job | TrainRequest) -> str:
     """The job as YAML that `load` or `of_run` reads back as the same job."""
     return yaml.safe_dump(job.model_dump(mode="json"), sort_keys=False)
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import difflib
 import math
+import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 from pydantic import ValidationError
 
 from holdfast.job import keys, renamed
+from holdfast.job.part import NUMBER
 from holdfast.job.source import YamlSource
 
 
@@ -66,7 +68,9 @@ def problem(mistake: Any, path: list[str | int], values: Mapping[str, Any]) -> s
     elif kind in ("dict_type", "model_type", "model_attributes_type"):
         message = "Input should be a mapping of keys to values"
     else:
-        message = mistake["msg"].partition(", unable to ")[0]
+        message = re.split(", (?:unable to|got) ", mistake["msg"])[0]
+        if mistake["loc"][-1] == NUMBER and kind.startswith("int_"):
+            message += " or auto"
     shown = f", not {got!r:.100}" if isinstance(got, str | int | float | bool | None) else ""
     new = renamed.VALUES.get(str(path[-1]), {}).get(str(got))
     hint = f"; {got} is now {new}" if new else ""
@@ -78,6 +82,8 @@ def _path(loc: tuple[str | int, ...], values: Any) -> list[str | int]:
     path: list[str | int] = []
     for depth, part in enumerate(loc):
         last = depth == len(loc) - 1
+        if last and part == NUMBER:
+            break
         if path and not last and isinstance(values, Mapping) and values.get("name") == part:
             continue
         path.append(part)

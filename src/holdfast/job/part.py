@@ -2,12 +2,30 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any, Final, Literal, TypeAlias
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag
 
 Count = Annotated[int, Field(ge=1)]
 Fraction = Annotated[float, Field(ge=0, lt=1)]
+
+Workers = Annotated[int, Field(ge=1, le=256)]
+Shards = Annotated[int, Field(ge=1, le=4096)]
+Threads = Annotated[int, Field(ge=1, le=1024)]
+
+AUTO: Final = "auto"
+NUMBER: Final = "number"
+"""What errors call the other alternative to `auto`."""
+
+
+def _alternative(value: Any) -> str:
+    return AUTO if value == AUTO else NUMBER
+
+
+Auto: TypeAlias = Annotated[Literal["auto"], Tag(AUTO)]
+OneOf: Final = Discriminator(_alternative)
+"""Has pydantic check a value as `auto` or as a number, so that a message is about one of them."""
+AutoShards = Annotated[Annotated[Shards, Tag(NUMBER)] | Auto, OneOf]
 
 
 class Spec(BaseModel):

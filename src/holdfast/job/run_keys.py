@@ -7,7 +7,7 @@ from typing import Annotated
 from pydantic import BeforeValidator, Field
 from pydantic_core import PydanticCustomError
 
-from holdfast.job.part import Spec
+from holdfast.job.part import Spec, Workers
 from holdfast.job.settings import Restarts
 
 
@@ -29,7 +29,7 @@ class RunKeys(Spec):
 
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")] = "job"
     """Name of the job; its run directories start with it."""
-    workers: Annotated[int, Field(ge=1, le=256)] = 1
+    workers: Workers = 1
     """World size: number of worker processes."""
     timeout_s: Annotated[float, Field(gt=0)] = 1800.0
     """Seconds that workers wait for each other before the run fails."""

@@ -16,6 +16,6 @@ from holdfast.job.train_job import TrainJob
 Job: TypeAlias = TrainJob | ScriptJob
 
 
-def kind_of(values: Mapping[str, Any]) -> type[Job]:
-    """The kind of job that these keys describe: a script's has the key `script`."""
-    return TrainJob if values.get("script") is None else ScriptJob
+def is_script(values: Mapping[str, Any]) -> bool:
+    """Whether these keys describe a job with a script."""
+    return values.get("script") is not None

@@ -10,10 +10,11 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, ValidationInfo, field_validator
 
+from holdfast.errors import JobError
 from holdfast.job.data import Data
 from holdfast.job.models import Model
 from holdfast.job.optimizers import AdamW, Constant, Optimizer, Schedule
-from holdfast.job.part import Count
+from holdfast.job.part import AUTO, AutoShards, Count, Shards, Threads, Workers
 from holdfast.job.portable import PINNED
 from holdfast.job.run_keys import RunKeys
 from holdfast.job.settings import CheckpointSettings, Evaluation, LoaderSettings, Verify
@@ -21,12 +22,10 @@ from holdfast.job.settings import CheckpointSettings, Evaluation, LoaderSettings
 NonFinite = Literal["stop", "skip", "recompute"]
 
 
-class TrainJob(RunKeys):
-    """What `holdfast train` runs: a model, its data and how it is trained.
+class TrainRequest(RunKeys):
+    """What `holdfast train` is asked for: a model, its data and how it is trained.
 
-    The keys in `FREE_ON_RESUME`, and a model's `gradient_checkpointing`, may differ when a run is
-    resumed. None of them changes the weights on one kind of hardware, except `non_finite`, which
-    lets a failed run continue.
+    Some numbers may be `auto`, until `resolved` decides them for a run.
     """
 
     # The task: model, data and loss.
@@ -49,8 +48,11 @@ class TrainJob(RunKeys):
     """Maximum gradient norm (L2)."""
 
     # How a step is computed.
-    shards: Annotated[int, Field(ge=1, le=4096)] = 8
-    """Shards per step: a constant of the job, independent of the machine."""
+    shards: AutoShards = AUTO
+    """Shards per step, the same for the whole run. `auto`: `max_workers`, or as many as workers at
+    the first start."""
+    max_workers: Workers | None = None
+    """Largest number of workers that the run may be resumed with, for `shards: auto`."""
     shards_per_worker: tuple[int, ...] | None = None
     """Number of shards of each worker; even by default."""
     numerics: Literal["exact", "portable", "fast"] = "exact"
@@ -67,7 +69,7 @@ class TrainJob(RunKeys):
     """`bf16`: forward passes under PyTorch's autocast; weights and gradients stay in fp32."""
     compile: bool = False
     """Compile the model with torch.compile, once for every shape of a batch."""
-    threads_per_worker: Annotated[Count, Field(le=1024)] = 1
+    threads_per_worker: Threads = 1
     """Threads of a worker's kernels; they affect the bits."""
 
     # Failures.
@@ -89,27 +91,6 @@ class TrainJob(RunKeys):
     evaluation: Evaluation = Evaluation()
     loader: LoaderSettings = LoaderSettings()
     checkpoint: CheckpointSettings = CheckpointSettings()
-
-    records_progress: ClassVar[bool] = True
-    """Whether steps, metrics and checkpoints of the workers are known to holdfast."""
-    FREE_ON_RESUME: ClassVar[frozenset[str]] = frozenset(
-        {
-            "workers",
-            "shards_per_worker",
-            "timeout_s",
-            "port",
-            "device",
-            "on_numerics_change",
-            "loader",
-            "checkpoint",
-            "hang_timeout_s",
-            "on_failure",
-            "non_finite",
-            "verify",
-            "restarts",
-            "notify",
-        }
-    )
 
     @field_validator("params")
     @classmethod
@@ -151,6 +132,67 @@ class TrainJob(RunKeys):
                 "set those, or recompute=0"
             )
         return chosen
+
+    def resolved(self, begun: TrainJob | None = None) -> TrainJob:
+        """The job with numbers for all that is `auto`.
+
+        Args:
+            begun: The job of the run that is resumed, whose numbers are kept; None at a first
+                start.
+
+        Raises:
+            JobError: There are more workers than `max_workers`, or than shards.
+        """
+        workers, shards = self.workers, self.shards
+        if shards == AUTO and begun:
+            shards = begun.shards
+            if workers > shards and self.shards_per_worker is None:
+                raise JobError(
+                    f"workers={workers} is more than shards={shards}, which the run keeps from its "
+                    f"first start: resume it with at most {shards} workers, or start a new run "
+                    f"with max_workers={workers}"
+                )
+        elif shards == AUTO:
+            shards = self.max_workers or sum(self.shards_per_worker or ()) or workers
+        if self.max_workers is not None and not workers <= self.max_workers <= shards:
+            raise JobError(
+                f"max_workers={self.max_workers} must be at least workers={workers} and at most "
+                f"shards={shards}; change one of them"
+            )
+        return TrainJob.model_validate(self.model_dump() | {"shards": shards})
+
+
+class TrainJob(TrainRequest):
+    """What a run executes: a `TrainRequest` with numbers.
+
+    The keys in `FREE_ON_RESUME`, and a model's `gradient_checkpointing`, may differ when a run is
+    resumed. None of them changes the weights on one kind of hardware, except `non_finite`, which
+    lets a failed run continue.
+    """
+
+    shards: Shards
+
+    records_progress: ClassVar[bool] = True
+    """Whether steps, metrics and checkpoints of the workers are known to holdfast."""
+    FREE_ON_RESUME: ClassVar[frozenset[str]] = frozenset(
+        {
+            "workers",
+            "max_workers",
+            "shards_per_worker",
+            "timeout_s",
+            "port",
+            "device",
+            "on_numerics_change",
+            "loader",
+            "checkpoint",
+            "hang_timeout_s",
+            "on_failure",
+            "non_finite",
+            "verify",
+            "restarts",
+            "notify",
+        }
+    )
 
     @property
     def has_process_groups(self) -> bool:

@@ -24,6 +24,7 @@ from typing import Final, Self
 
 from holdfast.errors import JobError
 from holdfast.job import load
+from holdfast.job.run_keys import RunKeys
 from holdfast.job.spec import Job
 from holdfast.linux.files import replace_synced, sync_directory
 
@@ -82,7 +83,7 @@ class RunDirectory:
         spec = path / "job.yaml"
         try:
             if resume:
-                self._check_same_job(spec, job)
+                self._check_same_job(path, job)
             elif spec.exists():
                 raise JobError(
                     f"{path} already contains a run; add --resume to continue it, "
@@ -118,7 +119,7 @@ class RunDirectory:
         return fd
 
     @staticmethod
-    def newest(job: Job) -> Path:
+    def newest(job: RunKeys) -> Path:
         """The newest run of `job` below `runs/`.
 
         Raises:
@@ -134,15 +135,24 @@ class RunDirectory:
         return max(jobs, key=lambda path: path.parent.name).parent
 
     @staticmethod
-    def _check_same_job(spec: Path, job: Job) -> None:
-        if not spec.exists():
-            raise JobError(f"{spec.parent} holds no run to resume; leave out --resume to start one")
-        before, now = load.of_run(spec.parent).weights_config(), job.weights_config()
+    def job_of(path: Path) -> Job:
+        """The job of the run in `path`.
+
+        Raises:
+            JobError: There is no run.
+        """
+        if not (path / load.JOB_FILE).exists():
+            raise JobError(f"{path} holds no run to resume; leave out --resume to start one")
+        return load.of_run(path)
+
+    @staticmethod
+    def _check_same_job(path: Path, job: Job) -> None:
+        before, now = RunDirectory.job_of(path).weights_config(), job.weights_config()
         changed = [key for key in before | now if now.get(key) != before.get(key)]
         if changed:
             key = changed[0]
             raise JobError(
-                f"{spec.parent} is a run with {key}={before.get(key)}, not {now.get(key)}: "
+                f"{path} is a run with {key}={before.get(key)}, not {now.get(key)}: "
                 "its weights would not be those of either job. Resume with the same value, "
                 "or start a new run"
             )
