@@ -64,10 +64,13 @@ def write(path: Path, log: DebugLog) -> None:
         OSError: The disk is full, say.
     """
     draft = path.with_suffix(".tmp")
-    with draft.open("w", encoding="utf-8") as file:
-        file.write(json.dumps({"error": log.error, "start": encode(log.start)}) + "\n")
-        file.writelines(json.dumps(encode(entry)) + "\n" for entry in log.entries)
-    draft.replace(path)
+    try:
+        with draft.open("w", encoding="utf-8") as file:
+            file.write(json.dumps({"error": log.error, "start": encode(log.start)}) + "\n")
+            file.writelines(json.dumps(encode(entry)) + "\n" for entry in log.entries)
+        draft.replace(path)
+    finally:
+        draft.unlink(missing_ok=True)
 
 
 def read(path: Path) -> DebugFile:
