@@ -41,6 +41,7 @@ def header_of(layout, step, **fields):
     )
     plain = {
         "generation": 1, "weights_config": {"seed": 0}, "uninitialized": (), "state": {},
+        "state_dicts": {"": {e.name: e.name for e in layout.entries}},
         "loss": None, "metrics": {}, "order": {}, "versions": {},
     }  # fmt: skip
     known = {"step": step, "tensors": tensors, "size_bytes": layout.size_bytes}

@@ -45,6 +45,23 @@ class Trained:
     optimizer: Optimizer
     kept: Mapping[str, nn.Module] = field(default_factory=dict)
 
+    def state_dicts(self) -> dict[str, dict[str, str]]:
+        """The state dicts of the model (`""`) and of kept modules, by name: the replica's name of
+        the tensor of each key. A tensor may have several keys.
+        """
+        named = {id(p): MODEL + name for name, p in self.model.named_parameters()}
+        named |= {id(b): MODEL + name for name, b in self.model.named_buffers()}
+        kept = {**self.kept_parameters(), **self.kept_buffers()}
+        named |= {id(tensor): name for name, tensor in kept.items()}
+        return {
+            name: {
+                key: named[id(value)]
+                for key, value in module.state_dict(keep_vars=True).items()
+                if id(value) in named
+            }
+            for name, module in {"": self.model, **self.kept}.items()
+        }
+
     def kept_parameters(self) -> dict[str, nn.Parameter]:
         """Parameters of kept modules that are not the model's, by name in a replica."""
         own = set(map(id, self.model.parameters()))
@@ -93,12 +110,14 @@ class Replica:
         flat: All of the state; padding is zero.
         parameters: The model's parameters by name.
         buffers: The committed values of the model's buffers by name.
+        state_dicts: See `Trained`.
     """
 
     def __init__(
         self, trained: Trained, layout: Layout, flat: torch.Tensor, *, empty: bool = False
     ) -> None:
         self.model, self.optimizer = trained.model, trained.optimizer
+        self.state_dicts = trained.state_dicts()
         self.layout, self.flat = layout, flat
         self.parameters = dict(self.model.named_parameters())
         self._names: dict[torch.Tensor, str] = {p: name for name, p in self.parameters.items()}

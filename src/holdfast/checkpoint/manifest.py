@@ -18,7 +18,7 @@ from holdfast.arena.layout import ITEM_BYTES, Entry, Layout
 from holdfast.checkpoint import parts
 from holdfast.errors import CheckpointError
 
-FORMAT: Final = 3
+FORMAT: Final = 4
 _PART: Final = re.compile(r"part-\d{1,9}-of-\d{1,9}\.safetensors", re.ASCII)
 _SHA256: Final = re.compile(r"[0-9a-f]{64}")
 
@@ -66,6 +66,18 @@ class Best(_Record):
     since: int = 0
 
 
+class HuggingFaceModel(_Record):
+    """A model of the library transformers, inside the trained model.
+
+    Attributes:
+        prefix: What the names of its tensors begin with in the trained model.
+        config: Its configuration, as in config.json.
+    """
+
+    prefix: str
+    config: dict[str, Any]
+
+
 class Header(_Record):
     """Description of a checkpoint without its files; every worker has all of it.
 
@@ -76,6 +88,9 @@ class Header(_Record):
         weights_config: The job's keys that decide the weights.
         tensors: The layout of the state, `size_bytes` long.
         uninitialized: Tensors that have no value yet.
+        state_dicts: The state dicts of the model (`""`) and of registered modules, by name: the
+            tensor of each key.
+        hugging_face: The model of the library transformers, if it is one.
         state: `session.state`.
         user_state: State of user code outside its tensors; see `worker.user_state.user_state`.
         loss: Training loss of the newest step.
@@ -94,6 +109,8 @@ class Header(_Record):
     tensors: tuple[Tensor, ...]
     size_bytes: int
     uninitialized: tuple[str, ...]
+    state_dicts: dict[str, dict[str, str]]
+    hugging_face: HuggingFaceModel | None = None
     state: dict[str, Any]
     user_state: dict[str, Any] = {}
     loss: float | None

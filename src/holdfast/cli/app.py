@@ -7,7 +7,7 @@ import sys
 
 import typer
 
-from holdfast.cli import bench, chaos, drill, events, jobs, train
+from holdfast.cli import bench, chaos, drill, events, export, jobs, train
 from holdfast.cli import run as script
 from holdfast.cli.ending import FAILED_STATUS, STOPPED_STATUS, USAGE_STATUS
 from holdfast.errors import HoldfastError, Interrupted, JobError, WorkerFailed
@@ -25,6 +25,7 @@ app.command("run", context_settings={"allow_interspersed_args": False})(script.r
 app.command("chaos")(chaos.chaos)
 app.command("drill")(drill.drill)
 app.command("events")(events.events)
+app.command("export")(export.export)
 app.command("jobs")(jobs.jobs)
 app.add_typer(bench.app, name="bench")
 

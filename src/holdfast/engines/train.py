@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from holdfast.checkpoint.names import checkpoint_name
 from holdfast.checkpoint.store import CheckpointStore
@@ -17,6 +17,9 @@ from holdfast.job.train_job import TrainJob, TrainRequest
 from holdfast.observe import lines
 from holdfast.observe.run_dir import METRICS, RunDirectory, new_run
 from holdfast.tasks import reference
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,6 +91,31 @@ class Result:
             return None
         store = CheckpointStore.of_run(self.run_dir)
         return Path(store.location(checkpoint_name(int(self.best["step"]))))
+
+    def state_dict(self, of: str | None = None, *, best: bool = False) -> dict[str, Tensor]:
+        """The trained weights, verified: what `load_state_dict` of a model takes.
+
+        Args:
+            of: Name of a registered module, such as an average, or of one of several models.
+            best: Take the best checkpoint instead of the newest.
+
+        Raises:
+            CheckpointError: The checkpoint is damaged.
+            JobError: The run has no such checkpoint, or nothing called `of`.
+        """
+        from holdfast.checkpoint import weights  # imports torch
+
+        return weights.read_checkpoint(weights.find_checkpoint(self.run_dir, best=best), of)
+
+    def load_into(self, model: nn.Module, of: str | None = None, *, best: bool = False) -> None:
+        """Load the trained weights into `model`, all of them; see `state_dict`.
+
+        Raises:
+            JobError: `model` has other tensors.
+        """
+        from holdfast.checkpoint.weights import load_into
+
+        load_into(model, self.state_dict(of, best=best), self.run_dir)
 
     @property
     def figures(self) -> dict[str, Path]:

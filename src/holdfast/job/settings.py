@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
@@ -38,6 +39,22 @@ class Evaluation(Spec):
         if self.patience is not None and self.best is None:
             raise ValueError("patience needs a metric to watch; set evaluation.best too")
         return self
+
+
+class InitFrom(Spec):
+    """Where the model's first weights come from. A path alone is enough."""
+
+    path: Path
+    """A run, a checkpoint, a file of `torch.save(model.state_dict(), …)` or safetensors, or a
+    folder of the library transformers."""
+    strict: bool = True
+    """Whether all tensors must fit. If not, those that fit are loaded, and the others are listed
+    in the run's events."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _path_alone(cls, given: object) -> object:
+        return {"path": given} if isinstance(given, str | Path) else given
 
 
 class LoaderSettings(Spec):

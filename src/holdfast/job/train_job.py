@@ -17,7 +17,13 @@ from holdfast.job.optimizers import AdamW, Constant, Optimizer, Schedule
 from holdfast.job.part import AUTO, AutoShards, Count, Shards, Threads, Workers
 from holdfast.job.portable import PINNED
 from holdfast.job.run_keys import RunKeys
-from holdfast.job.settings import CheckpointSettings, Evaluation, LoaderSettings, Verify
+from holdfast.job.settings import (
+    CheckpointSettings,
+    Evaluation,
+    InitFrom,
+    LoaderSettings,
+    Verify,
+)
 
 NonFinite = Literal["stop", "skip", "recompute"]
 
@@ -36,6 +42,9 @@ class TrainRequest(RunKeys):
     """Parameters of your own task: any plain values."""
     data: Data | None = None
     model: Model | None = None
+
+    init_from: InitFrom | None = None
+    """Where the model's first weights come from; by default its factory draws them."""
 
     # Optimization.
     optimizer: Optimizer = AdamW(name="adamw")

@@ -37,6 +37,7 @@ TEMPLATES: Final = {
     "kernels-tested": "results depend on alignment: {alignment_sensitive}; "
     "on batch size: {batch_sensitive}",
     "numerics-changed": "hardware or software changed since step {step}: {changes}",
+    "weights-loaded": "the run began with the weights in {path}",
     "notification-failed": "a notification to the address in {variable} was not delivered",
     "fault-injected": "fault injected: {kind}",
 }
@@ -44,6 +45,7 @@ TEMPLATES: Final = {
 
 _MORE: Final = {
     "run-ended": {"steps": ", {} steps"},
+    "weights-loaded": {"misfits": "; not loaded: {}"},
     "fault-injected": {"rank": ", rank {}", "step": ", after step {}"},
 }
 """Words for fields that only some of these events have."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import platform
 import time
 from importlib import metadata
@@ -9,11 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
 
 from holdfast.arena.memory import ABORT_POLL_S
 from holdfast.arena.replica import Replica
 from holdfast.checkpoint import names
-from holdfast.checkpoint.manifest import Header, Tensor
+from holdfast.checkpoint.manifest import Header, HuggingFaceModel, Tensor
 from holdfast.checkpoint.store import CheckpointStore
 from holdfast.checkpoint.writer import write_part
 from holdfast.collectives.group import Group
@@ -95,6 +97,8 @@ class CheckpointWriter:
             ),
             size_bytes=layout.size_bytes,
             uninitialized=tuple(sorted(replica.uninitialized)),
+            state_dicts=replica.state_dicts,
+            hugging_face=hugging_face_model(replica.model),
             state=progress.user.committed_state,
             user_state=progress.user.captured,
             loss=progress.loss,
@@ -109,6 +113,17 @@ class CheckpointWriter:
                 "python": platform.python_version(),
             },
         ).model_dump(mode="json")
+
+
+def hugging_face_model(model: nn.Module) -> HuggingFaceModel | None:
+    """The model of the library transformers in `model`, if there is one; does not import it."""
+    for name, module in model.named_modules():
+        config: Any = getattr(module, "config", None)
+        if hasattr(config, "model_type") and hasattr(config, "to_json_string"):
+            values = json.loads(config.to_json_string(use_diff=False))
+            values["architectures"] = [type(module).__name__]
+            return HuggingFaceModel(prefix=name and f"{name}.", config=values)
+    return None
 
 
 def await_commit(channel: Channel, group: Group, number: int, timeout_s: float) -> str:

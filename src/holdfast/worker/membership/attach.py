@@ -25,6 +25,7 @@ from holdfast.worker.barriers import WorkerTag, agree
 from holdfast.worker.compute import compile_every_shape
 from holdfast.worker.context import WorkerContext
 from holdfast.worker.membership.agent_link import SelfEviction
+from holdfast.worker.membership.initial_weights import InitialWeights
 from holdfast.worker.sections import Sections
 from holdfast.worker.shard import plan_of, work_items_of
 from holdfast.worker.step.factory import stepper_factory
@@ -46,6 +47,7 @@ class AttachedModel:
 
     Attributes:
         module, optimizer: What is trained.
+        initial: The weights of the job's `init_from`, in the module.
         steppers: Builds the stepper, and has the model as user code calls it.
         registered: What user code registers, by name.
         replica, sections: The memory, once the members have met; None before.
@@ -70,6 +72,7 @@ class AttachedModel:
         self._is_initial = True  # until it gets another state
         seed_everything(seed_for("attach", self._job.seed))
         self.module = model()
+        self.initial = InitialWeights(self._job.init_from, self.module)
         self.optimizer = optimizer([p for p in self.module.parameters() if p.requires_grad])
         if not any(parameter.requires_grad for parameter in self.module.parameters()):
             raise JobError("the model has no parameter to train")

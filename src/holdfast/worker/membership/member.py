@@ -287,7 +287,12 @@ class Member:
     def _restore(self, resume: ResumeMessage, replica: Replica, sections: Sections) -> None:
         """Load the newest checkpoint that all members can verify, or start from the beginning."""
         sections.intact.forget()
+        assert self._attached is not None
         self.progress.replace(self._restorer.restore(replica, self.group, resume.restore))
+        if self.progress.saved_step < 0:  # from no checkpoint
+            self._attached.initial.use()
+            if self.group.member_index == 0:
+                self._attached.initial.record(self.metrics.run_dir)
         self._restore_user_state()
         agree(
             self.group,

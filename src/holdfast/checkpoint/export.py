@@ -1,0 +1,95 @@
+"""Export: writes the weights of a checkpoint as a file for PyTorch, safetensors or transformers."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+import torch
+from safetensors.torch import save_file
+
+from holdfast.checkpoint.weights import (
+    FOLDER_FILE,
+    StateDict,
+    keys_of,
+    manifest_of,
+    read_checkpoint,
+)
+from holdfast.errors import JobError
+
+T = TypeVar("T")
+
+
+def export(checkpoint: Path, target: Path, of: str | None = None, *, replace: bool = False) -> None:
+    """Write the weights of a checkpoint to `target`, as a whole or not at all.
+
+    Args:
+        checkpoint: The directory of a checkpoint.
+        target: A file that ends in .safetensors, .pt or .pth; or a folder, for a model of the
+            library transformers.
+        of: See `read_checkpoint`.
+        replace: Whether to replace a file that exists.
+
+    Raises:
+        JobError: `target` exists, or is none of these.
+        CheckpointError: The checkpoint is damaged.
+    """
+    if target.exists() and not replace:
+        raise JobError(f"{target} exists; name another file, or add --force to replace it")
+    match target.suffix:
+        case ".safetensors":
+            _write(target, _copies(read_checkpoint(checkpoint, of)), save_file)
+        case ".pt" | ".pth":
+            _write(target, read_checkpoint(checkpoint, of), torch.save)
+        case "":
+            _export_folder(checkpoint, target, of)
+        case other:
+            raise JobError(
+                f"{target}: no format is called {other}; name a file that ends in .safetensors or "
+                ".pt, or a folder for a model of transformers"
+            )
+
+
+def _export_folder(checkpoint: Path, target: Path, of: str | None) -> None:
+    """Write what `from_pretrained` of the library transformers reads."""
+    manifest = manifest_of(checkpoint)
+    model = manifest.hugging_face
+    if model is None or of is not None:
+        raise JobError(
+            f"{target}: a folder is for a model of the library transformers, and this is none; "
+            "name a file that ends in .safetensors or .pt"
+        )
+    weights = read_checkpoint(checkpoint)
+    once = {name: key for key, name in reversed(keys_of(manifest).items())}  # the first key of each
+    own = {
+        key.removeprefix(model.prefix): weights[key]
+        for key in once.values()
+        if key.startswith(model.prefix)
+    }
+    target.mkdir(parents=True, exist_ok=True)
+    config = json.dumps(model.config, indent=2) + "\n"
+    _write(target / "config.json", config, lambda text, path: path.write_text(text))
+    _write(target / FOLDER_FILE, own, lambda state, path: save_file(state, path, {"format": "pt"}))
+
+
+def _copies(weights: StateDict) -> StateDict:
+    """Each key with memory of its own, as safetensors needs it."""
+    seen = set[int]()
+    copies = {}
+    for key, tensor in weights.items():
+        copies[key] = tensor.clone() if id(tensor) in seen else tensor
+        seen.add(id(tensor))
+    return copies
+
+
+def _write(target: Path, content: T, write: Callable[[T, Path], object]) -> None:
+    draft = target.with_name(f".{target.name}.draft")
+    try:
+        write(content, draft)
+        draft.replace(target)
+    except OSError as error:
+        raise JobError(f"{target}: {error.strerror or error}") from None
+    finally:
+        draft.unlink(missing_ok=True)

@@ -1,0 +1,202 @@
+"""Weights: the tensors of a model as a state dict, from wherever they are kept.
+
+They are read from a checkpoint, whatever number of workers wrote it, or from a file that PyTorch,
+safetensors or the library transformers wrote.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import pickle
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import nn
+
+from holdfast.arena.layout import Entry
+from holdfast.arena.tensors import DTYPES
+from holdfast.checkpoint import names, parts
+from holdfast.checkpoint.manifest import Manifest
+from holdfast.checkpoint.reader import read_state
+from holdfast.checkpoint.storage import DirectoryStorage
+from holdfast.checkpoint.store import MANIFEST, CheckpointStore
+from holdfast.errors import JobError
+
+FOLDER_FILE: Final = "model.safetensors"
+"""The weights in a folder that the library transformers wrote."""
+
+StateDict = dict[str, torch.Tensor]
+
+
+def find_checkpoint(path: Path, *, best: bool = False) -> Path:
+    """The checkpoint at `path`: itself, or the newest one of the run whose directory it is.
+
+    Args:
+        path: A checkpoint, or a run directory.
+        best: Whether to take the checkpoint of the run's best evaluation instead.
+
+    Raises:
+        JobError: There is none.
+    """
+    if (path / MANIFEST).exists():
+        return path
+    store = CheckpointStore.of_run(path)
+    newest = store.newest() if path.is_dir() else None
+    if newest is None:
+        raise JobError(f"{path} is neither a checkpoint nor the directory of a run that has one")
+    if not best:
+        return Path(store.location(newest.name))
+    found = store.manifest(newest.name).best
+    if found.value is None:
+        raise JobError(
+            f"{path} has no best checkpoint; its job must name a metric: evaluation.best"
+        )
+    return Path(store.location(names.checkpoint_name(found.step)))
+
+
+def manifest_of(checkpoint: Path) -> Manifest:
+    """The manifest of a checkpoint.
+
+    Raises:
+        CheckpointError: It is damaged.
+    """
+    return CheckpointStore(DirectoryStorage(checkpoint.parent)).manifest(checkpoint.name)
+
+
+def read_checkpoint(checkpoint: Path, of: str | None = None) -> StateDict:
+    """The state dict of a trained model, each byte of it verified.
+
+    Args:
+        checkpoint: The directory of a checkpoint.
+        of: The name of a registered module to read instead of the model, or of one of several
+            models.
+
+    Raises:
+        CheckpointError: A file holds something else than the manifest says.
+        JobError: There is nothing called `of`.
+    """
+    store, manifest = CheckpointStore(DirectoryStorage(checkpoint.parent)), manifest_of(checkpoint)
+    keys = keys_of(manifest, of)
+    wanted = {entry.name: entry for entry in manifest.layout.entries if entry.name in keys.values()}
+    tensors = {name: _empty(entry) for name, entry in wanted.items()}
+    chunk = bytearray(parts.CHUNK_BYTES)
+    memory = memoryview(chunk)
+    for start, end in read_state(
+        store.storage, checkpoint.name, manifest, lambda start, end: memory[: end - start]
+    ):
+        for name, entry in wanted.items():
+            first, last = max(entry.offset, start), min(entry.end, end)
+            if first < last:
+                flat = tensors[name].view(-1).view(torch.uint8).numpy()
+                flat.data[first - entry.offset : last - entry.offset] = memory[
+                    first - start : last - start
+                ]
+    return {key: tensors[name] for key, name in keys.items()}
+
+
+def keys_of(manifest: Manifest, of: str | None = None) -> dict[str, str]:
+    """The tensors of a state dict by key: a tensor under two keys is in a checkpoint once.
+
+    Raises:
+        JobError: There is nothing called `of`.
+    """
+    known = manifest.state_dicts
+    if of is None or of in known:
+        return known[of or ""]
+    keys = {key: name for key, name in known[""].items() if key.startswith(f"{of}.")}
+    if not keys:
+        registered = ", ".join(name for name in known if name)
+        raise JobError(
+            f"the checkpoint of step {manifest.step} has no module {of}; it has the model"
+            + (f", and {registered}" if registered else "")
+        )
+    return {key.removeprefix(f"{of}."): name for key, name in keys.items()}
+
+
+def load_weights(path: Path) -> StateDict:
+    """The state dict in a file, in a folder of transformers, in a checkpoint or in a run.
+
+    Raises:
+        JobError: It cannot be read as one.
+        CheckpointError: A checkpoint is damaged.
+    """
+    if (path / FOLDER_FILE).exists():
+        return load_weights(path / FOLDER_FILE)
+    if path.is_dir():
+        return read_checkpoint(find_checkpoint(path))
+    try:
+        return load_file(path) if path.suffix == ".safetensors" else _saved_by_torch(path)
+    except OSError as error:
+        raise JobError(f"{path}: {error.strerror or error}; name a file with weights") from None
+    except (SafetensorError, RuntimeError, EOFError, pickle.UnpicklingError, ValueError) as error:
+        reason = str(error).partition("\n")[0]
+        raise JobError(
+            f"{path} holds no state dict that can be read: {reason}; save one with "
+            "torch.save(model.state_dict(), …), or as .safetensors"
+        ) from None
+
+
+def load_into(
+    model: nn.Module, weights: StateDict, source: object, *, strict: bool = True
+) -> list[str]:
+    """Load `weights` into `model`; returns what did not fit, in words.
+
+    Args:
+        model: Its tensors are written to.
+        weights: From `source`.
+        source: Where they are from, for the message.
+        strict: Whether everything must fit. If not, the rest is loaded.
+
+    Raises:
+        JobError: Something does not fit; nothing was loaded.
+    """
+    expected = model.state_dict(keep_vars=True)
+    wrong = sorted(_misfits(expected, weights))
+    if wrong and strict:
+        raise JobError(f"the weights of {source} do not fit the model: {'; '.join(wrong)}")
+    fitting = {
+        key: tensor
+        for key, tensor in weights.items()
+        if key in expected and expected[key].shape == tensor.shape
+    }
+    model.load_state_dict(fitting, strict=False)
+    return wrong
+
+
+def digest(weights: StateDict) -> str:
+    """SHA-256 over all tensors in key order: key, dtype, shape and bytes."""
+    hasher = hashlib.sha256()
+    for key, tensor in sorted(weights.items()):
+        hasher.update(f"{key}\0{tensor.dtype}\0{list(tensor.shape)}\0".encode())
+        hasher.update(tensor.contiguous().view(-1).view(torch.uint8).numpy().data)
+    return hasher.hexdigest()
+
+
+def _misfits(expected: Mapping[str, torch.Tensor], weights: StateDict) -> Iterator[str]:
+    present = {id(expected[key]) for key in weights.keys() & expected.keys()}
+    for key, tensor in expected.items():
+        if key not in weights and id(tensor) not in present:  # not even under another name
+            yield f"{key} is missing"
+        elif key in weights and weights[key].shape != tensor.shape:
+            there, here = list(weights[key].shape), list(tensor.shape)
+            yield f"{key} has shape {there}, and {here} in the model"
+    for key in weights.keys() - expected.keys():
+        yield f"{key} is unexpected"
+
+
+def _saved_by_torch(path: Path) -> StateDict:
+    loaded: Any = torch.load(path, map_location="cpu", weights_only=True)
+    if not isinstance(loaded, Mapping):
+        raise ValueError(f"it is a {type(loaded).__name__}")
+    others = [str(key) for key, value in loaded.items() if not isinstance(value, torch.Tensor)]
+    if others or not loaded:
+        raise ValueError(f"these entries are not tensors: {', '.join(others) or 'it is empty'}")
+    return {str(key): tensor for key, tensor in loaded.items()}
+
+
+def _empty(entry: Entry) -> torch.Tensor:
+    return torch.empty(entry.shape, dtype=DTYPES[entry.dtype])

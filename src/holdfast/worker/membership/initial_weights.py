@@ -1,0 +1,60 @@
+"""Initial weights: those of `init_from`, loaded into a model when a run begins."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from torch import nn
+
+from holdfast.checkpoint import weights
+from holdfast.errors import HoldfastError
+from holdfast.job.settings import InitFrom
+from holdfast.observe.lines import EventLog
+from holdfast.observe.run_dir import EVENTS
+
+
+class InitialWeights:
+    """Weights that are loaded before the optimizer is built.
+
+    Only a run that begins uses them. A worker that gets its state from a checkpoint or another
+    worker needs no file, so an error waits until `use`.
+
+    Args:
+        source: What the job says; None leaves the model as its factory has built it.
+        model: Takes the weights.
+    """
+
+    def __init__(self, source: InitFrom | None, model: nn.Module) -> None:
+        self._source, self._digest = source, ""
+        self._error: HoldfastError | None = None
+        self._misfits: list[str] = []
+        if source is None:
+            return
+        try:
+            loaded = weights.load_weights(source.path)
+            self._misfits = weights.load_into(model, loaded, source.path, strict=source.strict)
+            self._digest = weights.digest(loaded)
+        except HoldfastError as error:
+            self._error = error
+
+    def use(self) -> None:
+        """Note that the run begins with them.
+
+        Raises:
+            JobError: There are none, or they do not fit.
+            CheckpointError: They are in a checkpoint that is damaged.
+        """
+        if self._error is not None:
+            raise self._error
+
+    def record(self, run_dir: Path) -> None:
+        """Write down what the run began with."""
+        if self._source is None:
+            return
+        with EventLog(run_dir / EVENTS) as log:
+            log.event(
+                "weights-loaded",
+                path=str(self._source.path),
+                sha256=self._digest,
+                **({"misfits": "; ".join(self._misfits)} if self._misfits else {}),
+            )
