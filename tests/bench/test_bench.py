@@ -98,8 +98,8 @@ def test_throughput_is_told_beside_what_ran_in_the_same_round():
     few = ["--workloads", "small", "--workers", "2", "--steps", "10", "--rounds", "1"]
     rows = {row["way"]: row for row in json.loads(bench("scaling", *few, "--json"))["rows"]}
     assert list(rows) == [
-        "independent", "independent, default malloc", "DDP", "holdfast, 2 shards",
-        "holdfast, 8 shards",
+        "independent", "independent, default malloc", "one process", "one process, default malloc",
+        "DDP", "holdfast, 2 shards", "holdfast, 8 shards", "holdfast, 1 worker of 2 threads",
     ]  # fmt: skip
     ours, ddp = rows["holdfast, 2 shards"], rows["DDP"]
     assert ours["of_ddp"] == pytest.approx(
@@ -110,6 +110,7 @@ def test_throughput_is_told_beside_what_ran_in_the_same_round():
         assert 0 < rate["min"] <= rate["median"] <= rate["max"]
         assert row["of_independent"] == pytest.approx(rate["median"] / alone["median"], abs=0.002)
     assert 0.1 < ours["of_independent"] < 3  # ten steps are few
+    assert max(rows[way]["of_best"] for way in ("one process", "DDP")) <= 1
     shares = [value for name, value in ours.items() if name.endswith("_share")]
     assert all(0 <= share <= 1 for share in shares)
     assert sum(shares) == pytest.approx(1, abs=0.05)

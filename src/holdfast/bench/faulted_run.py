@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from holdfast.arena.find import open_arena
 from holdfast.arena.memory import Arena, Phase, Word
-from holdfast.bench.workloads import WORKLOADS
+from holdfast.bench.workloads import job_keys
 from holdfast.engines.run import run
 from holdfast.engines.supervisor import Controls
 from holdfast.errors import HoldfastError
@@ -57,19 +57,7 @@ class FaultedRun:
         Raises:
             HoldfastError: The run ended before it recovered.
         """
-        job = load.check(
-            {
-                "name": workload,
-                "task": "holdfast.bench.workloads:BenchTask",
-                "params": {"workload": workload, "steps": 10_000},
-                "batch": WORKLOADS[workload].batch_size * WORKERS,
-                "workers": WORKERS,
-                "shards": WORKERS,
-                "checkpoint": {"every_steps": 0},
-                **keys,
-            },
-            where="benchmark",
-        )
+        job = load.check({**job_keys(workload, WORKERS, steps=10_000), **keys}, where="benchmark")
         with tempfile.TemporaryDirectory() as folder:
             self.run_dir = Path(folder) / "run"
             with RunDirectory(self.run_dir, job, resume=False) as directory:

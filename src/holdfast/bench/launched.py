@@ -18,7 +18,7 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from holdfast.bench.workloads import WORKLOADS, Workload
+from holdfast.bench.workloads import WORKLOADS, Workload, plain_loss
 from holdfast.observe.lines import JsonLines
 
 EVERY: Final = 10
@@ -61,7 +61,7 @@ def train_step(
     generator = torch.Generator().manual_seed(1_000_003 * rank + step)
     batch = workload.draw(workload.batch_size, generator)
     optimizer.zero_grad()
-    loss = workload.loss(model, batch)
+    loss = plain_loss(workload, model, batch)
     loss.backward()  # type: ignore[no-untyped-call]
     optimizer.step()
     loss.item()

@@ -27,7 +27,7 @@ def measure(workload: str, workers: int, steps: int, rounds: int) -> list[dict[s
     for number in range(rounds):
         for setting, keys in SETTINGS.items():
             print(f"{workload}, round {number + 1}: {setting}", file=sys.stderr)
-            runs[setting].append(run_holdfast(workload, workers, steps, shards=workers, **keys))
+            runs[setting].append(run_holdfast(workload, workers, steps, **keys))
     rates = {setting: [run.samples_per_s for run in results] for setting, results in runs.items()}
     return [
         {

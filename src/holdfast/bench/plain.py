@@ -15,7 +15,7 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-from holdfast.bench.workloads import WORKLOADS
+from holdfast.bench.workloads import WORKLOADS, plain_loss
 
 
 def main() -> None:
@@ -24,12 +24,14 @@ def main() -> None:
     parser.add_argument("--workload", choices=WORKLOADS, required=True)
     parser.add_argument("--warm-steps", type=int, default=0)
     parser.add_argument("--steps", type=int, required=True)
+    parser.add_argument("--batch", type=int, required=True)
+    parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--rank", type=int, required=True)
     parser.add_argument("--world-size", type=int, required=True)
     parser.add_argument("--store", help="File where processes meet; by default they do not.")
     parser.add_argument("--ddp", action="store_true", help="Train with DDP.")
     options = parser.parse_args()
-    torch.set_num_threads(1)
+    torch.set_num_threads(options.threads)
     torch.manual_seed(0)
     workload = WORKLOADS[options.workload]()
     model = workload.model()
@@ -49,9 +51,9 @@ def main() -> None:
             dist.barrier()
             ends = [time.monotonic()]
         generator = torch.Generator().manual_seed(1_000_003 * options.rank + step)
-        batch = workload.draw(workload.batch_size, generator)
+        batch = workload.draw(options.batch, generator)
         optimizer.zero_grad()
-        loss = workload.loss(model, batch)
+        loss = plain_loss(workload, model, batch)
         loss.backward()  # type: ignore[no-untyped-call]
         optimizer.step()
         loss.item()

@@ -1,9 +1,14 @@
-"""Throughput of holdfast, of stock DDP, and of processes that do not communicate.
+"""Throughput of holdfast, of what people run without it, and of independent processes.
+
+    independent   as many processes as workers, which do not communicate: the upper limit
+    one process   a plain process with the whole batch and a thread per worker
+    DDP           as many processes as workers, under stock DDP
+    holdfast      with a shard per worker, with 8 shards, and with one worker of several threads
 
 Each round runs every way once, one after the other, so that a slow minute of the machine hits all
 of them; ratios are taken within a round. The batch of a worker is constant (weak scaling). All get
-one thread a worker and the allocator settings that holdfast gives its workers; one more way shows
-what independent processes reach with glibc's own settings.
+the allocator settings that holdfast gives its workers; two more ways show what plain processes
+reach with glibc's own settings.
 """
 
 from __future__ import annotations
@@ -16,11 +21,12 @@ import sys
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 from holdfast.bench.figures import ratio, spread
-from holdfast.bench.workloads import WORKLOADS
+from holdfast.bench.workloads import WORKLOADS, job_keys
 from holdfast.engines.run import run
 from holdfast.errors import HoldfastError
 from holdfast.job import load
@@ -31,6 +37,9 @@ from holdfast.observe.run_dir import METRICS, RunDirectory
 WARM_STEPS: Final = 8
 """Steps at the start that are not counted."""
 RUN_TIMEOUT_S: Final = 600.0
+ONE: Final = "one process"
+WITHOUT_US: Final = (ONE, f"{ONE}, default malloc", "DDP")
+"""What people run without holdfast; the best of a round is compared with."""
 PHASES: Final = ("compute", "reduce", "update", "data", "wait")
 
 
@@ -43,31 +52,42 @@ class Measured:
 
 
 def run_plain(
-    workload: str, workers: int, steps: int, *, ddp: bool, tuned: bool = True
+    workload: str,
+    processes: int,
+    steps: int,
+    *,
+    ddp: bool = False,
+    threads: int = 1,
+    batch: int | None = None,
+    tuned: bool = True,
 ) -> Measured:
     """As many plain processes, under DDP or alone; counted from a common start.
 
     Args:
         workload: Its name.
-        workers: Processes.
+        processes: How many.
         steps: Counted steps of each.
         ddp: Whether they train together.
+        threads: Threads of each.
+        batch: Samples of each process and step; by default the workload's.
         tuned: Whether they get holdfast's allocator settings.
     """
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+    batch = batch or WORKLOADS[workload].batch_size
+    count = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS"), str(threads))
     with tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, "-m", "holdfast.bench.plain", "--workload", workload]
         command += ["--warm-steps", str(WARM_STEPS), "--steps", str(steps)]
-        command += ["--world-size", str(workers), "--store", f"{folder}/store"]
+        command += ["--threads", str(threads), "--batch", str(batch)]
+        command += ["--world-size", str(processes), "--store", f"{folder}/store"]
         command += ["--ddp"] if ddp else []
         children = [
             subprocess.Popen(
                 [*command, "--rank", str(rank)],
-                env=worker_environment() if tuned else environment,
+                env={**(worker_environment() if tuned else os.environ), **count},
                 stdout=subprocess.PIPE,
                 text=True,
             )
-            for rank in range(workers)
+            for rank in range(processes)
         ]
         try:
             texts = [child.communicate(timeout=RUN_TIMEOUT_S)[0] for child in children]
@@ -79,24 +99,12 @@ def run_plain(
         raise HoldfastError(f"a plain process of {workload} failed; its words are above")
     ends = [[float(end) for end in text.split()] for text in texts]
     rate = sum(steps / (times[-1] - times[0]) for times in ends)
-    return Measured(rate * WORKLOADS[workload].batch_size, {})
+    return Measured(rate * batch, {})
 
 
-def run_holdfast(workload: str, workers: int, steps: int, *, shards: int, **keys: Any) -> Measured:
+def run_holdfast(workload: str, workers: int, steps: int, **keys: Any) -> Measured:
     """One run of holdfast, with more keys of the job; counted from its metrics."""
-    job = load.check(
-        {
-            "name": workload,
-            "task": "holdfast.bench.workloads:BenchTask",
-            "params": {"workload": workload, "steps": WARM_STEPS + steps},
-            "batch": WORKLOADS[workload].batch_size * workers,
-            "workers": workers,
-            "shards": shards,
-            "checkpoint": {"every_steps": 0},
-            **keys,
-        },
-        where="bench",
-    )
+    job = load.check({**job_keys(workload, workers, WARM_STEPS + steps), **keys}, where="bench")
     with tempfile.TemporaryDirectory() as folder:
         with RunDirectory(Path(folder) / "run", job, resume=False) as directory:
             run(directory)
@@ -110,18 +118,25 @@ def run_holdfast(workload: str, workers: int, steps: int, *, shards: int, **keys
 
 def ways(workload: str, workers: int, steps: int) -> dict[str, Callable[[], Measured]]:
     """The systems that are compared, by name."""
+    plain = partial(run_plain, workload, workers, steps)
+    threads = min(workers, len(os.sched_getaffinity(0)))
+    batch = WORKLOADS[workload].batch_size * workers
+    one = partial(run_plain, workload, 1, steps, threads=threads, batch=batch)
+    ours = partial(run_holdfast, workload, workers, steps)
     commands: dict[str, Callable[[], Measured]] = {
-        "independent": lambda: run_plain(workload, workers, steps, ddp=False),
-        "independent, default malloc": lambda: run_plain(
-            workload, workers, steps, ddp=False, tuned=False
-        ),
-        "DDP": lambda: run_plain(workload, workers, steps, ddp=True),
-        f"holdfast, {workers} shards": lambda: run_holdfast(
-            workload, workers, steps, shards=workers
-        ),
+        "independent": plain,
+        "independent, default malloc": partial(plain, tuned=False),
+        ONE: one,
+        f"{ONE}, default malloc": partial(one, tuned=False),
+        "DDP": partial(plain, ddp=True),
+        f"holdfast, {workers} shards": ours,
     }
     if workers < 8:
-        commands["holdfast, 8 shards"] = lambda: run_holdfast(workload, workers, steps, shards=8)
+        commands["holdfast, 8 shards"] = partial(ours, shards=8)
+    if workers > 1:
+        commands[f"holdfast, 1 worker of {threads} threads"] = partial(
+            run_holdfast, workload, 1, steps, threads_per_worker=threads, batch=batch
+        )
     return commands
 
 
@@ -133,6 +148,7 @@ def measure(workload: str, workers: int, steps: int, rounds: int) -> list[dict[s
             print(f"{workload}, {workers} workers, round {number + 1}: {way}", file=sys.stderr)
             runs.setdefault(way, []).append(measured())
     rates = {way: [run.samples_per_s for run in results] for way, results in runs.items()}
+    best = [max(each) for each in zip(*(rates[way] for way in WITHOUT_US), strict=True)]
     return [
         {
             "workload": workload,
@@ -140,8 +156,8 @@ def measure(workload: str, workers: int, steps: int, rounds: int) -> list[dict[s
             "way": way,
             "samples_per_s": spread(rates[way]),
             "of_independent": ratio(rates[way], rates["independent"]),
-            "of_default_malloc": ratio(rates[way], rates["independent, default malloc"]),
             "of_ddp": ratio(rates[way], rates["DDP"]),
+            "of_best": ratio(rates[way], best),
             **{
                 f"{phase}_share": spread([run.phases[phase] for run in results], 3)["median"]
                 for phase in PHASES

@@ -22,6 +22,9 @@ WIDTH: Final = 132
 
 app = typer.Typer(help="Measure holdfast on this machine.", no_args_is_help=True)
 
+Workloads = Annotated[
+    str, typer.Option(help="Workloads, with commas: small, large, lm, vit, vit-bf16.")
+]
 Rounds = Annotated[int, typer.Option(min=1, max=10_000, help="Number of measurements.")]
 
 
@@ -37,7 +40,9 @@ def wake(
 
 @app.command()
 def scaling(
-    workloads: Annotated[str, typer.Option(help="Workloads: small, large, lm.")] = "small,large,lm",
+    workloads: Annotated[
+        str, typer.Option(help="Workloads: small, large, lm, vit, vit-bf16.")
+    ] = "small,large,lm,vit,vit-bf16",
     workers: Annotated[str, typer.Option(help="World sizes to measure.")] = "1,2,4",
     steps: Annotated[int, typer.Option(min=10, help="Number of measured steps.")] = 48,
     rounds: Rounds = 5,
@@ -50,7 +55,9 @@ def scaling(
 
 @app.command()
 def overhead(
-    workloads: Annotated[str, typer.Option(help="Workloads: small, large, lm.")] = "small,large,lm",
+    workloads: Annotated[
+        str, typer.Option(help="Workloads: small, large, lm, vit, vit-bf16.")
+    ] = "small,large,lm,vit,vit-bf16",
     workers: Annotated[int, typer.Option(min=2, max=64)] = 2,
     steps: Annotated[int, typer.Option(min=10, help="Number of measured steps.")] = 96,
     rounds: Rounds = 5,
@@ -63,7 +70,9 @@ def overhead(
 
 @app.command()
 def recovery(
-    workloads: Annotated[str, typer.Option(help="Workloads: small, large, lm.")] = "small,large",
+    workloads: Annotated[
+        str, typer.Option(help="Workloads: small, large, lm, vit, vit-bf16.")
+    ] = "small,large",
     fault: Annotated[str, typer.Option(help="Fault to inject: kill or stop.")] = "kill",
     rounds: Rounds = 10,
     compare: Annotated[
@@ -91,7 +100,9 @@ def recovery(
 
 @app.command()
 def restart(
-    workloads: Annotated[str, typer.Option(help="Workloads: small, large, lm.")] = "small",
+    workloads: Annotated[
+        str, typer.Option(help="Workloads: small, large, lm, vit, vit-bf16.")
+    ] = "small",
     rounds: Rounds = 10,
     as_json: Json = False,
 ) -> None:
@@ -101,7 +112,9 @@ def restart(
 
 @app.command()
 def coordinator(
-    workloads: Annotated[str, typer.Option(help="Workloads: small, large, lm.")] = "small,large",
+    workloads: Annotated[
+        str, typer.Option(help="Workloads: small, large, lm, vit, vit-bf16.")
+    ] = "small,large",
     rounds: Rounds = 10,
     as_json: Json = False,
 ) -> None:
