@@ -40,7 +40,7 @@ def test_params_that_cannot_be_sent_to_a_worker_are_refused(value):
         ("worker=2", "unknown key worker; did you mean workers? (from worker=2)"),
         ("optimizer.learning_rat=2", "unknown key optimizer.learning_rat; remove it"),
         ("optimizer.weight_decy=2", "did you mean weight_decay?"),
-        ("workers=two", "workers: input should be a valid integer, not 'two' (from workers=two)"),
+        ("workers=two", "workers: input should be a valid integer or auto, not 'two' (from worker"),
         ("workers=0", "workers: input should be greater than or equal to 1, not 0"),
         (
             "numerics=exactly",
@@ -184,7 +184,7 @@ def test_only_keys_that_do_not_change_the_weights_may_change_on_resume():
         ({"workers": 3}, 3),
         ({"workers": 2, "max_workers": 6}, 6),
         ({"workers": 2, "shards_per_worker": [5, 3]}, 8),
-        ({"workers": 2, "shards": 5}, 5),
+        ({"workers": 2, "shards": 5, "threads_per_worker": 2}, 5),
     ],
 )
 def test_shards_follow_from_the_workers_of_the_first_start(keys, shards):
@@ -192,6 +192,8 @@ def test_shards_follow_from_the_workers_of_the_first_start(keys, shards):
     job = request.resolved()
     assert job.shards == shards
     assert load_request({"shards": "auto", **keys}, where="test") == request
+    later = load_request({**keys, "workers": "auto"}, where="test")
+    assert later.resolved(job) == job
     fewer = load_request({**keys, "workers": 1, "shards_per_worker": None}, where="test")
     assert fewer.resolved(job).shards == shards
 

@@ -2,7 +2,9 @@
 
 import pytest
 
-from holdfast.linux.host_memory import Available, available, groups, oom_kills
+from holdfast.linux.control_groups import groups
+from holdfast.linux.cores import usable_cores
+from holdfast.linux.host_memory import Available, available, oom_kills
 
 V1 = "31 23 0:28 {root} /sys/fs/cgroup/memory rw,relatime - cgroup cgroup rw,memory"
 V2 = "41 31 0:38 {root} /sys/fs/cgroup rw,relatime shared:4 - cgroup2 cgroup2 rw,nsdelegate"
@@ -77,7 +79,8 @@ def test_version_1_is_read_too_and_its_cache_is_that_of_the_whole_group(host):
 )
 def test_a_container_sees_its_own_part_of_the_tree(host, mounted, own, found):
     root = host(V2.format(root=mounted), f"0::{own}\n", {})
-    assert [str(group.relative_to(root / "sys/fs/cgroup")) for group in groups(root)] == found
+    paths = [group.relative_to(root / "sys/fs/cgroup") for group in groups("memory", root)]
+    assert [str(path) for path in paths] == found
 
 
 def test_more_use_than_the_limit_leaves_nothing(host):
@@ -85,3 +88,21 @@ def test_more_use_than_the_limit_leaves_nothing(host):
         "sys/fs/cgroup/memory.max": "100\n", "sys/fs/cgroup/memory.current": "150\n",
     })  # fmt: skip
     assert available(root).size_bytes == 0
+
+
+@pytest.mark.parametrize(
+    ("mount", "files", "cores"),
+    [
+        (V2, {}, 8),
+        (V2, {"cpu.max": "max 100000", "box/cpu.max": "250000 100000"}, 2),
+        (V2, {"cpu.max": "300000 100000", "box/cpu.max": "700000 100000"}, 3),
+        (V2, {"box/cpu.max": "50000 100000"}, 1),
+        (CPU, {"cpu/box/cpu.cfs_quota_us": "400000", "cpu/box/cpu.cfs_period_us": "100000"}, 4),
+        (CPU, {"cpu/box/cpu.cfs_quota_us": "-1", "cpu/box/cpu.cfs_period_us": "100000"}, 8),
+    ],
+)
+def test_cores_are_those_that_the_tightest_group_leaves(host, monkeypatch, mount, files, cores):
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: range(8))
+    own = "0::/box\n" if mount == V2 else "4:cpu:/box\n"
+    root = host(mount.format(root="/"), own, {f"sys/fs/cgroup/{k}": v for k, v in files.items()})
+    assert usable_cores(root) == cores

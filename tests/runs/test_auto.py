@@ -1,15 +1,31 @@
-"""Numbers that a run finds by itself: `shards: auto`."""
+"""Numbers that a run finds by itself: `shards: auto` and `workers: auto`."""
 
 import pytest
 
-from conftest import SMALL, watching
+from conftest import FAILING_TASKS, SMALL, watching
+from holdfast.engines.choose_workers import divisions
 from holdfast.engines.run import LaunchOptions
 from holdfast.engines.supervisor import Controls
 from holdfast.engines.train import run_job
 from holdfast.errors import JobError
 from holdfast.job import load
 
-pytestmark = pytest.mark.slow
+
+@pytest.mark.parametrize(
+    ("keys", "divided"),
+    [
+        ({}, [(1, 6, 1), (2, 3, 2), (3, 2, 3), (6, 1, 6)]),
+        ({"max_workers": 3}, [(1, 6, 3), (2, 3, 3), (3, 2, 3)]),
+        ({"shards": 2}, [(1, 6, 2), (2, 3, 2)]),
+        ({"batch": 2}, [(1, 6, 1), (2, 3, 2)]),
+        ({"threads_per_worker": 4}, [(1, 4, 1)]),
+        ({"threads_per_worker": 1}, [(6, 1, 6)]),
+    ],
+)
+def test_cores_are_divided_as_the_job_allows(keys, divided):
+    request = load.request({"workers": "auto", **keys}, where="test")
+    jobs = divisions(request, cores=6)
+    assert [(job.workers, job.threads_per_worker, job.shards) for job in jobs] == divided
 
 
 @pytest.fixture
@@ -30,6 +46,7 @@ def train(forks, tmp_path):
     return run
 
 
+@pytest.mark.slow
 def test_a_run_keeps_the_shards_of_its_first_start(train, tmp_path):
     reference = train("reference", workers=2, epochs=4)
     assert load.of_run(reference.run_dir).shards == 2
@@ -40,3 +57,28 @@ def test_a_run_keeps_the_shards_of_its_first_start(train, tmp_path):
     resumed = train("run", workers=1, epochs=4, resume=True)
     assert resumed.weights_sha256 == reference.weights_sha256
     assert load.of_run(resumed.run_dir).shards == 2
+
+
+@pytest.mark.slow
+def test_workers_are_measured_once_and_kept(train, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr("holdfast.engines.train.usable_cores", lambda: 2)
+    first = train("run", workers="auto", epochs=1)
+    said = capsys.readouterr().err
+    assert "workers=auto: measuring 1 worker of 2 threads, 2 workers of 1 thread\n" in said
+    job = load.of_run(first.run_dir)
+    assert (job.workers, job.threads_per_worker, job.shards) in {(1, 2, 1), (2, 1, 2)}
+    assert f"workers=auto: {job.workers} worker" in said
+    assert "; samples/s: " in said
+    assert job.checkpoint.every_steps == 100  # unlike the trials'
+    resumed = train("run", workers="auto", epochs=1, resume=True)
+    assert resumed.weights_sha256 == first.weights_sha256
+    assert load.of_run(first.run_dir) == job
+    assert "workers=auto" not in capsys.readouterr().err
+
+
+@pytest.mark.soak
+def test_a_job_that_fails_in_a_trial_fails_as_its_run_would(train, tmp_path, monkeypatch):
+    monkeypatch.setattr("holdfast.engines.train.usable_cores", lambda: 2)
+    with pytest.raises(JobError, match=r"call session\.attach"):
+        train("run", workers="auto", task=f"{FAILING_TASKS}:no_attach", batch=20)
+    assert not (tmp_path / "run").exists()

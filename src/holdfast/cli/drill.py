@@ -15,6 +15,7 @@ from rich.table import Table
 
 from holdfast.cli.arguments import EndingJson, JobName, Overrides
 from holdfast.cli.ending import FAILED_STATUS, STOPPED_STATUS
+from holdfast.engines.run_fork_server import fork_server
 from holdfast.errors import JobError
 from holdfast.faults.drill import (
     KINDS,
@@ -30,11 +31,8 @@ from holdfast.job import load
 from holdfast.job.mistakes import nearest
 from holdfast.job.part import AUTO
 from holdfast.job.train_job import TrainJob, TrainRequest
-from holdfast.launch.fork_client import ForkServer
-from holdfast.launch.spawn import WORKER, spawn
 from holdfast.observe.run_dir import new_run
 from holdfast.observe.sinks.terminal import closing_table
-from holdfast.tasks import reference
 
 
 def drill(
@@ -69,8 +67,7 @@ def drill(
     ways = _chosen(policies, POLICIES, "--policies") if policies else ways
     check(chosen, kinds, ways)
     others = other_worlds(chosen, seed) if worlds else []
-    imports, variables = reference.of_job(chosen), chosen.library_variables
-    with ForkServer(context.obj or spawn(WORKER), imports, variables) as forks:
+    with fork_server(chosen, context.obj) as forks:
         drill_of = Drill(chosen, seed=seed, directory=directory, forks=forks, note=_note)
         report = drill_of.run(kinds, ways, others)
     _show(report, directory, as_json=as_json)

@@ -18,6 +18,8 @@ from holdfast.engines.run import LaunchOptions
 from holdfast.errors import JobError
 from holdfast.job import load
 from holdfast.job.data import Data
+from holdfast.job.part import AUTO
+from holdfast.linux.cores import usable_cores
 from holdfast.observe.downloads import DownloadView
 
 
@@ -26,7 +28,7 @@ def train(
     job: JobName,
     overrides: Overrides = None,
     workers: Annotated[
-        int | None, typer.Option(help="Number of workers; the same as workers=N.")
+        str | None, typer.Option(help="Number of workers, or auto; the same as workers=N.")
     ] = None,
     device: Annotated[
         str | None, typer.Option(help="Device: auto, cpu or cuda; the same as device=NAME.")
@@ -56,7 +58,7 @@ def train(
     keys = {"workers": workers, "device": device}
     extra = [f"{key}={value}" for key, value in keys.items() if value is not None]
     chosen = load.load(job, [*(overrides or []), *extra])
-    shown = ranks(tee, chosen.workers)
+    shown = ranks(tee, usable_cores() if chosen.workers == AUTO else chosen.workers)
     if dry_run:
         text = json.dumps(chosen.model_dump(mode="json")) if as_json else load.dump(chosen)
         print(text.rstrip("\n"))

@@ -9,6 +9,7 @@ from holdfast.coordinator.policy import policy_of
 from holdfast.core.failures import oom_killed
 from holdfast.engines.process_exits import ProcessExits, kill_if_stopped
 from holdfast.errors import HoldfastError, OutOfMemory
+from holdfast.job.spec import Job
 from holdfast.launch.child import Child
 from holdfast.launch.fork_client import DIED, ForkServer
 from holdfast.launch.spawn import WORKER, Spawned, spawn
@@ -16,6 +17,11 @@ from holdfast.linux.host_memory import OomKills, available
 from holdfast.observe.lines import EventLog
 from holdfast.observe.run_dir import RunDirectory
 from holdfast.tasks import reference
+
+
+def fork_server(job: Job, spawned: Spawned | None) -> ForkServer:
+    """A fork server for the workers of `job`, in a process that may have been started already."""
+    return ForkServer(spawned or spawn(WORKER), reference.of_job(job), job.library_variables)
 
 
 class RunForkServer:
@@ -101,8 +107,7 @@ class RunForkServer:
         self._end(self.current)
 
     def _start(self, spawned: Spawned | None) -> ForkServer:
-        job = self._directory.job
-        server = ForkServer(spawned or spawn(WORKER), reference.of_job(job), job.library_variables)
+        server = fork_server(self._directory.job, spawned)
         self._log.event("fork-server-started", pid=server.process.pid)
         return server
 

@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from holdfast.checkpoint.names import checkpoint_name
 from holdfast.checkpoint.store import CheckpointStore
 from holdfast.core.step.plan import plan_step
+from holdfast.engines.choose_workers import divisions, fastest
 from holdfast.engines.run import LaunchOptions, run_and_record
+from holdfast.engines.run_fork_server import fork_server
 from holdfast.errors import JobError
 from holdfast.job import load
+from holdfast.job.part import AUTO
 from holdfast.job.train_job import TrainJob, TrainRequest
+from holdfast.launch.fork_client import ForkServer
+from holdfast.launch.spawn import Spawned
+from holdfast.linux.cores import usable_cores
 from holdfast.observe import lines
 from holdfast.observe.run_dir import METRICS, RunDirectory, new_run
 from holdfast.tasks import reference
@@ -188,7 +195,20 @@ def run_job(
 ) -> Result:
     """Run a complete job with launch options; see `train`."""
     path = _path(request, run_dir, resume)
-    job = request.resolved(_begun(path) if resume else None)
+    if request.workers == AUTO and not resume:
+        jobs = divisions(request, usable_cores())
+        with _forks(jobs[0], options.forks) as forks:
+            job, options = fastest(jobs, forks), replace(options, forks=forks)
+            return _run(job, path, options, resume=False)
+    return _run(request.resolved(_begun(path) if resume else None), path, options, resume=resume)
+
+
+def _forks(job: TrainJob, given: ForkServer | Spawned | None) -> AbstractContextManager[ForkServer]:
+    """A fork server for several runs, which ends with the block unless it was lent."""
+    return nullcontext(given) if isinstance(given, ForkServer) else fork_server(job, given)
+
+
+def _run(job: TrainJob, path: Path, options: LaunchOptions, *, resume: bool) -> Result:
     plan_step(job.shards, job.workers, job.shards_per_worker)  # refuse before anything is written
     return run_and_record(
         job, path, lambda summary: _result(summary, job, path), options, resume=resume

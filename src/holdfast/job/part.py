@@ -25,7 +25,9 @@ def _alternative(value: Any) -> str:
 Auto: TypeAlias = Annotated[Literal["auto"], Tag(AUTO)]
 OneOf: Final = Discriminator(_alternative)
 """Has pydantic check a value as `auto` or as a number, so that a message is about one of them."""
+AutoWorkers = Annotated[Annotated[Workers, Tag(NUMBER)] | Auto, OneOf]
 AutoShards = Annotated[Annotated[Shards, Tag(NUMBER)] | Auto, OneOf]
+AutoThreads = Annotated[Annotated[Threads, Tag(NUMBER)] | Auto, OneOf]
 
 
 class Spec(BaseModel):

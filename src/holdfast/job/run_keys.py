@@ -7,7 +7,7 @@ from typing import Annotated
 from pydantic import BeforeValidator, Field
 from pydantic_core import PydanticCustomError
 
-from holdfast.job.part import Spec, Workers
+from holdfast.job.part import AutoWorkers, Spec
 from holdfast.job.settings import Restarts
 
 
@@ -29,8 +29,8 @@ class RunKeys(Spec):
 
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")] = "job"
     """Name of the job; its run directories start with it."""
-    workers: Workers = 1
-    """World size: number of worker processes."""
+    workers: AutoWorkers = 1
+    """World size: number of worker processes. `auto`: what is fastest on this machine, measured."""
     timeout_s: Annotated[float, Field(gt=0)] = 1800.0
     """Seconds that workers wait for each other before the run fails."""
     hang_timeout_s: Annotated[float, Field(gt=0)] = 60.0

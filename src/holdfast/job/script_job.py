@@ -6,7 +6,7 @@ from typing import Any, ClassVar, Literal, Self
 
 from pydantic import model_validator
 
-from holdfast.job.part import Spec
+from holdfast.job.part import Spec, Workers
 from holdfast.job.run_keys import RunKeys
 from holdfast.job.settings import CheckpointSettings
 
@@ -34,6 +34,7 @@ class ScriptJob(RunKeys):
     The script saves and loads its own checkpoints. Its steps are not known to holdfast.
     """
 
+    workers: Workers = 1
     script: Script
     on_failure: Literal["restart", "stop"] = "restart"
 

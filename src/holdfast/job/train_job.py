@@ -14,7 +14,7 @@ from holdfast.errors import JobError
 from holdfast.job.data import Data
 from holdfast.job.models import Model
 from holdfast.job.optimizers import AdamW, Constant, Optimizer, Schedule
-from holdfast.job.part import AUTO, AutoShards, Count, Shards, Threads, Workers
+from holdfast.job.part import AUTO, AutoShards, AutoThreads, Count, Shards, Threads, Workers
 from holdfast.job.portable import PINNED
 from holdfast.job.run_keys import RunKeys
 from holdfast.job.settings import (
@@ -78,8 +78,9 @@ class TrainRequest(RunKeys):
     """`bf16`: forward passes under PyTorch's autocast; weights and gradients stay in fp32."""
     compile: bool = False
     """Compile the model with torch.compile, once for every shape of a batch."""
-    threads_per_worker: Threads = 1
-    """Threads of a worker's kernels; they affect the bits."""
+    threads_per_worker: AutoThreads = AUTO
+    """Threads of a worker's kernels; they affect the bits. `auto`: 1, or what `workers: auto` has
+    found to be fastest."""
 
     # Failures.
     on_failure: Literal["replace", "shrink", "restart", "stop"] = "replace"
@@ -147,12 +148,18 @@ class TrainRequest(RunKeys):
 
         Args:
             begun: The job of the run that is resumed, whose numbers are kept; None at a first
-                start.
+                start, where `workers` must be a number.
 
         Raises:
             JobError: There are more workers than `max_workers`, or than shards.
         """
-        workers, shards = self.workers, self.shards
+        workers, threads, shards = self.workers, self.threads_per_worker, self.shards
+        if workers == AUTO:
+            if begun is None:
+                raise JobError("only a training run measures workers=auto; give a number")
+            workers = begun.workers
+        if threads == AUTO:
+            threads = begun.threads_per_worker if begun else 1
         if shards == AUTO and begun:
             shards = begun.shards
             if workers > shards and self.shards_per_worker is None:
@@ -168,7 +175,8 @@ class TrainRequest(RunKeys):
                 f"max_workers={self.max_workers} must be at least workers={workers} and at most "
                 f"shards={shards}; change one of them"
             )
-        return TrainJob.model_validate(self.model_dump() | {"shards": shards})
+        numbers = {"workers": workers, "threads_per_worker": threads, "shards": shards}
+        return TrainJob.model_validate(self.model_dump() | numbers)
 
 
 class TrainJob(TrainRequest):
@@ -179,7 +187,9 @@ class TrainJob(TrainRequest):
     lets a failed run continue.
     """
 
+    workers: Workers
     shards: Shards
+    threads_per_worker: Threads
 
     records_progress: ClassVar[bool] = True
     """Whether steps, metrics and checkpoints of the workers are known to holdfast."""

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Final
 
 from rich.filesize import decimal as in_words
 
-ROOT: Final = Path("/")
+from holdfast.linux.control_groups import ROOT, groups, lines
+
 OOM_ATTRIBUTION_S: Final = 3.0
 """How long after an OOM kill the end of a process is attributed to it."""
 
@@ -39,22 +39,6 @@ class Available:
     limit: str
 
 
-def groups(root: Path = ROOT) -> Iterator[Path]:
-    """The control groups that account for this process's memory, each before its parent.
-
-    They are directories of files, whose names depend on the version.
-    """
-    for line in _lines(root / "proc/self/mountinfo"):
-        before, _, after = line.partition(" - ")
-        _, _, _, mounted, point, *_ = before.split()
-        kind, _, options = after.split(" ", 2)
-        if kind == "cgroup2" or (kind == "cgroup" and "memory" in options.split(",")):
-            own = PurePosixPath(_own_group(root, "" if kind == "cgroup2" else "memory"))
-            inside = own.relative_to(mounted) if own.is_relative_to(mounted) else PurePosixPath()
-            for group in (inside, *inside.parents) if inside.parts else (inside,):
-                yield root / point.lstrip("/") / group
-
-
 def available(root: Path = ROOT) -> Available:
     """The memory that is available to this process and its children.
 
@@ -63,7 +47,7 @@ def available(root: Path = ROOT) -> Available:
     """
     machine = _table(root / "proc/meminfo").get("MemAvailable:", 0) * 1024
     limits = [Available(machine, "this machine's memory")]
-    for group in groups(root):
+    for group in groups("memory", root):
         for limit_file, usage_file in _LIMITS:
             limit, usage = _number(group / limit_file), _number(group / usage_file)
             if limit is not None and usage is not None:
@@ -95,7 +79,7 @@ def oom_kills(root: Path = ROOT) -> int:
     """How many processes of our control group were OOM-killed so far; of the whole machine if there
     is no such group.
     """
-    for group in groups(root):
+    for group in groups("memory", root):
         for file in _COUNTERS:
             count = _table(group / file).get("oom_kill")
             if count is not None:
@@ -103,28 +87,13 @@ def oom_kills(root: Path = ROOT) -> int:
     return _table(root / "proc/vmstat").get("oom_kill", 0)
 
 
-def _own_group(root: Path, controller: str) -> str:
-    for line in _lines(root / "proc/self/cgroup"):
-        _, controllers, path = line.split(":", 2)
-        if controller in controllers.split(","):
-            return path
-    return "/"
-
-
-def _lines(path: Path) -> list[str]:
-    try:
-        return path.read_text().splitlines()
-    except OSError:
-        return []
-
-
 def _table(path: Path) -> dict[str, int]:
     """The numbers in a file that has a name and a number on each line."""
-    rows = (line.split() for line in _lines(path))
+    rows = (line.split() for line in lines(path))
     return {row[0]: int(row[1]) for row in rows if len(row) > 1 and row[1].isdigit()}
 
 
 def _number(path: Path) -> int | None:
     """The number in a file; None if it holds `max` or does not exist."""
-    text = "".join(_lines(path))
+    text = "".join(lines(path))
     return int(text) if text.isdigit() else None
