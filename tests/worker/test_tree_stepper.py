@@ -3,6 +3,7 @@
 import pytest
 import torch
 from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from holdfast.arena.memory import Arena
 from holdfast.arena.replica import Replica, Trained, replica_layout
@@ -40,8 +41,14 @@ def replica(model):
 
 
 @pytest.fixture
-def stepper(replica):
+def precision():
+    return "fp32"
+
+
+@pytest.fixture
+def stepper(replica, precision):
     keys = {"name": "digits", "data": {"name": "digits"}, "shards": SHARDS, "workers": 1}
+    keys["precision"] = precision
     job, arena = load.check(keys, where="test"), Arena.create(1)
     group = SharedMemoryGroup(arena, 0, 10.0, barriers.describe)
     group.enter(1, (0,))
@@ -106,6 +113,61 @@ def test_a_step_gives_the_weights_of_plain_pytorch(stepper, model):
         optimizer.zero_grad()
         torch.testing.assert_close(dict(model.named_parameters()), dict(plain.named_parameters()))
         torch.testing.assert_close(model[1].running_mean, mean)
+
+
+class Casts(TorchDispatchMode):
+    """Counts the tensors of a shape that are cast to bfloat16."""
+
+    def __init__(self, shape):
+        super().__init__()
+        self.shape, self.count = shape, 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        cast = func is torch.ops.aten._to_copy.default and kwargs["dtype"] is torch.bfloat16
+        self.count += cast and args[0].shape == self.shape
+        return func(*args, **kwargs or {})
+
+
+def forward(stepper, model, *, skips=False):
+    """Compute the next shard under autocast, or only look at its loss; returns the casts of the
+    last weight.
+    """
+    work = stepper.next_work()
+    stepper.begin_shard(work, seed=work.item.leaf)
+    with (
+        torch.autocast("cpu", torch.bfloat16),
+        torch.set_grad_enabled(not skips),
+        Casts(model[2].weight.shape) as casts,
+    ):
+        loss = loss_of(model, work.item.leaf)
+    if not skips:
+        stepper.backward(loss, 1 / SHARDS)
+    stepper.end_shard()
+    return casts.count
+
+
+@pytest.mark.parametrize("precision", ["bf16"])
+def test_weights_are_cast_once_per_step(stepper, model):
+    for step in range(2):
+        before = model[2].weight.clone()
+        assert [forward(stepper, model) for _ in range(SHARDS)] == [1, 0, 0, 0]
+        stepper.commit(step, VOTE)
+        assert not before.equal(model[2].weight)
+
+
+@pytest.mark.parametrize("precision", ["bf16"])
+def test_a_cast_without_a_gradient_is_not_kept(stepper, model):
+    assert forward(stepper, model, skips=True) == 1
+    assert [forward(stepper, model) for _ in range(SHARDS - 1)] == [1, 0, 0]
+    stepper.commit(0, VOTE)
+    alone = model[2].weight.clone()
+    other = model_of()
+    for shard in range(1, SHARDS):
+        with torch.autocast("cpu", torch.bfloat16):
+            loss = loss_of(other, shard)
+        (loss / (SHARDS - 1)).backward()
+    expected = other[2].weight.detach() - 0.1 * other[2].weight.grad
+    torch.testing.assert_close(alone, expected, rtol=0.02, atol=0.02)
 
 
 def test_shards_are_computed_in_order_and_none_twice(stepper, model):

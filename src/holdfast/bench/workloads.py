@@ -164,7 +164,7 @@ class Language:
 
 
 class Vit:
-    """Six transformer blocks of width 128 over the 64 patches of an image of 3x32x32."""
+    """Six transformer blocks of width 128 over the 16 patches of an image of 3x32x32."""
 
     batch_size, precision = 32, "fp32"
 
@@ -173,9 +173,9 @@ class Vit:
             128, 4, 512, dropout=0.0, activation="gelu", batch_first=True, norm_first=True
         )
         return nn.Sequential(
-            nn.Conv2d(3, 128, 4, stride=4),
+            nn.Conv2d(3, 128, 8, stride=8),
             nn.Flatten(2),
-            _Positions(128, 64),
+            _Positions(128, 16),
             nn.TransformerEncoder(block, 6, enable_nested_tensor=False),
             nn.LayerNorm(128),
             nn.Linear(128, 10),

@@ -61,6 +61,29 @@ def autocast(device: torch.device, precision: str, *, enabled: bool = True) -> t
     return torch.autocast(device.type, dtype=torch.bfloat16, enabled=mixed)
 
 
+class WeightCasts:
+    """Keeps the weights that autocast has cast to bfloat16, from one shard of a step to the next.
+
+    PyTorch forgets them at the end of the outermost context, of which one is held open here.
+    """
+
+    def __init__(self) -> None:
+        self._kept = False
+
+    def keep(self) -> None:
+        """Keep casts until `forget`."""
+        if not self._kept:
+            torch.autocast_increment_nesting()
+            self._kept = True
+
+    def forget(self) -> None:
+        """Forget them: the weights change, or a cast may lack its gradient."""
+        if self._kept:
+            torch.autocast_decrement_nesting()
+            torch.clear_autocast_cache()
+            self._kept = False
+
+
 def compile_every_shape(module: nn.Module) -> None:
     """Compile `module` so that the code for a shape does not depend on earlier shapes: which shapes
     a worker sees first depends on the number of workers.

@@ -26,6 +26,7 @@ from holdfast.data.dataset import seed_everything
 from holdfast.errors import JobError
 from holdfast.worker.barriers import WorkerTag
 from holdfast.worker.checks.shard_verifier import ShardVerifier, digest_of
+from holdfast.worker.compute import WeightCasts
 from holdfast.worker.shard import work_items_of
 from holdfast.worker.step.buffers import Buffers
 from holdfast.worker.step.commit import (
@@ -52,6 +53,7 @@ class TreeStepper:
         self._status, self._failpoints = worker.status, worker.failpoints
         job, group, sections, replica = self._job, self._group, self._sections, self._replica
         self._clip_norm, self._non_finite = job.clip_norm, job.non_finite
+        self._keeps_casts = job.precision == "bf16"
         layout = sections.slot_layout
         self.work_items: Sequence[WorkItem] = ()
         self.needs_every_worker = False
@@ -62,6 +64,7 @@ class TreeStepper:
         self._optimizer_reads_only = True  # until it writes to a gradient
         self._reducer = TreeReducer(group, sections.reduction, sections.num_leaves)
         self._verifier = ShardVerifier(group, sections.verification, job.verify.recompute)
+        self._casts = WeightCasts()
         self._shard: CurrentShard | None = None
         self._recheck: Recheck | None = None
         self._members, self._lone = group.members, False
@@ -125,6 +128,8 @@ class TreeStepper:
             fired=[False] * len(self._parameters),
             verify_only=self._is_verified_only(work),
         )
+        if self._keeps_casts:
+            self._casts.keep()
         seed_everything(seed)
 
     def _is_verified_only(self, work: Work) -> bool:
@@ -160,6 +165,8 @@ class TreeStepper:
         """Complete the shard's partial sum and add it to its sibling's, if that is here."""
         shard, self._shard = self._shard, None
         assert shard is not None, "no shard was begun"
+        if not self._all_fired(shard):
+            self._casts.forget()
         if shard.discarded:
             self._forget_gradients()
         elif shard.verify_only:
@@ -172,6 +179,13 @@ class TreeStepper:
         else:
             self._complete(shard, shard.weight)
             self._current_sums.enter(shard.leaf, shard.number)
+
+    def _all_fired(self, shard: CurrentShard) -> bool:
+        """Whether all casts lead to their weights: those made under `no_grad` do not, and a shard
+        would get no gradient through what another one has cast.
+        """
+        pairs = zip(self._parameters, shard.fired, strict=True)
+        return all(fired or not parameter.requires_grad for parameter, fired in pairs)
 
     def skip_shard(self, work: Work) -> None:
         """See `Stepper.skip_shard`."""
@@ -272,6 +286,7 @@ class TreeStepper:
         return self._sums if self._recheck is None else self._recheck.sums
 
     def _begin_step(self) -> None:
+        self._casts.forget()
         self._lone, self._recheck = len(self.work_items) == 1, None
         self._theirs = []
         own_slots = functools.partial(self._sections.slot, self._group.rank)
