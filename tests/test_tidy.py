@@ -139,7 +139,7 @@ def test_the_public_names_are_these():
     import holdfast
 
     assert holdfast.__all__ == [
-        "CheckpointError", "Dataset", "HoldfastError", "Job", "JobError", "NonFiniteError",
+        "CheckpointError", "Dataset", "Event", "HoldfastError", "Job", "JobError", "NonFiniteError",
         "OutOfMemory", "Result", "Session", "Shard", "WorkerFailed", "train",
     ]  # fmt: skip
     assert all(getattr(holdfast, name) for name in holdfast.__all__)

@@ -4,6 +4,7 @@
 * `Session` is what a training function receives: it attaches a model, iterates over `Shard`s and
   commits steps.
 * `Job` holds the settings of a training job, `Dataset` is the protocol of data sets.
+* `Event` is what `train` tells an `on_event` function.
 
 Importing holdfast is fast: torch is imported when a name that needs it is first used.
 """
@@ -25,12 +26,14 @@ if TYPE_CHECKING:
         WorkerFailed,
     )
     from holdfast.job.train_job import TrainJob as Job
+    from holdfast.observe.sinks.callback import Event
     from holdfast.worker.session import Session
     from holdfast.worker.shard import Shard
 
 _HOMES = {
     "CheckpointError": "holdfast.errors",
     "Dataset": "holdfast.data.dataset",
+    "Event": "holdfast.observe.sinks.callback",
     "HoldfastError": "holdfast.errors",
     "Job": "holdfast.job.train_job:TrainJob",
     "JobError": "holdfast.errors",
@@ -46,6 +49,7 @@ _HOMES = {
 __all__ = [
     "CheckpointError",
     "Dataset",
+    "Event",
     "HoldfastError",
     "Job",
     "JobError",

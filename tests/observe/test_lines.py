@@ -1,5 +1,6 @@
 """Logs survive crashes and full disks, and never end a run."""
 
+import json
 import subprocess
 import sys
 
@@ -93,6 +94,55 @@ def test_a_tail_gives_each_line_that_is_appended_once_it_is_whole(tmp_path):
             file.flush()
             assert tail() == expected
     assert from_the_start() == lines.last(path) == [{"step": step} for step in (1, 2, 3, 4)]
+
+
+def write_steps(path, *steps, evaluated=(), mode="a", time=0.0):
+    with path.open(mode) as file:
+        for step in steps:
+            file.write(json.dumps({"step": step, "loss": step / 7, "time_unix_s": time}) + "\n")
+            if step in evaluated:
+                file.write(json.dumps({"step": step, "evaluation": {"score": step}}) + "\n")
+
+
+def told(tail):
+    return [(line["step"], "loss" if "loss" in line else "evaluation") for line in tail()]
+
+
+@pytest.mark.parametrize("tail_bytes", [60, lines.TAIL_BYTES])
+@pytest.mark.parametrize("read_between", [True, False])
+def test_steps_are_told_once_where_a_restart_shortens_their_file(
+    tmp_path, monkeypatch, tail_bytes, read_between
+):
+    monkeypatch.setattr(lines, "TAIL_BYTES", tail_bytes)
+    path = tmp_path / "metrics.jsonl"
+    tail = lines.StepTail(path, 0)
+    assert told(tail) == []
+    write_steps(path, 1, 2, 3, 4, evaluated=[3])
+    assert told(tail) == [(1, "loss"), (2, "loss"), (3, "loss"), (3, "evaluation"), (4, "loss")]
+    lines.forget_after(path, 2)
+    assert told(tail) == []
+    write_steps(path, 3, evaluated=[3], time=1.0)
+    if read_between:
+        assert told(tail) == []
+    write_steps(path, 4, 5, 6, evaluated=[5], time=1.0)
+    assert told(tail) == [(5, "loss"), (5, "evaluation"), (6, "loss")]
+
+
+@pytest.mark.parametrize("tail_bytes", [60, lines.TAIL_BYTES])
+def test_steps_of_earlier_attempts_are_not_told(tmp_path, monkeypatch, tail_bytes):
+    monkeypatch.setattr(lines, "TAIL_BYTES", tail_bytes)
+    path = tmp_path / "metrics.jsonl"
+    write_steps(path, *range(1, 9), evaluated=[3, 6])
+    tail = lines.StepTail(path, 6)
+    lines.forget_after(path, 6)
+    write_steps(path, 7, 8, evaluated=[8])
+    assert told(tail) == [(7, "loss"), (8, "loss"), (8, "evaluation")]
+    with path.open("a") as file:
+        file.write('{"step": 9, "lo')
+        file.flush()
+        assert told(tail) == []
+        file.write('ss": 1}\n')
+    assert told(tail) == [(9, "loss")]
 
 
 ODD_LINES = ["{}", '{"step": null}', '{"step": "x"}', '{"step": 1e999}', "[" * 99_999]

@@ -71,6 +71,23 @@ def test_a_pipe_gets_a_line_of_facts_every_few_seconds(tmp_path):
     ]  # fmt: skip
 
 
+def test_each_evaluation_is_a_line_in_a_pipe_and_the_newest_is_on_the_live_line(tmp_path):
+    results = {"accuracy": 0.93751, "confusion": [[3, 1], [0, 4]], "error": None, "loss": 2}
+    piped = Watched(tmp_path, terminal=False)
+    piped.view.on_line({"step": 4, "loss": 1.0})
+    piped.view.on_line({"step": 4, "evaluation": results})
+    piped.see(0.1, at(5))
+    piped.see(0.1, at(6))
+    assert piped.lines == ["evaluation after step 4: accuracy 0.9375  loss 2"]
+    live = Watched(tmp_path, terminal=True)
+    live.see(0.1, at(4))
+    live.view.on_line({"step": 4, "evaluation": {"accuracy": 0.5}})
+    live.view.on_line({"step": 4, "evaluation": results})
+    live.see(0.1, at(5))
+    live.view.close()
+    assert " left  accuracy 0.9375  loss 2" in live.text.getvalue()
+
+
 def test_progress_continues_where_the_world_has_shrunk_and_from_a_checkpoint(tmp_path):
     seen = Watched(tmp_path, terminal=False)
     seen.see(PLAIN_INTERVAL_S, at(20, phase="evaluate"), at(20))

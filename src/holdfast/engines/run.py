@@ -31,6 +31,7 @@ from holdfast.linux.lifeline import STOP_SIGNALS
 from holdfast.observe.follower import Follower
 from holdfast.observe.lines import EventLog
 from holdfast.observe.run_dir import EVENTS, RunDirectory
+from holdfast.observe.sinks.callback import Callback, OnEvent
 from holdfast.observe.sinks.loss_curve import LossCurve
 from holdfast.observe.sinks.notifier import Notifier
 from holdfast.observe.sinks.run_files import RunFiles
@@ -52,12 +53,14 @@ class LaunchOptions:
         sidecar: Called with the run's directory once it is this run's; the context that it returns
             is open during the run.
         controls: How to end the run.
+        on_event: Called in this process with every `Event` of the run.
     """
 
     tee: Collection[int] = ()
     forks: ForkServer | Spawned | None = None
     sidecar: Sidecar = nullcontext
     controls: Controls = field(default_factory=Controls)
+    on_event: OnEvent | None = None
 
 
 class RunResult(Protocol):
@@ -93,10 +96,12 @@ def run_and_record(
 
     Raises:
         HoldfastError: See `run`.
+        Exception: What the options' `on_event` raised.
     """
+    callback = Callback(options.on_event, options.controls.request_stop)
     terminal = Terminal(Tee(path / "logs", options.tee), path / "logs")
     notifier = Notifier(job, os.environ, path, terminal.print_lines)
-    sinks = (terminal, RunFiles(path), LossCurve(path), notifier)
+    sinks = (terminal, RunFiles(path), LossCurve(path), notifier, callback)
     ending: Ending | None = None
     with RunDirectory(path, job, resume=resume) as directory:
         try:
@@ -110,6 +115,7 @@ def run_and_record(
         finally:
             for sink in sinks:
                 _close(sink, ending)
+            callback.raise_error()
     return result
 
 

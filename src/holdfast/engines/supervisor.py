@@ -43,6 +43,10 @@ class Controls:
     stop: bool = False
     abort: bool = False
 
+    def request_stop(self) -> None:
+        """End the run after the current step, with a checkpoint."""
+        self.stop = True
+
 
 class RunSupervisor:
     """Supervises one run; when its `with` block ends, nothing of the run is left running.

@@ -23,6 +23,7 @@ from holdfast.launch.spawn import Spawned
 from holdfast.linux.cores import usable_cores
 from holdfast.observe import lines
 from holdfast.observe.run_dir import METRICS, RunDirectory, new_run
+from holdfast.observe.sinks.callback import OnEvent
 from holdfast.tasks import reference
 
 if TYPE_CHECKING:
@@ -68,13 +69,7 @@ class Result:
         `samples`, `seconds`, rank 0's seconds in each phase (`compute_s`, …), and logged values.
         Numbers that are not finite are None. `skipped` is True for steps that changed nothing.
         """
-        return lines.columns(
-            {key: value for key, value in line.items() if not isinstance(value, dict)}
-            | {f"{phase}_s": seconds for phase, seconds in line["phases"].items()}
-            | line["logged"]
-            for line in self._lines()
-            if "loss" in line
-        )
+        return lines.columns(lines.step_row(line) for line in self._lines() if "loss" in line)
 
     @property
     def evaluations(self) -> dict[str, list[Any]]:
@@ -162,6 +157,7 @@ def train(
     *,
     run_dir: str | Path | None = None,
     resume: bool = False,
+    on_event: OnEvent | None = None,
 ) -> Result:
     """Train a model with one or more workers, and wait until the run ends.
 
@@ -173,6 +169,8 @@ def train(
             a complete :class:`Job`.
         run_dir: Directory for checkpoints, metrics and logs. Default: a new one in ``runs/``.
         resume: Continue the run in ``run_dir``, or the newest run of this job. Default: False.
+        on_event: Called in this process with each :class:`Event` of the run: steps, evaluations,
+            failures, recoveries, checkpoints. If it raises, the run stops as with Ctrl-C.
 
     Returns:
         The result: status, metrics, the SHA-256 of the weights and the run directory.
@@ -180,6 +178,7 @@ def train(
     Raises:
         JobError: The job is not valid, or the run directory cannot be used.
         WorkerFailed: A worker failed and could not be replaced.
+        Exception: What ``on_event`` raised.
 
     Example::
 
@@ -187,7 +186,8 @@ def train(
         >>> result.status
         'finished'
     """
-    return run_job(_job(task, job), LaunchOptions(), run_dir=run_dir, resume=resume)
+    options = LaunchOptions(on_event=on_event)
+    return run_job(_job(task, job), options, run_dir=run_dir, resume=resume)
 
 
 def run_job(

@@ -5,13 +5,14 @@ It reads what the run's processes write down. None of them waits for it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import heapq
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Final
 
 from holdfast.core.protocol import Stage
 from holdfast.observe import lines
-from holdfast.observe.lines import Tail
+from holdfast.observe.lines import StepTail, Tail
 from holdfast.observe.recovery_tracker import RecoveryTracker
 from holdfast.observe.run_dir import EVENTS, METRICS, RECOVERIES, RunDirectory
 from holdfast.observe.sinks.sink import Sink
@@ -36,6 +37,8 @@ class Follower:
         self._sinks, self._state = sinks, STARTING
         self._metrics = path / METRICS if counts_steps else None
         self._events, self._news = Tail(path / EVENTS), list[dict[str, Any]]()
+        self._steps: StepTail | None = None  # until it is known where this attempt begins
+        self._has_steps = False
         kept = lines.last(path / RECOVERIES)
         numbers = [each["number"] for each in kept if isinstance(each.get("number"), int)]
         self._tracker = RecoveryTracker(max(numbers, default=0), counts_steps=counts_steps)
@@ -46,7 +49,7 @@ class Follower:
         return bool(self._sinks)
 
     def poll(self, state: RunStateMessage | None = None) -> None:
-        """Tell the sinks of the run's state, and of recoveries that are over since the last call.
+        """Tell the sinks of the run's state, and of what has happened since the last call.
 
         Args:
             state: The newest; None where it is not known.
@@ -55,16 +58,44 @@ class Follower:
             return
         self._state = state or self._state
         with suppress(OSError):  # what cannot be read now is read at the next call
-            self._track_recoveries()
+            self._news += self._events()
+            known = self._known_steps() if self._news or self._tracker.is_open else []
+            steps = self._new_steps()
+            news, self._news = self._news, []
+            for line in _in_order(news, steps):
+                for sink in self._sinks:
+                    sink.on_line(line)
+            for report in self._tracker.see(news, known):
+                for sink in self._sinks:
+                    sink.on_recovery(report)
         for sink in self._sinks:
             sink.on_progress(self._state)
 
-    def _track_recoveries(self) -> None:
-        self._news += self._events()
-        if not (self._news or self._tracker.is_open):
-            return
-        steps = lines.last(self._metrics) if self._metrics is not None else []
-        news, self._news = self._news, []
-        for report in self._tracker.see(news, steps):
-            for sink in self._sinks:
-                sink.on_recovery(report)
+    def _new_steps(self) -> list[dict[str, Any]]:
+        """The lines of steps and evaluations since the last call."""
+        if self._metrics is None:
+            return []
+        for event in self._news:
+            if event["event"] == "generation-started" and not self._has_steps:
+                self._steps = StepTail(self._metrics, event["step"])
+        new = [] if self._steps is None else self._steps()
+        self._has_steps |= bool(new)
+        return new
+
+    def _known_steps(self) -> list[dict[str, Any]]:
+        """The newest lines of steps, whether they have been read before or not."""
+        return [] if self._metrics is None else lines.last(self._metrics)
+
+
+def _in_order(events: Iterable[dict[str, Any]], steps: Iterable[dict[str, Any]]) -> Iterator[Any]:
+    """Lines of both files by time; a line without one follows the line before it."""
+    return (
+        line for _, line in heapq.merge(_timed(events), _timed(steps), key=lambda each: each[0])
+    )
+
+
+def _timed(entries: Iterable[Mapping[str, Any]]) -> Iterator[tuple[float, Mapping[str, Any]]]:
+    now = 0.0
+    for line in entries:
+        now = max(now, line.get("time_unix_s", now))
+        yield now, line

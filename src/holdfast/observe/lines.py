@@ -101,6 +101,65 @@ class Tail:
         return [value for line in whole if (value := _object(line)) is not None]
 
 
+class StepTail:
+    """The lines of `metrics.jsonl` that one attempt of a run adds: each step and each evaluation
+    once, in order.
+
+    A restart removes the steps after a checkpoint from the file. They are computed again, with the
+    same values, so their lines are skipped.
+
+    Args:
+        path: The file; it may come later.
+        step: Steps committed before this attempt.
+    """
+
+    def __init__(self, path: Path, step: int) -> None:
+        self._path = path
+        self._position, self._newest = 0, b""  # the end of what was read, and the line there
+        self._steps = {"loss": step, "evaluation": step}  # the newest, by what such a line holds
+
+    def __call__(self) -> list[dict[str, Any]]:
+        """The new lines since the last call."""
+        if not self._path.exists():
+            return []
+        return [value for value in self._appended() if self._is_new(value)]
+
+    def _is_new(self, value: dict[str, Any]) -> bool:
+        kind = "loss" if "loss" in value else "evaluation"
+        if not isinstance(value.get("step"), int) or value["step"] <= self._steps[kind]:
+            return False
+        self._steps[kind] = value["step"]
+        return True
+
+    def _appended(self) -> list[dict[str, Any]]:
+        """What the file holds after the line that was read last, or all of it without that line."""
+        with self._path.open("rb") as file:
+            file.seek(self._position - len(self._newest))
+            if not self._newest or file.read(len(self._newest)) != self._newest:
+                self._position = self._before_new()
+            file.seek(self._position)
+            whole = file.read().rpartition(b"\n")[0].splitlines(keepends=True)
+        if whole:
+            whole[-1] += b"\n"
+            self._position, self._newest = self._position + sum(map(len, whole)), whole[-1]
+        return [value for line in whole if (value := _object(line)) is not None]
+
+    def _before_new(self) -> int:
+        """Where to read from, so that no new line is before."""
+        start = max(0, self._path.stat().st_size - TAIL_BYTES)
+        steps = (value.get("step") for _, value in _lines(self._path, start) if value is not None)
+        first = next(steps, None)
+        return start if isinstance(first, int) and first < self._steps["loss"] else 0
+
+
+def step_row(line: Mapping[str, Any]) -> dict[str, Any]:
+    """The line of a step as a row of a table: numbers by name, without dictionaries in them."""
+    row = {key: value for key, value in line.items() if not isinstance(value, dict)}
+    row |= {f"{phase}_s": seconds for phase, seconds in line.get("phases", {}).items()}
+    row |= line.get("logged", {})
+    return row
+
+
 def columns(entries: Iterable[Mapping[str, Any]]) -> dict[str, list[Any]]:
     """A table: one list per key with one item per entry, None where the key is missing."""
     rows = list(entries)

@@ -14,8 +14,9 @@ step.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator
-from typing import Any, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 import torch
 from torch import nn
@@ -25,6 +26,7 @@ from holdfast.errors import Aborted, JobError
 from holdfast.job.train_job import TrainJob
 from holdfast.worker.evaluation import Measure
 from holdfast.worker.followups import Followups
+from holdfast.worker.main_only import MainOnly
 from holdfast.worker.membership.attach import ModelFactory, OptimizerFactory
 from holdfast.worker.membership.member import Member
 from holdfast.worker.progress import Progress
@@ -33,6 +35,7 @@ from holdfast.worker.training_loop import TrainingLoop
 from holdfast.worker.user_state.commit_hooks import CommitHooks, ScheduleFactory
 
 K = TypeVar("K")
+P = ParamSpec("P")
 
 
 class Session:
@@ -41,6 +44,7 @@ class Session:
     def __init__(self, job: TrainJob, member: Member) -> None:
         self._job, self._member = job, member
         self._hooks, self._followups = CommitHooks(), Followups(member)
+        self._main_only = MainOnly(member)
         self._loop: TrainingLoop | None = None
 
     @property
@@ -104,6 +108,7 @@ class Session:
         Raises:
             JobError: Called twice, or there is nothing to train.
         """
+        self._main_only.refuse("attach")
         attached = self._member.attach(model, optimizer)
         self._hooks.follow(attached.optimizer, schedule)
         return attached.steppers.model, attached.optimizer
@@ -136,9 +141,30 @@ class Session:
         shard in a step does not run the loop over shards. `session.step` counts the new step
         already, and `session.loss` is its loss.
         """
+        self._main_only.refuse("on_commit")
         if self._loop is not None:
             raise JobError("session.on_commit was called in the loop over shards; call it before")
         self._hooks.add(callback)
+
+    def main_only(self, function: Callable[P, object]) -> Callable[P, None]:
+        """A decorator for a function that only one worker runs, such as one that prints or draws.
+
+        It is the first worker that takes part. The function may look at the model and the session,
+        and must not change them. Random numbers that it draws, buffers that a forward pass updates
+        and training modes are restored. Called in `on_commit`, it runs after all commit hooks of
+        the step. A failure of that worker can omit a call, or repeat it; `holdfast.train` calls
+        its `on_event` exactly once for each step.
+
+        Args:
+            function: What it returns is dropped.
+        """
+
+        @functools.wraps(function)
+        def on_one_worker(*args: P.args, **kwargs: P.kwargs) -> None:
+            call = functools.partial(function, *args, **kwargs)
+            self._main_only.call(call, after_commit=self._hooks.running)
+
+        return on_one_worker
 
     def shards(self, dataset: object, *, epochs: int) -> Iterator[Shard]:
         """Iterate over `dataset`, `epochs` times in all, from the run's current step.
@@ -153,11 +179,14 @@ class Session:
         Raises:
             JobError: The model is not attached, or this is the second loop.
         """
+        self._main_only.refuse("shards")
         if self._loop is not None:
             raise JobError("session.shards was called twice; a run has one training loop")
         self._member.join_once()
         _ = self._member.stepper  # there is one once a model is attached
-        self._loop = TrainingLoop(self._member, self._followups, self._hooks, dataset, epochs)
+        self._loop = TrainingLoop(
+            self._member, self._followups, self._hooks, self._main_only, dataset, epochs
+        )
         self._followups.in_loop = True
         yield from self._loop.run()
 
@@ -201,6 +230,7 @@ class Session:
         Raises:
             JobError: The model is not attached, or `measure` returned different names.
         """
+        self._main_only.refuse("evaluate")
         if self._hooks.running:
             raise JobError("session.evaluate belongs in the loop over shards, not in on_commit")
         self._member.join_once()
@@ -214,6 +244,7 @@ class Session:
 
     def _loop_at_shard(self, call: str) -> TrainingLoop:
         """The loop over shards, for a call that belongs to the current shard."""
+        self._main_only.refuse(call)
         if self._loop is None or self._loop.shard is None:
             raise JobError(f"session.{call} belongs inside the loop over session.shards")
         return self._loop

@@ -25,6 +25,7 @@ from holdfast.job.train_job import TrainJob
 from holdfast.observe import lines
 from holdfast.worker import compute
 from holdfast.worker.followups import Followups
+from holdfast.worker.main_only import MainOnly
 from holdfast.worker.membership.agent_link import SelfEviction
 from holdfast.worker.membership.member import Member
 from holdfast.worker.progress import Progress
@@ -48,6 +49,7 @@ class TrainingLoop:
         member: The worker, which has joined.
         followups: What follows a commit.
         hooks: What user code does after a commit.
+        main_only: What user code does on one worker.
         dataset: A `holdfast.Dataset`, or any map-style PyTorch data set.
         epochs: Passes through it.
 
@@ -64,10 +66,12 @@ class TrainingLoop:
         member: Member,
         followups: Followups,
         hooks: CommitHooks,
+        main_only: MainOnly,
         dataset: object,
         epochs: int,
     ) -> None:
-        self._member, self._followups, self._hooks = member, followups, hooks
+        self._member, self._followups = member, followups
+        self._hooks, self._main_only = hooks, main_only
         self._job, self._progress, self._state = member.job, member.progress, member.state
         self._stepper, self._status = member.stepper, member.context.status
         self._samples = as_dataset(dataset)
@@ -210,6 +214,7 @@ class TrainingLoop:
         self._state.commit()
         self._status[Word.SAMPLES] += samples
         self._member.metrics.step(record, self._member.times.since_last())
+        self._main_only.run_deferred()
 
     def _call_hooks(self) -> None:
         step = self._progress.step

@@ -1,7 +1,8 @@
 """Sink: receives the progress, the recovery reports and the end of a run.
 
     coordinator ── run state ──▶ Follower ── on_progress ──▶ terminal, files, notifications
-    events.jsonl, metrics.jsonl ──▶       ── on_recovery ──▶
+    events.jsonl, metrics.jsonl ──▶       ── on_line ──────▶ your own function
+                                          ── on_recovery ──▶
 
 Sinks run in the command's process. No worker waits for one.
 """
@@ -36,6 +37,9 @@ class Sink:
 
     def on_progress(self, state: RunStateMessage) -> None:
         """Take the newest state; called about ten times a second, whether it has changed or not."""
+
+    def on_line(self, line: Mapping[str, Any]) -> None:
+        """Take a new line of `events.jsonl` or `metrics.jsonl`; each step and evaluation once."""
 
     def on_recovery(self, report: RecoveryReport) -> None:
         """Take the report of a recovery that is over."""

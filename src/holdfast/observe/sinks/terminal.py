@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
@@ -27,6 +27,9 @@ WAIT_S: Final = 2.0
 """How long a run waits before it is said what for."""
 PACE_WINDOW_S: Final = 30.0
 """How far back the speed is measured: long enough to be steady, short enough to be news."""
+
+MAX_SHOWN: Final = 4
+"""How many numbers of an evaluation are shown."""
 
 _NAMED: Final = {"evaluate": "evaluating", "checkpoint": "saving a checkpoint"}
 """Phases that are shown, in words."""
@@ -92,6 +95,14 @@ class Terminal(Sink):
         self._printed_at, self._printed = clock(), ""
         self._waiting_since: float | None = None
         self._printed_wait = ""
+        self._evaluated = ""
+
+    def on_line(self, line: Mapping[str, Any]) -> None:
+        """Show an evaluation: in the live line, or by a plain line of its own."""
+        if "evaluation" in line:
+            self._evaluated = _numbers(line["evaluation"])
+            if self._bar is None and self._evaluated:
+                self.print_lines(f"evaluation after step {line['step']}: {self._evaluated}")
 
     def on_progress(self, state: RunStateMessage) -> None:
         """Show what workers have printed, how far the run is, and what it waits for."""
@@ -138,7 +149,7 @@ class Terminal(Sink):
             self._pace.note(now, step, max(worker.samples for worker in progress.values()))
             facts = _facts(furthest, {worker.phase for worker in progress.values()}, self._pace())
         if self._bar is not None and (facts or wait):
-            words = "  ".join(filter(None, (facts, wait)))
+            words = "  ".join(filter(None, (facts, self._evaluated, wait)))
             self._bar.update(self._task, total=total, completed=step, description=words)
             self._bar.start()
         elif self._bar is None:
@@ -173,6 +184,12 @@ def _facts(furthest: WorkerProgress, phases: set[str], pace: tuple[float, float]
         facts += [f"{samples_per_s:,.0f} samples/s", f"{left} left"]
     facts += [name for phase, name in _NAMED.items() if phase in phases]
     return "  ".join(filter(None, facts))
+
+
+def _numbers(results: Mapping[str, Any]) -> str:
+    """The first numbers among the results of an evaluation."""
+    numbers = [(name, value) for name, value in results.items() if isinstance(value, int | float)]
+    return "  ".join(f"{name} {value:.4g}" for name, value in numbers[:MAX_SHOWN])
 
 
 def closing_table(rows: Mapping[str, object]) -> str:

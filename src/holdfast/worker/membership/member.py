@@ -11,7 +11,7 @@ a state yet. A worker without state gets that of another member, or all load a c
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -175,6 +175,19 @@ class Member:
             with contextlib.suppress(Aborted):
                 self._enter(resume)
                 return
+
+    @contextlib.contextmanager
+    def looking(self) -> Iterator[None]:
+        """Let user code of this worker alone look at the state within the context.
+
+        Raises:
+            JobError: It has changed the state.
+        """
+        if self._joined is None:
+            yield
+            return
+        with self.stepper.buffers.committed(), self.state.looking():
+            yield
 
     def begin_loop(self, on_commit: Callable[[Committed], None]) -> None:
         """Note that the loop over shards begins.

@@ -11,7 +11,8 @@ the same on all. Replicas are compared by `worker.checks.replica_checker`, user 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import NoReturn
 
 from holdfast.arena.memory import MAILBOX_BYTES
@@ -55,7 +56,7 @@ class WorkerState:
         self._user_state, self._group = attached.user_state, group
         self._progress, self._buffers = progress, buffers
         self.replicas = replicas
-        self._is_released = False
+        self._is_released = self._has_begun = False
 
     def on_state_loaded(self) -> None:
         """Note that the state comes from another worker, a checkpoint, or the model's factory."""
@@ -85,6 +86,7 @@ class WorkerState:
         if progress.user.captured:  # of a run that continues, before what code sets at its start
             progress.user.roll_back()
             self._user_state.restore(progress.user.captured)
+        self._has_begun = True
         self.commit()
 
     def commit(self) -> None:
@@ -132,25 +134,47 @@ class WorkerState:
             user.overwritten = sorted(overwritten.union(user.overwritten))
             self.replicas.compare_always(user.overwritten)
 
+    @contextmanager
+    def looking(self) -> Iterator[None]:
+        """Let user code of one worker look at the state within the context. Which modules are in
+        training mode is restored.
+
+        Raises:
+            JobError: It has changed the state.
+        """
+        with self._user_state.modes_kept():
+            yield
+        if self._has_begun and not self._is_released and (what := self._changed()):
+            raise JobError(
+                f"{what} was modified in a session.main_only function (step "
+                f"{self._progress.step}): the other workers do not run it, so they would have "
+                "another state; modify it in session.on_commit"
+            )
+
     def user_digest(self) -> int:
         """A digest of what user code keeps, for a commit; 56 bits.
 
         Raises:
             JobError: It has changed since the newest commit.
         """
-        user = self._progress.user
-        before = user.committed
-        now = {"session.state": user.state, **self._user_state.capture()}
-        writes = self._replica.writes()
-        if now != before or writes != self._writes:
-            odd = (name for name in writes if writes[name] != self._writes.get(name))
-            what = difference(before, now) or next(odd, "the optimizer's state")
+        if what := self._changed():
             raise JobError(
                 f"{what} was modified in the session.shards loop (step {self._progress.step + 1}): "
                 "a worker without a shard does not run the loop, so the weights would depend on "
                 "the number of workers; modify it in session.on_commit"
             )
-        return user.digest
+        return self._progress.user.digest
+
+    def _changed(self) -> str:
+        """What has changed since the newest commit; empty if nothing has."""
+        user = self._progress.user
+        before = user.committed
+        now = {"session.state": user.state, **self._user_state.capture()}
+        writes = self._replica.writes()
+        if now == before and writes == self._writes:
+            return ""
+        odd = (name for name in writes if writes[name] != self._writes.get(name))
+        return difference(before, now) or next(odd, "the optimizer's state")
 
     def fail_on_difference(self, first: int, other: int) -> NoReturn:
         """Fail with all members, because what user code keeps differs between two ranks.

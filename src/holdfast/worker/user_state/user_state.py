@@ -13,7 +13,8 @@ from __future__ import annotations
 import gc
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, Final, Protocol, runtime_checkable
 
 import numpy as np
@@ -122,6 +123,16 @@ class UserState:
         self.module_changes.restore(saved.get("attributes", {}))
         for name, module in self._modules.items():
             module.training = name not in saved["evaluating"]
+
+    @contextmanager
+    def modes_kept(self) -> Iterator[None]:
+        """Restore at the end which modules are in training mode: some may have been frozen."""
+        modes = [(module, module.training) for module in self._modules.values()]
+        try:
+            yield
+        finally:
+            for module, was_training in modes:
+                module.training = was_training
 
     def _optimizer_attributes(self) -> dict[str, Any]:
         """The optimizer's own attributes, as JSON data.

@@ -1,0 +1,70 @@
+"""MainOnly: user code that runs on one worker only, and changes nothing that workers have alike."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from holdfast.arena.memory import Phase
+from holdfast.data.dataset import generators_kept
+from holdfast.errors import JobError
+from holdfast.worker.membership.member import Member
+
+Call = Callable[[], object]
+
+
+class MainOnly:
+    """The functions of `session.main_only` on one worker.
+
+    The first member of the generation runs them. What is called in `session.on_commit` runs once
+    the step's state is complete, so that whatever the function changes in it is noticed.
+
+    Args:
+        member: The worker.
+    """
+
+    def __init__(self, member: Member) -> None:
+        self._member = member
+        self._deferred: list[Call] = []
+        self._is_running = False
+
+    def call(self, function: Call, *, after_commit: bool) -> None:
+        """Run `function` if this worker is the one, now or after the commit hooks."""
+        self._member.join_once()
+        if self._member.group.member_index != 0:
+            return
+        if after_commit:
+            self._deferred.append(function)
+        else:
+            self._run(function)
+
+    def run_deferred(self) -> None:
+        """Run what commit hooks have called."""
+        deferred, self._deferred = self._deferred, []
+        for function in deferred:
+            self._run(function)
+
+    def refuse(self, call: str) -> None:
+        """Raises: JobError: `session.call` is called in such a function."""
+        if self._is_running:
+            raise JobError(
+                f"session.{call} was called in a session.main_only function, which the other "
+                "workers do not run; call it outside of the function"
+            )
+
+    def _run(self, function: Call) -> None:
+        """Run `function`, and undo what it draws, and what a forward pass changes in the model.
+
+        Raises:
+            JobError: It changes the state of the run.
+        """
+        if self._is_running:
+            function()
+            return
+        status = self._member.context.status
+        before, self._is_running = status.enter(Phase.COMPUTE), True
+        try:
+            with generators_kept(), self._member.looking():
+                function()
+        finally:
+            self._is_running = False
+        status.enter(before)
