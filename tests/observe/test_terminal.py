@@ -21,7 +21,7 @@ def at(step, *, of=100, loss=0.5, phase="compute"):
         step=step,
         total_steps=of,
         epoch=step * 4 // of if of else 0,
-        epochs=4,
+        epochs=4 if of else 0,
         loss=loss,
         samples=64 * step,
         phase=phase,

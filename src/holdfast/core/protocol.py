@@ -104,9 +104,9 @@ class WorkerProgress:
 
     Attributes:
         step: Steps committed.
-        total_steps: Steps of the run; 0 until the worker knows, and for a script.
+        total_steps: Steps of the run; 0 until the worker knows, for a stream, and for a script.
         epoch: The current epoch, from 0.
-        epochs: Epochs of the run.
+        epochs: Epochs of the run; 0 until the worker knows, or if only steps end the run.
         loss: The loss of the newest step; None before the first, and where it is not finite.
         samples: Samples of the steps that this worker saw committed, of all workers.
         phase: What the worker is doing: the name of an `arena.memory.Phase`, lower case.

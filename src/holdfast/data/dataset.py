@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, Protocol, TypeGuard
+from typing import Any, Protocol, TypeAlias, TypeGuard
 
 import numpy as np
 import torch
@@ -15,8 +15,11 @@ from holdfast.core.step.seeds import seed_for
 from holdfast.data.permutation import Indices
 from holdfast.errors import JobError
 
-Batch = tuple[Any, ...]
+Batch: TypeAlias = Any
 """What a data set returns for some samples: usually `(x, y)`, tensors with one row per sample."""
+
+Collate = Callable[[list[Any]], Batch]
+"""Makes a batch of a list of samples."""
 
 
 class Dataset(Protocol):
@@ -53,12 +56,13 @@ class MapStyle:
 
     Args:
         samples: The data set.
+        collate: Makes a batch of a list of its samples.
     """
 
     reads_ahead = False
 
-    def __init__(self, samples: Any) -> None:
-        self.samples = samples
+    def __init__(self, samples: Any, collate: Collate) -> None:
+        self.samples, self._collate = samples, collate
         kind = type(samples)
         self.fingerprint = f"{kind.__module__}.{kind.__qualname__}:{len(samples)}"
 
@@ -67,11 +71,16 @@ class MapStyle:
 
     def batch(self, indices: Indices, generator: torch.Generator) -> Batch:
         seed_everything(generator.initial_seed())
-        collated = default_collate([self.samples[int(i)] for i in indices])
-        return tuple(collated) if isinstance(collated, list | tuple) else (collated,)
+        return self._collate([self.samples[int(i)] for i in indices])
 
 
-def as_dataset(samples: object) -> Dataset:
+def stacked(samples: list[Any]) -> Batch:
+    """The samples as PyTorch stacks them by default; a list of parts becomes a tuple."""
+    batch = default_collate(samples)
+    return tuple(batch) if type(batch) is list else batch
+
+
+def as_dataset(samples: object, collate: Collate = stacked) -> Dataset:
     """`samples` as a data set.
 
     Raises:
@@ -79,9 +88,14 @@ def as_dataset(samples: object) -> Dataset:
     """
     dataset: Dataset
     if _is_dataset(samples):
+        if collate is not stacked:
+            raise JobError(
+                f"{type(samples).__name__} makes batches itself, in its method batch; remove "
+                "collate"
+            )
         dataset = samples
     elif hasattr(samples, "__len__") and hasattr(samples, "__getitem__"):
-        dataset = MapStyle(samples)
+        dataset = MapStyle(samples, collate)
     else:
         raise JobError(
             f"{type(samples).__name__} is not a data set: it needs __len__ and __getitem__"
@@ -96,7 +110,7 @@ def _is_dataset(samples: object) -> TypeGuard[Dataset]:
     return all(hasattr(samples, name) for name in ("fingerprint", "__len__", "batch"))
 
 
-def name_of(dataset: Dataset) -> str:
+def name_of(dataset: object) -> str:
     """The name of a data set in error messages: its class."""
     return type(dataset.samples if isinstance(dataset, MapStyle) else dataset).__name__
 

@@ -25,6 +25,8 @@ from holdfast.observe.lines import EventLog
 from holdfast.observe.run_dir import EVENTS
 
 POLL_INTERVAL_S: Final = 0.003
+DRAWN_STEPS: Final = 100
+"""Steps among which one is drawn if the length of the run is not known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,7 +120,8 @@ class FaultInjector:
                 ended = f"{self._end} before the workers trained"
                 self.missed += [Missed(fault=f, reason=ended) for f in self._plan.faults]
                 return
-            steps, began = range(target.first_step, target.total_steps), time.monotonic()
+            first, began = target.first_step, time.monotonic()
+            steps = range(first, target.total_steps or first + DRAWN_STEPS)
             planned, note = self._plan.drawn(self._workers, steps), partial(self._note, log)
             waiting = [PendingFault(fault, note) for fault in planned]
             try:
@@ -131,7 +134,7 @@ class FaultInjector:
 
     def _await_start(self, target: Target, over: threading.Event) -> bool:
         """Wait until workers train; returns whether they do."""
-        while not (target.has_begun and (target.total_steps > 0 or not self._counts_steps)):
+        while not (target.has_begun and (target.trains or not self._counts_steps)):
             if not self._await_next_look(target, over):
                 return False
         return True

@@ -89,8 +89,13 @@ class Target:
 
     @property
     def total_steps(self) -> int:
-        """Of the run; 0 before any worker trains."""
+        """Of the run; 0 before any worker trains, and for a stream of unknown length."""
         return max(self._words(Word.TOTAL_STEPS))
+
+    @property
+    def trains(self) -> bool:
+        """Whether a worker has begun its loop over shards."""
+        return max(self._words(Word.TOTAL_STEPS)) > 0 or max(self._words(Word.EPOCHS)) > 0
 
     def has(self, who: str | int) -> bool:
         """Whether the coordinator, the agent or a rank is alive."""

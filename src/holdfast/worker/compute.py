@@ -43,10 +43,15 @@ def choose_device(wanted: str, rank: int) -> torch.device:
 
 
 def to_device(batch: Any, device: torch.device) -> Any:
-    """`batch` with every tensor in it, in tuples, lists and dictionaries too, on `device`."""
+    """`batch` with every tensor in it, in tuples, lists and dictionaries too, on `device`.
+
+    So is what has a method `to` of its own, such as a BatchEncoding of transformers.
+    """
     match batch:
         case torch.Tensor():
             return batch.to(device, non_blocking=True)
+        case object(to=to) if callable(to):
+            return to(device)
         case tuple() | list():
             parts = [to_device(part, device) for part in batch]
             return type(batch)(*parts) if hasattr(batch, "_fields") else type(batch)(parts)

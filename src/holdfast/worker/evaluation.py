@@ -15,14 +15,8 @@ import torch
 from torch import nn
 
 from holdfast.arena.memory import Phase
-from holdfast.core.step.seeds import seed_for
-from holdfast.data.dataset import (
-    Batch,
-    Dataset,
-    generator_for,
-    generators_kept,
-    seed_everything,
-)
+from holdfast.data.dataset import Batch, generators_kept
+from holdfast.data.loading.source import Source
 from holdfast.errors import JobError
 from holdfast.worker.barriers import WorkerTag
 from holdfast.worker.compute import to_device
@@ -58,13 +52,13 @@ class Evaluator:
         self._num_shards, self._batch_size, self._device = num_shards, batch_size, device
 
     def evaluate(
-        self, shards: range, dataset: Dataset, measure: Measure, step: int
+        self, shards: range, source: Source, measure: Measure, step: int
     ) -> dict[str, float]:
-        """The means over `dataset` of what `measure` gives for batches, on all workers.
+        """The means over `source` of what `measure` gives for batches, on all workers.
 
         Args:
             shards: The ranges that this worker measures.
-            dataset: What to measure on.
+            source: What to measure on.
             measure: Means over one batch, by name; the same names for every batch.
             step: Steps committed so far.
 
@@ -79,7 +73,7 @@ class Evaluator:
         try:
             # A worker may be in the middle of a shard, which must not depend on what it measures.
             with torch.no_grad(), generators_kept():
-                names, rows = self._measure(shards, dataset, measure)
+                names, rows = self._measure(shards, source, measure)
         finally:
             for module, was_training in modes:  # each its own: some may be frozen
                 module.training = was_training
@@ -92,23 +86,19 @@ class Evaluator:
         return dict(zip(next((names for names, _ in parts if names), []), means, strict=False))
 
     def _measure(
-        self, shards: range, dataset: Dataset, measure: Measure
+        self, shards: range, source: Source, measure: Measure
     ) -> tuple[list[str], torch.Tensor]:
         """The names of the sums, and a row of weighted sums for each range of this worker."""
         names, rows = list[str](), torch.zeros(len(shards), COLUMNS, dtype=torch.float64)
-        for shard, row in zip(shards, rows, strict=True):
-            start = len(dataset) * shard // self._num_shards
-            end = len(dataset) * (shard + 1) // self._num_shards
-            for first in range(start, end, self._batch_size):
-                indices = np.arange(first, min(first + self._batch_size, end))
-                seed_everything(seed_for("evaluation", first))
-                self._group.check_abort()
-                batch = dataset.batch(indices, generator_for("evaluation", first))
-                values = measure(self._modules[0], to_device(batch, self._device))
-                names = _same_names(names, sorted(values))
-                row[0] += len(indices)
-                for column, name in enumerate(names, start=1):
-                    row[column] += len(indices) * float(values[name])
+        batches = source.batches(
+            shards, self._num_shards, self._batch_size, self._group.check_abort
+        )
+        for shard, size, batch in batches:
+            values = measure(self._modules[0], to_device(batch, self._device))
+            names, row = _same_names(names, sorted(values)), rows[shard - shards.start]
+            row[0] += size
+            for column, name in enumerate(names, start=1):
+                row[column] += size * float(values[name])
         return names, rows
 
 

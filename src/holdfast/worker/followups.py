@@ -9,8 +9,8 @@ import math
 from collections.abc import Callable, Mapping
 
 from holdfast.checkpoint.manifest import Best
-from holdfast.data.dataset import as_dataset
-from holdfast.data.loading.order import SampleOrder
+from holdfast.data.loading.reader import Reader
+from holdfast.data.loading.source import Source
 from holdfast.errors import JobError
 from holdfast.job.settings import Evaluation
 from holdfast.worker import compute
@@ -36,11 +36,11 @@ class Followups:
         self._calls_before_loop = 0
         self.in_loop = False
 
-    def evaluate_each_epoch(self, dataset: object, measure: Measure) -> None:
+    def evaluate_each_epoch(self, source: Source, measure: Measure) -> None:
         """Evaluate after epochs, as often as the job says."""
-        self._evaluation = lambda: self.evaluate(dataset, measure)
+        self._evaluation = lambda: self.evaluate(source, measure)
 
-    def run(self, order: SampleOrder) -> None:
+    def run(self, reader: Reader) -> None:
         """Do all that is due after the newest step.
 
         Raises:
@@ -49,14 +49,14 @@ class Followups:
         progress, every_steps = self._progress, self._member.job.checkpoint.every_steps
         followup = progress.followup
         progress.evaluations.calls = 0
-        improved = self._evaluate_after(progress.step - 1, order)
+        improved = self._evaluate_after(progress.step - 1, reader)
         followup.calls = progress.evaluations.calls
         due = every_steps and progress.step % every_steps == 0
         if followup.stops or followup.saves or improved or due:
             self._member.save(final=followup.stops)
         followup.pending = False
 
-    def evaluate(self, dataset: object, measure: Measure) -> dict[str, float]:
+    def evaluate(self, source: Source, measure: Measure) -> dict[str, float]:
         """Evaluate, or return what the other workers have found at the same call.
 
         Raises:
@@ -72,9 +72,7 @@ class Followups:
             autocast = compute.autocast(member.device, member.job.precision)
             with autocast, buffers.committed():
                 results.append(
-                    member.evaluator.evaluate(
-                        member.shards, as_dataset(dataset), measure, self._progress.step
-                    )
+                    member.evaluator.evaluate(member.shards, source, measure, self._progress.step)
                 )
         if self.in_loop:
             evaluations.calls += 1
@@ -95,11 +93,11 @@ class Followups:
         patience = self._settings.patience
         return patience is not None and self._progress.evaluations.best.since >= patience
 
-    def _evaluate_after(self, step: int, order: SampleOrder) -> bool:
+    def _evaluate_after(self, step: int, reader: Reader) -> bool:
         """Evaluate if it is due; returns whether the result is the best so far."""
-        epoch = order.epoch_of(step) + 1
-        due = epoch % self._settings.every_epochs == 0 or epoch == order.epochs
-        if self._evaluation is None or not (due and order.ends_epoch(step)):
+        epoch = reader.epoch_of(step) + 1
+        due = epoch % self._settings.every_epochs == 0 or reader.is_over(step + 1)
+        if self._evaluation is None or not (due and reader.ends_epoch(step)):
             return False
         progress, results = self._progress, self._evaluation()
         self._member.metrics.evaluation(progress.step, results)

@@ -22,6 +22,8 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
+from holdfast.data.dataset import Collate
+from holdfast.data.loading.source import source_of
 from holdfast.errors import Aborted, JobError
 from holdfast.job.train_job import TrainJob
 from holdfast.worker.evaluation import Measure
@@ -166,26 +168,40 @@ class Session:
 
         return on_one_worker
 
-    def shards(self, dataset: object, *, epochs: int) -> Iterator[Shard]:
-        """Iterate over `dataset`, `epochs` times in all, from the run's current step.
+    def shards(
+        self,
+        data: object,
+        *,
+        epochs: int = 0,
+        steps: int = 0,
+        collate: Collate | None = None,
+    ) -> Iterator[Shard]:
+        """Iterate over `data`, from the run's current step.
 
         Args:
-            dataset: A `holdfast.Dataset`, or any map-style PyTorch data set.
+            data: A map-style or iterable data set of PyTorch or Hugging Face, a DataLoader, or a
+                `holdfast.Dataset`.
             epochs: Passes through it.
+            steps: Steps of the run, instead of or as a limit on `epochs`.
+            collate: Makes a batch of a list of samples; by default they are stacked.
 
         Yields:
             The shards of this worker; call `backward` once for each.
 
         Raises:
-            JobError: The model is not attached, or this is the second loop.
+            JobError: The model is not attached, this is the second loop, or the data cannot be
+                read in the run's own order.
         """
         self._main_only.refuse("shards")
+        if not (epochs > 0 or steps > 0):
+            raise JobError("session.shards needs epochs or steps, at least 1")
         if self._loop is not None:
             raise JobError("session.shards was called twice; a run has one training loop")
         self._member.join_once()
         _ = self._member.stepper  # there is one once a model is attached
+        source = source_of(data, collate)
         self._loop = TrainingLoop(
-            self._member, self._followups, self._hooks, self._main_only, dataset, epochs
+            self._member, self._followups, self._hooks, self._main_only, source, epochs, steps
         )
         self._followups.in_loop = True
         yield from self._loop.run()
@@ -212,18 +228,23 @@ class Session:
         """
         self._loop_at_shard("log").log({name: float(value) for name, value in values.items()})
 
-    def evaluate_each_epoch(self, dataset: object, measure: Measure) -> None:
+    def evaluate_each_epoch(
+        self, data: object, measure: Measure, *, collate: Collate | None = None
+    ) -> None:
         """Evaluate after every epoch, or as often as the job says. The results go to the run's
         metrics; the job's `evaluation.best` names one of them.
 
         Args:
-            dataset: What to evaluate on.
+            data: What to evaluate on; see `shards`.
             measure: Called with the model and a batch; returns means over the batch by name.
+            collate: See `shards`.
         """
-        self._followups.evaluate_each_epoch(dataset, measure)
+        self._followups.evaluate_each_epoch(source_of(data, collate), measure)
 
-    def evaluate(self, dataset: object, measure: Measure) -> dict[str, float]:
-        """The means of `measure` over `dataset`, exact and the same on all workers.
+    def evaluate(
+        self, data: object, measure: Measure, *, collate: Collate | None = None
+    ) -> dict[str, float]:
+        """The means of `measure` over `data`, exact and the same on all workers.
 
         Every worker must call it, outside the loop or at the same step.
 
@@ -236,9 +257,10 @@ class Session:
         self._member.join_once()
         if self._loop is not None and self._loop.is_checking:
             return self._followups.newest  # the other members are not at this call
+        source = source_of(data, collate)
         while True:
             try:
-                return self._followups.evaluate(dataset, measure)
+                return self._followups.evaluate(source, measure)
             except Aborted:
                 self._member.join()
 

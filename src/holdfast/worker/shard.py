@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from holdfast.core.step.plan import Plan, WorkItem, plan_step
 from holdfast.data.dataset import Batch
+from holdfast.errors import JobError
 from holdfast.job.train_job import TrainJob
 
 
@@ -29,12 +31,21 @@ class Shard:
     @property
     def x(self) -> Any:
         """The first part of the batch: the inputs."""
-        return self.batch[0]
+        return self._part(0)
 
     @property
     def y(self) -> Any:
         """The second part of the batch: the targets."""
-        return self.batch[1]
+        return self._part(1)
+
+    def _part(self, number: int) -> Any:
+        """Raises: JobError: The batch has no parts in an order."""
+        if isinstance(self.batch, Sequence):
+            return self.batch[number]
+        raise JobError(
+            f"shard.x and shard.y are for batches like (x, y); this one is a "
+            f"{type(self.batch).__name__}, so use shard.batch"
+        )
 
 
 def plan_of(job: TrainJob, num_members: int | None = None) -> Plan:

@@ -10,18 +10,19 @@ It leaves no step half committed: a step is complete on all workers, or it is co
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import asdict
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 import torch
 
 from holdfast.arena.memory import Phase, Word
 from holdfast.core.step.seeds import seed_for
-from holdfast.data.dataset import Dataset, as_dataset, generator_for, name_of, seed_everything
-from holdfast.data.loading.loader import Loaded, Loader, model_seed
-from holdfast.data.loading.order import SampleOrder
+from holdfast.data.dataset import seed_everything
+from holdfast.data.loading.loader import Loaded, model_seed
+from holdfast.data.loading.reader import Reader
+from holdfast.data.loading.source import Source
+from holdfast.data.loading.stream import StreamReader
 from holdfast.errors import Aborted, HardwareError, JobError
-from holdfast.job.train_job import TrainJob
 from holdfast.observe import lines
 from holdfast.worker import compute
 from holdfast.worker.followups import Followups
@@ -50,8 +51,9 @@ class TrainingLoop:
         followups: What follows a commit.
         hooks: What user code does after a commit.
         main_only: What user code does on one worker.
-        dataset: A `holdfast.Dataset`, or any map-style PyTorch data set.
-        epochs: Passes through it.
+        source: What to train on.
+        epochs: Passes through it; 0 if only `steps` ends the run.
+        steps: Steps of the run; 0 if only `epochs` ends it.
 
     Attributes:
         shard: The shard that user code computes now; None outside of one.
@@ -67,51 +69,48 @@ class TrainingLoop:
         followups: Followups,
         hooks: CommitHooks,
         main_only: MainOnly,
-        dataset: object,
+        source: Source,
         epochs: int,
+        steps: int,
     ) -> None:
         self._member, self._followups = member, followups
         self._hooks, self._main_only = hooks, main_only
         self._job, self._progress, self._state = member.job, member.progress, member.state
         self._stepper, self._status = member.stepper, member.context.status
-        self._samples = as_dataset(dataset)
-        self._order = sample_order(self._job, self._samples, epochs, self._progress)
+        self._reader = source.reader(self._job, epochs, steps, member.group.check_abort)
+        note_facts(self._progress, self._reader.facts)
+        if isinstance(self._reader, StreamReader):
+            self._state.follow(self._reader)
         self.shard: Shard | None = None
         self.is_checking = False
 
     def run(self) -> Iterator[Shard]:
         """Yield the shards that this worker computes, until the run is over."""
         member, status = self._member, self._status
-        status[Word.TOTAL_STEPS], status[Word.EPOCHS] = self._order.total_steps, self._order.epochs
+        reader = self._reader
+        status[Word.TOTAL_STEPS], status[Word.EPOCHS] = reader.total_steps, reader.epochs
         status[Word.COMMITTED] = self._progress.step
-        self._hooks.begin(self._order.total_steps, self._progress.step)
+        self._hooks.begin(reader.total_steps, self._progress.step)
         member.begin_loop(self._on_commit)
-        loader = Loader(
-            self._samples,
-            self._order,
-            self._stepper.work_items,
-            settings=self._job.loader,
-            check_abort=member.group.check_abort,
-        )
         try:
             while True:
                 try:
                     if self._is_over:
                         member.save(final=True)
                         break
-                    check_samples(loader, self._samples, self._progress)
+                    check_samples(reader, self._progress)
                     if self._progress.followup.pending:
-                        self._followups.run(self._order)
+                        self._followups.run(reader)
                     elif self._progress.followup.stops:
                         raise StopRequested
                     else:
-                        yield from self._one_step(loader)
+                        yield from self._one_step()
                 except Aborted:
                     member.join()
         finally:
             self.shard = None
             self._stepper.abandon()
-            loader.close()
+            reader.close()
             self._state.release()
             status.enter(Phase.LEFT)
 
@@ -121,7 +120,7 @@ class TrainingLoop:
         size, device = self.shard.size, self._member.device
         chosen = size if weight is None or size == 0 else weight
         with compute.autocast(device, self._job.precision, enabled=False):
-            self._stepper.backward(loss, chosen / self._order.batch_size_of(self.shard.step))
+            self._stepper.backward(loss, chosen / self._reader.batch_size_of(self.shard.step))
 
     def log(self, values: dict[str, float]) -> None:
         """Add values to what the current shard logs; see `Session.log`."""
@@ -131,30 +130,29 @@ class TrainingLoop:
     def _is_over(self) -> bool:
         if self._progress.followup.pending:
             return False
-        return self._progress.step >= self._order.total_steps or self._followups.stops_early
+        return self._reader.is_over(self._progress.step) or self._followups.stops_early
 
-    def _one_step(self, loader: Loader) -> Iterator[Shard]:
+    def _one_step(self) -> Iterator[Shard]:
         """Yield this worker's shards of the current step, and commit it."""
         member = self._member
-        self._status[Word.EPOCH] = self._order.epoch_of(self._progress.step)
+        self._status[Word.EPOCH] = self._reader.epoch_of(self._progress.step)
         member.context.failpoints.at_step(member.replica)
         while True:
             while work := self._stepper.next_work():
                 member.group.check_abort()
                 self._status.enter(Phase.DATA)
-                yield from self._computed(work, self._read(loader, work))
+                yield from self._computed(work, self._read(work))
             if self._commit():
                 return
 
-    def _read(self, loader: Loader, work: Work) -> Loaded | None:
+    def _read(self, work: Work) -> Loaded | None:
         """The samples of `work`; None if it has none and needs none."""
         step = self._progress.step
         if work.is_check:
-            return loader.read_now(step, work.item)
-        loader.set_work_items(self._stepper.work_items)
-        loaded = loader.take(step, work.item)
+            return self._reader.read_now(step, work.item)
+        loaded = self._reader.take(step, work.item, self._stepper.work_items)
         if loaded is None and self._stepper.needs_every_worker:
-            return borrowed(self._samples, self._order, step)
+            return self._reader.borrow(step)
         return loaded
 
     def _computed(self, work: Work, loaded: Loaded | None) -> Iterator[Shard]:
@@ -166,7 +164,7 @@ class TrainingLoop:
         self._status.enter(Phase.COMPUTE)
         self._stepper.begin_shard(work, model_seed(self._job.seed, step, work.item))
         batch = loaded.batch if device.type == "cpu" else compute.to_device(loaded.batch, device)
-        self.shard = Shard(batch, loaded.size, step, self._order.epoch_of(step))
+        self.shard = Shard(batch, loaded.size, step, self._reader.epoch_of(step))
         self.is_checking = work.is_check
         with compute.autocast(device, self._job.precision):
             yield self.shard
@@ -198,10 +196,10 @@ class TrainingLoop:
 
     def _on_commit(self, committed: Committed) -> None:
         """Take note of a committed step, and call the commit hooks."""
-        samples = self._order.batch_size_of(committed.step)
+        samples = self._reader.batch_size_of(committed.step)
         record = {
             "step": committed.step + 1,
-            "epoch": self._order.epoch_of(committed.step),
+            "epoch": self._reader.epoch_of(committed.step),
             "loss": lines.number(committed.loss),
             "norm": lines.number(committed.norm),
             "lr": self._hooks.learning_rate,
@@ -210,6 +208,7 @@ class TrainingLoop:
             **({"skipped": True} if committed.skipped else {}),
         }
         self._progress.advance(lines.number(committed.loss), record, committed.requests)
+        self._reader.advance()
         self._call_hooks()
         self._state.commit()
         self._status[Word.SAMPLES] += samples
@@ -226,53 +225,29 @@ class TrainingLoop:
         self._status.enter(before)
 
 
-def sample_order(job: TrainJob, samples: Dataset, epochs: int, progress: Progress) -> SampleOrder:
-    """The iteration order of a run over its data, also noted in its `progress`.
+def note_facts(progress: Progress, facts: Mapping[str, Any]) -> None:
+    """Note in `progress` what must stay the same in a resumed run.
 
     Raises:
-        JobError: The run began with another one.
+        JobError: The run began with something else.
     """
-    order = SampleOrder(
-        num_samples=len(samples),
-        batch_size=job.batch,
-        num_shards=job.shards,
-        epochs=epochs,
-        seed=job.seed,
-        fingerprint=samples.fingerprint,
-    )
-    now = asdict(order)
-    changed = [key for key in now if progress.order.get(key, now[key]) != now[key]]
+    changed = [key for key in facts if progress.order.get(key, facts[key]) != facts[key]]
     if changed:
         key = changed[0]
         raise JobError(
             f"the run began with {key}={progress.order[key]} in session.shards and now has "
-            f"{now[key]}: samples would be used twice or never. Resume with the same data "
+            f"{facts[key]}: samples would be used twice or never. Resume with the same data "
             "and epochs, or start a new run"
         )
-    progress.order = progress.order | now
-    return order
+    progress.order = {**progress.order, **facts}
 
 
-def check_samples(loader: Loader, samples: Dataset, progress: Progress) -> None:
+def check_samples(reader: Reader, progress: Progress) -> None:
     """Compare some samples with those that the run began with, once in a life of the run.
 
     Raises:
         JobError: They differ.
     """
-    if progress.samples_checked:
-        return
-    known, now = progress.order.get("samples"), loader.digest()
-    if known and now and known != now:
-        raise JobError(
-            f"{name_of(samples)} holds other samples than when the run began, in the same "
-            "number; resume with the same data, or start a new run"
-        )
-    progress.order["samples"], progress.samples_checked = now, True
-
-
-def borrowed(samples: Dataset, order: SampleOrder, step: int) -> Loaded:
-    """What a worker without samples computes if every worker must: samples of others, which count
-    nothing. Two, because batch normalisation fails with one.
-    """
-    indices = order.indices(step, range(order.num_shards))[:2]
-    return Loaded(samples.batch(indices, generator_for("borrowed", step)), 0)
+    if not progress.samples_checked:
+        progress.order["samples"] = reader.check(progress.order.get("samples", ""))
+        progress.samples_checked = True

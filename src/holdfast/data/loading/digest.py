@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -23,6 +23,16 @@ def digest_of_samples(dataset: Dataset) -> str:
     except Exception:  # noqa: BLE001  # the user's code; training reports the error
         return ""
     return first if first == second else ""
+
+
+def digest_of(samples: Sequence[Any]) -> str:
+    """A short digest of the first and the last of `samples`; empty if there can be none."""
+    hasher = hashlib.sha256()
+    try:
+        _add(hasher, [len(samples), *samples[:1], *samples[-1:]])
+    except TypeError:
+        return ""
+    return hasher.hexdigest()[:16]
 
 
 def _digest(dataset: Dataset) -> str:

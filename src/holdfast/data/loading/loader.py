@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from typing import Final, TypeVar, cast
 
 import torch
+from torch.utils.data._utils.pin_memory import pin_memory
 
 from holdfast.core.step.plan import WorkItem
 from holdfast.core.step.seeds import seed_for
@@ -196,8 +197,8 @@ class Loader:
         pin = self._settings.pin_memory and torch.cuda.is_available()  # after any fork
         if loaded is None or not pin:
             return loaded
-        parts = (x.pin_memory() if isinstance(x, torch.Tensor) else x for x in loaded.batch)
-        return Loaded(tuple(parts), loaded.size)
+        batch = pin_memory(loaded.batch)  # type: ignore[no-untyped-call]
+        return Loaded(batch, loaded.size)
 
 
 @contextmanager

@@ -27,6 +27,7 @@ class SampleOrder:
         epochs: Number of epochs.
         seed: The job's seed.
         fingerprint: Identifies the data set; the order depends on it.
+        drops_last: Whether a short last batch is left out.
     """
 
     num_samples: int
@@ -35,9 +36,12 @@ class SampleOrder:
     epochs: int
     seed: int
     fingerprint: str
+    drops_last: bool = False
 
     @property
     def steps_per_epoch(self) -> int:
+        if self.drops_last:
+            return self.num_samples // self.batch_size
         return -(-self.num_samples // self.batch_size)
 
     @property

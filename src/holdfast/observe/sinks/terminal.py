@@ -145,7 +145,7 @@ class Terminal(Sink):
             furthest = max(progress.values(), key=lambda worker: worker.step)
             step, total = furthest.step, furthest.total_steps or None
         now = self._clock()
-        if total is not None:
+        if progress and (furthest.total_steps or furthest.epochs):
             self._pace.note(now, step, max(worker.samples for worker in progress.values()))
             facts = _facts(furthest, {worker.phase for worker in progress.values()}, self._pace())
         if self._bar is not None and (facts or wait):
@@ -174,14 +174,15 @@ def _facts(furthest: WorkerProgress, phases: set[str], pace: tuple[float, float]
     step, total = furthest.step, furthest.total_steps
     loss = "not finite" if furthest.loss is None else f"{furthest.loss:.4f}"
     facts = [
-        f"epoch {furthest.epoch + 1}/{furthest.epochs}",
-        f"step {step}/{total}",
+        f"epoch {furthest.epoch + 1}" + (f"/{furthest.epochs}" if furthest.epochs else ""),
+        f"step {step}" + (f"/{total}" if total else ""),
         f"loss {loss}" if step else "",
     ]
     if pace is not None:
         steps_per_s, samples_per_s = pace
-        left = timedelta(seconds=round((total - step) / steps_per_s))
-        facts += [f"{samples_per_s:,.0f} samples/s", f"{left} left"]
+        facts.append(f"{samples_per_s:,.0f} samples/s")
+        if total:
+            facts.append(f"{timedelta(seconds=round((total - step) / steps_per_s))} left")
     facts += [name for phase, name in _NAMED.items() if phase in phases]
     return "  ".join(filter(None, facts))
 

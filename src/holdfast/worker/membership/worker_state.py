@@ -24,7 +24,7 @@ from holdfast.worker.membership.attach import AttachedModel
 from holdfast.worker.membership.state_transfer import StateTransfer
 from holdfast.worker.progress import Progress
 from holdfast.worker.step.buffers import Buffers
-from holdfast.worker.user_state.user_state import difference, digest
+from holdfast.worker.user_state.user_state import STREAM, Stateful, difference, digest
 from holdfast.worker.user_state.user_values import UserValues
 
 
@@ -112,6 +112,10 @@ class WorkerState:
             )
         self._sections.intact.end_change(self._group.rank, self._progress.step)
 
+    def follow(self, stream: Stateful) -> None:
+        """Make the position in `stream` part of the user state."""
+        self._user_state.stream = stream
+
     def release(self) -> None:
         """Let user code have the model to itself: nothing that it changes is state from now on."""
         self._buffers.release()
@@ -188,8 +192,15 @@ class WorkerState:
             UserValues.from_json(header["user"]).committed
             for header in transfer.exchange(self._progress, first, other)
         )
+        what = difference(left, right)
+        if what.startswith(STREAM):
+            raise JobError(
+                f"rank {first} and rank {other} read other samples after step "
+                f"{self._progress.step}: every worker must read the whole stream in the same "
+                "order; seed its shuffling from `set_epoch`, and do not split it by rank"
+            )
         raise JobError(
-            f"rank {first} and rank {other} differ in {difference(left, right)}: it must be the "
+            f"rank {first} and rank {other} differ in {what}: it must be the "
             "same on every worker; modify it in session.on_commit only"
         )
 

@@ -7,6 +7,8 @@ from collections.abc import Callable
 
 from torch.optim import Optimizer
 
+from holdfast.errors import JobError
+
 ScheduleFactory = Callable[[int], Callable[[int], float]]
 """Gets the steps of the run; returns a function from a step to the learning rate factor."""
 
@@ -37,7 +39,16 @@ class CommitHooks:
         self._base_rates = [copy.deepcopy(group["lr"]) for group in optimizer.param_groups]
 
     def begin(self, total_steps: int, step: int) -> None:
-        """Prepare for a run of `total_steps`, of which `step` are committed."""
+        """Prepare for a run of `total_steps`, of which `step` are committed.
+
+        Raises:
+            JobError: There is a schedule, and `total_steps` is 0: not known.
+        """
+        if self._schedule and not total_steps:
+            raise JobError(
+                "a schedule needs the number of steps, and a stream does not tell; give "
+                "session.shards steps=…"
+            )
         self._factor = self._schedule(total_steps) if self._schedule else None
         self.set_rates(step)
 

@@ -28,6 +28,8 @@ from holdfast.errors import JobError
 from holdfast.worker.user_state.json_values import ValueVersion, decode, encode
 from holdfast.worker.user_state.module_tracker import ModuleTracker
 
+STREAM: Final = "stream"
+"""What the position in a stream is called in a captured state."""
 _DIGEST_BYTES: Final = 7
 _NAMED: Final = 200
 """How many characters of a value a message shows."""
@@ -56,6 +58,7 @@ class UserState:
 
     Attributes:
         module_changes: Tracks what user code changes in modules apart from their tensors.
+        stream: What the run trains on, if it is a stream.
     """
 
     def __init__(self, trained: Trained, registered: Mapping[str, object]) -> None:
@@ -66,6 +69,7 @@ class UserState:
         kept_modules = {KEPT + name: module for name, module in trained.kept.items()}
         roots = {"": trained.model, **kept_modules}
         self.module_changes = ModuleTracker(roots)
+        self.stream: Stateful | None = None
         self._not_saved: dict[str, ValueVersion] = {}
         self._groups = [list(map(id, g["params"])) for g in self._optimizer.param_groups]
         self._modules = {
@@ -94,6 +98,7 @@ class UserState:
             "frozen": [name for name, p in self._trained.items() if not p.requires_grad],
             "attributes": dict(self.module_changes.attributes),
             "evaluating": [name for name, module in self._modules.items() if not module.training],
+            **({STREAM: encode(self.stream.state_dict(), STREAM)} if self.stream else {}),
         }
 
     def restore(self, saved: Mapping[str, Any]) -> None:
@@ -111,6 +116,8 @@ class UserState:
             )
         for name, each in self._kept.items():
             _stateful(name, each).load_state_dict(decode(saved["kept"][name]))
+        if self.stream is not None and STREAM in saved:
+            self.stream.load_state_dict(decode(saved[STREAM]))
         vars(self._optimizer).update(
             (key, value)
             for key, value in decode(saved["optimizer"]).items()

@@ -1,0 +1,177 @@
+"""Reader: what a run trains on, as the training loop sees it.
+
+    SampleReader   any sample can be read at any time: a step's samples follow from its number
+    StreamReader   samples come one after the other, and the position is part of the run's state
+
+A worker reads only the samples of its own shards where it can. The samples of a shard never depend
+on the worker.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from typing import Any, Protocol
+
+from holdfast.core.step.plan import WorkItem
+from holdfast.data.dataset import Dataset, generator_for, name_of
+from holdfast.data.loading.loader import Loaded, Loader
+from holdfast.data.loading.order import SampleOrder
+from holdfast.errors import JobError
+from holdfast.job.settings import LoaderSettings
+
+
+class Reader(Protocol):
+    """Reads the samples of one worker.
+
+    Attributes:
+        epochs: Number of epochs; 0 if only `total_steps` ends the run.
+        total_steps: Steps of the run; 0 if they are not known.
+        facts: What must stay the same when the run is resumed, by name.
+    """
+
+    epochs: int
+    total_steps: int
+    facts: dict[str, Any]
+
+    def is_over(self, step: int) -> bool:
+        """Whether the run is over when `step` steps are committed."""
+        ...
+
+    def epoch_of(self, step: int) -> int:
+        """The epoch of the current step or of the newest one, from 0."""
+        ...
+
+    def ends_epoch(self, step: int) -> bool:
+        """Whether `step`, which is committed, was the last one of its epoch."""
+        ...
+
+    def batch_size_of(self, step: int) -> int:
+        """Samples of the current step, over all workers."""
+        ...
+
+    def take(self, step: int, item: WorkItem, items: Sequence[WorkItem]) -> Loaded | None:
+        """The samples of `item` in the current step, one of the `items` of this worker; None if it
+        has no samples.
+
+        Raises:
+            Aborted: The generation ended before the samples were read.
+            JobError: The data are not those that the run began with.
+        """
+        ...
+
+    def read_now(self, step: int, item: WorkItem) -> Loaded | None:
+        """The samples of an item that this worker is not assigned; see `take`."""
+        ...
+
+    def borrow(self, step: int) -> Loaded:
+        """Samples of others for a worker that has none and must compute something; they count
+        nothing. Two, because batch normalization fails with one.
+        """
+        ...
+
+    def advance(self) -> None:
+        """Note that the current step is committed."""
+        ...
+
+    def check(self, known: str) -> str:
+        """Compare some samples with those that the run began with, whose digest is `known`; returns
+        their digest now.
+
+        Raises:
+            Aborted: The generation ended before the samples were read.
+            JobError: They differ.
+        """
+        ...
+
+    def close(self) -> None:
+        """Discard what was read ahead, and end all processes."""
+        ...
+
+
+class SampleReader:
+    """Reads a data set by index; see `Reader`.
+
+    Args:
+        dataset: The data set.
+        order: Which samples a step has.
+        steps: A limit on the steps of the run; 0 for none.
+        settings: How samples are loaded.
+        check_abort: Raises if waiting must end.
+    """
+
+    def __init__(
+        self,
+        dataset: Dataset,
+        order: SampleOrder,
+        *,
+        steps: int,
+        settings: LoaderSettings,
+        check_abort: Callable[[], None],
+    ) -> None:
+        self._dataset, self._order = dataset, order
+        self._settings, self._check_abort = settings, check_abort
+        self._loader: Loader | None = None
+        self.epochs = order.epochs
+        self.total_steps = min(order.total_steps, steps or order.total_steps)
+        self.facts = asdict(order) | ({"steps": steps} if steps else {})
+
+    def is_over(self, step: int) -> bool:
+        """See `Reader`."""
+        return step >= self.total_steps
+
+    def epoch_of(self, step: int) -> int:
+        """See `Reader`."""
+        return self._order.epoch_of(step)
+
+    def ends_epoch(self, step: int) -> bool:
+        """See `Reader`."""
+        return self._order.ends_epoch(step) or step + 1 == self.total_steps
+
+    def batch_size_of(self, step: int) -> int:
+        """See `Reader`."""
+        return self._order.batch_size_of(step)
+
+    def take(self, step: int, item: WorkItem, items: Sequence[WorkItem]) -> Loaded | None:
+        """See `Reader`."""
+        loader = self._loader_of(items)
+        loader.set_work_items(items)
+        return loader.take(step, item)
+
+    def read_now(self, step: int, item: WorkItem) -> Loaded | None:
+        """See `Reader`."""
+        return self._loader_of([item]).read_now(step, item)
+
+    def borrow(self, step: int) -> Loaded:
+        """See `Reader`."""
+        indices = self._order.indices(step, range(self._order.num_shards))[:2]
+        return Loaded(self._dataset.batch(indices, generator_for("borrowed", step)), 0)
+
+    def advance(self) -> None:
+        """See `Reader`."""
+
+    def check(self, known: str) -> str:
+        """See `Reader`."""
+        now = self._loader_of(()).digest()
+        if known and now and known != now:
+            raise JobError(
+                f"{name_of(self._dataset)} holds other samples than when the run began, in the "
+                "same number; resume with the same data, or start a new run"
+            )
+        return now
+
+    def close(self) -> None:
+        """See `Reader`."""
+        if self._loader is not None:
+            self._loader.close()
+
+    def _loader_of(self, items: Sequence[WorkItem]) -> Loader:
+        if self._loader is None:
+            self._loader = Loader(
+                self._dataset,
+                self._order,
+                items,
+                settings=self._settings,
+                check_abort=self._check_abort,
+            )
+        return self._loader

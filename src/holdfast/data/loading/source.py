@@ -1,0 +1,239 @@
+"""Source: what user code gives `session.shards` and `evaluate`, in any of its forms.
+
+holdfast.Dataset, map-style data set     read by index
+iterable data set                        read as a stream
+DataLoader                               its data set, collate function, workers and pinning
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    IterableDataset,
+    RandomSampler,
+    SequentialSampler,
+    default_collate,
+)
+
+from holdfast.core.step.seeds import seed_for
+from holdfast.data.dataset import (
+    Batch,
+    Collate,
+    as_dataset,
+    generator_for,
+    seed_everything,
+    stacked,
+)
+from holdfast.data.loading.order import SampleOrder
+from holdfast.data.loading.reader import Reader, SampleReader
+from holdfast.data.loading.stream import StreamReader
+from holdfast.errors import JobError
+from holdfast.job.settings import LoaderSettings
+from holdfast.job.train_job import TrainJob
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Source:
+    """Where samples come from.
+
+    Attributes:
+        samples: A data set that is read by index, or a stream.
+        collate: Makes a batch of a list of samples.
+        batch_size: Samples of a batch, if a DataLoader says so.
+        drops_last: Whether a short last batch is left out.
+        num_workers: Loader processes, if a DataLoader says so.
+        pin_memory: Whether a DataLoader pins memory.
+    """
+
+    samples: Any
+    collate: Collate = stacked
+    batch_size: int | None = None
+    drops_last: bool = False
+    num_workers: int = 0
+    pin_memory: bool = False
+
+    @property
+    def is_stream(self) -> bool:
+        """Whether its samples come one after the other."""
+        samples = self.samples
+        is_indexed = hasattr(samples, "__getitem__") or hasattr(samples, "batch")
+        return isinstance(samples, IterableDataset) or not is_indexed
+
+    def reader(
+        self, job: TrainJob, epochs: int, steps: int, check_abort: Callable[[], None]
+    ) -> Reader:
+        """Reads what a run of `job` trains on.
+
+        Args:
+            job: The job.
+            epochs: Passes through the samples; 0 if only `steps` ends the run.
+            steps: Steps of the run; 0 if only `epochs` ends it.
+            check_abort: Raises if waiting must end.
+
+        Raises:
+            JobError: The samples cannot be read so.
+        """
+        if self.batch_size not in (None, job.batch):
+            raise JobError(
+                f"the DataLoader has batch_size={self.batch_size}, and the job has "
+                f"batch={job.batch}; give both the same number (it counts the samples of a step, "
+                "over all workers)"
+            )
+        if self.is_stream:
+            if self.num_workers or job.loader.workers:
+                raise JobError("a stream is read by the worker itself; remove num_workers")
+            return StreamReader(
+                self.samples,
+                self.collate,
+                batch_size=job.batch,
+                num_shards=job.shards,
+                epochs=epochs,
+                steps=steps,
+                seed=job.seed,
+                check_abort=check_abort,
+            )
+        dataset = as_dataset(self.samples, self.collate)
+        order = SampleOrder(
+            num_samples=len(dataset),
+            batch_size=job.batch,
+            num_shards=job.shards,
+            epochs=1,
+            seed=job.seed,
+            fingerprint=dataset.fingerprint,
+            drops_last=self.drops_last,
+        )
+        if order.steps_per_epoch == 0:
+            raise JobError(f"{len(dataset)} samples are no batch of {job.batch}; remove drop_last")
+        needed = -(-steps // order.steps_per_epoch)
+        return SampleReader(
+            dataset,
+            replace(order, epochs=epochs or needed),
+            steps=steps,
+            settings=self._settings(job.loader),
+            check_abort=check_abort,
+        )
+
+    def batches(
+        self, rows: range, num_rows: int, batch_size: int, check_abort: Callable[[], None]
+    ) -> Iterator[tuple[int, int, Batch]]:
+        """The samples for an evaluation, in batches, each of which belongs to a row.
+
+        Which batches a row has depends on `num_rows` only.
+
+        Args:
+            rows: The rows that are wanted.
+            num_rows: The number of all rows.
+            batch_size: Samples of a batch, unless a DataLoader says otherwise.
+            check_abort: Raises if the generation is over.
+
+        Yields:
+            The row, the number of samples, and the batch.
+        """
+        size = self.batch_size or batch_size
+        if self.is_stream:
+            yield from self._batches_of_stream(rows, num_rows, size, check_abort)
+            return
+        dataset = as_dataset(self.samples, self.collate)
+        for row in rows:
+            start = len(dataset) * row // num_rows
+            end = len(dataset) * (row + 1) // num_rows
+            for first in range(start, end, size):
+                check_abort()
+                indices = np.arange(first, min(first + size, end))
+                seed_everything(seed_for("evaluation", first))
+                yield row, len(indices), dataset.batch(indices, generator_for("evaluation", first))
+
+    def _batches_of_stream(
+        self, rows: range, num_rows: int, size: int, check_abort: Callable[[], None]
+    ) -> Iterator[tuple[int, int, Batch]]:
+        samples = StreamReader(
+            self.samples,
+            self.collate,
+            batch_size=size,
+            num_shards=1,
+            epochs=1,
+            steps=0,
+            seed=0,
+            check_abort=check_abort,
+        )
+        for number, batch in enumerate(samples.batches()):
+            if number % num_rows in rows:
+                seed_everything(seed_for("evaluation", number * size))
+                yield number % num_rows, len(batch), self.collate(batch)
+
+    def _settings(self, given: LoaderSettings) -> LoaderSettings:
+        """How samples are loaded: as the job says, or else as the DataLoader does."""
+        return given.model_copy(
+            update={
+                "workers": given.workers or self.num_workers,
+                "pin_memory": given.pin_memory or self.pin_memory,
+            }
+        )
+
+
+def source_of(data: object, collate: Collate | None = None) -> Source:
+    """What user code gave, in one form.
+
+    Args:
+        data: A `holdfast.Dataset`, a map-style or iterable data set, or a DataLoader.
+        collate: Makes a batch of a list of samples; by default they are stacked.
+
+    Raises:
+        JobError: It is none of these, or cannot be read in the run's own order.
+    """
+    if isinstance(data, DataLoader):
+        if collate is not None:
+            raise JobError("the DataLoader has a collate_fn; remove collate")
+        return _source_of_loader(data)
+    source = Source(samples=data, collate=collate or stacked)
+    if not source.is_stream:
+        as_dataset(data, source.collate)
+    elif isinstance(data, Iterator):
+        raise JobError(
+            f"{type(data).__name__} can be read only once, and a replacement reads from the start; "
+            "give an iterable data set, whose __iter__ begins at the first sample"
+        )
+    elif not hasattr(data, "__iter__"):
+        raise JobError(
+            f"{type(data).__name__} is not a data set: it needs __len__ and __getitem__, or "
+            "__iter__"
+        )
+    return source
+
+
+def _source_of_loader(loader: DataLoader[Any]) -> Source:
+    refused = {
+        "its own batch_sampler": type(loader.batch_sampler) not in (BatchSampler, type(None)),
+        "batch_size=None": loader.batch_size is None,
+        "worker_init_fn": loader.worker_init_fn is not None,
+    }
+    for what, is_given in refused.items():
+        if is_given:
+            raise JobError(f"the DataLoader has {what}, which a run cannot use; remove it")
+    custom = None if loader.collate_fn is default_collate else loader.collate_fn
+    source = Source(
+        samples=loader.dataset,
+        collate=custom or stacked,
+        batch_size=loader.batch_size,
+        drops_last=loader.drop_last,
+        num_workers=loader.num_workers,
+        pin_memory=loader.pin_memory,
+    )
+    if source.is_stream:
+        return source
+    sampler = loader.sampler
+    replaced = isinstance(sampler, RandomSampler) and (
+        sampler.replacement or sampler.num_samples != len(loader.dataset)  # type: ignore[arg-type]
+    )
+    if replaced or type(sampler) not in (SequentialSampler, RandomSampler):
+        raise JobError(
+            f"the DataLoader has the sampler {type(sampler).__name__}, and a run has an order of "
+            "its own, the same for any number of workers; remove the sampler"
+        )
+    return source
