@@ -42,7 +42,7 @@ BETWEEN_STEPS = [
     ("holdfast.worker.metrics:Metrics.step", "before"),
     ("holdfast.worker.metrics:Metrics.step", "after"),
     ("holdfast.worker.evaluation:Evaluator.evaluate", "before"),
-    ("holdfast.worker.evaluation:_sum", "before"),
+    ("holdfast.worker.evaluation:_results", "before"),
     ("holdfast.worker.evaluation:Evaluator.evaluate", "after"),
     ("holdfast.worker.metrics:Metrics.evaluation", "before"),
     ("holdfast.worker.metrics:Metrics.evaluation", "after"),
@@ -266,7 +266,7 @@ def test_an_exception_that_does_not_come_again_is_survived(inject):
 STOPS = [
     ("holdfast.worker.step.tree:TreeStepper.begin_shard", 2),
     ("holdfast.worker.step.tree:TreeStepper._update", 2),
-    ("holdfast.worker.evaluation:_sum", 5),
+    ("holdfast.worker.evaluation:_results", 5),
     ("holdfast.worker.checkpoints.writer:await_commit", 8),
     ("holdfast.worker.membership.member:Member.finish", 15),
 ]

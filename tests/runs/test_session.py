@@ -295,5 +295,5 @@ def test_leaving_the_loop_keeps_nothing_of_the_current_step(train):
 
 
 def test_an_evaluation_that_measures_nothing_is_refused(train):
-    with pytest.raises(JobError, match="an evaluation gives 1 to"):
+    with pytest.raises(JobError, match="an evaluation measures means by name"):
         train(**failing("measures_nothing"))

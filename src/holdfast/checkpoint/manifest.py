@@ -114,7 +114,7 @@ class Header(_Record):
     state: dict[str, Any]
     user_state: dict[str, Any] = {}
     loss: float | None
-    metrics: dict[str, float]
+    metrics: dict[str, Any]
     best: Best = Best()
     order: dict[str, Any]
     versions: dict[str, str]

@@ -40,7 +40,7 @@ class Result:
             task has its own data.
         steps: Committed steps, over all attempts.
         loss: Mean loss of the last step; None if there was none, or it was not finite.
-        metrics: The last evaluation.
+        metrics: The last evaluation: numbers, or lists of them, by name.
         best: With `evaluation.best`: the best `value` and its `step`.
         samples_per_s: Samples per second in this attempt, without start-up.
         seconds: Seconds per phase in this attempt, the mean over the workers: `compute`, `reduce`,
@@ -55,7 +55,7 @@ class Result:
     data: str | None
     steps: int
     loss: float | None
-    metrics: dict[str, float] = field(default_factory=dict)
+    metrics: dict[str, Any] = field(default_factory=dict)
     best: dict[str, float] | None = None
     samples_per_s: float | None
     seconds: dict[str, float] = field(default_factory=dict)
@@ -145,7 +145,7 @@ class Result:
             "run_dir": str(self.run_dir),
         }
         metrics = {
-            f"evaluation.{name}" if name in facts else name: lines.number(value)
+            f"evaluation.{name}" if name in facts else name: lines.finite(value)
             for name, value in self.metrics.items()
         }
         return facts | metrics

@@ -61,6 +61,18 @@ def number(value: float) -> float | None:
     return value if isfinite(value) else None
 
 
+def finite(value: Any) -> Any:
+    """`value` with None for each number in it, in lists and dictionaries too, that JSON has not."""
+    match value:
+        case float():
+            return number(value)
+        case list():
+            return [finite(each) for each in value]
+        case dict():
+            return {name: finite(each) for name, each in value.items()}
+    return value
+
+
 def read(path: Path) -> Iterator[dict[str, Any]]:
     """The objects in a file, oldest first; none if there is no such file."""
     if not path.exists():

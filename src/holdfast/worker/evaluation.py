@@ -1,31 +1,38 @@
 """Evaluation: spread over the workers, and the same to the last bit for any number of them.
 
 The data set is cut into as many ranges as a step has shards. Each range is measured in batches of
-the job's size, and gives a row of weighted sums. Every worker adds all rows in their order.
+the job's size, and gives the state of a tally. Every worker combines all states in their order.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
-from typing import Final
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Final
 
-import numpy as np
 import torch
+from rich.filesize import decimal as in_words
+from safetensors.torch import load, save
 from torch import nn
 
-from holdfast.arena.memory import Phase
-from holdfast.data.dataset import Batch, generators_kept
+from holdfast.arena.memory import MAILBOX_BYTES, Phase
+from holdfast.core.step.seeds import seed_for
+from holdfast.data.dataset import Batch, generators_kept, seed_everything
 from holdfast.data.loading.source import Source
 from holdfast.errors import JobError
 from holdfast.worker.barriers import WorkerTag
 from holdfast.worker.compute import to_device
 from holdfast.worker.context import WorkerContext
+from holdfast.worker.tally import Results, State, Tally
 
-Measure = Callable[[nn.Module, Batch], dict[str, float]]
+Measure = Callable[[nn.Module, Batch], Any]
+"""Measures a batch, for a tally."""
 
-COLUMNS: Final = 16
-"""Of a row: the samples measured, and up to 15 sums."""
+MAX_STATE_BYTES: Final = 1 << 30
+"""How much the states of all ranges may take."""
+MAX_RESULTS_BYTES: Final = 1 << 16
+"""How much the results may take as JSON: they are sent to replacements and kept in checkpoints."""
 
 
 class Evaluator:
@@ -52,19 +59,20 @@ class Evaluator:
         self._num_shards, self._batch_size, self._device = num_shards, batch_size, device
 
     def evaluate(
-        self, shards: range, source: Source, measure: Measure, step: int
-    ) -> dict[str, float]:
-        """The means over `source` of what `measure` gives for batches, on all workers.
+        self, shards: range, source: Source, measure: Measure, tally: Tally, step: int
+    ) -> Results:
+        """What `tally` makes of what `measure` gives for all batches of `source`.
 
         Args:
             shards: The ranges that this worker measures.
             source: What to measure on.
-            measure: Means over one batch, by name; the same names for every batch.
+            measure: Called with the model and a batch.
+            tally: Of no samples yet.
             step: Steps committed so far.
 
         Raises:
             Aborted: The generation is over.
-            JobError: `measure` gave different names, or too many.
+            JobError: `measure` gave what the tally does not take, or too much.
         """
         self._status.enter(Phase.EVALUATE)
         modes = [(part, part.training) for module in self._modules for part in module.modules()]
@@ -73,51 +81,70 @@ class Evaluator:
         try:
             # A worker may be in the middle of a shard, which must not depend on what it measures.
             with torch.no_grad(), generators_kept():
-                names, rows = self._measure(shards, source, measure)
+                own = self._measure(shards, source, measure, tally)
+                seed_everything(seed_for("evaluation", "results"))
+                return _results(tally, self._exchange(_encode(own), step))
         finally:
             for module, was_training in modes:  # each its own: some may be frozen
                 module.training = was_training
-        payload = json.dumps(names).encode() + b"\n" + rows.numpy().tobytes()
-        parts = [_decode(each) for each in self._group.gather(WorkerTag.EVALUATION, step, payload)]
-        if len({tuple(names) for names, _ in parts if names}) > 1:
-            raise JobError("the evaluation must give the same names for every batch")
-        total = _sum(torch.cat([rows for _, rows in parts]))
-        means = (total[1:] / total[0]).tolist()
-        return dict(zip(next((names for names, _ in parts if names), []), means, strict=False))
 
     def _measure(
-        self, shards: range, source: Source, measure: Measure
-    ) -> tuple[list[str], torch.Tensor]:
-        """The names of the sums, and a row of weighted sums for each range of this worker."""
-        names, rows = list[str](), torch.zeros(len(shards), COLUMNS, dtype=torch.float64)
+        self, shards: range, source: Source, measure: Measure, tally: Tally
+    ) -> dict[int, State]:
+        """The state of each range of this worker that has samples."""
+        tallies = defaultdict[int, Tally](tally.fresh)
         batches = source.batches(
             shards, self._num_shards, self._batch_size, self._group.check_abort
         )
         for shard, size, batch in batches:
-            values = measure(self._modules[0], to_device(batch, self._device))
-            names, row = _same_names(names, sorted(values)), rows[shard - shards.start]
-            row[0] += size
-            for column, name in enumerate(names, start=1):
-                row[column] += size * float(values[name])
-        return names, rows
+            tallies[shard].add(measure(self._modules[0], to_device(batch, self._device)), size)
+        return {shard: each.state() for shard, each in tallies.items()}
+
+    def _exchange(self, payload: bytes, step: int) -> list[bytes]:
+        """The payloads of all members, piece by piece."""
+        sizes = self._group.barrier(WorkerTag.EVALUATION, step, len(payload))
+        if sum(sizes) > MAX_STATE_BYTES:
+            raise JobError(
+                f"the metrics of an evaluation keep {in_words(sum(sizes))}; at most "
+                f"{in_words(MAX_STATE_BYTES)} fit. Use metrics whose state does not grow with the "
+                "samples, such as torchmetrics' with thresholds=100"
+            )
+        rounds = [
+            self._group.gather(WorkerTag.EVALUATION, step, payload[start : start + MAILBOX_BYTES])
+            for start in range(0, max(sizes), MAILBOX_BYTES)
+        ]
+        return [b"".join(pieces) for pieces in zip(*rounds, strict=True)]
 
 
-def _same_names(names: list[str], measured: list[str]) -> list[str]:
-    if (names and measured != names) or not 0 < len(measured) < COLUMNS:
+def _encode(states: dict[int, State]) -> bytes:
+    """The states of ranges; names begin with the range."""
+    named = {
+        f"{shard} {name}": value.detach().cpu().contiguous().clone()  # no two may share memory
+        for shard, state in states.items()
+        for name, value in state.items()
+    }
+    return save(named)
+
+
+def _results(tally: Tally, payloads: Iterable[bytes]) -> Results:
+    """What the members' states come to, in the order of ranges.
+
+    Raises:
+        JobError: There is none, or the results take too much space.
+    """
+    states = defaultdict[int, State](dict)
+    for payload in payloads:
+        for name, value in load(payload).items():
+            shard, _, key = name.partition(" ")
+            states[int(shard)][key] = value
+    if not states:
+        raise JobError("there are no samples to evaluate on")
+    results = tally.results([states[shard] for shard in sorted(states)])
+    size = len(json.dumps(results))
+    if size > MAX_RESULTS_BYTES:
+        largest = max(results, key=lambda name: len(json.dumps(results[name])))
         raise JobError(
-            f"an evaluation gives 1 to {COLUMNS - 1} values, the same for every "
-            f"batch; it gave {names or 'none'} and then {measured}"
+            f"the results of an evaluation take {size:,} bytes, most of it {largest}; at most "
+            f"{MAX_RESULTS_BYTES:,} are kept; return fewer numbers"
         )
-    return measured
-
-
-def _decode(payload: bytes) -> tuple[list[str], torch.Tensor]:
-    names, _, rows = payload.partition(b"\n")
-    return json.loads(names), torch.from_numpy(np.frombuffer(rows).reshape(-1, COLUMNS).copy())
-
-
-def _sum(rows: torch.Tensor) -> torch.Tensor:
-    total = torch.zeros(rows.shape[1], dtype=torch.float64)
-    for row in rows:
-        total += row
-    return total
+    return results

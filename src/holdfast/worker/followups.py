@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from typing import Any
 
 from holdfast.checkpoint.manifest import Best
 from holdfast.data.loading.reader import Reader
@@ -16,6 +17,7 @@ from holdfast.job.settings import Evaluation
 from holdfast.worker import compute
 from holdfast.worker.evaluation import Measure
 from holdfast.worker.membership.member import Member
+from holdfast.worker.tally import Results, Tally
 
 
 class Followups:
@@ -32,13 +34,13 @@ class Followups:
     def __init__(self, member: Member) -> None:
         self._member, self._progress = member, member.progress
         self._settings = member.job.evaluation
-        self._evaluation: Callable[[], dict[str, float]] | None = None
+        self._evaluation: Callable[[], Results] | None = None
         self._calls_before_loop = 0
         self.in_loop = False
 
-    def evaluate_each_epoch(self, source: Source, measure: Measure) -> None:
+    def evaluate_each_epoch(self, source: Source, measure: Measure, tally: Tally) -> None:
         """Evaluate after epochs, as often as the job says."""
-        self._evaluation = lambda: self.evaluate(source, measure)
+        self._evaluation = lambda: self.evaluate(source, measure, tally)
 
     def run(self, reader: Reader) -> None:
         """Do all that is due after the newest step.
@@ -56,12 +58,12 @@ class Followups:
             self._member.save(final=followup.stops)
         followup.pending = False
 
-    def evaluate(self, source: Source, measure: Measure) -> dict[str, float]:
+    def evaluate(self, source: Source, measure: Measure, tally: Tally) -> Results:
         """Evaluate, or return what the other workers have found at the same call.
 
         Raises:
             Aborted: The generation is over.
-            JobError: The model is not attached, or `measure` returned different names.
+            JobError: The model is not attached, or `tally` does not take what `measure` returned.
         """
         member, evaluations = self._member, self._progress.evaluations
         buffers = member.stepper.buffers
@@ -72,7 +74,9 @@ class Followups:
             autocast = compute.autocast(member.device, member.job.precision)
             with autocast, buffers.committed():
                 results.append(
-                    member.evaluator.evaluate(member.shards, source, measure, self._progress.step)
+                    member.evaluator.evaluate(
+                        member.shards, source, measure, tally, self._progress.step
+                    )
                 )
         if self.in_loop:
             evaluations.calls += 1
@@ -82,7 +86,7 @@ class Followups:
         return results[call]
 
     @property
-    def newest(self) -> dict[str, float]:
+    def newest(self) -> Results:
         """The results of the newest evaluation."""
         evaluations = self._progress.evaluations
         return evaluations.results[-1] if evaluations.results else evaluations.metrics
@@ -108,11 +112,11 @@ class Followups:
         return evaluations.best.step == progress.step
 
 
-def best_after(best: Best, settings: Evaluation, step: int, results: Mapping[str, float]) -> Best:
+def best_after(best: Best, settings: Evaluation, step: int, results: Mapping[str, Any]) -> Best:
     """The best evaluation once `results`, measured after `step` steps, are known.
 
     Raises:
-        JobError: The metric that the job watches is not among them.
+        JobError: The metric that the job watches is not among them, or is not a number.
     """
     if settings.best is None:
         return best
@@ -122,6 +126,8 @@ def best_after(best: Best, settings: Evaluation, step: int, results: Mapping[str
             f"{', '.join(sorted(results))}"
         )
     value = results[settings.best]
+    if not isinstance(value, int | float):
+        raise JobError(f"evaluation.best={settings.best} is a list; name a metric that is a number")
     sign = 1 if settings.goal == "max" else -1
     if sign * value > (-math.inf if best.value is None else sign * best.value):  # NaN never is
         return Best(value=value, step=step)

@@ -58,12 +58,11 @@ class Metrics:
             now_s = round(time.time(), 6)
             self._lines.write(**record, seconds=seconds, phases=phases, time_unix_s=now_s)
 
-    def evaluation(self, step: int, results: dict[str, float]) -> None:
+    def evaluation(self, step: int, results: Mapping[str, Any]) -> None:
         """Write the results of an evaluation after `step` steps, once."""
         if self._lines is not None and self._evaluated_step != step:
             self._evaluated_step = step
-            measured = {name: lines.number(value) for name, value in results.items()}
-            self._lines.write(step=step, evaluation=measured)
+            self._lines.write(step=step, evaluation=lines.finite(results))
 
     def throughput(self) -> dict[str, float | None]:
         """Samples per second since the first step, checkpoints and evaluations included."""

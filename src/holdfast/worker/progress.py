@@ -39,11 +39,11 @@ class Evaluations:
         calls: How many of `results` this worker has asked for.
     """
 
-    metrics: dict[str, float] = field(default_factory=dict)
+    metrics: dict[str, Any] = field(default_factory=dict)
     best: Best = field(default_factory=Best)
     previous_best: Best = field(default_factory=Best)
-    before_loop: list[dict[str, float]] = field(default_factory=list)
-    results: list[dict[str, float]] = field(default_factory=list)
+    before_loop: list[dict[str, Any]] = field(default_factory=list)
+    results: list[dict[str, Any]] = field(default_factory=list)
     calls: int = 0
 
     def begin_step(self) -> None:

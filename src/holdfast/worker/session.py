@@ -33,6 +33,7 @@ from holdfast.worker.membership.attach import ModelFactory, OptimizerFactory
 from holdfast.worker.membership.member import Member
 from holdfast.worker.progress import Progress
 from holdfast.worker.shard import Shard
+from holdfast.worker.tally import Metrics, Results, tally_of
 from holdfast.worker.training_loop import TrainingLoop
 from holdfast.worker.user_state.commit_hooks import CommitHooks, ScheduleFactory
 
@@ -79,7 +80,7 @@ class Session:
         return self._progress.loss
 
     @property
-    def metrics(self) -> dict[str, float]:
+    def metrics(self) -> Results:
         """The newest evaluation results."""
         return self._progress.evaluations.metrics
 
@@ -229,27 +230,49 @@ class Session:
         self._loop_at_shard("log").log({name: float(value) for name, value in values.items()})
 
     def evaluate_each_epoch(
-        self, data: object, measure: Measure, *, collate: Collate | None = None
+        self,
+        data: object,
+        measure: Measure,
+        *,
+        metrics: Metrics | None = None,
+        collate: Collate | None = None,
     ) -> None:
         """Evaluate after every epoch, or as often as the job says. The results go to the run's
         metrics; the job's `evaluation.best` names one of them.
 
         Args:
-            data: What to evaluate on; see `shards`.
-            measure: Called with the model and a batch; returns means over the batch by name.
-            collate: See `shards`.
+            data, measure, metrics, collate: See `evaluate`.
         """
-        self._followups.evaluate_each_epoch(source_of(data, collate), measure)
+        self._followups.evaluate_each_epoch(source_of(data, collate), measure, tally_of(metrics))
 
     def evaluate(
-        self, data: object, measure: Measure, *, collate: Collate | None = None
-    ) -> dict[str, float]:
-        """The means of `measure` over `data`, exact and the same on all workers.
+        self,
+        data: object,
+        measure: Measure,
+        *,
+        metrics: Metrics | None = None,
+        collate: Collate | None = None,
+    ) -> Results:
+        """The means of `measure` over `data`, or the `metrics` of what it returns: exact, and the
+        same on all workers.
 
         Every worker must call it, outside the loop or at the same step.
 
+        Args:
+            data: What to evaluate on; see `shards`.
+            measure: Called with the model and a batch. Returns means over the batch by name, or,
+                for `metrics`, a tensor or a tuple, such as predictions and targets.
+            metrics: By name, as in a dictionary or a `MetricCollection`: metrics of torchmetrics,
+                which are updated with what `measure` returns for each batch; or functions, which
+                are called once with what it returned for all samples, in a fixed order. They give
+                numbers, tensors, or lists or dictionaries of these.
+            collate: See `shards`.
+
+        Returns:
+            The results by name: numbers, or lists of numbers.
+
         Raises:
-            JobError: The model is not attached, or `measure` returned different names.
+            JobError: The model is not attached, or `measure` or `metrics` gave something else.
         """
         self._main_only.refuse("evaluate")
         if self._hooks.running:
@@ -257,10 +280,10 @@ class Session:
         self._member.join_once()
         if self._loop is not None and self._loop.is_checking:
             return self._followups.newest  # the other members are not at this call
-        source = source_of(data, collate)
+        source, tally = source_of(data, collate), tally_of(metrics)
         while True:
             try:
-                return self._followups.evaluate(source, measure)
+                return self._followups.evaluate(source, measure, tally)
             except Aborted:
                 self._member.join()
 

@@ -31,6 +31,9 @@ PACE_WINDOW_S: Final = 30.0
 MAX_SHOWN: Final = 4
 """How many numbers of an evaluation are shown."""
 
+MAX_LIST_WIDTH: Final = 60
+"""How much of a list is shown among the results, characters."""
+
 _NAMED: Final = {"evaluate": "evaluating", "checkpoint": "saving a checkpoint"}
 """Phases that are shown, in words."""
 
@@ -205,4 +208,7 @@ def _cell(value: object) -> str:
             return f"{value:.6g}"
         case dict():
             return ", ".join(f"{name} {_cell(part)}" for name, part in value.items())
+        case list():
+            text = str(value)
+            return text if len(text) <= MAX_LIST_WIDTH else f"{text[:MAX_LIST_WIDTH]} …"
     return str(value)
