@@ -14,13 +14,13 @@ def net():
 
 
 def replica_of(model, optimizer, **kept):
-    trained = Trained(model=model, optimizer=optimizer, kept=kept)
+    trained = Trained(model=model, optimizers=(optimizer,), kept=kept)
     layout = replica_layout(trained)
     return Replica(trained, layout, torch.zeros(layout.size_bytes, dtype=torch.uint8))
 
 
 def layout_of(model, optimizer):
-    return replica_layout(Trained(model=model, optimizer=optimizer))
+    return replica_layout(Trained(model=model, optimizers=(optimizer,)))
 
 
 def train(model, optimizer, replica=None, steps=3):
@@ -30,7 +30,7 @@ def train(model, optimizer, replica=None, steps=3):
         optimizer.step()
         optimizer.zero_grad()
         if replica is not None:
-            replica.capture_optimizer()
+            replica.capture_optimizers()
             for name, buffer in model.named_buffers():  # what a commit does
                 replica.buffers[name].copy_(buffer)
 
@@ -66,8 +66,8 @@ def test_a_fused_optimizer_gives_the_same_bits_each_time(three_threads, dtype):
         for _ in range(4):
             for parameter in model.parameters():
                 parameter.grad = torch.randn_like(parameter)
-            replica.step_optimizer()
-            replica.capture_optimizer()
+            replica.step_optimizers()
+            replica.capture_optimizers()
         assert torch.get_num_threads() == 3
         return replica.flat.clone()
 
@@ -110,7 +110,7 @@ def test_state_of_a_parameter_without_gradient_is_uninitialized():
     assert len(replica.uninitialized) == 3 * len(list(model.parameters()))
     model[0].weight.grad = torch.ones_like(model[0].weight)
     optimizer.step()
-    replica.capture_optimizer()
+    replica.capture_optimizers()
     assert "optimizer.0.weight:exp_avg" not in replica.uninitialized
     assert "optimizer.2.weight:exp_avg" in replica.uninitialized
 

@@ -32,7 +32,7 @@ def slot_layout(model):
 
 @pytest.fixture
 def buffers(model, slot_layout):
-    trained = Trained(model=model, optimizer=torch.optim.SGD(model.parameters(), lr=0.1))
+    trained = Trained(model=model, optimizers=(torch.optim.SGD(model.parameters(), lr=0.1),))
     layout = replica_layout(trained)
     flat = torch.zeros(layout.size_bytes, dtype=torch.uint8)
     found = Buffers(Replica(trained, layout, flat), slot_layout)

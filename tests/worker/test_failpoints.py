@@ -32,7 +32,7 @@ def failpoints(arena):
 @pytest.fixture
 def replica():
     model = torch.nn.Sequential(torch.nn.Linear(3, 2), torch.nn.BatchNorm1d(2))
-    trained = Trained(model=model, optimizer=torch.optim.AdamW(model.parameters()))
+    trained = Trained(model=model, optimizers=(torch.optim.AdamW(model.parameters()),))
     layout = replica_layout(trained)
     return Replica(trained, layout, torch.zeros(layout.size_bytes, dtype=torch.uint8))
 

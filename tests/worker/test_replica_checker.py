@@ -16,7 +16,7 @@ from holdfast.worker.checks.replica_checker import ReplicaChecker
 def replica_of_linear():
     torch.manual_seed(0)
     model = torch.nn.Linear(3, 2)
-    trained = Trained(model=model, optimizer=torch.optim.SGD(model.parameters(), lr=0.1))
+    trained = Trained(model=model, optimizers=(torch.optim.SGD(model.parameters(), lr=0.1),))
     layout = replica_layout(trained)
     return Replica(trained, layout, torch.zeros(layout.size_bytes, dtype=torch.uint8))
 

@@ -31,7 +31,7 @@ def replica_of():
     torch.manual_seed(0)
     model = nn.Linear(4, 3)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    trained = Trained(model=model, optimizer=optimizer)
+    trained = Trained(model=model, optimizers=(optimizer,))
     layout = replica_layout(trained)
     return Replica(trained, layout, torch.zeros(layout.size_bytes, dtype=torch.uint8))
 

@@ -27,7 +27,7 @@ class Worker:
     def __init__(self, fd, rank):
         torch.manual_seed(0)
         model = torch.nn.Linear(3, 2)
-        trained = Trained(model=model, optimizer=torch.optim.SGD(model.parameters(), lr=0.1))
+        trained = Trained(model=model, optimizers=(torch.optim.SGD(model.parameters(), lr=0.1),))
         layout = replica_layout(trained)
         arena = Arena(fd)
         self.sections = Sections(

@@ -35,7 +35,7 @@ def model():
 @pytest.fixture
 def replica(model):
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
-    trained = Trained(model=model, optimizer=optimizer)
+    trained = Trained(model=model, optimizers=(optimizer,))
     layout = replica_layout(trained)
     return Replica(trained, layout, torch.zeros(layout.size_bytes, dtype=torch.uint8))
 

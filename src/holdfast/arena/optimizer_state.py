@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Iterable
 from typing import Any, Final
 
 import torch
@@ -26,25 +27,35 @@ def is_one(name: str) -> bool:
     return name.startswith(_PREFIX)
 
 
-def expected_fields(optimizer: Optimizer, names: dict[torch.Tensor, str]) -> list[Field]:
-    """The tensors that `optimizer` creates in its first step, as fields.
+def expected_fields(optimizers: Iterable[Optimizer], names: dict[torch.Tensor, str]) -> list[Field]:
+    """The tensors that optimizers create in their first step, as fields.
 
-    A copy of the optimizer takes one step over stand-ins: on torch's `meta` device, which has
+    A copy of each optimizer takes one step over stand-ins: on torch's `meta` device, which has
     shapes but no data, or where the optimizer looks at values, over zeros.
 
     Args:
-        optimizer: Fresh: it has taken no step yet.
-        names: The name of every parameter it may hold.
+        optimizers: Fresh: they have taken no step yet.
+        names: The name of every parameter they may hold.
 
     Raises:
-        JobError: It holds a foreign parameter, or keeps something other than tensors.
+        JobError: One holds a foreign parameter or another's, or keeps something other than tensors.
     """
-    for group in optimizer.param_groups:
-        if any(parameter not in names for parameter in group["params"]):
+    fields, held = list[Field](), set[str]()
+    for optimizer in optimizers:
+        own = [p for group in optimizer.param_groups for p in group["params"]]
+        if any(parameter not in names for parameter in own):
             raise JobError(
                 "the optimizer holds a parameter that is not the model's: "
                 "build it from the parameters that `attach` passes to its factory"
             )
+        if twice := sorted(held & {names[parameter] for parameter in own}):
+            raise JobError(f"two optimizers hold {twice[0]}; give each its own parameters")
+        held |= {names[parameter] for parameter in own}
+        fields += _fields_of(optimizer, names)
+    return fields
+
+
+def _fields_of(optimizer: Optimizer, names: dict[torch.Tensor, str]) -> list[Field]:
     for device in ("meta", "cpu"):
         try:
             return _rehearse(optimizer, names, device)

@@ -37,12 +37,12 @@ class Trained:
 
     Attributes:
         model: What is trained.
-        optimizer: Holds parameters of `model` and has taken no step.
+        optimizers: Hold parameters of `model`, each its own, and have taken no step.
         kept: Further modules that the user has registered, such as an average of the model.
     """
 
     model: nn.Module
-    optimizer: Optimizer
+    optimizers: tuple[Optimizer, ...]
     kept: Mapping[str, nn.Module] = field(default_factory=dict)
 
     def state_dicts(self) -> dict[str, dict[str, str]]:
@@ -61,6 +61,14 @@ class Trained:
             }
             for name, module in {"": self.model, **self.kept}.items()
         }
+
+    def parameters(self) -> dict[str, nn.Parameter]:
+        """The parameters that are trained, or may be later, by name: those that require a gradient
+        or that an optimizer holds.
+        """
+        held = {id(p) for each in self.optimizers for g in each.param_groups for p in g["params"]}
+        named = self.model.named_parameters()
+        return {name: p for name, p in named if p.requires_grad or id(p) in held}
 
     def kept_parameters(self) -> dict[str, nn.Parameter]:
         """Parameters of kept modules that are not the model's, by name in a replica."""
@@ -84,7 +92,7 @@ def replica_layout(trained: Trained) -> Layout:
     Raises:
         JobError: The optimizer is not one that can be laid out.
     """
-    model, optimizer = trained.model, trained.optimizer
+    model = trained.model
     names: dict[torch.Tensor, str] = {p: name for name, p in model.named_parameters()}
     kept = {**trained.kept_parameters(), **trained.kept_buffers()}
     return Layout.pack(
@@ -92,7 +100,7 @@ def replica_layout(trained: Trained) -> Layout:
             *pack_by_dtype(field_of(MODEL + n, p) for p, n in names.items()).entries,
             *pack_by_dtype(field_of(MODEL + n, b) for n, b in model.named_buffers()).entries,
             *pack_by_dtype(field_of(n, tensor) for n, tensor in kept.items()).entries,
-            *optimizer_state.expected_fields(optimizer, names),
+            *optimizer_state.expected_fields(trained.optimizers, names),
         ]
     )
 
@@ -116,7 +124,7 @@ class Replica:
     def __init__(
         self, trained: Trained, layout: Layout, flat: torch.Tensor, *, empty: bool = False
     ) -> None:
-        self.model, self.optimizer = trained.model, trained.optimizer
+        self.model, self.optimizers = trained.model, trained.optimizers
         self.state_dicts = trained.state_dicts()
         self.layout, self.flat = layout, flat
         self.parameters = dict(self.model.named_parameters())
@@ -150,28 +158,29 @@ class Replica:
             buffer = module._buffers[key]
             assert buffer is not None
             module._buffers[key] = home(name, buffer)
-        for parameter, state in self.optimizer.state.items():
+        for parameter, state in self._states():
             for key, value in state.items():
                 if value is not None:
                     name = optimizer_state.name_of(self._names[parameter], key)
                     state[key] = home(name, value)
 
-    def step_optimizer(self) -> None:
-        """Step the optimizer, with a result that depends only on its input.
+    def step_optimizers(self) -> None:
+        """Step the optimizers of which a parameter has a gradient, with a result that depends only
+        on their input; a single one steps always.
 
         On several threads, PyTorch's fused CPU kernels for SGD with momentum and Adagrad give
         different bits from call to call where parameters are bfloat16 or float16 (seen in 2.13). On
         one thread they do not.
         """
+        due = [each for each in self.optimizers if len(self.optimizers) == 1 or _has_gradient(each)]
         threads = torch.get_num_threads()
-        if threads == 1 or not any(map(_is_fused_in_half, self.optimizer.param_groups)):
-            self.optimizer.step()
-            return
-        torch.set_num_threads(1)
-        try:
-            self.optimizer.step()
-        finally:
-            torch.set_num_threads(threads)
+        for optimizer in due:
+            if threads > 1 and any(map(_is_fused_in_half, optimizer.param_groups)):
+                torch.set_num_threads(1)
+            try:
+                optimizer.step()
+            finally:
+                torch.set_num_threads(threads)
 
     def capture_modules(self) -> None:
         """Copy parameters and kept buffers that user code has bound to other memory, and bind them
@@ -189,14 +198,13 @@ class Replica:
             if buffer is not home:
                 module._buffers[key] = home.copy_(_of_shape(name, buffer, home))
 
-    def capture_optimizer(self) -> None:
-        """Copy state that the optimizer has bound to other memory, and bind it to the replica
-        again.
+    def capture_optimizers(self) -> None:
+        """Copy state that an optimizer has bound to other memory, and bind it to the replica again.
 
         Raises:
-            JobError: The optimizer keeps state that its first step did not create.
+            JobError: An optimizer keeps state that its first step did not create.
         """
-        for parameter, state in self.optimizer.state.items():
+        for parameter, state in self._states():
             for key, value in state.items():
                 name = optimizer_state.name_of(self._names[parameter], key)
                 home = self._views.get(name)
@@ -229,7 +237,7 @@ class Replica:
         tensors |= {name: module._buffers[key] for module, key, name in self._kept_places}
         tensors |= {
             optimizer_state.name_of(self._names[parameter], key): value
-            for parameter, state in self.optimizer.state.items()
+            for parameter, state in self._states()
             for key, value in state.items()
         }
         return {
@@ -243,7 +251,7 @@ class Replica:
         """Optimizer state that does not exist yet: its parameter has had no gradient so far."""
         present = {
             optimizer_state.name_of(self._names[parameter], key)
-            for parameter, state in self.optimizer.state.items()
+            for parameter, state in self._states()
             for key, value in state.items()
             if value is not None
         }
@@ -251,19 +259,29 @@ class Replica:
         return frozenset(filter(optimizer_state.is_one, names - present))
 
     def restored(self, uninitialized: frozenset[str]) -> None:
-        """Give the optimizer its state, which was written into `flat`, except what is
+        """Give the optimizers their state, which was written into `flat`, except what is
         `uninitialized`.
         """
-        for name, parameter in self.parameters.items():
+        for parameter, optimizer in self._owners().items():
+            name = self._names[parameter]
             prefix = optimizer_state.name_of(name, "")
             keys = [
                 key for key in self._views if key.startswith(prefix) and key not in uninitialized
             ]
-            self.optimizer.state.pop(parameter, None)
+            optimizer.state.pop(parameter, None)
             if keys:
-                self.optimizer.state[parameter] = {
+                optimizer.state[parameter] = {
                     key.removeprefix(prefix): self._views[key] for key in keys
                 }
+
+    def _states(self) -> Iterator[tuple[torch.Tensor, dict[str, Any]]]:
+        """The state of each parameter that an optimizer has stepped."""
+        for optimizer in self.optimizers:
+            yield from optimizer.state.items()
+
+    def _owners(self) -> dict[torch.Tensor, Optimizer]:
+        """The optimizer of each parameter that has one."""
+        return {p: each for each in self.optimizers for g in each.param_groups for p in g["params"]}
 
     def digest(self, *ranges: tuple[int, int]) -> int:
         """A number that tells two replicas apart; see `arena.digest`.
@@ -313,6 +331,11 @@ def _of_shape(name: str, tensor: torch.Tensor | None, home: torch.Tensor) -> tor
             "it must keep its shape"
         )
     return tensor
+
+
+def _has_gradient(optimizer: Optimizer) -> bool:
+    """Whether the step's gradient has a part for some parameter of an optimizer."""
+    return any(p.grad is not None for group in optimizer.param_groups for p in group["params"])
 
 
 def _is_fused_in_half(group: Mapping[str, Any]) -> bool:

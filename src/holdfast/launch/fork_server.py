@@ -22,15 +22,14 @@ import socket
 import sys
 import threading
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Final, NoReturn
+from typing import Any, Final, NoReturn
 
 from holdfast.errors import JobError, ProtocolError
 from holdfast.linux.lifeline import STOP_SIGNALS, die_with_parent
-from holdfast.tasks import reference
 from holdfast.wire.channel import Channel
 from holdfast.wire.messages import (
     AttachMessage,
@@ -61,7 +60,7 @@ def main() -> None:
         entry = importlib.import_module(options.entry)
         entry.warm_up()
     assert _num_threads() == 1, "the imports started a thread; forking would not be safe"
-    _Server(Channel(socket.socket(fileno=options.socket)), entry.main).run()
+    _Server(Channel(socket.socket(fileno=options.socket)), entry).run()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -78,7 +77,7 @@ class _Agent:
 
 
 class _Server:
-    def __init__(self, owner: Channel, entry: Callable[[str, int, int], int]) -> None:
+    def __init__(self, owner: Channel, entry: Any) -> None:
         self._owner, self._entry = owner, entry
         self._selector = selectors.DefaultSelector()
         self._selector.register(owner, selectors.EVENT_READ, self._hear_owner)
@@ -153,7 +152,7 @@ class _Server:
             for needed in request.imports:
                 # Workers import it again and report the error.
                 with contextlib.suppress(JobError):
-                    reference.load(needed)
+                    self._entry.load_task(needed)
         if _num_threads() > 1:
             assert not self._agents, "a fork server prepares before it forks"
             _start_over()  # which sends ReadyMessage again
@@ -175,7 +174,7 @@ class _Server:
             os.dup2(log_fd, 1)
             os.dup2(log_fd, 2)
             os.close(log_fd)
-            status = self._entry(request.config, arena_fd, socket_fd)
+            status = self._entry.main(request.config, arena_fd, socket_fd)
         except BaseException:  # noqa: BLE001  # the outermost frame of this process
             traceback.print_exc()
         finally:

@@ -15,6 +15,8 @@ import torch
 from holdfast.arena.memory import Arena
 from holdfast.arena.worker_status import WorkerStatus
 from holdfast.core.failures import LEFT_STATUS
+from holdfast.core.step.seeds import seed_for
+from holdfast.data.dataset import seed_everything
 from holdfast.errors import MEANINGS, Aborted
 from holdfast.job.script_job import ScriptJob
 from holdfast.observe.stacks import stacks_file, write_on_signal
@@ -97,11 +99,24 @@ def _finish(member: Member, agent: AgentLink, channel: Channel, status: str) -> 
 
 
 def _run_task(session: Session) -> None:
-    task = reference.load(session.job.task)
+    task = load_task(session.job.task)
+    seed_everything(seed_for("main", session.job.seed))
     if inspect.isclass(task):
         fit.fit(session, cast("type[Any]", task)(session.job))
     else:
         task(session)
+
+
+def load_task(task: str) -> Any:
+    """The class or function that a reference names.
+
+    Random numbers that its module draws are the same in every process that imports it.
+
+    Raises:
+        JobError: It cannot be imported.
+    """
+    seed_everything(seed_for("import", task))
+    return reference.load(task)
 
 
 def warm_up() -> None:

@@ -35,7 +35,8 @@ from holdfast.worker.progress import Progress
 from holdfast.worker.shard import Shard
 from holdfast.worker.tally import Metrics, Results, tally_of
 from holdfast.worker.training_loop import TrainingLoop
-from holdfast.worker.user_state.commit_hooks import CommitHooks, ScheduleFactory
+from holdfast.worker.user_state.commit_hooks import CommitHooks
+from holdfast.worker.user_state.schedule import Schedule, ScheduleFactory
 
 K = TypeVar("K")
 P = ParamSpec("P")
@@ -95,8 +96,9 @@ class Session:
         optimizer: OptimizerFactory,
         *,
         schedule: ScheduleFactory | None = None,
+        name: str = "",
     ) -> tuple[nn.Module, Optimizer]:
-        """Build what is trained.
+        """Build what is trained; with names, several models, each with its optimizer.
 
         The state of a resumed run is loaded on the next use of the session, at the latest in
         `shards`. Until then the model is as its factory has built it, the same on every worker.
@@ -104,17 +106,20 @@ class Session:
 
         Args:
             model: Builds the model. Called with torch's generators seeded from the job.
-            optimizer: Builds the optimizer for the parameters that it is called with.
-            schedule: Called with the steps of the run; returns a function from the step to the
-                factor on the optimizer's learning rates. None leaves them unchanged.
+            optimizer: Builds the optimizer. If its first parameter is called `model`, it is called
+                with the model, else with the parameters that require a gradient. What it does not
+                get is not trained; what is frozen now may be trained later.
+            schedule: Called with `optimizer`, or `optimizer` and `total_steps`, it returns a
+                scheduler of torch, which is stepped with every commit. Called with `total_steps`
+                alone, it returns a function from the step to the factor on the learning rates.
+            name: The model's name, where a run trains several.
 
         Raises:
-            JobError: Called twice, or there is nothing to train.
+            JobError: There is nothing to train, or two models do not have names of their own.
         """
-        self._main_only.refuse("attach")
-        attached = self._member.attach(model, optimizer)
-        self._hooks.follow(attached.optimizer, schedule)
-        return attached.steppers.model, attached.optimizer
+        built = self._member.attached.add(model, optimizer, name)
+        self._hooks.schedules.append(Schedule(built[1], schedule))
+        return built
 
     def register(self, name: str, registered: K) -> K:
         """Make an object part of the run's state, next to the model.
@@ -207,19 +212,24 @@ class Session:
         self._followups.in_loop = True
         yield from self._loop.run()
 
-    def backward(self, loss: torch.Tensor, *, weight: float | None = None) -> None:
+    def backward(
+        self, loss: torch.Tensor, *, weight: float | None = None, trains: nn.Module | None = None
+    ) -> None:
         """Record the gradient of the current shard.
 
         Args:
             loss: The mean over the shard's samples, a scalar.
             weight: The shard's weight among the shards of its step; by default its number of
                 samples. Give the number of tokens, say, if the loss is a mean over tokens.
+            trains: The model that this step trains, one of several; by default, all that the loss
+                depends on. The same for all shards of a step. The optimizers of the other models
+                are not stepped.
 
         Raises:
             JobError: There is no current shard, the loss is not a scalar, or this is the second
                 call for the shard.
         """
-        self._loop_at_shard("backward").backward(loss, weight)
+        self._loop_at_shard("backward").backward(loss, weight, trains)
 
     def log(self, **values: float) -> None:
         """Log means over the current shard's samples; the run keeps their means over the step.

@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
+from torch import nn
 
 from holdfast.arena.memory import Phase, Word
 from holdfast.core.step.seeds import seed_for
@@ -34,6 +35,7 @@ from holdfast.worker.shard import Shard
 from holdfast.worker.step.commit import Committed, CommitVote, UserStatesDiffer
 from holdfast.worker.step.stepper import Work
 from holdfast.worker.user_state.commit_hooks import CommitHooks
+from holdfast.worker.user_state.user_state import SCHEDULE, STREAM
 
 
 class StopRequested(BaseException):
@@ -80,7 +82,7 @@ class TrainingLoop:
         self._reader = source.reader(self._job, epochs, steps, member.group.check_abort)
         note_facts(self._progress, self._reader.facts)
         if isinstance(self._reader, StreamReader):
-            self._state.follow(self._reader)
+            self._state.follow(STREAM, self._reader)
         self.shard: Shard | None = None
         self.is_checking = False
 
@@ -90,7 +92,7 @@ class TrainingLoop:
         reader = self._reader
         status[Word.TOTAL_STEPS], status[Word.EPOCHS] = reader.total_steps, reader.epochs
         status[Word.COMMITTED] = self._progress.step
-        self._hooks.begin(reader.total_steps, self._progress.step)
+        self._begin_schedules()
         member.begin_loop(self._on_commit)
         try:
             while True:
@@ -114,13 +116,20 @@ class TrainingLoop:
             self._state.release()
             status.enter(Phase.LEFT)
 
-    def backward(self, loss: torch.Tensor, weight: float | None) -> None:
+    def _begin_schedules(self) -> None:
+        for number, schedule in enumerate(self._hooks.schedules):
+            schedule.begin(self._reader.total_steps, self._progress.step)
+            if schedule.scheduler is not None:
+                self._state.follow(f"{SCHEDULE}-{number}", schedule.scheduler)
+
+    def backward(self, loss: torch.Tensor, weight: float | None, trains: nn.Module | None) -> None:
         """Record the gradient of the current shard; see `Session.backward`."""
         assert self.shard is not None, "backward without a shard"
         size, device = self.shard.size, self._member.device
         chosen = size if weight is None or size == 0 else weight
+        share = chosen / self._reader.batch_size_of(self.shard.step)
         with compute.autocast(device, self._job.precision, enabled=False):
-            self._stepper.backward(loss, chosen / self._reader.batch_size_of(self.shard.step))
+            self._stepper.backward(loss, share, trains)
 
     def log(self, values: dict[str, float]) -> None:
         """Add values to what the current shard logs; see `Session.log`."""
@@ -221,7 +230,8 @@ class TrainingLoop:
         if self._hooks.has_callbacks:
             seed_everything(seed_for("commit", self._job.seed, step))
             self._state.call_user_code(self._hooks.call)
-        self._hooks.set_rates(step)
+        for schedule in self._hooks.schedules:
+            schedule.advance(step)
         self._status.enter(before)
 
 

@@ -1,9 +1,12 @@
-"""Attached model: the user's model and optimizer, and the replica that they are moved into."""
+"""Attached models: the user's models and optimizers, and the replica that they are moved into."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import inspect
+from collections.abc import Callable
 from functools import cached_property
+from pathlib import Path
+from typing import Any, Final
 
 import torch
 from rich.filesize import decimal as in_words
@@ -28,55 +31,110 @@ from holdfast.worker.membership.agent_link import SelfEviction
 from holdfast.worker.membership.initial_weights import InitialWeights
 from holdfast.worker.sections import Sections
 from holdfast.worker.shard import plan_of, work_items_of
-from holdfast.worker.step.factory import stepper_factory
+from holdfast.worker.step.factory import StepperFactory, stepper_factory
 from holdfast.worker.user_state.user_state import UserState
 
 ModelFactory = Callable[[], nn.Module]
-OptimizerFactory = Callable[[Iterable[nn.Parameter]], Optimizer]
+OptimizerFactory = Callable[[Any], Optimizer]
+"""Called with the model if its first parameter is called `model`, else with the parameters that
+require a gradient."""
+
+_MODEL: Final = "model"
 
 
-class AttachedModel:
-    """Model and optimizer, the same on every worker, and their memory.
+class AttachedModels:
+    """Models and optimizers, the same on every worker, and their memory.
 
     Args:
         context: Of this worker.
         arena: The host's shared memory.
         device: Where to compute.
-        model: Builds the model.
-        optimizer: Builds its optimizer.
 
     Attributes:
-        module, optimizer: What is trained.
-        initial: The weights of the job's `init_from`, in the module.
-        steppers: Builds the stepper, and has the model as user code calls it.
+        module: What is trained: the model, or a module whose attributes are the named models.
+        optimizers: Of the models, in the order of their attachment.
         registered: What user code registers, by name.
         replica, sections: The memory, once the members have met; None before.
-
-    Raises:
-        JobError: They cannot be trained.
     """
 
-    def __init__(
-        self,
-        context: WorkerContext,
-        arena: Arena,
-        device: torch.device,
-        model: ModelFactory,
-        optimizer: OptimizerFactory,
-    ) -> None:
+    def __init__(self, context: WorkerContext, arena: Arena, device: torch.device) -> None:
         self._job, self._group = context.job, context.group
         self._arena, self._device = arena, device
         self.sections: Sections | None = None
         self.replica: Replica | None = None
         self.registered: dict[str, object] = {}
         self._is_initial = True  # until it gets another state
-        seed_everything(seed_for("attach", self._job.seed))
-        self.module = model()
-        self.initial = InitialWeights(self._job.init_from, self.module)
-        self.optimizer = optimizer([p for p in self.module.parameters() if p.requires_grad])
-        if not any(parameter.requires_grad for parameter in self.module.parameters()):
+        self._is_named = False
+        self.module = nn.Module()
+        self.optimizers: list[Optimizer] = []
+        self._initial: list[InitialWeights] = []
+
+    def add(
+        self, model: ModelFactory, optimizer: OptimizerFactory, name: str
+    ) -> tuple[nn.Module, Optimizer]:
+        """Build a model and its optimizer; returns them as user code calls them.
+
+        Args:
+            model: Builds the model.
+            optimizer: Builds its optimizer.
+            name: Of the model, where a run trains several; else empty.
+
+        Raises:
+            JobError: They cannot be trained, or the name is missing or taken.
+        """
+        self._check_name(name)
+        seed_everything(seed_for("attach", self._job.seed, *([name] if name else [])))
+        if isinstance(model, nn.Module):
+            raise JobError(
+                f"session.attach was given a {type(model).__name__}; give it a function that "
+                "builds one, such as its class: the initial weights come from the job's seed"
+            )
+        built = model()
+        self._initial.append(InitialWeights(self._job.init_from, built, name))
+        built_optimizer = optimizer(
+            built if _takes_model(optimizer) else [p for p in built.parameters() if p.requires_grad]
+        )
+        if not any(group["params"] for group in built_optimizer.param_groups):
             raise JobError("the model has no parameter to train")
-        self.steppers = stepper_factory(self._job, self.module)
+        self.optimizers.append(built_optimizer)
+        if name:
+            self.module.add_module(name, built)
+            return built, built_optimizer
+        self.module = built
+        return self.steppers.model, built_optimizer
+
+    def _check_name(self, name: str) -> None:
+        taken = name in dict(self.module.named_children())
+        if self.optimizers and (not name or taken or not self._is_named):
+            raise JobError(
+                "session.attach was called twice; to train several models, give each a name: "
+                'session.attach(…, name="generator")'
+            )
+        if name and not name.isidentifier():
+            raise JobError(f"session.attach needs a name like an identifier, not {name!r}")
+        if name and self._job.sync == "ddp":
+            raise JobError("several models cannot be trained with sync=ddp; set sync=tree")
+        self._is_named = bool(name)
+
+    @cached_property
+    def steppers(self) -> StepperFactory:
+        """Builds the stepper, and has the model as user code calls it."""
+        return stepper_factory(self._job, self.module)
+
+    def record_start(self, run_dir: Path | None) -> None:
+        """Note that the run begins with the initial weights.
+
+        Args:
+            run_dir: Where to write down what was loaded; None if another worker does.
+
+        Raises:
+            JobError: `init_from` names no weights, or they do not fit.
+            CheckpointError: They are in a checkpoint that is damaged.
+        """
+        for initial in self._initial:
+            initial.use()
+            if run_dir is not None:
+                initial.record(run_dir)
 
     def allocate(self, items: list[WorkItem], resume: ResumeMessage) -> tuple[Replica, Sections]:
         """Make sure that all members train the same model, and have memory for it.
@@ -100,8 +158,7 @@ class AttachedModel:
         different = "different models: their shapes differ"
         agree(group, WorkerTag.ATTACH, 0, self._layout.digest, different)
         if self.sections is None:
-            named = self.module.named_parameters()
-            trained = {n: p for n, p in named if p.requires_grad}
+            trained = self.trained.parameters()
             self.sections = Sections(
                 self._arena,
                 trained if self.steppers.reduces_in_slots else {},
@@ -122,7 +179,7 @@ class AttachedModel:
     def trained(self) -> Trained:
         """What a replica consists of: nothing can be registered after the first use."""
         kept = {name: each for name, each in self.registered.items() if isinstance(each, nn.Module)}
-        return Trained(model=self.module, optimizer=self.optimizer, kept=kept)
+        return Trained(model=self.module, optimizers=tuple(self.optimizers), kept=kept)
 
     @cached_property
     def user_state(self) -> UserState:
@@ -148,8 +205,17 @@ class AttachedModel:
             flat = torch.empty(size_bytes, dtype=torch.uint8, device=self._device)
         replica = Replica(self.trained, self._layout, flat, empty=empty)
         if self._job.compile:
-            compile_every_shape(self.module)
+            for each in self.module.children() if self._is_named else [self.module]:
+                compile_every_shape(each)
         return replica
+
+
+def _takes_model(factory: OptimizerFactory) -> bool:
+    try:
+        names = list(inspect.signature(factory).parameters)
+    except (TypeError, ValueError):  # it has no signature
+        return False
+    return names[:1] == [_MODEL]
 
 
 def check_memory(job: TrainJob, sections: Sections, replica_bytes: int) -> None:

@@ -22,9 +22,10 @@ class InitialWeights:
     Args:
         source: What the job says; None leaves the model as its factory has built it.
         model: Takes the weights.
+        name: Of the model, where a run trains several; else empty.
     """
 
-    def __init__(self, source: InitFrom | None, model: nn.Module) -> None:
+    def __init__(self, source: InitFrom | None, model: nn.Module, name: str = "") -> None:
         self._source, self._digest = source, ""
         self._error: HoldfastError | None = None
         self._misfits: list[str] = []
@@ -32,6 +33,9 @@ class InitialWeights:
             return
         try:
             loaded = weights.load_weights(source.path)
+            if name:
+                own = {key: tensor for key, tensor in loaded.items() if key.startswith(f"{name}.")}
+                loaded = {key.removeprefix(f"{name}."): tensor for key, tensor in own.items()}
             self._misfits = weights.load_into(model, loaded, source.path, strict=source.strict)
             self._digest = weights.digest(loaded)
         except HoldfastError as error:

@@ -33,7 +33,7 @@ from holdfast.worker.checks.self_test import check_reduction, log_sensitive_kern
 from holdfast.worker.context import WorkerContext
 from holdfast.worker.evaluation import Evaluator
 from holdfast.worker.membership.agent_link import AgentLink, SelfEviction
-from holdfast.worker.membership.attach import AttachedModel, ModelFactory, OptimizerFactory
+from holdfast.worker.membership.attach import AttachedModels
 from holdfast.worker.membership.state_transfer import StateTransfer
 from holdfast.worker.membership.worker_state import WorkerState
 from holdfast.worker.metrics import Metrics
@@ -86,20 +86,25 @@ class Member:
         self._writer, self._restorer = CheckpointWriter(spec, channel), Restorer(spec, channel)
         self.times = Times(arena, spec.rank)
         self._arena, self._agent = arena, agent
-        self._attached: AttachedModel | None = None
+        self._attached: AttachedModels | None = None
         self._joined: _Joined | None = None
         self._has_state = False
         self._on_commit: Callable[[Committed], None] | None = None
 
-    def attach(self, model: ModelFactory, optimizer: OptimizerFactory) -> AttachedModel:
-        """Build what is trained.
+    @property
+    def attached(self) -> AttachedModels:
+        """What is trained, before training has begun.
 
         Raises:
-            JobError: It cannot be trained.
+            JobError: It has begun.
         """
-        if self._attached is not None:
-            raise JobError("session.attach was called twice; a run trains one model")
-        self._attached = AttachedModel(self.context, self._arena, self.device, model, optimizer)
+        if self._joined is not None:
+            raise JobError(
+                "session.attach was called too late; call it before session.shards, and before "
+                "session.state and session.step"
+            )
+        if self._attached is None:
+            self._attached = AttachedModels(self.context, self._arena, self.device)
         return self._attached
 
     def register(self, name: str, registered: object) -> None:
@@ -303,9 +308,8 @@ class Member:
         assert self._attached is not None
         self.progress.replace(self._restorer.restore(replica, self.group, resume.restore))
         if self.progress.saved_step < 0:  # from no checkpoint
-            self._attached.initial.use()
-            if self.group.member_index == 0:
-                self._attached.initial.record(self.metrics.run_dir)
+            is_first = self.group.member_index == 0
+            self._attached.record_start(self.metrics.run_dir if is_first else None)
         self._restore_user_state()
         agree(
             self.group,
@@ -321,7 +325,7 @@ class Member:
         if self.progress.user.captured:  # not before training has begun
             self._attached.user_state.restore(self.progress.user.captured)
 
-    def _parts(self, attached: AttachedModel, replica: Replica, sections: Sections) -> _Joined:
+    def _parts(self, attached: AttachedModels, replica: Replica, sections: Sections) -> _Joined:
         """Build what trains, once there is a state."""
         replicas = ReplicaChecker(replica, self.group, self.progress.step)
         stepper = attached.steppers.build(

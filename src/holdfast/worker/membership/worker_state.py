@@ -20,7 +20,7 @@ from holdfast.collectives.group import Group
 from holdfast.errors import JobError
 from holdfast.worker.barriers import WorkerTag
 from holdfast.worker.checks.replica_checker import ReplicaChecker
-from holdfast.worker.membership.attach import AttachedModel
+from holdfast.worker.membership.attach import AttachedModels
 from holdfast.worker.membership.state_transfer import StateTransfer
 from holdfast.worker.progress import Progress
 from holdfast.worker.step.buffers import Buffers
@@ -44,7 +44,7 @@ class WorkerState:
 
     def __init__(
         self,
-        attached: AttachedModel,
+        attached: AttachedModels,
         group: Group,
         progress: Progress,
         buffers: Buffers,
@@ -112,9 +112,9 @@ class WorkerState:
             )
         self._sections.intact.end_change(self._group.rank, self._progress.step)
 
-    def follow(self, stream: Stateful) -> None:
-        """Make the position in `stream` part of the user state."""
-        self._user_state.stream = stream
+    def follow(self, name: str, followed: Stateful) -> None:
+        """Make an object part of the user state; see `UserState.follow`."""
+        self._user_state.follow(name, followed)
 
     def release(self) -> None:
         """Let user code have the model to itself: nothing that it changes is state from now on."""
@@ -193,7 +193,7 @@ class WorkerState:
             for header in transfer.exchange(self._progress, first, other)
         )
         what = difference(left, right)
-        if what.startswith(STREAM):
+        if what.startswith(f"followed.{STREAM}"):
             raise JobError(
                 f"rank {first} and rank {other} read other samples after step "
                 f"{self._progress.step}: every worker must read the whole stream in the same "

@@ -119,7 +119,7 @@ class DdpStepper:
     def restart(self) -> None:
         """See `Stepper.restart`."""
         self.buffers.begin()
-        self._replica.optimizer.zero_grad()
+        self._replica.model.zero_grad()
         self._done = False
 
     abandon = restart
@@ -134,12 +134,14 @@ class DdpStepper:
         self._weight, self._logged = None, {}
         seed_everything(seed)
 
-    def backward(self, loss: torch.Tensor, weight: float) -> None:
+    def backward(self, loss: torch.Tensor, weight: float, trains: nn.Module | None = None) -> None:
         """Compute this worker's gradient and average it with the others'; see `Stepper.backward`.
 
         Raises:
-            JobError: The weights do not add up to more than 0; else as there.
+            JobError: The weights do not add up to more than 0, or `trains` is given; else as there.
         """
+        if trains is not None:
+            raise JobError("with sync=ddp, there is one model; remove trains")
         check_loss(loss)
         if self._weight is not None:
             raise JobError("with sync=ddp, session.backward can be called once for a batch")
@@ -192,8 +194,8 @@ class DdpStepper:
         self._status.enter(Phase.UPDATE)
         self._intact.begin_change(rank)
         if is_finite(norm):
-            self._replica.step_optimizer()
-            self._replica.capture_optimizer()
+            self._replica.step_optimizers()
+            self._replica.capture_optimizers()
             self.buffers.take(self._root, reduced.used.tolist(), reduced.kept)
         self.restart()
         return commit_step(self._status, step, reduced, norm)

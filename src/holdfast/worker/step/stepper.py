@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import torch
+from torch import nn
 
 from holdfast.arena.replica import Replica
 from holdfast.core.step.plan import Plan, WorkItem
@@ -98,13 +99,14 @@ class Stepper(Protocol):
         """Get ready for a shard, whose random numbers start from `seed`."""
         ...
 
-    def backward(self, loss: torch.Tensor, weight: float) -> None:
+    def backward(self, loss: torch.Tensor, weight: float, trains: nn.Module | None = None) -> None:
         """Record the gradient of the current shard.
 
         Args:
             loss: The mean over the shard, a scalar.
             weight: What the shard counts for; usually its part of the step's samples, so that all
                 weights add up to one. It is rounded to the loss's dtype.
+            trains: The model whose parameters get a gradient; None for all.
 
         Raises:
             Aborted: The generation is over.

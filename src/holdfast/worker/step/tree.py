@@ -15,6 +15,7 @@ import functools
 from collections.abc import Sequence
 
 import torch
+from torch import nn
 
 from holdfast.arena.memory import Phase, Word
 from holdfast.arena.tensors import copy_past_cache
@@ -135,7 +136,7 @@ class TreeStepper:
     def _is_verified_only(self, work: Work) -> bool:
         return work.is_check and self._recheck is None
 
-    def backward(self, loss: torch.Tensor, weight: float) -> None:
+    def backward(self, loss: torch.Tensor, weight: float, trains: nn.Module | None = None) -> None:
         """See `Stepper.backward`."""
         shard = self._shard
         assert shard is not None, "backward without a shard"
@@ -148,7 +149,8 @@ class TreeStepper:
         shard.slot.stats[WEIGHT] = weight
         shard.slot.stats[LOSS] = weight * loss.detach().double()
         self._check_no_gradients()
-        (loss * weight).backward()  # type: ignore[no-untyped-call]
+        inputs = None if trains is None else [p for p in trains.parameters() if p.requires_grad]
+        torch.autograd.backward(loss * weight, inputs=inputs)
         self._failpoints.at_gradient(self._parameters)
         if shard.discarded:
             self._forget_gradients()
@@ -272,11 +274,11 @@ class TreeStepper:
         versions = [gradient._version for gradient in gradients]
         for parameter, gradient, was_used in zip(self._parameters, gradients, used, strict=False):
             parameter.grad = gradient.to(parameter.device) if was_used else None
-        self._replica.step_optimizer()
+        self._replica.step_optimizers()
         if versions != [gradient._version for gradient in gradients]:
             self._optimizer_reads_only = False
         self._forget_gradients()
-        self._replica.capture_optimizer()  # it may keep a gradient that it has written to
+        self._replica.capture_optimizers()  # it may keep a gradient that it has written to
         self._sections.drop_private_writes()  # also writes that autograd does not count
         self.buffers.take(self._sections.root, used[len(self._parameters) :], reduced.kept)
 

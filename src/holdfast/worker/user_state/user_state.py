@@ -29,7 +29,8 @@ from holdfast.worker.user_state.json_values import ValueVersion, decode, encode
 from holdfast.worker.user_state.module_tracker import ModuleTracker
 
 STREAM: Final = "stream"
-"""What the position in a stream is called in a captured state."""
+SCHEDULE: Final = "schedule"
+"""Names of what `UserState.follow` adds."""
 _DIGEST_BYTES: Final = 7
 _NAMED: Final = 200
 """How many characters of a value a message shows."""
@@ -58,25 +59,36 @@ class UserState:
 
     Attributes:
         module_changes: Tracks what user code changes in modules apart from their tensors.
-        stream: What the run trains on, if it is a stream.
     """
 
     def __init__(self, trained: Trained, registered: Mapping[str, object]) -> None:
-        self._optimizer: Optimizer = trained.optimizer
+        self._optimizers = trained.optimizers
         self._kept = {
             name: each for name, each in registered.items() if not isinstance(each, nn.Module)
         }
         kept_modules = {KEPT + name: module for name, module in trained.kept.items()}
         roots = {"": trained.model, **kept_modules}
         self.module_changes = ModuleTracker(roots)
-        self.stream: Stateful | None = None
-        self._not_saved: dict[str, ValueVersion] = {}
-        self._groups = [list(map(id, g["params"])) for g in self._optimizer.param_groups]
+        self._followed: dict[str, Stateful] = {}
+        self._not_saved: dict[tuple[int, str], ValueVersion] = {}
+        self._groups = [list(map(id, group["params"])) for group in self._param_groups]
         self._modules = {
             n: m for at, root in roots.items() for n, m in root.named_modules(prefix=at)
         }
-        self._trained = {n: p for n, p in trained.model.named_parameters() if p.requires_grad}
-        self._frozen = {n: p for n, p in trained.model.named_parameters() if not p.requires_grad}
+        self._trained = trained.parameters()
+        named = trained.model.named_parameters()
+        self._frozen = {name: p for name, p in named if name not in self._trained}
+
+    def follow(self, name: str, followed: Stateful) -> None:
+        """Make an object part of the user state that exists only since the loop has begun.
+
+        A state that has it is restored in full when the loop begins.
+        """
+        self._followed[name] = followed
+
+    @property
+    def _param_groups(self) -> list[dict[str, Any]]:
+        return [group for optimizer in self._optimizers for group in optimizer.param_groups]
 
     def capture(self) -> dict[str, Any]:
         """The state as JSON data.
@@ -85,20 +97,22 @@ class UserState:
             JobError: Some of it cannot be saved, or the set of trained parameters has changed.
         """
         self._check_parameters()
-        groups = self._optimizer.param_groups
+        groups = self._param_groups
         return {
             "groups": [
                 {key: encode(g[key], f"{key} of parameter group {at}") for key in g.keys() - _OWN}
                 for at, g in enumerate(groups)
             ],
-            "optimizer": self._optimizer_attributes(),
+            "optimizers": [self._attributes_of(each) for each in self._optimizers],
             "kept": {
                 n: encode(_stateful(n, each).state_dict(), n) for n, each in self._kept.items()
             },
             "frozen": [name for name, p in self._trained.items() if not p.requires_grad],
             "attributes": dict(self.module_changes.attributes),
             "evaluating": [name for name, module in self._modules.items() if not module.training],
-            **({STREAM: encode(self.stream.state_dict(), STREAM)} if self.stream else {}),
+            "followed": {
+                name: encode(each.state_dict(), name) for name, each in self._followed.items()
+            },
         }
 
     def restore(self, saved: Mapping[str, Any]) -> None:
@@ -107,7 +121,7 @@ class UserState:
         Raises:
             JobError: It belongs to other parameter groups or other registered objects.
         """
-        groups = self._optimizer.param_groups
+        groups = self._param_groups
         if len(saved["groups"]) != len(groups) or saved["kept"].keys() != self._kept.keys():
             raise JobError(
                 f"the run has {len(saved['groups'])} parameter groups and registered "
@@ -116,13 +130,15 @@ class UserState:
             )
         for name, each in self._kept.items():
             _stateful(name, each).load_state_dict(decode(saved["kept"][name]))
-        if self.stream is not None and STREAM in saved:
-            self.stream.load_state_dict(decode(saved[STREAM]))
-        vars(self._optimizer).update(
-            (key, value)
-            for key, value in decode(saved["optimizer"]).items()
-            if not hasattr(type(self._optimizer), key)
-        )
+        for name, each in self._followed.items():
+            if name in saved["followed"]:
+                each.load_state_dict(decode(saved["followed"][name]))
+        for optimizer, attributes in zip(self._optimizers, saved["optimizers"], strict=True):
+            vars(optimizer).update(
+                (key, value)
+                for key, value in decode(attributes).items()
+                if not hasattr(type(optimizer), key)
+            )
         for group, options in zip(groups, saved["groups"], strict=True):
             _replace(group, decode(options))
         for name, parameter in self._trained.items():
@@ -141,28 +157,24 @@ class UserState:
             for module, was_training in modes:
                 module.training = was_training
 
-    def _optimizer_attributes(self) -> dict[str, Any]:
-        """The optimizer's own attributes, as JSON data.
+    def _attributes_of(self, optimizer: Optimizer) -> dict[str, Any]:
+        """An optimizer's own attributes, as JSON data.
 
         Raises:
             JobError: Some of it has changed and cannot be saved.
         """
         attributes = {}
-        of_torch = type(self._optimizer).__module__.startswith("torch.")
-        for key, value in vars(self._optimizer).items():
+        of_torch = type(optimizer).__module__.startswith("torch.")
+        for key, value in vars(optimizer).items():
             own = key not in _OF_EVERY_OPTIMIZER and not (of_torch and key.startswith("_"))
             if isinstance(value, int | float) or (own and isinstance(value, _FOLLOWED)):
                 try:
                     attributes[key] = encode(value, f"{key} of the optimizer")
                 except JobError:
-                    now = ValueVersion(value)
-                    if self._not_saved.setdefault(key, now) != now:
+                    now, known = ValueVersion(value), (id(optimizer), key)
+                    if self._not_saved.setdefault(known, now) != now:
                         raise
-            if (
-                isinstance(value, Optimizer)
-                and value.state
-                and value.state is not self._optimizer.state
-            ):
+            if isinstance(value, Optimizer) and value.state and value.state is not optimizer.state:
                 raise JobError(
                     f"{key} of the optimizer is a nested optimizer; its state cannot be "
                     "checkpointed; let both use the same `state`"
@@ -172,7 +184,7 @@ class UserState:
     def _check_parameters(self) -> None:
         """Raises: JobError: the set of trained parameters has changed."""
         thawed = [name for name, parameter in self._frozen.items() if parameter.requires_grad]
-        groups = [list(map(id, group["params"])) for group in self._optimizer.param_groups]
+        groups = [list(map(id, group["params"])) for group in self._param_groups]
         if not thawed and groups == self._groups:
             return
         what = (
@@ -181,21 +193,23 @@ class UserState:
             else ("the optimizer's parameter groups changed")
         )
         raise JobError(
-            f"{what} after training had begun, so no other worker would have its gradient; train "
-            "it from the start, with a learning rate of 0 while it must not change"
+            f"{what} after training had begun, so no other worker would have its gradient; give "
+            "it to the optimizer from the start, frozen: "
+            "lambda model: torch.optim.SGD(model.parameters(), …)"
         )
 
     def check_schedulers(self) -> None:
         """Raises: JobError: there is a scheduler for the optimizer that is not registered."""
-        kept = set(map(id, _schedulers_in(list(self._kept.values()))))
+        known = [*self._kept.values(), *self._followed.values()]
+        kept = set(map(id, _schedulers_in(known)))
         for each in gc.get_objects():  # few: what was there before this process was forked is not
             if not issubclass(type(each), LRScheduler) or id(each) in kept:
                 continue
-            if getattr(each, "optimizer", None) is self._optimizer:
+            if any(getattr(each, "optimizer", None) is own for own in self._optimizers):
                 raise JobError(
                     f"the scheduler {type(each).__name__} changes the optimizer, and its state "
-                    "would be lost with the worker: give it to session.register, and step it in "
-                    "session.on_commit"
+                    "would be lost with the worker: let the schedule of session.attach return it, "
+                    "or give it to session.register and step it in session.on_commit"
                 )
 
 

@@ -1,0 +1,86 @@
+"""Schedule: sets the learning rates of one optimizer."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+from collections.abc import Callable
+from typing import Any, Final
+
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
+
+from holdfast.errors import JobError
+
+ScheduleFactory = Callable[..., Any]
+"""With the parameter `optimizer`, and perhaps `total_steps`, it returns a scheduler of torch. With
+`total_steps` alone, it returns a function from a step to the learning rate factor."""
+
+OPTIMIZER: Final = "optimizer"
+
+
+class Schedule:
+    """The schedule of one optimizer.
+
+    Args:
+        optimizer: Its learning rates are set.
+        factory: Builds the schedule; None leaves the rates as they are.
+
+    Attributes:
+        scheduler: The scheduler of torch, once the loop has begun; None if there is none.
+    """
+
+    def __init__(self, optimizer: Optimizer, factory: ScheduleFactory | None) -> None:
+        self._optimizer, self._factory = optimizer, factory
+        # Copies: restoring a state writes to a rate that is a tensor.
+        self._base_rates = [copy.deepcopy(group["lr"]) for group in optimizer.param_groups]
+        self._factor: Callable[[int], float] | None = None
+        self.scheduler: LRScheduler | None = None
+
+    @property
+    def learning_rate(self) -> float:
+        """The learning rate of the first parameter group."""
+        return float(self._optimizer.param_groups[0]["lr"])
+
+    def begin(self, total_steps: int, step: int) -> None:
+        """Prepare for a run of `total_steps`, of which `step` are committed.
+
+        Raises:
+            JobError: The schedule needs `total_steps`, which is 0: not known. Or it needs a metric.
+        """
+        if self._factory is None:
+            return
+        names = list(inspect.signature(self._factory).parameters)
+        if names[:1] != [OPTIMIZER]:
+            self._factor = self._factory(_known(total_steps))
+            self.set_rates(step)
+            return
+        given = [self._optimizer, *([_known(total_steps)] if len(names) > 1 else [])]
+        self.scheduler = self._factory(*given)
+        if isinstance(self.scheduler, ReduceLROnPlateau):
+            raise JobError(
+                "ReduceLROnPlateau is stepped with a metric: give it to session.register, and call "
+                "its step in session.on_commit, with session.loss or session.metrics"
+            )
+
+    def advance(self, step: int) -> None:
+        """Set the learning rates for the next step, when `step` are committed."""
+        if self.scheduler is not None:
+            self.scheduler.step()
+        self.set_rates(step)
+
+    def set_rates(self, step: int) -> None:
+        """Set the learning rates by the function of the step, if there is one."""
+        if self._factor is not None:
+            groups = self._optimizer.param_groups
+            for group, rate in zip(groups, self._base_rates, strict=True):
+                group["lr"] = rate * self._factor(step)
+
+
+def _known(total_steps: int) -> int:
+    if not total_steps:
+        raise JobError(
+            "a schedule needs the number of steps, and a stream does not tell; give "
+            "session.shards steps=…"
+        )
+    return total_steps

@@ -1,0 +1,103 @@
+"""Tasks that attach models in other ways than one model with all of its parameters."""
+
+import os
+import random
+import signal
+from contextlib import suppress
+from pathlib import Path
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.optim.lr_scheduler import OneCycleLR, ReduceLROnPlateau
+from torch.utils.data import TensorDataset
+
+X = torch.randn(96, 6, generator=torch.Generator().manual_seed(1))
+DATA = TensorDataset(X, X.argmax(1) % 3)
+
+BUILT_AT_IMPORT = nn.Linear(6, 3)
+DRAWN_AT_IMPORT = [float(torch.rand(())), float(np.random.rand()), random.random()]
+
+
+def killed_once(session, step):
+    """Have one worker die once in a step, if `params.mark` is there."""
+    if step == session.job.params.get("at"):
+        with suppress(FileNotFoundError):
+            Path(session.job.params["mark"]).unlink()
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+def network():
+    model = nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 3))
+    model[0].requires_grad_(False)
+    return model
+
+
+def groups(model):
+    parts = [{"params": model[0].parameters(), "lr": 0.02}, {"params": model[1:].parameters()}]
+    return torch.optim.SGD(parts, lr=0.1, momentum=0.9)
+
+
+def one_cycle(optimizer, total_steps):
+    return OneCycleLR(optimizer, [0.1, 0.3], total_steps=total_steps)
+
+
+def unfreezing(session):
+    model, _ = session.attach(network, groups, schedule=one_cycle)
+    session.on_commit(lambda: model[0].requires_grad_(session.step >= 4))
+    before = model[0].weight.clone()
+    for shard in session.shards(DATA, epochs=4):
+        killed_once(session, shard.step)
+        assert torch.equal(model[0].weight, before) == (shard.step < 5)
+        session.backward(F.cross_entropy(model(shard.x), shard.y))
+
+
+def two_models(session):
+    first, _ = session.attach(
+        lambda: nn.Linear(6, 6), lambda model: torch.optim.Adam(model.parameters()), name="first"
+    )
+    second, _ = session.attach(
+        lambda: nn.Linear(6, 3), lambda p: torch.optim.SGD(p, lr=0.1), name="second",
+        schedule=lambda total_steps: lambda step: 1 - step / total_steps,
+    )  # fmt: skip
+    for shard in session.shards(DATA, epochs=4):
+        killed_once(session, shard.step)
+        loss = F.cross_entropy(second(first(shard.x)), shard.y)
+        session.backward(loss, trains=second if shard.step % 3 else first)
+    session.state["steps_of_adam"] = 0
+
+
+def drawn(session):
+    """Log what was drawn before and in `main`."""
+    values = [*DRAWN_AT_IMPORT, float(torch.rand(())), float(np.random.rand()), random.random()]
+    session.attach(lambda: BUILT_AT_IMPORT, lambda p: torch.optim.SGD(p, lr=0.1))
+    for shard in session.shards(DATA, epochs=1):
+        session.log(**{f"value_{number}": value for number, value in enumerate(values)})
+        session.backward(F.cross_entropy(BUILT_AT_IMPORT(shard.x), shard.y))
+
+
+def built(session):
+    session.attach(BUILT_AT_IMPORT, lambda p: torch.optim.SGD(p, lr=0.1))
+
+
+def unnamed(session):
+    for _ in range(2):
+        session.attach(lambda: nn.Linear(6, 3), lambda p: torch.optim.SGD(p, lr=0.1))
+
+
+def shared(session):
+    model, _ = session.attach(lambda: nn.Linear(6, 3), torch.optim.SGD, name="one")
+    session.attach(lambda: model, torch.optim.SGD, name="two")
+    for _ in session.shards(DATA, epochs=1):
+        pass
+
+
+def plateau_of(optimizer):
+    return ReduceLROnPlateau(optimizer)
+
+
+def plateau(session):
+    session.attach(network, groups, schedule=plateau_of)
+    for _ in session.shards(DATA, epochs=1):
+        pass
