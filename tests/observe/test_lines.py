@@ -115,7 +115,8 @@ def test_steps_are_told_once_where_a_restart_shortens_their_file(
 ):
     monkeypatch.setattr(lines, "TAIL_BYTES", tail_bytes)
     path = tmp_path / "metrics.jsonl"
-    tail = lines.StepTail(path, 0)
+    tail = lines.StepTail(path)
+    tail.begin(0)
     assert told(tail) == []
     write_steps(path, 1, 2, 3, 4, evaluated=[3])
     assert told(tail) == [(1, "loss"), (2, "loss"), (3, "loss"), (3, "evaluation"), (4, "loss")]
@@ -129,20 +130,26 @@ def test_steps_are_told_once_where_a_restart_shortens_their_file(
 
 
 @pytest.mark.parametrize("tail_bytes", [60, lines.TAIL_BYTES])
-def test_steps_of_earlier_attempts_are_not_told(tmp_path, monkeypatch, tail_bytes):
+@pytest.mark.parametrize("step", [6, 8])
+def test_steps_of_earlier_attempts_are_not_told(tmp_path, monkeypatch, tail_bytes, step):
     monkeypatch.setattr(lines, "TAIL_BYTES", tail_bytes)
     path = tmp_path / "metrics.jsonl"
     write_steps(path, *range(1, 9), evaluated=[3, 6])
-    tail = lines.StepTail(path, 6)
-    lines.forget_after(path, 6)
-    write_steps(path, 7, 8, evaluated=[8])
-    assert told(tail) == [(7, "loss"), (8, "loss"), (8, "evaluation")]
+    tail = lines.StepTail(path)
+    assert told(tail) == []
+    tail.begin(step)
+    assert told(tail) == []
+    lines.forget_after(path, step)
+    assert told(tail) == []
+    write_steps(path, *range(step + 1, 10), evaluated=[9], time=1.0)
+    steps = [(each, "loss") for each in range(step + 1, 10)]
+    assert told(tail) == [*steps, (9, "evaluation")]
     with path.open("a") as file:
-        file.write('{"step": 9, "lo')
+        file.write('{"step": 10, "lo')
         file.flush()
         assert told(tail) == []
         file.write('ss": 1}\n')
-    assert told(tail) == [(9, "loss")]
+    assert told(tail) == [(10, "loss")]
 
 
 ODD_LINES = ["{}", '{"step": null}', '{"step": "x"}', '{"step": 1e999}', "[" * 99_999]

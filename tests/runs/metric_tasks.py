@@ -39,6 +39,7 @@ def measured(session):
         scores = model(x).softmax(1)
         return scores, y, scores[:, :1] * torch.arange(20_000.0)
 
+    session.evaluate_each_epoch(DATA, lambda model, batch: {"right": float(batch[1].sum())})
     session.evaluate_each_epoch(DATA, outputs, metrics={"all": spectrum})
     for shard in session.shards(DATA, epochs=3):
         session.backward(F.cross_entropy(model(shard.x), shard.y))

@@ -39,6 +39,7 @@ def test_metrics_that_are_not_means_survive_a_kill_in_the_middle(evaluated):
     assert killed.evaluations["step"] == [5, 10, 15]
     assert sum(map(sum, killed.metrics["all.confusion"])) == 90
     assert killed.best["value"] == max(killed.evaluations["all.auc"])
+    assert len(set(killed.evaluations["right"])) == 1
     assert killed.evaluations["all.none"] == [None] * 3
     store = CheckpointStore.of_run(killed.run_dir)
     kept = store.manifest(killed.checkpoint.name).metrics

@@ -10,7 +10,7 @@ from torchmetrics import classification
 
 from holdfast.errors import JobError
 from holdfast.worker.evaluation import _encode, _results
-from holdfast.worker.tally import tally_of
+from holdfast.worker.tally import tally_of, together
 
 CLASSES = 3
 GENERATOR = torch.Generator().manual_seed(0)
@@ -149,3 +149,9 @@ def test_a_metric_computes_without_a_warning():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         evaluated(tally_of({"f1": METRICS["f1"]()}), scored, [0, 1])
+
+
+def test_results_of_several_evaluations_need_different_names():
+    assert together([{"a": 1}, {"b": [2]}]) == {"a": 1, "b": [2]}
+    with pytest.raises(JobError, match="two evaluations measure a; give"):
+        together([{"a": 1}, {"a": 2}])

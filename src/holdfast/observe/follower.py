@@ -37,8 +37,7 @@ class Follower:
         self._sinks, self._state = sinks, STARTING
         self._metrics = path / METRICS if counts_steps else None
         self._events, self._news = Tail(path / EVENTS), list[dict[str, Any]]()
-        self._steps: StepTail | None = None  # until it is known where this attempt begins
-        self._has_steps = False
+        self._steps, self._has_steps = StepTail(path / METRICS), False
         kept = lines.last(path / RECOVERIES)
         numbers = [each["number"] for each in kept if isinstance(each.get("number"), int)]
         self._tracker = RecoveryTracker(max(numbers, default=0), counts_steps=counts_steps)
@@ -77,8 +76,8 @@ class Follower:
             return []
         for event in self._news:
             if event["event"] == "generation-started" and not self._has_steps:
-                self._steps = StepTail(self._metrics, event["step"])
-        new = [] if self._steps is None else self._steps()
+                self._steps.begin(event["step"])
+        new = self._steps()
         self._has_steps |= bool(new)
         return new
 

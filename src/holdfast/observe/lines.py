@@ -18,6 +18,10 @@ from typing import Any, Final, Self
 TAIL_BYTES: Final = 1 << 18
 """How far from its end a file is read first, where only its end matters."""
 
+_MARK_BYTES: Final = 1024
+"""How much of what was read is read again, to see whether it is still there: more than a step, so
+that the times in it tell it from others."""
+
 
 class JsonLines:
     """Appends objects to a file.
@@ -121,18 +125,26 @@ class StepTail:
     same values, so their lines are skipped.
 
     Args:
-        path: The file; it may come later.
-        step: Steps committed before this attempt.
+        path: The file; it may come later. What it holds already is of earlier attempts.
     """
 
-    def __init__(self, path: Path, step: int) -> None:
+    def __init__(self, path: Path) -> None:
         self._path = path
-        self._position, self._newest = 0, b""  # the end of what was read, and the line there
-        self._steps = {"loss": step, "evaluation": step}  # the newest, by what such a line holds
+        self._position = path.stat().st_size if path.exists() else 0
+        self._mark = b""  # what is before the position, if the file has only grown
+        if self._position:
+            with path.open("rb") as file:
+                file.seek(max(0, self._position - _MARK_BYTES))
+                self._mark = file.read()
+        self._steps: dict[str, int] = {}  # the newest, by what such a line holds
+
+    def begin(self, step: int) -> None:
+        """Note that the attempt begins after `step` steps."""
+        self._steps = {"loss": step, "evaluation": step}
 
     def __call__(self) -> list[dict[str, Any]]:
-        """The new lines since the last call."""
-        if not self._path.exists():
+        """The new lines since the last call; none before the attempt has begun."""
+        if not (self._steps and self._path.exists()):
             return []
         return [value for value in self._appended() if self._is_new(value)]
 
@@ -144,17 +156,17 @@ class StepTail:
         return True
 
     def _appended(self) -> list[dict[str, Any]]:
-        """What the file holds after the line that was read last, or all of it without that line."""
+        """What was appended since the last call, or more if the file was cut off meanwhile."""
         with self._path.open("rb") as file:
-            file.seek(self._position - len(self._newest))
-            if not self._newest or file.read(len(self._newest)) != self._newest:
-                self._position = self._before_new()
+            file.seek(self._position - len(self._mark))
+            if file.read(len(self._mark)) != self._mark:
+                self._position, self._mark = self._before_new(), b""
             file.seek(self._position)
-            whole = file.read().rpartition(b"\n")[0].splitlines(keepends=True)
-        if whole:
-            whole[-1] += b"\n"
-            self._position, self._newest = self._position + sum(map(len, whole)), whole[-1]
-        return [value for line in whole if (value := _object(line)) is not None]
+            whole = file.read()
+        whole = whole[: whole.rfind(b"\n") + 1]
+        self._position += len(whole)
+        self._mark = (self._mark + whole)[-_MARK_BYTES:]
+        return [value for line in whole.splitlines() if (value := _object(line)) is not None]
 
     def _before_new(self) -> int:
         """Where to read from, so that no new line is before."""

@@ -17,7 +17,7 @@ from holdfast.job.settings import Evaluation
 from holdfast.worker import compute
 from holdfast.worker.evaluation import Measure
 from holdfast.worker.membership.member import Member
-from holdfast.worker.tally import Results, Tally
+from holdfast.worker.tally import Results, Tally, together
 
 
 class Followups:
@@ -34,13 +34,13 @@ class Followups:
     def __init__(self, member: Member) -> None:
         self._member, self._progress = member, member.progress
         self._settings = member.job.evaluation
-        self._evaluation: Callable[[], Results] | None = None
+        self._evaluations = list[Callable[[], Results]]()
         self._calls_before_loop = 0
         self.in_loop = False
 
     def evaluate_each_epoch(self, source: Source, measure: Measure, tally: Tally) -> None:
         """Evaluate after epochs, as often as the job says."""
-        self._evaluation = lambda: self.evaluate(source, measure, tally)
+        self._evaluations.append(lambda: self.evaluate(source, measure, tally))
 
     def run(self, reader: Reader) -> None:
         """Do all that is due after the newest step.
@@ -101,9 +101,10 @@ class Followups:
         """Evaluate if it is due; returns whether the result is the best so far."""
         epoch = reader.epoch_of(step) + 1
         due = epoch % self._settings.every_epochs == 0 or reader.is_over(step + 1)
-        if self._evaluation is None or not (due and reader.ends_epoch(step)):
+        if not (self._evaluations and due and reader.ends_epoch(step)):
             return False
-        progress, results = self._progress, self._evaluation()
+        progress = self._progress
+        results = together([evaluate() for evaluate in self._evaluations])
         self._member.metrics.evaluation(progress.step, results)
         evaluations = progress.evaluations
         evaluations.best = best_after(

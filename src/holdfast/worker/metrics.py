@@ -10,6 +10,7 @@ from typing import Any
 from holdfast.observe import lines
 from holdfast.observe.run_dir import METRICS
 from holdfast.worker.progress import Progress
+from holdfast.worker.tally import together
 
 
 class Metrics:
@@ -44,7 +45,8 @@ class Metrics:
             if any("evaluation" in entry for entry in noted):
                 self._evaluated_step = progress.step
             elif progress.followup.calls and not progress.followup.pending:  # its writer was lost
-                self.evaluation(progress.step, progress.evaluations.results[0])
+                results = progress.evaluations.results[: progress.followup.calls]
+                self.evaluation(progress.step, together(results))
 
     def step(self, record: Mapping[str, Any], phases: Mapping[str, float]) -> None:
         """Write a committed step, and the seconds that this worker spent in each phase of it."""

@@ -248,7 +248,8 @@ class Session:
         collate: Collate | None = None,
     ) -> None:
         """Evaluate after every epoch, or as often as the job says. The results go to the run's
-        metrics; the job's `evaluation.best` names one of them.
+        metrics; the job's `evaluation.best` names one of them. Call it again to evaluate on
+        further data, with other names.
 
         Args:
             data, measure, metrics, collate: See `evaluate`.

@@ -268,6 +268,22 @@ def tally_of(metrics: Metrics | None) -> Tally:
     return Means() if metrics is None else MetricTally(metrics)
 
 
+def together(evaluations: Sequence[Results]) -> Results:
+    """The results of several evaluations.
+
+    Raises:
+        JobError: Two of them have the same name.
+    """
+    merged: Results = {}
+    for results in evaluations:
+        if same := sorted(merged.keys() & results.keys()):
+            raise JobError(
+                f"two evaluations measure {same[0]}; give the values of each its own names"
+            )
+        merged |= results
+    return merged
+
+
 def _part(name: str, metric: Any) -> _Torchmetric | _Outputs:
     if hasattr(metric, "metric_state"):
         return _Torchmetric(name, metric)
