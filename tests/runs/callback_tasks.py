@@ -35,7 +35,8 @@ def watched(session):
         model.eval()
         model(X)
         model.train()
-        model(X)
+        with torch.no_grad():
+            model(X)
         with Path(params["seen"]).open("a") as file:
             file.write(f"{where} {session.step} {os.getpid()}\n")
         mark = Path(params["seen"] + ".killed")
@@ -48,10 +49,13 @@ def watched(session):
         session.state["drawn"] = random.random()
 
     session.on_commit(after_step)
+    evaluated = None
     watch("before")
     for shard in session.shards(DATA, epochs=4):
         if params.get("in_loop"):
             watch("loop")
+        if params.get("in_loop") and shard.step == 3 and not evaluated:
+            evaluated = session.evaluate(DATA, accuracy)
         session.backward(F.cross_entropy(model(shard.x) + torch.rand(()), shard.y))
     watch("after")
 

@@ -17,7 +17,7 @@ from holdfast.observe import lines
 from holdfast.observe.run_dir import EVENTS
 from holdfast.testing.exactness import case, optimizers
 from holdfast.testing.exactness.case import Kill, Recipe
-from holdfast.testing.exactness.datasets import Batch, dataset
+from holdfast.testing.exactness.datasets import CLASSES, Batch, dataset
 from holdfast.testing.exactness.kills import Kills
 from holdfast.testing.exactness.models import Network, loss_of
 
@@ -62,8 +62,12 @@ def main(session: Session) -> None:
     def measure(model: nn.Module, batch: Batch) -> dict[str, float]:
         return {"right": _share_right(model(batch[0].to(dtype), batch[1]), batch[2])}
 
+    def answers(model: nn.Module, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
+        return model(batch[0].to(dtype), batch[1]), batch[2]
+
     if recipe.evaluate == "epochs":
         session.evaluate_each_epoch(samples, measure)
+        session.evaluate_each_epoch(samples, answers, metrics={"counts": _counts})
     for shard in session.shards(samples, epochs=recipe.epochs):
         kills.at_step(shard.step)
         if shard.step == params["stop_at"]:
@@ -85,6 +89,20 @@ def main(session: Session) -> None:
         session.backward(loss, weight=weight)
     if recipe.surrounds:
         _change_after(session, model, optimizer)
+
+
+def _counts(logits: torch.Tensor, classes: torch.Tensor) -> torch.Tensor:
+    """How often each answer was given for each class."""
+    answers = logits.argmax(1)
+    return torch.bincount(CLASSES * classes + answers, minlength=CLASSES**2).view(CLASSES, -1)
+
+
+def _look(model: nn.Module, recipe: Recipe) -> None:
+    """What users do on one worker: draw numbers, and compute in training mode."""
+    x = torch.randn(3, recipe.length, recipe.features, dtype=getattr(torch, recipe.dtype))
+    if not recipe.compile:
+        model.train()
+        model(x, torch.full((3,), recipe.length))
 
 
 def _share_right(logits: torch.Tensor, classes: torch.Tensor) -> float:
@@ -150,6 +168,7 @@ def _keep(
         )
     if recipe.counts:
         session.on_commit(lambda: _count(session.state, session.loss))
+        session.on_commit(session.main_only(lambda: _look(model, recipe)))
     if not recipe.average:
         return None
     moving = get_ema_multi_avg_fn(0.8)  # type: ignore[no-untyped-call]
