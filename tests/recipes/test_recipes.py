@@ -1,9 +1,12 @@
 """Recipes train the same model with one worker, with three, and when one of them is killed."""
 
 import ast
+import runpy
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from recipe_checks import CHECKS
 
 from holdfast.engines.run import LaunchOptions
 from holdfast.engines.train import run_job
@@ -27,14 +30,14 @@ def job_of(recipe, workers):
 
 @pytest.fixture
 def trained(forks, tmp_path):
-    """Train a recipe: `trained(recipe, workers, fault) -> result`."""
+    """Train a recipe: `trained(recipe, workers, fault, on_event) -> result`."""
 
-    def run(recipe, workers, fault=None):
-        job, options = job_of(recipe, workers), LaunchOptions(forks=forks)
+    def run(recipe, workers, fault=None, on_event=None):
+        job, options = job_of(recipe, workers), LaunchOptions(forks=forks, on_event=on_event)
         if fault:
             plan = planned([fault], file=None, seed=0, num_random=0)
             injector = FaultInjector(plan, job)
-            options = LaunchOptions(forks=forks, sidecar=injector.running)
+            options = replace(options, sidecar=injector.running)
         result = run_job(job, options, run_dir=tmp_path / f"{workers}", resume=False)
         assert not fault or injector.missed == []
         return result
@@ -49,10 +52,13 @@ def test_a_recipe_fits_a_screen_or_two(recipe):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("recipe", RECIPES, ids=lambda path: path.stem)
-def test_a_kill_does_not_affect_a_recipe(trained, recipe):
-    alone, killed = trained(recipe, 1), trained(recipe, 3, "kill:step=5,rank=1")
+def test_a_kill_does_not_affect_a_recipe(trained, recipe, tmp_path):
+    events = []
+    alone, killed = trained(recipe, 1), trained(recipe, 3, "kill:step=5,rank=1", events.append)
     assert killed.weights_sha256 == alone.weights_sha256
     assert killed.evaluations == alone.evaluations
+    if recipe.stem in CHECKS:
+        CHECKS[recipe.stem](runpy.run_path(str(recipe)), killed, events, tmp_path / "check")
 
 
 @pytest.mark.soak
