@@ -3,11 +3,11 @@
 import pytest
 
 from conftest import FAILING_TASKS, SMALL, watching
-from holdfast.engines.choose_workers import divisions
+from holdfast.engines import choose_workers
 from holdfast.engines.run import LaunchOptions
 from holdfast.engines.supervisor import Controls
 from holdfast.engines.train import run_job
-from holdfast.errors import JobError
+from holdfast.errors import JobError, OutOfMemory
 from holdfast.job import load
 
 
@@ -24,8 +24,34 @@ from holdfast.job import load
 )
 def test_cores_are_divided_as_the_job_allows(keys, divided):
     request = load.request({"workers": "auto", **keys}, where="test")
-    jobs = divisions(request, cores=6)
+    jobs = choose_workers.divisions(request, cores=6)
     assert [(job.workers, job.threads_per_worker, job.shards) for job in jobs] == divided
+
+
+@pytest.mark.parametrize(
+    ("rates", "workers", "said"),
+    [
+        ({(1, 4): 100, (2, 4): 96, (2, 2): 105}, 2, "100 with 1 worker of 2 threads, 96 with"),
+        ({(1, 4): 100, (2, 4): 90, (1, 1): 105}, 1, "workers=auto: 1 worker of 2 threads; "),
+        ({(1, 4): 50, (2, 4): 90, (2, 2): 108}, 2, "shards=2 reaches 108 samples/s, 20% more"),
+        ({(1, 4): 50, (2, 2): 108}, 1, "2 workers of 1 thread failed: no memory"),
+    ],
+)
+def test_the_fastest_is_chosen_and_nearly_as_fast_with_more_workers(
+    monkeypatch, capsys, rates, workers, said
+):
+    def measured(job, _):
+        if (job.workers, job.shards) not in rates:
+            raise OutOfMemory("no memory")
+        return rates[job.workers, job.shards]
+
+    monkeypatch.setattr(choose_workers, "_samples_per_s", measured)
+    request = load.request({"workers": "auto", "shards": 4}, where="test")
+    jobs = choose_workers.divisions(request, cores=2)
+    assert choose_workers.fastest(jobs, None).workers == workers
+    printed = capsys.readouterr().err
+    assert said in printed
+    assert ("costs time" in printed) == ("20%" in said)
 
 
 @pytest.fixture
