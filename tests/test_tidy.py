@@ -56,11 +56,14 @@ def test_no_module_is_a_drawer_for_odds_and_ends():
 
 def test_nothing_that_crosses_a_file_or_a_wire_is_run():
     """But the script that the user has asked to run."""
-    forbidden = re.compile(r"\bpickle\b|\beval\(|\bexec\(|torch\.load|yaml\.load\(|shell=True")
+    forbidden = re.compile(
+        r"\bpickle\b|cloudpickle|\beval\(|\bexec\(|torch\.load|yaml\.load\(|shell=True"
+    )
     found = [
         f"{path.name}: {line.strip()}"
         for path in SOURCES
         if path.name not in ("cifar.py", "weights.py")  # with unpicklers that run nothing
+        and path.name != "by_value.py"  # between a process and its child (decision 25)
         for line in path.read_text().splitlines()
         if forbidden.search(line)
         and ".eval()" not in line

@@ -118,7 +118,7 @@ class LocalEngine:
         attempt: Names this start of the run.
         log: The run's log of events.
         exits: Counts the ends of agents and fork servers.
-        fork_server: See `RunForkServer`.
+        fork_server, code: See `RunForkServer`.
     """
 
     def __init__(
@@ -128,9 +128,10 @@ class LocalEngine:
         log: EventLog,
         exits: ProcessExits,
         fork_server: ForkServer | Spawned | None,
+        code: bytes | None,
     ) -> None:
         self._directory, self._attempt, self._log, self._exits = directory, attempt, log, exits
-        self._fork_server = RunForkServer(directory, log, exits, fork_server)
+        self._fork_server = RunForkServer(directory, log, exits, fork_server, code)
 
     @property
     def doing(self) -> str:

@@ -54,6 +54,7 @@ class LaunchOptions:
             is open during the run.
         controls: How to end the run.
         on_event: Called in this process with every `Event` of the run.
+        code: The job's task, if it comes by value; see `tasks.by_value`.
     """
 
     tee: Collection[int] = ()
@@ -61,6 +62,7 @@ class LaunchOptions:
     sidecar: Sidecar = nullcontext
     controls: Controls = field(default_factory=Controls)
     on_event: OnEvent | None = None
+    code: bytes | None = None
 
 
 class RunResult(Protocol):
@@ -106,7 +108,7 @@ def run_and_record(
     with RunDirectory(path, job, resume=resume) as directory:
         try:
             with options.sidecar(path):
-                summary = run(directory, options.forks, options.controls, sinks)
+                summary = run(directory, options.forks, options.controls, sinks, options.code)
                 result = conclude(summary)
                 ending = Ending(status=result.status, result=result.as_dict())
         except HoldfastError as error:  # of the sidecar, where there is a result
@@ -131,6 +133,7 @@ def run(
     forks: ForkServer | Spawned | None = None,
     controls: Controls | None = None,
     sinks: Sequence[Sink] = (),
+    code: bytes | None = None,
 ) -> dict[str, Any]:
     """Run the job of a directory on this machine, from its newest good checkpoint if it has any.
 
@@ -141,6 +144,7 @@ def run(
         forks: See `LaunchOptions`.
         controls: How to end the run.
         sinks: What the run's progress is shown to; the caller closes them.
+        code: See `LaunchOptions`.
 
     Returns:
         What rank 0 reports: steps, loss, evaluation, throughput, hash of the weights.
@@ -157,7 +161,8 @@ def run(
             f"partial checkpoint {error.filename} cannot be removed: {error.strerror}; remove it"
         ) from None
     try:
-        return _run(directory, forks, controls or Controls(), Follower(directory, sinks))
+        follower = Follower(directory, sinks)
+        return _run(directory, forks, controls or Controls(), follower, code)
     except OSError as error:
         if error.filename is None:
             raise
@@ -174,6 +179,7 @@ def _run(
     forks: ForkServer | Spawned | None,
     controls: Controls,
     follower: Follower,
+    code: bytes | None,
 ) -> dict[str, Any]:
     for old in directory.path.glob("coordinator.*"):
         old.unlink()  # the journal of an earlier attempt is of no use to this one
@@ -181,7 +187,7 @@ def _run(
     with EventLog(directory.path / EVENTS) as log, stopped_by_signals(controls, what):
         log.event("run-started", workers=directory.job.workers, pid=os.getpid())
         try:
-            with _supervisor(directory, forks, controls, follower, log) as supervisor:
+            with _supervisor(directory, forks, controls, follower, log, code) as supervisor:
                 result = supervisor.result()
         except HoldfastError as error:
             log.event("run-failed", error=type(error).__name__, message=str(error))
@@ -201,11 +207,12 @@ def _supervisor(
     controls: Controls,
     follower: Follower,
     log: EventLog,
+    code: bytes | None,
 ) -> Iterator[RunSupervisor]:
     """The run's processes, all of which end with the block."""
     exits, attempt = ProcessExits(directory.job, log), secrets.token_hex(4)
     with (
-        closing(LocalEngine(directory, attempt, log, exits, forks)) as engine,
+        closing(LocalEngine(directory, attempt, log, exits, forks, code)) as engine,
         closing(
             CoordinatorProcess(directory, attempt, log, exits, watch=follower.has_sinks)
         ) as coordinator,
@@ -226,7 +233,8 @@ def stopped_by_signals(controls: Controls, what: str) -> Iterator[None]:
         yield  # only the main thread may set handlers
         return
 
-    def stop(_number: int, _frame: FrameType | None) -> None:
+    def stop(number: int, _frame: FrameType | None) -> None:
+        controls.interrupted = number == signal.SIGINT
         controls.abort = controls.stop
         controls.stop = True
         with suppress(OSError):  # the reader may have got the same signal

@@ -10,6 +10,7 @@ from holdfast.core.failures import oom_killed
 from holdfast.engines.process_exits import ProcessExits, kill_if_stopped
 from holdfast.errors import HoldfastError, OutOfMemory
 from holdfast.job.spec import Job
+from holdfast.job.train_job import TrainJob
 from holdfast.launch.child import Child
 from holdfast.launch.fork_client import DIED, ForkServer
 from holdfast.launch.spawn import WORKER, Spawned, spawn
@@ -19,9 +20,20 @@ from holdfast.observe.run_dir import RunDirectory
 from holdfast.tasks import reference
 
 
-def fork_server(job: Job, spawned: Spawned | None) -> ForkServer:
-    """A fork server for the workers of `job`, in a process that may have been started already."""
-    return ForkServer(spawned or spawn(WORKER), reference.of_job(job), job.library_variables)
+def fork_server(job: Job, spawned: Spawned | None = None, code: bytes | None = None) -> ForkServer:
+    """A fork server for the workers of `job`, in a process that may have been started already.
+
+    Args:
+        job: The job.
+        spawned: The process, if there is one.
+        code: The job's task, if it comes by value.
+    """
+    needed, named = reference.of_job(job), _named(job, code)
+    return ForkServer(spawned or spawn(WORKER), needed, job.library_variables, named)
+
+
+def _named(job: Job, code: bytes | None) -> tuple[str, bytes] | None:
+    return (job.task, code) if isinstance(job, TrainJob) and code is not None else None
 
 
 class RunForkServer:
@@ -32,6 +44,7 @@ class RunForkServer:
         log: The run's log of events.
         exits: Counts the ends of fork servers.
         given: The first one: a fork server that is lent, or one that this run starts to own.
+        code: The job's task, if it comes by value.
 
     Attributes:
         current: The newest.
@@ -43,14 +56,18 @@ class RunForkServer:
         log: EventLog,
         exits: ProcessExits,
         given: ForkServer | Spawned | None,
+        code: bytes | None,
     ) -> None:
+        self._code = code
         self._directory, self._log, self._exits = directory, log, exits
         self._lent = given if isinstance(given, ForkServer) else None
         self._has_begun = False
         self._tolerated: Child | None = None
         self._oom_kills = OomKills()
-        if self._lent and self._lent.variables == directory.job.library_variables:
-            self.current = self._lent
+        job, lent = directory.job, self._lent
+        has_all = lent is not None and lent.variables == job.library_variables
+        if lent is not None and has_all and (code is None or lent.code == _named(job, code)):
+            self.current = lent
         else:
             self.current = self._start(given if isinstance(given, Spawned) else None)
 
@@ -107,7 +124,7 @@ class RunForkServer:
         self._end(self.current)
 
     def _start(self, spawned: Spawned | None) -> ForkServer:
-        server = fork_server(self._directory.job, spawned)
+        server = fork_server(self._directory.job, spawned, self._code)
         self._log.event("fork-server-started", pid=server.process.pid)
         return server
 

@@ -38,10 +38,12 @@ class Controls:
     Attributes:
         stop: End the run after the current step, with a checkpoint.
         abort: End the run at once.
+        interrupted: Whether Ctrl-C asked for the end.
     """
 
     stop: bool = False
     abort: bool = False
+    interrupted: bool = False
 
     def request_stop(self) -> None:
         """End the run after the current step, with a checkpoint."""

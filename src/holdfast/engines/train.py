@@ -19,12 +19,11 @@ from holdfast.job import load
 from holdfast.job.part import AUTO
 from holdfast.job.train_job import TrainJob, TrainRequest
 from holdfast.launch.fork_client import ForkServer
-from holdfast.launch.spawn import Spawned
 from holdfast.linux.cores import usable_cores
 from holdfast.observe import lines
-from holdfast.observe.run_dir import METRICS, RunDirectory, new_run
+from holdfast.observe.run_dir import CODE, METRICS, RunDirectory, new_run
 from holdfast.observe.sinks.callback import OnEvent
-from holdfast.tasks import reference
+from holdfast.tasks import by_value, reference
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -163,8 +162,8 @@ def train(
 
     Args:
         task: A training function that takes a :class:`Session`, a task class, or the name of a
-            built-in job or of a YAML file. A function or class must be importable by other
-            processes, so define it at the top level of a file.
+            built-in job or of a YAML file. Code that other processes cannot import, such as a
+            function of a notebook or a closure, is sent to them; data are not.
         job: Keys of the job, such as ``{"workers": 2}``, which override those of a named job; or
             a complete :class:`Job`.
         run_dir: Directory for checkpoints, metrics and logs. Default: a new one in ``runs/``.
@@ -178,6 +177,7 @@ def train(
     Raises:
         JobError: The job is not valid, or the run directory cannot be used.
         WorkerFailed: A worker failed and could not be replaced.
+        KeyboardInterrupt: Ctrl-C ended the run, after a checkpoint; ``resume=True`` continues it.
         Exception: What ``on_event`` raised.
 
     Example::
@@ -186,8 +186,15 @@ def train(
         >>> result.status
         'finished'
     """
-    options = LaunchOptions(on_event=on_event)
-    return run_job(_job(task, job), options, run_dir=run_dir, resume=resume)
+    reference.refuse_while_importing()
+    request, code = _job(task, job)
+    options = LaunchOptions(on_event=on_event, code=code)
+    result = run_job(request, options, run_dir=run_dir, resume=resume)
+    if code is not None and not isinstance(task, str):
+        (result.run_dir / CODE).write_text(by_value.source_of(task), encoding="utf-8")
+    if options.controls.interrupted:
+        raise KeyboardInterrupt(f"stopped after step {result.steps}; resume=True continues it")
+    return result
 
 
 def run_job(
@@ -197,15 +204,18 @@ def run_job(
     path = _path(request, run_dir, resume)
     if request.workers == AUTO and not resume:
         jobs = divisions(request, usable_cores())
-        with _forks(jobs[0], options.forks) as forks:
+        with _forks(jobs[0], options) as forks:
             job, options = fastest(jobs, forks), replace(options, forks=forks)
             return _run(job, path, options, resume=False)
     return _run(request.resolved(_begun(path) if resume else None), path, options, resume=resume)
 
 
-def _forks(job: TrainJob, given: ForkServer | Spawned | None) -> AbstractContextManager[ForkServer]:
+def _forks(job: TrainJob, options: LaunchOptions) -> AbstractContextManager[ForkServer]:
     """A fork server for several runs, which ends with the block unless it was lent."""
-    return nullcontext(given) if isinstance(given, ForkServer) else fork_server(job, given)
+    given = options.forks
+    if isinstance(given, ForkServer):
+        return nullcontext(given)
+    return fork_server(job, given, options.code)
 
 
 def _run(job: TrainJob, path: Path, options: LaunchOptions, *, resume: bool) -> Result:
@@ -233,14 +243,16 @@ def _begun(path: Path) -> TrainJob:
 
 def _job(
     task: str | Callable[..., Any], job: Mapping[str, Any] | TrainRequest | None
-) -> TrainRequest:
+) -> tuple[TrainRequest, bytes | None]:
+    """The job, and its task's code if that comes by value."""
     if isinstance(task, str):
         if isinstance(job, TrainRequest):
             raise JobError("give a job's name or a Job, not both")
-        return load.load(task, values=job or {})
+        return load.load(task, values=job or {}), None
     values = job.model_dump() if isinstance(job, TrainRequest) else dict(job or {})
-    values = {"name": task.__name__, **values, "task": reference.of(task)}
-    return load.request(values, where=task.__qualname__)
+    found, name = reference.of(task), by_value.plain_name(task)
+    values = {"name": name, **values, "task": found or by_value.name_of(task)}
+    return load.request(values, where=name), None if found else by_value.pack(task)
 
 
 def _result(summary: dict[str, Any], job: TrainJob, path: Path) -> Result:

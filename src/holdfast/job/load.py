@@ -49,6 +49,8 @@ def load(
         JobError: There is no such job, or a key or value in it is wrong.
     """
     given = source(job)
+    if job.endswith((".yaml", ".yml")):
+        _locate_task(given.values, Path(job).parent)
     for override in overrides:
         given.override(override)
     for key, value in (values or {}).items():
@@ -56,6 +58,13 @@ def load(
     if is_script(given.values):
         raise JobError(f"job {job}: use holdfast run to run a script; remove the key script")
     return _checked(TrainRequest, given.values, job, given)
+
+
+def _locate_task(values: dict[str, Any], folder: Path) -> None:
+    """Make the path of a task's file, which is relative to the job's file, one from here."""
+    task = values.get("task")
+    if isinstance(task, str) and ".py:" in task:
+        values["task"] = str(folder / task)
 
 
 def of_run(run_dir: Path) -> Job:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import os
 import socket
 import time
@@ -41,9 +42,10 @@ class ForkServer:
         spawned: Its process.
         imports: Modules to import before it forks, where that is safe; see `tasks.reference`.
         variables: Environment variables that libraries read when they are loaded.
+        code: Name and content of a task that comes by value; see `tasks.by_value`.
 
     Attributes:
-        process, variables: As above.
+        process, variables, code: As above.
         doing: What it does before it is ready, in words; empty once it is ready.
     """
 
@@ -52,13 +54,17 @@ class ForkServer:
         spawned: Spawned,
         imports: Sequence[str] = (),
         variables: Mapping[str, str] = MappingProxyType({}),
+        code: tuple[str, bytes] | None = None,
     ) -> None:
         self.process = Child(spawned.process, Path(f"/proc/self/fd/{spawned.output}"))
         self._output = spawned.output
         self._inbox = _Inbox(Channel(spawned.socket))
-        self.variables = dict(variables)
+        self.variables, self.code = dict(variables), code
         self._prepare = [PrepareMessage(variables=self.variables)] if variables else []
         self._prepare += [PrepareMessage(imports=tuple(imports))] if imports else []
+        if code is not None:
+            text = base64.b64encode(code[1]).decode()
+            self._prepare.append(PrepareMessage(code=(code[0], text)))
         self.doing = "importing torch"
         self._deadline = time.monotonic() + START_TIMEOUT_S
 

@@ -12,9 +12,11 @@ outlives the command.
 from __future__ import annotations
 
 import argparse
+import base64
 import contextlib
 import gc
 import importlib
+import json
 import os
 import selectors
 import signal
@@ -50,6 +52,7 @@ def main() -> None:
     parser.add_argument("--socket", type=int, required=True)
     parser.add_argument("--parent", type=int, required=True)
     parser.add_argument("--entry", required=True)
+    parser.add_argument("--code", type=int)
     options = parser.parse_args()
     die_with_parent(options.parent)
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]  # so that a line that a
@@ -60,6 +63,11 @@ def main() -> None:
         entry = importlib.import_module(options.entry)
         entry.warm_up()
     assert _num_threads() == 1, "the imports started a thread; forking would not be safe"
+    if options.code is not None:
+        with open(options.code, "rb") as memory:  # noqa: PTH123  # a descriptor
+            memory.seek(0)
+            name, text = json.load(memory)
+        entry.keep_task(name, base64.b64decode(text))
     _Server(Channel(socket.socket(fileno=options.socket)), entry).run()
 
 
@@ -82,6 +90,7 @@ class _Server:
         self._selector = selectors.DefaultSelector()
         self._selector.register(owner, selectors.EVENT_READ, self._hear_owner)
         self._agents: list[_Agent] = []
+        self._code: tuple[str, str] | None = None
 
     def run(self) -> None:
         self._owner.send(ReadyMessage())
@@ -147,15 +156,18 @@ class _Server:
         if any(os.environ.get(name) != value for name, value in request.variables.items()):
             assert not self._agents, "a fork server prepares before it forks"
             os.environ.update(request.variables)
-            _start_over()  # which sends ReadyMessage again
+            _start_over(self._code)  # which sends ReadyMessage again
         with _without_collector():
-            for needed in request.imports:
+            if request.code is not None:
+                self._code = request.code
+                self._entry.keep_task(request.code[0], base64.b64decode(request.code[1]))
+            for needed in (*request.imports, *(request.code or ())[:1]):
                 # Workers import it again and report the error.
                 with contextlib.suppress(JobError):
                     self._entry.load_task(needed)
         if _num_threads() > 1:
             assert not self._agents, "a fork server prepares before it forks"
-            _start_over()  # which sends ReadyMessage again
+            _start_over(self._code)  # which sends ReadyMessage again
         self._owner.send(ReadyMessage())
 
     def _become_worker(
@@ -239,9 +251,16 @@ def _num_threads() -> int:
     return len(list(Path("/proc/self/task").iterdir()))
 
 
-def _start_over() -> NoReturn:
+def _start_over(code: tuple[str, str] | None) -> NoReturn:
+    """Become a new process, which keeps the code but has not imported what it needs."""
+    options = sys.argv[1:]
+    if code is not None:
+        memory = os.memfd_create("code")
+        os.set_inheritable(memory, True)
+        os.write(memory, json.dumps(code).encode())
+        options += ["--code", str(memory)]
     os.execv(  # noqa: S606  # ourselves, without a shell
-        sys.executable, [sys.executable, "-m", "holdfast.launch.fork_server", *sys.argv[1:]]
+        sys.executable, [sys.executable, "-m", "holdfast.launch.fork_server", *options]
     )
 
 

@@ -7,6 +7,7 @@ runs/digits-20260102-150405/
   recoveries.jsonl    recovery reports, if there were any
   loss.png            the loss curve
   result.json         how it ended
+  code.py             the source of a task that no file holds, such as a notebook's
   logs/rank-0.log …   what each worker printed; rank-0.stacks: where it was when it hung
   logs/coordinator-events.jsonl   what the coordinator decided; see wire.debug_file
   checkpoints/        see checkpoint.store
@@ -34,6 +35,8 @@ EVENTS: Final = "events.jsonl"
 METRICS: Final = "metrics.jsonl"
 RECOVERIES: Final = "recoveries.jsonl"
 RESULT: Final = "result.json"
+CODE: Final = "code.py"
+"""The source text of a task that came by value, for people."""
 DEBUG_LOG: Final = "coordinator-events.jsonl"
 CRASH_DUMP: Final = "coordinator-crash.jsonl"
 """Below `logs/`; see `wire.debug_file`."""

@@ -14,6 +14,7 @@ from holdfast.errors import JobError
 from holdfast.job.models import BertSpec, Gpt2Spec
 from holdfast.job.spec import Job
 from holdfast.job.train_job import TrainJob
+from holdfast.tasks import by_value
 
 BUILTIN: Final = {
     "classification": "holdfast.tasks.classification:Classification",
@@ -27,6 +28,9 @@ _TRANSFORMERS: Final = "holdfast.models.huggingface:build"
 _FILE_MODULE: Final = "__holdfast_task__"
 """The module name of a task's file: not `__main__`, so code under its main guard does not run."""
 
+_importing: list[Path] = []
+"""Files of tasks that this process imports just now."""
+
 
 def of_job(job: Job) -> list[str]:
     """References that every worker of `job` imports: its task, and the library of its model.
@@ -35,7 +39,8 @@ def of_job(job: Job) -> list[str]:
     """
     if not isinstance(job, TrainJob):
         return []
-    return [job.task, _TRANSFORMERS] if isinstance(job.model, Gpt2Spec | BertSpec) else [job.task]
+    needed = [] if job.task.startswith(by_value.PREFIX) else [job.task]
+    return [*needed, *([_TRANSFORMERS] if isinstance(job.model, Gpt2Spec | BertSpec) else [])]
 
 
 def load(reference: str) -> Callable[..., Any]:
@@ -44,6 +49,8 @@ def load(reference: str) -> Callable[..., Any]:
     Raises:
         JobError: The module cannot be imported, or does not have that name.
     """
+    if reference.startswith(by_value.PREFIX):
+        return by_value.unpacked(reference)
     place, _, name = BUILTIN.get(reference, reference).rpartition(":")
     if not place:
         raise JobError(
@@ -78,24 +85,31 @@ def _from_file(path: Path) -> ModuleType:
     module = importlib.util.module_from_spec(spec)
     sys.modules[_FILE_MODULE] = module
     sys.path.insert(0, str(path.parent))
+    _importing.append(path)
     try:
         spec.loader.exec_module(module)
     except BaseException:
         del sys.modules[_FILE_MODULE]
         raise
+    finally:
+        _importing.pop()
     return module
 
 
-def of(function: Callable[..., Any]) -> str:
-    """The reference by which other processes find `function`.
-
-    Raises:
-        JobError: It cannot be imported.
-    """
-    module, name = function.__module__, function.__qualname__
-    file = getattr(sys.modules.get(module), "__file__", None)
-    if "<" in name or (module == "__main__" and file is None):
+def refuse_while_importing() -> None:
+    """Raises: JobError: A task's file is being imported, and starts a run."""
+    if _importing:
         raise JobError(
-            f"{name} cannot be imported by other processes; define it at the top level of a file"
+            f"{_importing[-1]} starts a run while it is imported, and every worker imports it; put "
+            'the call of holdfast.train under `if __name__ == "__main__":`'
         )
+
+
+def of(function: Callable[..., Any]) -> str | None:
+    """The reference by which other processes find `function`; None if they cannot import it."""
+    module, name = getattr(function, "__module__", None), getattr(function, "__qualname__", "<>")
+    file = getattr(sys.modules.get(str(module)), "__file__", None)
+    has_file = file is not None and Path(file).exists()  # standard input has the name <stdin>
+    if module is None or "<" in name or (module == "__main__" and not has_file):
+        return None
     return f"{Path(str(file)).resolve()}:{name}" if module == "__main__" else f"{module}:{name}"

@@ -44,6 +44,8 @@ class PrepareMessage(Message):
     kind: Literal["prepare"] = "prepare"
     imports: tuple[str, ...] = ()
     variables: dict[str, str] = {}
+    code: tuple[str, str] | None = None
+    """Name and content, in base64, of a task that comes by value; see `tasks.by_value`."""
 
 
 class ReadyMessage(Message):

@@ -20,7 +20,7 @@ from holdfast.data.dataset import seed_everything
 from holdfast.errors import MEANINGS, Aborted
 from holdfast.job.script_job import ScriptJob
 from holdfast.observe.stacks import stacks_file, write_on_signal
-from holdfast.tasks import reference
+from holdfast.tasks import by_value, reference
 from holdfast.wire.channel import Channel
 from holdfast.wire.messages import FinishedMessage
 from holdfast.wire.worker_spec import WorkerSpec
@@ -117,6 +117,11 @@ def load_task(task: str) -> Any:
     """
     seed_everything(seed_for("import", task))
     return reference.load(task)
+
+
+def keep_task(name: str, packed: bytes) -> None:
+    """Make a task known that comes by value; see `tasks.by_value`."""
+    by_value.keep(name, packed)
 
 
 def warm_up() -> None:
