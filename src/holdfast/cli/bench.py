@@ -17,7 +17,7 @@ from rich.table import Table
 
 from holdfast.cli.arguments import Json
 
-WIDTH: Final = 132
+WIDTH: Final = 170
 """Columns of the widest table; a narrower terminal breaks its lines rather than its words."""
 
 app = typer.Typer(help="Measure holdfast on this machine.", no_args_is_help=True)
