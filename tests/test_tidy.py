@@ -156,7 +156,7 @@ def test_the_keys_of_a_job_are_these():
     assert list(ScriptJob.model_fields) == [*every_job, "script", "on_failure"]
     assert list(TrainJob.model_fields) == [
         *every_job, "task", "params", "data", "model", "init_from", "optimizer",
-        "schedule", "batch", "epochs",
+        "schedule", "batch", "epochs", "extend",
         "seed", "clip_norm", "shards", "max_workers", "shards_per_worker", "numerics", "sync",
         "port", "device", "precision", "compile", "threads_per_worker", "on_failure",
         "on_numerics_change", "non_finite", "verify", "evaluation", "loader", "checkpoint",
@@ -203,9 +203,11 @@ def test_the_options_of_the_command_are_these():
             "--json",
             "--max-restarts",
             "--module",
+            "--nnodes",
             "--nproc-per-node",
             "--nproc_per_node",
             "--run",
+            "--standalone",
             "--tee",
             "--workers",
             "-m",
@@ -216,6 +218,7 @@ def test_the_options_of_the_command_are_these():
             "--device",
             "--download",
             "--dry-run",
+            "--extend",
             "--json",
             "--resume",
             "--run",

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import sys
+from importlib import metadata
+from typing import Annotated, Final
 
 import typer
 
@@ -14,20 +16,40 @@ from holdfast.errors import HoldfastError, Interrupted, JobError, WorkerFailed
 from holdfast.job import renamed
 from holdfast.launch.spawn import Spawned
 
+
+def _version(is_asked: bool) -> None:
+    if is_asked:
+        print(metadata.version("holdfast"))
+        raise typer.Exit
+
+
+_HELP: Final = {"help_option_names": ["-h", "--help"]}
+
 app = typer.Typer(
+    context_settings=_HELP,
     help="Train PyTorch models on machines that fail and differ, and get the same weights.",
     no_args_is_help=True,
     add_completion=True,
     pretty_exceptions_enable=False,
 )
 app.command("train")(train.train)
-app.command("run", context_settings={"allow_interspersed_args": False})(script.run)
+app.command("run", context_settings={"allow_interspersed_args": False, **_HELP})(script.run)
 app.command("chaos")(chaos.chaos)
 app.command("drill")(drill.drill)
 app.command("events")(events.events)
 app.command("export")(export.export)
 app.command("jobs")(jobs.jobs)
 app.add_typer(bench.app, name="bench")
+
+
+@app.callback()
+def main(
+    version: Annotated[
+        bool,
+        typer.Option("--version", help="Print the version.", is_eager=True, callback=_version),
+    ] = False,
+) -> None:
+    """Train PyTorch models on machines that fail and differ, and get the same weights."""
 
 
 def run(spawned: Spawned | None) -> None:

@@ -14,7 +14,7 @@ def main() -> None:
     words = sys.argv[1:]
     command, first = [*words, "", ""][:2]
     new = command in {"train", "run", "drill"} or (command == "chaos" and not first.startswith("-"))
-    at_once = new and not {"--help", "--dry-run"} & set(words)
+    at_once = new and not {"-h", "--help", "--dry-run"} & set(words)
     spawned = spawn(WORKER) if at_once else None
     try:
         from holdfast.cli import app  # while the fork server imports torch

@@ -53,9 +53,18 @@ def run(
     module: Annotated[
         bool, typer.Option("-m", "--module", help="Run SCRIPT as a module, like python -m.")
     ] = False,
+    nnodes: Annotated[
+        str,
+        typer.Option("--nnodes", help="As in torchrun; 1, because all workers are on one host."),
+    ] = "1",
+    standalone: Annotated[  # noqa: ARG001  # it changes nothing
+        bool, typer.Option("--standalone", help="As in torchrun; always the case.")
+    ] = False,
     as_json: EndingJson = False,
 ) -> None:
     """Run an unchanged torchrun script; when a worker fails, all workers restart."""
+    if nnodes not in ("1", "1:1"):
+        raise JobError(f"--nnodes {nnodes}: all workers run on one host; remove it, or use 1")
     place = {"module": script} if module else {"path": script}
     asked = Script(**place, arguments=tuple(arguments or ()))
     values = {

@@ -39,6 +39,10 @@ def train(
     resume: Annotated[
         bool, typer.Option("--resume", help="Continue the run in --run, or the job's newest run.")
     ] = False,
+    extend: Annotated[
+        bool,
+        typer.Option("--extend", help="Resume, with more epochs than the run began with."),
+    ] = False,
     tee: Annotated[
         str | None,
         typer.Option(
@@ -57,6 +61,7 @@ def train(
     """Train a job; checkpoints, metrics and logs go to its run directory."""
     keys = {"workers": workers, "device": device}
     extra = [f"{key}={value}" for key, value in keys.items() if value is not None]
+    extra += ["extend=true"] if extend else []
     chosen = load.load(job, [*(overrides or []), *extra])
     shown = ranks(tee, usable_cores() if chosen.workers == AUTO else chosen.workers)
     if dry_run:
@@ -67,7 +72,9 @@ def train(
         _download(chosen.data)
     options = LaunchOptions(tee=shown, forks=context.obj)
     run_and_print(
-        partial(engine.run_job, chosen, run_dir=run, resume=resume), options, as_json=as_json
+        partial(engine.run_job, chosen, run_dir=run, resume=resume or extend),
+        options,
+        as_json=as_json,
     )
 
 

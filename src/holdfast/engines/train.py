@@ -156,6 +156,7 @@ def train(
     *,
     run_dir: str | Path | None = None,
     resume: bool = False,
+    extend: bool = False,
     on_event: OnEvent | None = None,
 ) -> Result:
     """Train a model with one or more workers, and wait until the run ends.
@@ -168,6 +169,7 @@ def train(
             a complete :class:`Job`.
         run_dir: Directory for checkpoints, metrics and logs. Default: a new one in ``runs/``.
         resume: Continue the run in ``run_dir``, or the newest run of this job. Default: False.
+        extend: Like ``resume``, for more epochs or steps than the run began with. Default: False.
         on_event: Called in this process with each :class:`Event` of the run: steps, evaluations,
             failures, recoveries, checkpoints. If it raises, the run stops as with Ctrl-C.
 
@@ -188,8 +190,10 @@ def train(
     """
     reference.refuse_while_importing()
     request, code = _job(task, job)
+    if extend:
+        request = request.model_copy(update={"extend": True})
     options = LaunchOptions(on_event=on_event, code=code)
-    result = run_job(request, options, run_dir=run_dir, resume=resume)
+    result = run_job(request, options, run_dir=run_dir, resume=resume or extend)
     if code is not None and not isinstance(task, str):
         (result.run_dir / CODE).write_text(by_value.source_of(task), encoding="utf-8")
     if options.controls.interrupted:

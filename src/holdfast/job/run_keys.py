@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Mapping
+from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field
 from pydantic_core import PydanticCustomError
@@ -41,3 +42,18 @@ class RunKeys(Spec):
     notify: Annotated[tuple[str, ...], BeforeValidator(_are_variables)] = ()
     """Names of environment variables, each of which holds an Apprise address. Recoveries and the
     end of the run are announced there."""
+
+    def weights_config(self) -> dict[str, Any]:
+        """The keys that decide the weights, as plain data."""
+        raise NotImplementedError
+
+    def changed_since(self, before: Mapping[str, Any]) -> str | None:
+        """A key that makes this job give other weights than one that was run before; None if it
+        gives the same.
+
+        Args:
+            before: The other's `weights_config`. A key that it does not have is new, and has its
+                default in this one.
+        """
+        now = self.weights_config()
+        return next((key for key in now if before.get(key, now[key]) != now[key]), None)

@@ -6,6 +6,7 @@ What a key may hold is written so that the message of a refused value says what 
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, ValidationInfo, field_validator
@@ -52,6 +53,9 @@ class TrainRequest(RunKeys):
     batch: Count = 64
     """Global batch size: samples per step over all workers."""
     epochs: Annotated[Count, Field(le=10**9)] = 1
+    extend: bool = False
+    """Whether a run that is resumed may have more epochs or steps than it began with. Schedules
+    span the new length."""
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
     clip_norm: Annotated[float, Field(gt=0)] | None = None
     """Maximum gradient norm (L2)."""
@@ -197,6 +201,7 @@ class TrainJob(TrainRequest):
         {
             "workers",
             "max_workers",
+            "extend",
             "shards_per_worker",
             "timeout_s",
             "port",
@@ -242,6 +247,13 @@ class TrainJob(TrainRequest):
     def library_variables(self) -> dict[str, str]:
         """Environment variables that must be set when a worker loads its libraries."""
         return dict(PINNED) if self.numerics == "portable" else {}
+
+    def changed_since(self, before: Mapping[str, Any]) -> str | None:
+        """A key that makes this job give other weights than one that was run before; see
+        `RunKeys.changed_since`. With `extend`, there may be more epochs.
+        """
+        longer = self.extend and before.get("epochs", 0) <= self.epochs
+        return super().changed_since({**before, "epochs": self.epochs} if longer else before)
 
     def weights_config(self) -> dict[str, Any]:
         """The keys that decide the weights, as plain data."""

@@ -37,6 +37,8 @@ TEMPLATES: Final = {
     "kernels-tested": "results depend on alignment: {alignment_sensitive}; "
     "on batch size: {batch_sensitive}",
     "numerics-changed": "hardware or software changed since step {step}: {changes}",
+    "run-extended": "the run was extended to {epochs} epochs, {total_steps} steps in all; the "
+    "learning rate after step {step} is {lr:.4g}",
     "weights-loaded": "the run began with the weights in {path}",
     "notification-failed": "a notification to the address in {variable} was not delivered",
     "fault-injected": "fault injected: {kind}",

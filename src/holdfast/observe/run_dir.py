@@ -89,8 +89,8 @@ class RunDirectory:
                 self._check_same_job(path, job)
             elif spec.exists():
                 raise JobError(
-                    f"{path} already contains a run; add --resume to continue it, "
-                    "or name another directory with --run"
+                    f"{path} already contains a run; continue it with --resume (resume=True in "
+                    "Python), or name another run directory"
                 )
             self.logs.mkdir(parents=True, exist_ok=True)
             self.checkpoints.mkdir(exist_ok=True)
@@ -99,7 +99,7 @@ class RunDirectory:
             sync_directory(path.parent)
         except OSError as error:
             raise JobError(
-                f"run directory {path}: {error.strerror}; fix that, or name another with --run"
+                f"run directory {path}: {error.strerror}; fix that, or name another run directory"
             ) from None
 
     def __enter__(self) -> Self:
@@ -132,8 +132,8 @@ class RunDirectory:
         jobs = [path for path in RUNS.glob("*/job.yaml") if ours.fullmatch(path.parent.name)]
         if not jobs:
             raise JobError(
-                f"no run of {job.name} in {RUNS}/ to resume; leave out --resume to start one, "
-                "or name its directory with --run"
+                f"no run of {job.name} to resume: there is no {RUNS}/{job.name}-DATE-TIME-ID here; "
+                "start one without --resume (resume=True), or name its run directory"
             )
         return max(jobs, key=lambda path: path.parent.name).parent
 
@@ -145,17 +145,24 @@ class RunDirectory:
             JobError: There is no run.
         """
         if not (path / load.JOB_FILE).exists():
-            raise JobError(f"{path} holds no run to resume; leave out --resume to start one")
+            raise JobError(
+                f"{path} holds no run to resume: it has no {load.JOB_FILE}; start one without "
+                "--resume (resume=True in Python)"
+            )
         return load.of_run(path)
 
     @staticmethod
     def _check_same_job(path: Path, job: Job) -> None:
-        before, now = RunDirectory.job_of(path).weights_config(), job.weights_config()
-        changed = [key for key in before | now if now.get(key) != before.get(key)]
-        if changed:
-            key = changed[0]
+        before = RunDirectory.job_of(path).weights_config()
+        key = job.changed_since(before)
+        if key == "epochs" and before[key] < job.weights_config()[key]:
             raise JobError(
-                f"{path} is a run with {key}={before.get(key)}, not {now.get(key)}: "
-                "its weights would not be those of either job. Resume with the same value, "
-                "or start a new run"
+                f"{path} is a run with epochs={before[key]}, not {job.weights_config()[key]}; "
+                "continue it with --extend (extend=True in Python), or start a new run"
+            )
+        if key is not None:
+            raise JobError(
+                f"{path} is a run with {key}={before.get(key)}, not "
+                f"{job.weights_config().get(key)}: its weights would not be those of either job. "
+                "Resume with the same value, or start a new run"
             )

@@ -25,6 +25,8 @@ from holdfast.data.loading.source import Source
 from holdfast.data.loading.stream import StreamReader
 from holdfast.errors import Aborted, HardwareError, JobError
 from holdfast.observe import lines
+from holdfast.observe.lines import EventLog
+from holdfast.observe.run_dir import EVENTS
 from holdfast.worker import compute
 from holdfast.worker.followups import Followups
 from holdfast.worker.main_only import MainOnly
@@ -80,7 +82,7 @@ class TrainingLoop:
         self._job, self._progress, self._state = member.job, member.progress, member.state
         self._stepper, self._status = member.stepper, member.context.status
         self._reader = source.reader(self._job, epochs, steps, member.group.check_abort)
-        note_facts(self._progress, self._reader.facts)
+        self._extended = note_facts(self._progress, self._reader.facts, extend=self._job.extend)
         if isinstance(self._reader, StreamReader):
             self._state.follow(STREAM, self._reader)
         self.shard: Shard | None = None
@@ -94,6 +96,8 @@ class TrainingLoop:
         status[Word.COMMITTED] = self._progress.step
         self._begin_schedules()
         member.begin_loop(self._on_commit)
+        if self._extended and member.group.member_index == 0:
+            self._record_extension()
         try:
             while True:
                 try:
@@ -115,6 +119,17 @@ class TrainingLoop:
             reader.close()
             self._state.release()
             status.enter(Phase.LEFT)
+
+    def _record_extension(self) -> None:
+        """Write down the new length of a run, and what its schedule makes of it."""
+        with EventLog(self._member.metrics.run_dir / EVENTS) as log:
+            log.event(
+                "run-extended",
+                step=self._progress.step,
+                epochs=self._reader.epochs,
+                total_steps=self._reader.total_steps,
+                lr=self._hooks.learning_rate,
+            )
 
     def _begin_schedules(self) -> None:
         for number, schedule in enumerate(self._hooks.schedules):
@@ -235,21 +250,35 @@ class TrainingLoop:
         self._status.enter(before)
 
 
-def note_facts(progress: Progress, facts: Mapping[str, Any]) -> None:
-    """Note in `progress` what must stay the same in a resumed run.
+def note_facts(progress: Progress, facts: Mapping[str, Any], *, extend: bool) -> bool:
+    """Note in `progress` what must stay the same in a resumed run; returns whether it is longer.
+
+    Args:
+        progress: Of the run.
+        facts: What the run reads, by name.
+        extend: Whether there may be more epochs or steps than before.
 
     Raises:
         JobError: The run began with something else.
     """
-    changed = [key for key in facts if progress.order.get(key, facts[key]) != facts[key]]
-    if changed:
-        key = changed[0]
+    known = progress.order
+    changed = [key for key in facts if known.get(key, facts[key]) != facts[key]]
+    longer = [key for key in changed if key in ("epochs", "steps") and facts[key] > known[key]]
+    if changed and not (extend and changed == longer):
+        key = next((each for each in changed if each not in longer), changed[0])
+        advice = "extend the run with --extend (extend=True in Python)"
         raise JobError(
-            f"the run began with {key}={progress.order[key]} in session.shards and now has "
-            f"{facts[key]}: samples would be used twice or never. Resume with the same data "
-            "and epochs, or start a new run"
+            f"the run began with {key}={known[key]} in session.shards and now has {facts[key]}: "
+            "samples would be used twice or never. "
+            + (
+                f"To train for longer, {advice}"
+                if changed == longer
+                else "Resume with the same data"
+            )
+            + ", or start a new run"
         )
-    progress.order = {**progress.order, **facts}
+    progress.order = {**known, **facts}
+    return bool(changed)
 
 
 def check_samples(reader: Reader, progress: Progress) -> None:

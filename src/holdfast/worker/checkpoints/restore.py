@@ -113,14 +113,13 @@ class Restorer:
 
     def _check_weights_config(self, name: str, manifest: Manifest) -> None:
         """Raises: CheckpointError: A job that gives other weights has written it."""
-        job = self._spec.job.weights_config()
-        for key in job:
-            stored = manifest.weights_config.get(key, job[key])  # a key that is new has its default
-            if stored != job[key]:
-                raise CheckpointError(
-                    f"{self._store.location(name)} is of a job with {key}={stored}, not "
-                    f"{job[key]}: it belongs to another run"
-                )
+        key = self._spec.job.changed_since(manifest.weights_config)
+        if key is not None:
+            raise CheckpointError(
+                f"{self._store.location(name)} is of a job with {key}="
+                f"{manifest.weights_config[key]}, not {self._spec.job.weights_config()[key]}: it "
+                "belongs to another run"
+            )
 
     def _numerics_changes(self, manifest: Manifest, replica: Replica, group: Group) -> list[str]:
         """How hardware and software differ from those that a checkpoint was made with.
