@@ -14,7 +14,7 @@ import pytest
 
 from conftest import FAILING_TASKS, SMALL, holdfast_processes, sampled, wait_until
 from holdfast.job import load
-from holdfast.linux import host_memory
+from holdfast.linux import control_groups
 
 pytestmark = pytest.mark.slow
 
@@ -60,7 +60,7 @@ def train(place):
             timeout=120,
         )
         lines = done.stderr.splitlines()
-        told = ("epoch ", "waiting for ", "── recovery ", "   ")
+        told = ("epoch ", "evaluation ", "waiting for ", "── recovery ", "   ")
         return done.returncode, done.stdout, [line for line in lines if not line.startswith(told)]
 
     yield run
@@ -102,10 +102,10 @@ def train(place):
                      ["other is a run with ", "or start a new run"],
                      id="run directory of another job"),
         pytest.param(["train", "digits", "--resume"], FAULT_OF_THE_JOB,
-                     ["no run of digits in runs/ to resume; leave out --resume"],
+                     ["no run of digits to resume: there is no runs/digits-DATE-TIME-ID here"],
                      id="nothing to resume"),
         pytest.param(["train", "digits", "--run", "file/run"], FAULT_OF_THE_JOB,
-                     ["run directory file/run: Not a directory; ", "--run"], id="file in the way"),
+                     ["run directory file/run: Not a directory; ", "another run directory"], id="file in the way"),
         pytest.param(["train", "digits", "workers=9"], FAULT_OF_THE_JOB,
                      ["workers=9 is more than shards=8", "start at most 8 workers, or set "],
                      id="more workers than shards"),
@@ -218,7 +218,8 @@ def test_a_disk_that_takes_no_more_is_named(train, mounted, options, status, mes
 def limited():
     """What to put before a command to run it in a control group of GROUP_LIMIT_BYTES."""
     around = next(
-        (group for group in host_memory.groups() if (group / "memory.stat").exists()), None
+        (group for group in control_groups.groups("memory") if (group / "memory.stat").exists()),
+        None,
     )
     if around is None:
         pytest.skip("there is no control group for memory here")

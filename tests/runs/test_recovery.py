@@ -57,8 +57,8 @@ BETWEEN_STEPS = [
 RECOVERY = [
     ("holdfast.worker.membership.agent_link:AgentLink.await_resume", "before"),
     ("holdfast.worker.membership.agent_link:AgentLink.await_resume", "after"),
-    ("holdfast.worker.membership.attach:AttachedModel.allocate", "before"),
-    ("holdfast.worker.membership.attach:AttachedModel.allocate", "after"),
+    ("holdfast.worker.membership.attach:AttachedModels.allocate", "before"),
+    ("holdfast.worker.membership.attach:AttachedModels.allocate", "after"),
     ("holdfast.worker.membership.state_transfer:StateTransfer.transfer", "before"),
     ("holdfast.worker.membership.state_transfer:StateTransfer.transfer", "after"),
     ("holdfast.worker.metrics:Metrics.set_writing", "before"),

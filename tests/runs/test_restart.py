@@ -94,7 +94,7 @@ def test_a_damaged_checkpoint_is_skipped_by_all_workers(inject, tmp_path):
 
 def test_a_failure_while_all_workers_restart_costs_one_more_restart(inject):
     first = {**IN_A_STEP, "rank": 0, "step": 35, "how": "kill"}
-    at = "holdfast.worker.membership.attach:AttachedModel.allocate"
+    at = "holdfast.worker.membership.attach:AttachedModels.allocate"
     second = {"at": at, "when": "before", "rank": 1, "step": 0, "generation": 2, "how": "kill"}
     assert begun_from(inject(first, second)) == [0, 30, 30]
 

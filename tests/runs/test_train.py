@@ -40,13 +40,6 @@ def test_a_function_of_a_script_is_trained_alike_by_any_number_of_workers(tmp_pa
     assert len(digests) == 1
 
 
-def test_a_function_that_others_cannot_find_is_refused():
-    import holdfast
-
-    with pytest.raises(holdfast.JobError, match="define it at the top level of a file"):
-        holdfast.train(lambda session: None)
-
-
 @pytest.mark.soak
 def test_a_built_in_job_can_be_called_by_name(tmp_path):
     import holdfast
