@@ -23,7 +23,7 @@ def fences(page):
 
 
 WITH_COMMANDS = [page for page in PAGES if any(kind == "bash" for kind, _ in fences(page))]
-TAKE_LONG = {"chaos.md", "drill.md", "guide.md", "scripts.md"}
+TAKE_LONG = {"chaos.md", "drill.md", "guide.md", "scripts.md", "using-weights.md"}
 
 
 @pytest.mark.slow

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from recipe_checks import CHECKS
 
+from conftest import sampled
 from holdfast.engines.run import LaunchOptions
 from holdfast.engines.train import run_job
 from holdfast.faults.fault_injector import FaultInjector
@@ -15,6 +16,8 @@ from holdfast.faults.plan import planned
 from holdfast.job import load
 
 RECIPES = sorted((Path(__file__).parents[2] / "docs" / "recipes").glob("*.py"))
+OFTEN = {"auc", "gan", "live_tensorboard", "padded_text", "stream", "vision_transformer"}
+"""Recipes that `make test` runs, too."""
 
 
 def job_of(recipe, workers):
@@ -51,7 +54,11 @@ def test_a_recipe_fits_a_screen_or_two(recipe):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("recipe", RECIPES, ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "recipe",
+    sampled(RECIPES, *(at for at, recipe in enumerate(RECIPES) if recipe.stem in OFTEN)),
+    ids=lambda path: path.stem,
+)
 def test_a_kill_does_not_affect_a_recipe(trained, recipe, tmp_path):
     events = []
     alone, killed = trained(recipe, 1), trained(recipe, 3, "kill:step=5,rank=1", events.append)

@@ -12,6 +12,7 @@ import torch
 import torch.nn.functional as F
 
 import holdfast
+from conftest import sampled
 from holdfast.errors import JobError
 from holdfast.tasks import by_value
 
@@ -78,7 +79,7 @@ print("steps:", holdfast.train(main, {"workers": 2, "batch": 10}).steps)
 """
 
 
-@pytest.mark.parametrize("arguments", [["-"], ["-i"]])
+@pytest.mark.parametrize("arguments", sampled([["-"], ["-i"]], 0))
 def test_a_program_on_standard_input_trains(arguments, tmp_path):
     done = subprocess.run(
         [sys.executable, *arguments], input=PROGRAM, cwd=tmp_path, capture_output=True, text=True,
