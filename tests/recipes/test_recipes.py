@@ -16,7 +16,7 @@ from holdfast.faults.plan import planned
 from holdfast.job import load
 
 RECIPES = sorted((Path(__file__).parents[2] / "docs" / "recipes").glob("*.py"))
-OFTEN = {"auc", "gan", "live_tensorboard", "padded_text", "stream", "vision_transformer"}
+OFTEN = {"gan", "padded_text", "stream", "vision_transformer"}
 """Recipes that `make test` runs, too."""
 
 

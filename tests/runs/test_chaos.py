@@ -168,6 +168,7 @@ def test_a_due_fault_does_not_wait_for_an_earlier_one_in_the_plan(chaos):
     assert injector.injected[0].step < injector.injected[1].step == 70
 
 
+@pytest.mark.soak
 def test_the_same_seed_gives_the_same_faults(chaos, reference):
     found = []
     for name in ("first", "second"):

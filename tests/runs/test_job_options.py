@@ -20,6 +20,7 @@ def test_mixed_precision_is_exact_too_and_rounds_otherwise(train):
     assert mixed[0]["loss"] == pytest.approx(full["loss"], rel=0.05)
 
 
+@pytest.mark.soak
 def test_a_compiled_model_is_exact_too(train):
     """Five shards of an uneven batch, so that workers meet the shapes in different orders."""
     keys = {"compile": True, "batch": 180, "shards": 5, "epochs": 1}
