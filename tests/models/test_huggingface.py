@@ -6,10 +6,15 @@ import sys
 import pytest
 import torch
 
+from checkpoints import save
 from holdfast import models
+from holdfast.arena.replica import Replica, Trained, replica_layout
+from holdfast.checkpoint.export import export
+from holdfast.checkpoint.weights import load_into, load_weights
 from holdfast.errors import JobError
 from holdfast.job.load import load
 from holdfast.job.models import BertSpec, Gpt2Spec
+from holdfast.worker.checkpoints.writer import hugging_face_model
 
 pytestmark = pytest.mark.slow
 
@@ -82,3 +87,24 @@ def test_no_other_job_imports_the_library():
 def test_heads_must_share_the_width(job):
     with pytest.raises(JobError, match=r"model\.\w+: width=30 must be a multiple of heads=4$"):
         load(job, ["model.width=30", "model.heads=4"])
+
+
+def test_an_exported_folder_opens_in_transformers(tmp_path):
+    transformers = pytest.importorskip("transformers")
+    spec = Gpt2Spec(name="gpt2", width=8, heads=2, layers=2)
+    model = models.build_language_model(spec, context=5).eval()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    trained = Trained(model=model, optimizers=(optimizer,))
+    layout = replica_layout(trained)
+    replica = Replica(trained, layout, torch.empty(layout.size_bytes, dtype=torch.uint8))
+    saved = save(
+        tmp_path / "checkpoints", 7, replica.flat, layout,
+        state_dicts=replica.state_dicts, hugging_face=hugging_face_model(model),
+    )  # fmt: skip
+    export(saved, tmp_path / "folder")
+    opened = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "folder").eval()
+    tokens = torch.tensor([[0, 1, 2, 3, 250]])
+    assert torch.equal(opened(tokens).logits, model(tokens))
+    assert opened.lm_head.weight is opened.transformer.wte.weight
+    again = models.build_language_model(spec, context=5)
+    assert load_into(again, load_weights(saved), saved) == []
