@@ -65,7 +65,6 @@ def two_models(session):
         killed_once(session, shard.step)
         loss = F.cross_entropy(second(first(shard.x)), shard.y)
         session.backward(loss, trains=second if shard.step % 3 else first)
-    session.state["steps_of_adam"] = 0
 
 
 def drawn(session):

@@ -39,8 +39,15 @@ def task_of(width, captured=None):
 
 
 def test_closures_and_partials_train_and_resume(tmp_path):
-    first = holdfast.train(task_of(5), JOB, run_dir=tmp_path / "run")
+    kept = []
+    first = holdfast.train(
+        task_of(5),
+        JOB,
+        run_dir=tmp_path / "run",
+        on_event=lambda _: kept.append((tmp_path / "run" / "code.py").exists()),
+    )
     assert first.steps == 8
+    assert all(kept), "a run that fails would leave no source"
     assert "def main(session, rate=0.1):" in (tmp_path / "run" / "code.py").read_text()
     resumed = holdfast.train(task_of(5), JOB, run_dir=tmp_path / "run", resume=True)
     assert resumed.weights_sha256 == first.weights_sha256

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -193,12 +194,19 @@ def train(
     if extend:
         request = request.model_copy(update={"extend": True})
     options = LaunchOptions(on_event=on_event, code=code)
-    result = run_job(request, options, run_dir=run_dir, resume=resume or extend)
     if code is not None and not isinstance(task, str):
-        (result.run_dir / CODE).write_text(by_value.source_of(task), encoding="utf-8")
+        options = replace(options, sidecar=partial(_with_source, task))
+    result = run_job(request, options, run_dir=run_dir, resume=resume or extend)
     if options.controls.interrupted:
         raise KeyboardInterrupt(f"stopped after step {result.steps}; resume=True continues it")
     return result
+
+
+@contextmanager
+def _with_source(task: Callable[..., Any], run_dir: Path) -> Iterator[None]:
+    """Keep the source of a task that comes by value with its run, from the start."""
+    (run_dir / CODE).write_text(by_value.source_of(task), encoding="utf-8")
+    yield
 
 
 def run_job(

@@ -43,17 +43,13 @@ class RunKeys(Spec):
     """Names of environment variables, each of which holds an Apprise address. Recoveries and the
     end of the run are announced there."""
 
-    def weights_config(self) -> dict[str, Any]:
-        """The keys that decide the weights, as plain data."""
-        raise NotImplementedError
 
-    def changed_since(self, before: Mapping[str, Any]) -> str | None:
-        """A key that makes this job give other weights than one that was run before; None if it
-        gives the same.
+def changed_key(before: Mapping[str, Any], now: Mapping[str, Any]) -> str | None:
+    """The first key in which a job gives other weights than one that was run before, if any.
 
-        Args:
-            before: The other's `weights_config`. A key that it does not have is new, and has its
-                default in this one.
-        """
-        now = self.weights_config()
-        return next((key for key in now if before.get(key, now[key]) != now[key]), None)
+    Args:
+        before: The other's `weights_config`. A key that it does not have is new, and has its
+            default in this one.
+        now: This one's.
+    """
+    return next((key for key in now if before.get(key, now[key]) != now[key]), None)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, ClassVar, Literal, Self
 
 from pydantic import model_validator
 
 from holdfast.job.part import Spec, Workers
-from holdfast.job.run_keys import RunKeys
+from holdfast.job.run_keys import RunKeys, changed_key
 from holdfast.job.settings import CheckpointSettings
 
 
@@ -43,6 +44,10 @@ class ScriptJob(RunKeys):
     records_progress: ClassVar[bool] = False
     has_process_groups: ClassVar[bool] = True
     library_variables: ClassVar[dict[str, str]] = {}
+
+    def changed_since(self, before: Mapping[str, Any]) -> str | None:
+        """See `run_keys.changed_key`."""
+        return changed_key(before, self.weights_config())
 
     def weights_config(self) -> dict[str, Any]:
         """The keys that a resumed run may not change, as plain data."""

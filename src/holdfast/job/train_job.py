@@ -17,7 +17,7 @@ from holdfast.job.models import Model
 from holdfast.job.optimizers import AdamW, Constant, Optimizer, Schedule
 from holdfast.job.part import AUTO, AutoShards, AutoThreads, Count, Shards, Threads, Workers
 from holdfast.job.portable import PINNED
-from holdfast.job.run_keys import RunKeys
+from holdfast.job.run_keys import RunKeys, changed_key
 from holdfast.job.settings import (
     CheckpointSettings,
     Evaluation,
@@ -249,11 +249,10 @@ class TrainJob(TrainRequest):
         return dict(PINNED) if self.numerics == "portable" else {}
 
     def changed_since(self, before: Mapping[str, Any]) -> str | None:
-        """A key that makes this job give other weights than one that was run before; see
-        `RunKeys.changed_since`. With `extend`, there may be more epochs.
-        """
+        """See `run_keys.changed_key`. With `extend`, there may be more epochs."""
         longer = self.extend and before.get("epochs", 0) <= self.epochs
-        return super().changed_since({**before, "epochs": self.epochs} if longer else before)
+        known = {**before, "epochs": self.epochs} if longer else before
+        return changed_key(known, self.weights_config())
 
     def weights_config(self) -> dict[str, Any]:
         """The keys that decide the weights, as plain data."""
