@@ -3,10 +3,14 @@
 Each check gets the recipe's names, the run's result and events, and an empty directory.
 """
 
+import subprocess
+import sys
 from itertools import pairwise
 
 import pytest
 import torch
+
+from holdfast.checkpoint.export import export
 
 
 def auc(recipe, result, events, directory):
@@ -31,6 +35,28 @@ def batches(num_samples, num_ranges, size):
     ]
 
 
+PLAIN = """
+import sys, torch
+model = torch.nn.Linear(2048, 3000)
+model.load_state_dict(torch.load("weights.pt", weights_only=True))
+torch.save(model(torch.load("inputs.pt", weights_only=True)), "outputs.pt")
+assert "holdfast" not in sys.modules
+"""
+
+
+def export_and_infer(recipe, result, events, directory):
+    """A process without holdfast computes the outputs of the trained model."""
+    directory.mkdir()
+    export(result.checkpoint, directory / "weights.pt")
+    torch.save(recipe["test"], directory / "inputs.pt")
+    subprocess.run([sys.executable, "-c", PLAIN], cwd=directory, check=True)
+    trained, outputs = recipe["network"](), torch.load(directory / "outputs.pt", weights_only=True)
+    result.load_into(trained)
+    assert torch.equal(outputs, trained(recipe["test"]))
+    assert torch.equal(outputs, recipe["infer"](directory / "weights.pt", recipe["test"]))
+    assert outputs.argmax(1).tolist() == list(range(64))
+
+
 def live_tensorboard(recipe, result, events, directory):
     """The board shows each step and evaluation once, and the recovery."""
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
@@ -47,4 +73,8 @@ def live_tensorboard(recipe, result, events, directory):
     assert len(shown.Tensors("recovery/text_summary")) == 1
 
 
-CHECKS = {"auc": auc, "live_tensorboard": live_tensorboard}
+CHECKS = {
+    "auc": auc,
+    "export_and_infer": export_and_infer,
+    "live_tensorboard": live_tensorboard,
+}
