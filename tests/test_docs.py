@@ -1,14 +1,20 @@
 """Every command in the documentation runs, in the order of the page, on its own files."""
 
+import json
 import os
 import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import get_args
 
 import pytest
+import yaml
 
 from conftest import sampled
+from holdfast.job.models import Model
+from holdfast.job.optimizers import Optimizer, Schedule
+from holdfast.job.train_job import TrainJob
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -95,8 +101,32 @@ def test_source_files_named_in_a_page_exist(page):
 
 
 def test_the_page_of_jobs_names_every_key():
-    from holdfast.job.train_job import TrainJob
-
     text = (ROOT / "docs" / "jobs.md").read_text()
     missing = {key for key in TrainJob.model_fields if f"`{key}" not in text}
     assert missing <= {"name"}
+
+
+def rows(page, column):
+    """The rows of the table whose first column is `column`."""
+    _, found, rest = page.read_text().partition(f"| `{column}` |")
+    assert found, column
+    return [line.strip("| ").split(" | ") for line in rest.partition("\n\n")[0].splitlines()[2:]]
+
+
+NAMED = {"model": Model, "optimizer": Optimizer, "schedule": Schedule}
+"""Job keys whose `name` decides which further keys there are."""
+
+
+@pytest.mark.parametrize("key", NAMED)
+def test_the_page_of_jobs_lists_further_keys_with_their_defaults(key):
+    defaults = {
+        name: {key: field.default for key, field in spec.model_fields.items() if key != "name"}
+        for spec in get_args(get_args(NAMED[key])[0])
+        for name in get_args(spec.model_fields["name"].annotation)
+    }
+    listed = {
+        name: {key: yaml.safe_load(value) for key, value in re.findall(r"`(\w+)=([^`]+)`", keys)}
+        for names, _, keys in rows(ROOT / "docs" / "jobs.md", f"{key}.name")
+        for name in re.findall(r"`(\w+)`", names)
+    }
+    assert listed == json.loads(json.dumps(defaults))  # which makes lists of tuples
