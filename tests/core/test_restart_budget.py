@@ -18,7 +18,23 @@ def test_a_rank_that_goes_wrong_from_one_checkpoint_on_ends_the_run_whatever_the
     assert not failures.on_failure(2, dataclasses.replace(WRONG, cause="step 50"), 40, 70.0)
     last = dataclasses.replace(WRONG, cause="step 60")
     reason = failures.on_failure(2, last, 40, 140.0)
-    assert reason == "rank 2 step 60, 3 times without a checkpoint in between"
+    assert reason == "rank 2 step 60; 3 failures without a checkpoint in between"
+
+
+def test_failures_without_a_step_count_together_whatever_their_messages_and_ranks():
+    budget = RestartBudget(POLICY, 0.0)
+    assert not budget.on_failure(0, Failure(cause="raised KeyError: 7", repeatable=True), 5, 1.0)
+    assert not budget.on_failure(1, Failure(cause="was killed by SIGKILL"), 5, 2.0)
+    assert not budget.on_failure(1, Failure(cause="raised ValueError: a", repeatable=True), 5, 3.0)
+    reason = budget.on_failure(2, Failure(cause="raised ValueError: b", repeatable=True), 5, 4.0)
+    assert reason == "rank 2 raised ValueError: b; 3 failures without a step in between"
+
+
+def test_a_step_in_between_begins_a_new_count():
+    budget = RestartBudget(POLICY, 0.0)
+    raised = Failure(cause="raised ValueError: a", repeatable=True)
+    for step in (5, 5, 6, 6, 7, 7):
+        assert not budget.on_failure(0, raised, step, 1.0)
 
 
 @pytest.mark.parametrize(("rank", "start"), [(1, 40), (2, 50)])

@@ -136,7 +136,7 @@ def test_the_traceback_of_a_worker_that_raises_is_shown_once_and_only_its_own(tr
     assert err[0] == "Traceback (most recent call last):"
     assert err[-2] == "ValueError: the data of step 2 are odd"
     blamed = "holdfast: rank 1 raised ValueError: the data of step 2 are odd"
-    assert err[-1] == f"{blamed}, 3 times without a step in between"
+    assert err[-1] == f"{blamed}; 3 failures without a step in between"
     assert err.count(err[0]) == 1
     assert not any(f"rank {other}" in line for other in (0, 2, 3) for line in err)
 

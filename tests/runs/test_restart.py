@@ -130,7 +130,7 @@ def test_the_error_names_cause_rank_and_checkpoint(train, tmp_path):
 def test_a_failure_after_every_restart_ends_the_run_before_its_budget_is_spent(train, tmp_path):
     fault = {**IN_A_STEP, "rank": 1, "step": 35, "how": "raise"}
     faults = [{**fault, "mark": str(tmp_path / f"mark-{number}")} for number in range(4)]
-    words = "rank 1 raised ValueError: as planned, 3 times without a checkpoint in between"
+    words = "rank 1 raised ValueError: as planned; 3 failures without a checkpoint in between"
     with pytest.raises(WorkerFailed, match=words) as caught:
         train(**KEYS, params={"faults": faults})
     assert "ValueError: as planned" in caught.value.traceback

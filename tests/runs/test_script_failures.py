@@ -64,7 +64,7 @@ def test_only_the_root_cause_is_named_among_cascading_failures(run, tmp_path, fa
             ("import sys; sys.exit('enough')", "exited 1"),
             ("import os; os._exit(5)", "exited 5"),
             ("1 +", "raised SyntaxError"),
-            ("prin('a typo')", "raised NameError: .*, 3 times within 30 s of its start"),
+            ("prin('a typo')", "raised NameError: .*; 3 failures within 30 s of the start"),
         ],
         1,
         3,

@@ -14,7 +14,7 @@ class RecoveryPolicy:
         world_size: Workers of a full world.
         min_workers: The fewest workers to train with; `world_size` if failed ones are replaced.
         max_failures, window_s: How many failures are tolerated in how many seconds.
-        max_repeats: How often one failure may repeat without progress: a step, or a checkpoint with
+        max_repeats: How often failures may repeat without progress: a step, or a checkpoint with
             `restart_all`.
         repeat_window_s: How soon after its generation resumed a failure must come to count as a
             repeat, seconds; infinite where steps are known.

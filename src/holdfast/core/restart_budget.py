@@ -1,6 +1,6 @@
 """Restart budget: ends a run that fails again and again instead of recovering it forever.
 
-Two limits: a number of failures within a window, and repeats of one failure without progress.
+Two limits: a number of failures within a window, and failures in a row without progress.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ class RestartBudget:
     def __init__(self, policy: RecoveryPolicy, now: float) -> None:
         self._policy, self._resumed_at = policy, now
         self._window = SlidingWindow(policy.max_failures, policy.window_s)
-        self._last: tuple[object, int | None] = ("", None)
-        self._repeats = 0
+        self._last: tuple[int | None, int | None] | None = None
+        self._in_a_row = 0
 
     def on_resumed(self, now: float) -> None:
         """Note that a generation has begun to train."""
@@ -53,20 +53,25 @@ class RestartBudget:
     def on_failure(self, rank: int, failure: Failure, step: int | None, now: float) -> str:
         """Note how a worker has failed; returns why the run must end, or nothing.
 
+        Failures without progress count together, whatever their messages and ranks: an error of
+        user code may show on any worker, and name what differs each time. Failures from outside,
+        such as a kill, are left out.
+
         Args:
             rank: The worker.
-            failure: Its failure. A wrong replica is a repeat if the rank is the same; its message
-                names the step, which differs.
+            failure: Its failure. A wrong replica counts by its rank.
             step: The step from which its generation resumed, if that is known.
+            now: When it failed.
         """
-        key = rank if failure.state_untrusted else failure.cause
+        if not failure.repeatable:
+            return ""
+        place = (step, rank if failure.state_untrusted else None)
         soon = now - self._resumed_at < self._policy.repeat_window_s
-        again = failure.repeatable and soon and (key, step) == self._last
-        self._repeats = self._repeats + 1 if again else 0
-        self._last = (key, step)
-        if self._repeats >= self._policy.max_repeats > 0:
-            times = f"{self._repeats + 1} times {self._without_progress(failure)}"
-            return f"rank {rank} {failure.cause}, {times}"
+        self._in_a_row = self._in_a_row + 1 if soon and place == self._last else 1
+        self._last = place
+        if self._in_a_row > self._policy.max_repeats > 0:
+            failures = f"{self._in_a_row} failures {self._without_progress(failure)}"
+            return f"rank {rank} {failure.cause}; {failures}"
         return ""
 
     def on_loss(self, what: str, now: float) -> str:
@@ -78,8 +83,8 @@ class RestartBudget:
         return f"{what}; {exhausted}" if limit else what
 
     def _without_progress(self, failure: Failure) -> str:
-        """What makes a failure a repeat, in words."""
+        """What the failures in a row have in common, in words."""
         if self._policy.repeat_window_s < math.inf:
-            return f"within {self._policy.repeat_window_s:.0f} s of its start"
+            return f"within {self._policy.repeat_window_s:.0f} s of the start"
         restart_all = self._policy.restart_all or failure.state_untrusted
         return f"without a {'checkpoint' if restart_all else 'step'} in between"
