@@ -22,7 +22,11 @@ happened, where (file, key, rank) and what to do next.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from traceback import FrameSummary, TracebackException
 from typing import Final
+
+_OWN_FILES: Final = __file__.removesuffix("errors.py")
+"""What the paths of holdfast's own files begin with."""
 
 
 class HoldfastError(Exception):
@@ -74,17 +78,51 @@ class Interrupted(HoldfastError):
 
 
 class WorkerFailed(HoldfastError):
-    """A worker died or raised.
+    """A worker died or raised. Its `__cause__` is a `RankTraceback`, if it raised.
 
     Attributes:
         rank: The root cause; cascading failures are not named.
-        traceback: The worker's own traceback, or None where it died without one.
     """
 
-    def __init__(self, message: str, *, rank: int, traceback: str | None) -> None:
+    def __init__(self, message: str, *, rank: int) -> None:
         super().__init__(message)
         self.rank = rank
-        self.traceback = traceback
+
+
+class RankTraceback(Exception):
+    """Where user code was on a worker when it raised: the `__cause__` of the run's error.
+
+    Attributes:
+        rank: The worker.
+        text: See `user_traceback`.
+    """
+
+    def __init__(self, rank: int, text: str) -> None:
+        super().__init__(f"on rank {rank}\n{text.rstrip()}")
+        self.rank, self.text = rank, text
+
+
+def user_traceback(error: BaseException) -> str:
+    """The traceback of `error` without holdfast's own frames.
+
+    An error of holdfast only shows where user code was: nothing, if there was none. Any other one
+    keeps all frames if none is of user code.
+    """
+    shown = TracebackException.from_exception(error)
+    if all(_is_own(frame) for frame in shown.stack):
+        return "" if isinstance(error, HoldfastError) else "".join(shown.format())
+    chain = [shown]
+    for each in chain:
+        each.stack[:] = [frame for frame in each.stack if not _is_own(frame)]
+        chain += [cause for cause in (each.__cause__, each.__context__) if cause is not None]
+    text = "".join(shown.format())
+    if isinstance(error, HoldfastError):
+        return text.removesuffix("".join(shown.format_exception_only()))
+    return text
+
+
+def _is_own(frame: FrameSummary) -> bool:
+    return frame.filename.startswith(_OWN_FILES)
 
 
 class Aborted(HoldfastError):

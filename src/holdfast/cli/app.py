@@ -12,7 +12,7 @@ import typer
 from holdfast.cli import bench, chaos, drill, events, export, jobs, train
 from holdfast.cli import run as script
 from holdfast.cli.ending import FAILED_STATUS, STOPPED_STATUS, USAGE_STATUS
-from holdfast.errors import HoldfastError, Interrupted, JobError, WorkerFailed
+from holdfast.errors import HoldfastError, Interrupted, JobError, RankTraceback
 from holdfast.job import renamed
 from holdfast.launch.spawn import Spawned
 
@@ -64,8 +64,8 @@ def run(spawned: Spawned | None) -> None:
         _check_renamed(_own(sys.argv[1:]))
         app(obj=spawned)
     except HoldfastError as error:
-        if isinstance(error, WorkerFailed):
-            print(error.traceback or "", end="", file=sys.stderr)
+        if isinstance(error.__cause__, RankTraceback):
+            print(error.__cause__, file=sys.stderr)
         message = " ".join(str(error).split())  # messages of other libraries may have many lines
         print(f"holdfast: {message}", file=sys.stderr)
         if "--json" in _own(sys.argv[1:]):

@@ -9,7 +9,7 @@ from typing import Final
 import typer
 
 from holdfast.engines.run import LaunchOptions, RunResult
-from holdfast.errors import WorkerFailed
+from holdfast.errors import HoldfastError, RankTraceback
 from holdfast.observe.sinks.terminal import closing_table
 
 FAILED_STATUS: Final = 1
@@ -28,9 +28,9 @@ def run_and_print(
     """Run something to its end and print its result as a table or as one JSON object."""
     try:
         result = run(options)
-    except WorkerFailed as error:
-        if error.rank in options.tee:  # its traceback was shown already
-            error.traceback = None
+    except HoldfastError as error:
+        if isinstance(error.__cause__, RankTraceback) and error.__cause__.rank in options.tee:
+            error.__cause__ = None  # it was shown already
         raise
     print(json.dumps(result.as_dict()) if as_json else closing_table(result.as_dict()))
     if result.status == "stopped":

@@ -149,6 +149,7 @@ def _reported(report: Report) -> Failure:
     meaning = MEANINGS[BY_NAME[report.error]]
     return Failure(
         cause=report.message,
+        traceback=report.traceback,
         error=report.error if meaning.fatal else "",
         fatal=meaning.fatal,
         repeatable=meaning.repeatable,

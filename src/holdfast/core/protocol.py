@@ -36,7 +36,7 @@ class Failure:
     Attributes:
         cause: In words, without the rank.
         error: The class of a fatal error, as in `errors.BY_NAME`; empty for other failures.
-        traceback: The worker's own, where it says more than the cause.
+        traceback: Where user code was on the worker, if that says more than the cause.
         fatal: Whether it would happen again on any worker: the run ends with this error.
         repeatable: Whether it may happen again on this worker, which caused it itself.
         state_untrusted: Whether no worker's state is trusted: all restart from a checkpoint.

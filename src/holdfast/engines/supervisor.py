@@ -19,10 +19,10 @@ from holdfast import errors
 from holdfast.checkpoint.store import CheckpointStore
 from holdfast.engines.coordinator_process import SHUTDOWN_TIMEOUT_S, CoordinatorProcess
 from holdfast.engines.host import Engine, HostHandle, HostState
-from holdfast.errors import HoldfastError, Interrupted, WorkerFailed
+from holdfast.errors import HoldfastError, Interrupted, RankTraceback, WorkerFailed
 from holdfast.observe.follower import Follower
 from holdfast.observe.lines import EventLog
-from holdfast.observe.run_dir import RunDirectory
+from holdfast.observe.run_dir import RunDirectory, worker_log
 from holdfast.wire.rpc import RunStateMessage
 
 TICK_S: Final = 0.1
@@ -123,9 +123,15 @@ class RunSupervisor:
         if state.root_cause is None:
             return HoldfastError(state.reason + advice)
         rank, failure = state.root_cause
-        if failure.error:
-            return errors.BY_NAME[failure.error](failure.cause)
-        return WorkerFailed(state.reason + advice, rank=rank, traceback=failure.traceback or None)
+        log = f"; see {worker_log(self._directory.logs, rank)}"
+        error = (
+            errors.BY_NAME[failure.error](failure.cause)
+            if failure.error
+            else WorkerFailed(state.reason + log + advice, rank=rank)
+        )
+        if failure.traceback:
+            error.__cause__ = RankTraceback(rank, failure.traceback)
+        return error
 
     def _await_news(self) -> None:
         """Wait until something has happened, or it is time to look at what nothing announces."""

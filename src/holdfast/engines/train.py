@@ -15,7 +15,7 @@ from holdfast.core.step.plan import plan_step
 from holdfast.engines.choose_workers import divisions, fastest
 from holdfast.engines.run import LaunchOptions, run_and_record
 from holdfast.engines.run_fork_server import fork_server
-from holdfast.errors import JobError
+from holdfast.errors import HoldfastError, JobError
 from holdfast.job import load
 from holdfast.job.part import AUTO
 from holdfast.job.train_job import TrainJob, TrainRequest
@@ -189,6 +189,21 @@ def train(
         >>> result.status
         'finished'
     """
+    try:
+        return _train(task, job, run_dir, on_event, resume=resume, extend=extend)
+    except HoldfastError as error:
+        raise error.with_traceback(None) from error.__cause__  # the user's frames are in its cause
+
+
+def _train(
+    task: str | Callable[..., Any],
+    job: Mapping[str, Any] | TrainRequest | None,
+    run_dir: str | Path | None,
+    on_event: OnEvent | None,
+    *,
+    resume: bool,
+    extend: bool,
+) -> Result:
     reference.refuse_while_importing()
     request, code = _job(task, job)
     if extend:

@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import errno
 import re
-import traceback
 from typing import Final
 
 import torch
 
 from holdfast.core.failures import Report
-from holdfast.errors import BY_NAME, HoldfastError, OutOfMemory
+from holdfast.errors import (
+    BY_NAME,
+    DataError,
+    HoldfastError,
+    JobError,
+    OutOfMemory,
+    user_traceback,
+)
 from holdfast.wire.messages import FailedMessage
 from holdfast.worker.compute import explain
 
@@ -27,7 +33,7 @@ def failure(rank: int, error: BaseException) -> FailedMessage:
         report = Report(
             error=_name_of(type(error)),
             message=_shortened(str(error), MESSAGE_CHARS),
-            traceback=_shortened("".join(traceback.format_exception(error)), TRACEBACK_CHARS),
+            traceback=_shortened(_traceback(error), TRACEBACK_CHARS),
         )
         return FailedMessage(rank=rank, report=report)
     asked = re.search(r"allocate ([\d.]+ \w+)", str(error))
@@ -38,6 +44,12 @@ def failure(rank: int, error: BaseException) -> FailedMessage:
         f"{advice}; see rank-{rank}.log for the traceback"
     )
     return FailedMessage(rank=rank, report=Report(error=OutOfMemory.__name__, message=message))
+
+
+def _traceback(error: BaseException) -> str:
+    """Where user code was, if it can be what is wrong."""
+    is_ours = isinstance(error, HoldfastError) and not isinstance(error, JobError | DataError)
+    return "" if is_ours else user_traceback(error)
 
 
 def _name_of(kind: type[BaseException]) -> str:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import signal
-import traceback
 from collections.abc import Callable
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
@@ -23,7 +22,7 @@ import numpy.typing as npt
 import torch
 
 from holdfast.arena.layout import ALIGNMENT
-from holdfast.errors import DataError, HoldfastError, JobError
+from holdfast.errors import DataError, HoldfastError, JobError, user_traceback
 from holdfast.linux.lifeline import STOP_SIGNALS, die_with_parent
 
 Key = TypeVar("Key")
@@ -120,10 +119,8 @@ def _call(key: object) -> Any:
     try:
         return _read(key)
     except BaseException as error:  # noqa: BLE001  # the boundary of the user's code
-        lines = traceback.format_exc().splitlines()
-        return _Failure(
-            f"{type(error).__name__}: {error}", "\n".join(["In a loader process:", *lines[1:]])
-        )
+        _, _, frames = user_traceback(error).rstrip().partition("\n")
+        return _Failure(f"{type(error).__name__}: {error}", f"In a loader process:\n{frames}")
 
 
 def _packed(tensor: torch.Tensor) -> tuple[Callable[..., torch.Tensor], tuple[Any, ...]]:
