@@ -105,20 +105,19 @@ class RankTraceback(Exception):
 def user_traceback(error: BaseException) -> str:
     """The traceback of `error` without holdfast's own frames.
 
-    An error of holdfast only shows where user code was: nothing, if there was none. Any other one
-    keeps all frames if none is of user code.
+    An error of holdfast, except `DataError`, only shows where user code was: nothing, if there was
+    none. Any other one keeps all frames if none is of user code.
     """
     shown = TracebackException.from_exception(error)
+    only_where = isinstance(error, HoldfastError) and not isinstance(error, DataError)
     if all(_is_own(frame) for frame in shown.stack):
-        return "" if isinstance(error, HoldfastError) else "".join(shown.format())
+        return "" if only_where else "".join(shown.format())
     chain = [shown]
     for each in chain:
         each.stack[:] = [frame for frame in each.stack if not _is_own(frame)]
         chain += [cause for cause in (each.__cause__, each.__context__) if cause is not None]
     text = "".join(shown.format())
-    if isinstance(error, HoldfastError):
-        return text.removesuffix("".join(shown.format_exception_only()))
-    return text
+    return text.removesuffix("".join(shown.format_exception_only())) if only_where else text
 
 
 def _is_own(frame: FrameSummary) -> bool:

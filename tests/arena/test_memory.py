@@ -71,8 +71,8 @@ def test_workers_at_different_barriers_get_an_error_that_names_both(arena):
 
     for error in in_threads(arena, act):
         assert isinstance(error, JobError)
-        assert "rank 0 is summing the gradient of step 8" in str(error)
-        assert "rank 1 is at the end of its function" in str(error)
+        assert "ranks 0, 2 are summing the gradient of step 8" in str(error)
+        assert "rank 1 is at the end of the training function" in str(error)
 
 
 def test_a_new_generation_aborts_an_incomplete_barrier(arena):

@@ -77,8 +77,8 @@ def test_an_error_of_the_data_set_is_reported_with_its_traceback_once(train, pid
     message = r"rank 0 raised DataError: reading Augmented failed with ValueError: sample 50 is odd"
     with pytest.raises(WorkerFailed, match=f"^{message}") as caught:
         train(**own(pids, 2, trouble="raise"))
-    assert caught.value.traceback.count("Traceback") == 1
-    assert 'raise ValueError("sample 50 is odd")' in caught.value.traceback
+    assert caught.value.__cause__.text.count("Traceback") == 1
+    assert 'raise ValueError("sample 50 is odd")' in caught.value.__cause__.text
 
 
 def test_an_abort_does_not_wait_for_a_loader_process(train, pids, tmp_path):

@@ -82,9 +82,9 @@ def test_a_script_that_always_fails_at_its_start_is_not_restarted_for_long(
 def test_a_traceback_begins_in_the_script(run, tmp_path):
     with pytest.raises(WorkerFailed) as caught:
         run("def f():\n    raise KeyError('k')\nf()", on_failure="stop", workers=1)
-    words = caught.value.traceback.splitlines()
+    words = caught.value.__cause__.text.splitlines()
     assert words[1].endswith('script.py", line 3, in <module>')
-    assert caught.value.traceback in printed(tmp_path)
+    assert caught.value.__cause__.text in printed(tmp_path)
 
 
 def test_processes_that_a_worker_has_started_end_with_it(run, tmp_path):

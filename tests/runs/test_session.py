@@ -92,7 +92,7 @@ def test_only_the_root_cause_is_named(train, tmp_path):
     with pytest.raises(WorkerFailed) as caught:
         train(run_dir=tmp_path / "run", **failing("raising", workers=4))
     assert caught.value.rank == 1
-    assert "the data of step 2 are odd" in caught.value.traceback
+    assert "the data of step 2 are odd" in caught.value.__cause__.text
     others = [(tmp_path / "run" / "logs" / f"rank-{rank}.log").read_text() for rank in (0, 2, 3)]
     assert others == ["", "", ""]
     assert events_of(tmp_path / "run")[-1]["event"] == "run-failed"

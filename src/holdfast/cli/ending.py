@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+import shlex
+import sys
+from collections.abc import Callable, Mapping
 from typing import Final
 
 import typer
@@ -23,15 +25,32 @@ STOPPED_STATUS: Final = 130
 
 
 def run_and_print(
-    run: Callable[[LaunchOptions], RunResult], options: LaunchOptions, *, as_json: bool
+    run: Callable[[LaunchOptions], RunResult],
+    options: LaunchOptions,
+    commands: Callable[[RunResult], Mapping[str, list[str]]],
+    *,
+    as_json: bool,
 ) -> None:
-    """Run something to its end and print its result as a table or as one JSON object."""
+    """Run something to its end and print its result as a table or as one JSON object.
+
+    Args:
+        run: Runs it.
+        options: How.
+        commands: What the user may want to do next, and the words of the command for it; they are
+            printed below a table.
+        as_json: Whether to print JSON.
+    """
     try:
         result = run(options)
     except HoldfastError as error:
         if isinstance(error.__cause__, RankTraceback) and error.__cause__.rank in options.tee:
             error.__cause__ = None  # it was shown already
         raise
-    print(json.dumps(result.as_dict()) if as_json else closing_table(result.as_dict()))
+    if as_json:
+        print(json.dumps(result.as_dict()))
+    else:
+        print(closing_table(result.as_dict()))
+        next_commands = {what: shlex.join(words) for what, words in commands(result).items()}
+        print(f"\nnext\n{closing_table(next_commands)}", file=sys.stderr)
     if result.status == "stopped":
         raise typer.Exit(STOPPED_STATUS)

@@ -12,7 +12,7 @@ import typer
 from holdfast.cli.arguments import EndingJson, ranks
 from holdfast.cli.ending import run_and_print
 from holdfast.engines import script as engine
-from holdfast.engines.run import LaunchOptions
+from holdfast.engines.run import LaunchOptions, RunResult
 from holdfast.errors import JobError
 from holdfast.job import load
 from holdfast.job.script_job import Script
@@ -78,7 +78,13 @@ def run(
         {key: each for key, each in values.items() if each is not None}, where=script
     )
     options = LaunchOptions(tee=ranks(tee, job.workers), forks=context.obj)
-    run_and_print(partial(engine.run_script, job, run_dir=run_dir), options, as_json=as_json)
+    run_and_print(
+        partial(engine.run_script, job, run_dir=run_dir), options, _next_commands, as_json=as_json
+    )
+
+
+def _next_commands(result: RunResult) -> dict[str, list[str]]:
+    return {"what happened": ["holdfast", "events", str(result.run_dir)]}
 
 
 def _number(workers: str) -> int:

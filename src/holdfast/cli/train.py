@@ -14,11 +14,12 @@ from holdfast.cli.ending import run_and_print
 from holdfast.data.download import download as fetch
 from holdfast.data.published import PUBLISHED, directory
 from holdfast.engines import train as engine
-from holdfast.engines.run import LaunchOptions
+from holdfast.engines.run import LaunchOptions, RunResult
 from holdfast.errors import JobError
 from holdfast.job import load
 from holdfast.job.data import Data
 from holdfast.job.part import AUTO
+from holdfast.job.train_job import TrainRequest
 from holdfast.linux.cores import usable_cores
 from holdfast.observe.downloads import DownloadView
 
@@ -61,8 +62,8 @@ def train(
     """Train a job; checkpoints, metrics and logs go to its run directory."""
     keys = {"workers": workers, "device": device}
     extra = [f"{key}={value}" for key, value in keys.items() if value is not None]
-    extra += ["extend=true"] if extend else []
-    chosen = load.load(job, [*(overrides or []), *extra])
+    asked = [*(overrides or []), *extra]
+    chosen = load.load(job, [*asked, *(["extend=true"] if extend else [])])
     shown = ranks(tee, usable_cores() if chosen.workers == AUTO else chosen.workers)
     if dry_run:
         text = json.dumps(chosen.model_dump(mode="json")) if as_json else load.dump(chosen)
@@ -74,8 +75,32 @@ def train(
     run_and_print(
         partial(engine.run_job, chosen, run_dir=run, resume=resume or extend),
         options,
+        partial(_next_commands, [job, *asked], chosen),
         as_json=as_json,
     )
+
+
+def _next_commands(asked: list[str], job: TrainRequest, result: RunResult) -> dict[str, list[str]]:
+    """What a user may want to do after a run.
+
+    Args:
+        asked: The job's name and overrides, as they were given.
+        job: The job.
+        result: Of the run.
+    """
+    run_dir = str(result.run_dir)
+    events = ["holdfast", "events", run_dir]
+    if result.status == "stopped":
+        again = ["holdfast", "train", *asked, "--run", run_dir, "--resume"]
+        return {"continue": again, "what happened": events}
+    same = [word for word in asked if not word.startswith("epochs=")]
+    longer = ["--run", run_dir, "--extend", f"epochs={2 * job.epochs}"]
+    return {
+        "what happened": events,
+        "weights": ["holdfast", "export", run_dir, "model.safetensors"],
+        "train for longer": ["holdfast", "train", *same, *longer],
+        "compare with others": ["holdfast", "bench", "recovery"],
+    }
 
 
 def _download(data: Data | None) -> None:

@@ -75,8 +75,18 @@ class MapStyle:
 
 
 def stacked(samples: list[Any]) -> Batch:
-    """The samples as PyTorch stacks them by default; a list of parts becomes a tuple."""
-    batch = default_collate(samples)
+    """The samples as PyTorch stacks them by default; a list of parts becomes a tuple.
+
+    Raises:
+        JobError: They cannot be stacked.
+    """
+    try:
+        batch = default_collate(samples)
+    except (RuntimeError, TypeError) as error:
+        raise JobError(
+            f"the samples of a batch cannot be stacked: {error}; make the batch in a function of "
+            "your own: collate=pad in session.shards, or the collate_fn of a DataLoader"
+        ) from None
     return tuple(batch) if type(batch) is list else batch
 
 

@@ -72,6 +72,10 @@ class RunResult(Protocol):
     def status(self) -> str:
         """How it ended, in a word."""
 
+    @property
+    def run_dir(self) -> Path:
+        """The run directory."""
+
     def as_dict(self) -> dict[str, Any]:
         """All of it, as plain data."""
 

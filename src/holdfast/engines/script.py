@@ -33,11 +33,11 @@ class ScriptResult:
     workers: int
     restarts: int
     seconds: float
-    run_dir: str
+    run_dir: Path
 
     def as_dict(self) -> dict[str, Any]:
         """The result as plain data."""
-        return asdict(self)
+        return asdict(self) | {"run_dir": str(self.run_dir)}
 
 
 def run_script(job: ScriptJob, options: LaunchOptions, *, run_dir: Path | None) -> ScriptResult:
@@ -64,7 +64,7 @@ def run_script(job: ScriptJob, options: LaunchOptions, *, run_dir: Path | None) 
             workers=job.workers,
             restarts=restarts.count(path),
             seconds=round(time.monotonic() - began, 3),
-            run_dir=str(path),
+            run_dir=path,
         ),
         options,
         resume=(path / "job.yaml").exists(),

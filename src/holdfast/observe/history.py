@@ -39,6 +39,7 @@ TEMPLATES: Final = {
     "numerics-changed": "hardware or software changed since step {step}: {changes}",
     "run-extended": "the run was extended to {epochs} epochs, {total_steps} steps in all; the "
     "learning rate after step {step} is {lr:.4g}",
+    "keys-not-read": "the task has not read {keys} in its first step; remove what has no effect",
     "weights-loaded": "the run began with the weights in {path}",
     "notification-failed": "a notification to the address in {variable} was not delivered",
     "fault-injected": "fault injected: {kind}",
@@ -69,7 +70,7 @@ def describe(
         if began_at is None or entry.get("event") == "run-started":
             began_at = now
         if "event" in entry:
-            yield f"{_since(now - began_at)}  {_words(entry)}"
+            yield f"{_since(now - began_at)}  {words(entry)}"
         else:
             yield recovery_reports.text(recovery_reports.ADAPTER.validate_python(entry), logs)
 
@@ -79,15 +80,16 @@ def _since(seconds: float) -> str:
     return f"{timedelta(seconds=whole)}.{int(1000 * part):03}"
 
 
-def _words(event: Mapping[str, Any]) -> str:
+def words(event: Mapping[str, Any]) -> str:
+    """An event in words."""
     fields = {name: value for name, value in event.items() if name not in ("event", "time_unix_s")}
     clock = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(event["time_unix_s"]))
     try:
-        words = TEMPLATES[event["event"]].format(**fields, time=clock)
+        text = TEMPLATES[event["event"]].format(**fields, time=clock)
     except KeyError:  # an event of another version
-        words = f"{event['event']} " + " ".join(f"{k}={json.dumps(v)}" for k, v in fields.items())
+        text = f"{event['event']} " + " ".join(f"{k}={json.dumps(v)}" for k, v in fields.items())
     more = _MORE.get(event["event"], {})
-    words += "".join(text.format(event[name]) for name, text in more.items() if name in event)
+    text += "".join(part.format(event[name]) for name, part in more.items() if name in event)
     if event.get("unexpected") is False and event["status"] != 0:
-        words += " (expected)"
-    return " ".join(words.split())
+        text += " (expected)"
+    return " ".join(text.split())

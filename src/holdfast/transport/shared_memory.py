@@ -21,6 +21,9 @@ from holdfast.errors import Aborted, HoldfastError, JobError
 SPINS: Final = 200
 """Checks before sleeping: some 10 µs, about what a sleep and a wake cost."""
 
+MAX_RANKS_SHOWN: Final = 8
+"""How many ranks an error names that do the same."""
+
 _STEPS: Final = 1 << 48
 """A barrier's word is its tag, times this, plus its step."""
 
@@ -117,10 +120,21 @@ class SharedMemoryGroup:
             arena.sleep_until_arrival(peer, seen, ABORT_POLL_S)
 
     def _raise_diverged(self, tags: dict[int, int]) -> None:
+        at: dict[int, list[int]] = {}
+        for peer, tag in tags.items():
+            at.setdefault(tag, []).append(peer)
         doing = "; ".join(
-            f"rank {peer} is {self._describe(*divmod(tag, _STEPS))}" for peer, tag in tags.items()
+            f"{_named(ranks)} {self._describe(*divmod(tag, _STEPS))}" for tag, ranks in at.items()
         )
         raise JobError(
             f"workers reached different barriers: {doing}. Every worker must run the same loop: "
             "leave it, evaluate or save on a condition that is the same for all"
         )
+
+
+def _named(ranks: list[int]) -> str:
+    """Some ranks and what they do, as the beginning of a clause."""
+    if len(ranks) == 1:
+        return f"rank {ranks[0]} is"
+    shown = ", ".join(map(str, ranks[:MAX_RANKS_SHOWN]))
+    return f"ranks {shown}{', …' if len(ranks) > MAX_RANKS_SHOWN else ''} are"

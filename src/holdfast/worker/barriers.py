@@ -15,15 +15,15 @@ from holdfast.errors import JobError
 class WorkerTag(BarrierTag):
     """What a barrier of a worker is for."""
 
-    ATTACH = 16, "attaching its model"
+    ATTACH = 16, "attaching the model"
     RESTORE = 17, "restoring a checkpoint"
-    STAGED = 18, "staging its state of step {step} for transfer"
+    STAGED = 18, "staging the state of step {step} for transfer"
     COPIED = 19, "transferring the state of step {step}"
-    WEIGHTS = 20, "exchanging the weights of its shards of step {next}"
+    WEIGHTS = 20, "exchanging the weights of shards of step {next}"
     EVALUATION = 21, "evaluating after step {step}"
-    END = 22, "at the end of its function"
+    END = 22, "at the end of the training function"
     RECHECK = 23, "recomputing shards of step {next}"
-    COMPARE = 24, "comparing its replica after step {step}"
+    COMPARE = 24, "comparing replicas after step {step}"
     VERIFY = 25, "verifying shards of step {next}"
 
 

@@ -42,6 +42,11 @@ class Followups:
         """Evaluate after epochs, as often as the job says."""
         self._evaluations.append(lambda: self.evaluate(source, measure, tally))
 
+    @property
+    def has_evaluations(self) -> bool:
+        """Whether anything is evaluated after epochs."""
+        return bool(self._evaluations)
+
     def run(self, reader: Reader) -> None:
         """Do all that is due after the newest step.
 

@@ -17,7 +17,7 @@ from holdfast.arena.worker_status import WorkerStatus
 from holdfast.core.failures import LEFT_STATUS
 from holdfast.core.step.seeds import seed_for
 from holdfast.data.dataset import seed_everything
-from holdfast.errors import MEANINGS, Aborted
+from holdfast.errors import MEANINGS, Aborted, JobError
 from holdfast.job.script_job import ScriptJob
 from holdfast.observe.stacks import stacks_file, write_on_signal
 from holdfast.tasks import by_value, reference
@@ -103,8 +103,14 @@ def _run_task(session: Session) -> None:
     seed_everything(seed_for("main", session.job.seed))
     if inspect.isclass(task):
         fit.fit(session, cast("type[Any]", task)(session.job))
-    else:
-        task(session)
+        return
+    try:
+        inspect.signature(task).bind(session)
+    except TypeError as error:
+        raise JobError(
+            f"a training function takes one argument, the session: {session.job.task}: {error}"
+        ) from None
+    task(session)
 
 
 def load_task(task: str) -> Any:

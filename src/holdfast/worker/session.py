@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, Final, Never, ParamSpec, TypeVar
 
 import torch
 from torch import nn
@@ -28,6 +28,7 @@ from holdfast.errors import Aborted, JobError
 from holdfast.job.train_job import TrainJob
 from holdfast.worker.evaluation import Measure
 from holdfast.worker.followups import Followups
+from holdfast.worker.key_reads import ReadJob
 from holdfast.worker.main_only import MainOnly
 from holdfast.worker.membership.attach import ModelFactory, OptimizerFactory
 from holdfast.worker.membership.member import Member
@@ -41,15 +42,25 @@ from holdfast.worker.user_state.schedule import Schedule, ScheduleFactory
 K = TypeVar("K")
 P = ParamSpec("P")
 
+_OF_RANKS: Final = frozenset({"rank", "local_rank", "world_size", "is_main", "is_main_process"})
+"""What sessions of other systems have, and a run must not depend on."""
+
 
 class Session:
     """A worker's view of the run."""
 
     def __init__(self, job: TrainJob, member: Member) -> None:
-        self._job, self._member = job, member
+        self._job, self._member = ReadJob.of(job), member
         self._hooks, self._followups = CommitHooks(), Followups(member)
         self._main_only = MainOnly(member)
         self._loop: TrainingLoop | None = None
+
+    def __getattr__(self, name: str) -> Never:
+        """Raises: AttributeError: There is no such attribute."""
+        shown = "; what only one worker does belongs in session.main_only"
+        raise AttributeError(
+            f"a session has no {name}{shown if name in _OF_RANKS else ''}", name=name, obj=self
+        )
 
     @property
     def job(self) -> TrainJob:
@@ -178,8 +189,8 @@ class Session:
         self,
         data: object,
         *,
-        epochs: int = 0,
-        steps: int = 0,
+        epochs: int | None = None,
+        steps: int | None = None,
         collate: Collate | None = None,
     ) -> Iterator[Shard]:
         """Iterate over `data`, from the run's current step.
@@ -187,7 +198,7 @@ class Session:
         Args:
             data: A map-style or iterable data set of PyTorch or Hugging Face, a DataLoader, or a
                 `holdfast.Dataset`.
-            epochs: Passes through it.
+            epochs: Passes through it; by default, the job's `epochs`.
             steps: Steps of the run, instead of or as a limit on `epochs`.
             collate: Makes a batch of a list of samples; by default they are stacked.
 
@@ -199,15 +210,24 @@ class Session:
                 read in the run's own order.
         """
         self._main_only.refuse("shards")
-        if not (epochs > 0 or steps > 0):
-            raise JobError("session.shards needs epochs or steps, at least 1")
+        if epochs is None and steps is None:
+            epochs = self.job.epochs
+        if (epochs or 0) < 0 or (steps or 0) < 0 or not (epochs or steps):
+            raise JobError(f"session.shards needs epochs or steps above 0, not {epochs or steps}")
         if self._loop is not None:
             raise JobError("session.shards was called twice; a run has one training loop")
         self._member.join_once()
         _ = self._member.stepper  # there is one once a model is attached
         source = source_of(data, collate)
         self._loop = TrainingLoop(
-            self._member, self._followups, self._hooks, self._main_only, source, epochs, steps
+            self._job,
+            self._member,
+            self._followups,
+            self._hooks,
+            self._main_only,
+            source,
+            epochs or 0,
+            steps or 0,
         )
         self._followups.in_loop = True
         yield from self._loop.run()
@@ -237,7 +257,7 @@ class Session:
         Raises:
             JobError: There is no current shard, or there are more values than fit.
         """
-        self._loop_at_shard("log").log({name: float(value) for name, value in values.items()})
+        self._loop_at_shard("log").log(values)
 
     def evaluate_each_epoch(
         self,
@@ -254,6 +274,7 @@ class Session:
         Args:
             data, measure, metrics, collate: See `evaluate`.
         """
+        self._job.note_read("evaluation")
         self._followups.evaluate_each_epoch(source_of(data, collate), measure, tally_of(metrics))
 
     def evaluate(

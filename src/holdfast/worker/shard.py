@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,6 +27,10 @@ class Shard:
     size: int
     step: int
     epoch: int
+
+    def __iter__(self) -> Iterator[Any]:
+        """The parts of the batch, as in `for x, y in session.shards(data)`."""
+        return iter(self.batch)
 
     @property
     def x(self) -> Any:

@@ -29,12 +29,14 @@ from holdfast.observe.lines import EventLog
 from holdfast.observe.run_dir import EVENTS
 from holdfast.worker import compute
 from holdfast.worker.followups import Followups
+from holdfast.worker.key_reads import ReadJob
 from holdfast.worker.main_only import MainOnly
 from holdfast.worker.membership.agent_link import SelfEviction
 from holdfast.worker.membership.member import Member
 from holdfast.worker.progress import Progress
 from holdfast.worker.shard import Shard
 from holdfast.worker.step.commit import Committed, CommitVote, UserStatesDiffer
+from holdfast.worker.step.current_shard import checked_number
 from holdfast.worker.step.stepper import Work
 from holdfast.worker.user_state.commit_hooks import CommitHooks
 from holdfast.worker.user_state.user_state import SCHEDULE, STREAM
@@ -51,6 +53,7 @@ class TrainingLoop:
     """The loop over a data set.
 
     Args:
+        job: The job, as the task reads it.
         member: The worker, which has joined.
         followups: What follows a commit.
         hooks: What user code does after a commit.
@@ -69,6 +72,7 @@ class TrainingLoop:
 
     def __init__(
         self,
+        job: ReadJob,
         member: Member,
         followups: Followups,
         hooks: CommitHooks,
@@ -79,12 +83,17 @@ class TrainingLoop:
     ) -> None:
         self._member, self._followups = member, followups
         self._hooks, self._main_only = hooks, main_only
-        self._job, self._progress, self._state = member.job, member.progress, member.state
+        self._job, self._progress, self._state = job, member.progress, member.state
         self._stepper, self._status = member.stepper, member.context.status
         self._reader = source.reader(self._job, epochs, steps, member.group.check_abort)
         self._extended = note_facts(self._progress, self._reader.facts, extend=self._job.extend)
         if isinstance(self._reader, StreamReader):
             self._state.follow(STREAM, self._reader)
+        if job.evaluation.best is not None and not followups.has_evaluations:
+            raise JobError(
+                f"evaluation.best={job.evaluation.best}, and nothing is evaluated: call "
+                "session.evaluate_each_epoch before the loop, or remove evaluation.best"
+            )
         self.shard: Shard | None = None
         self.is_checking = False
 
@@ -95,8 +104,10 @@ class TrainingLoop:
         status[Word.TOTAL_STEPS], status[Word.EPOCHS] = reader.total_steps, reader.epochs
         status[Word.COMMITTED] = self._progress.step
         self._begin_schedules()
+        for optimizer in member.replica.optimizers:
+            optimizer.register_step_pre_hook(self._refuse_step)
         member.begin_loop(self._on_commit)
-        if self._extended and member.group.member_index == 0:
+        if self._extended and self._is_first:
             self._record_extension()
         try:
             while True:
@@ -120,9 +131,17 @@ class TrainingLoop:
             self._state.release()
             status.enter(Phase.LEFT)
 
+    def _refuse_step(self, *_: object) -> None:
+        """Raises: JobError: User code steps an optimizer in the loop over shards."""
+        if self.shard is not None:
+            raise JobError(
+                "optimizer.step() was called in the loop over session.shards; remove it: the "
+                "optimizer is stepped when all shards of the step have called session.backward"
+            )
+
     def _record_extension(self) -> None:
         """Write down the new length of a run, and what its schedule makes of it."""
-        with EventLog(self._member.metrics.run_dir / EVENTS) as log:
+        with self._event_log() as log:
             log.event(
                 "run-extended",
                 step=self._progress.step,
@@ -130,6 +149,14 @@ class TrainingLoop:
                 total_steps=self._reader.total_steps,
                 lr=self._hooks.learning_rate,
             )
+
+    @property
+    def _is_first(self) -> bool:
+        """Whether this worker writes down what concerns all."""
+        return self._member.group.member_index == 0
+
+    def _event_log(self) -> EventLog:
+        return EventLog(self._member.metrics.run_dir / EVENTS)
 
     def _begin_schedules(self) -> None:
         for number, schedule in enumerate(self._hooks.schedules):
@@ -146,9 +173,9 @@ class TrainingLoop:
         with compute.autocast(device, self._job.precision, enabled=False):
             self._stepper.backward(loss, share, trains)
 
-    def log(self, values: dict[str, float]) -> None:
+    def log(self, values: Mapping[str, object]) -> None:
         """Add values to what the current shard logs; see `Session.log`."""
-        self._stepper.log(values)
+        self._stepper.log({name: checked_number(name, each) for name, each in values.items()})
 
     @property
     def _is_over(self) -> bool:
@@ -238,6 +265,9 @@ class TrainingLoop:
         self._status[Word.SAMPLES] += samples
         self._member.metrics.step(record, self._member.times.since_last())
         self._main_only.run_deferred()
+        if committed.step == 0 and self._is_first and (unread := self._job.unread()):
+            with self._event_log() as log:
+                log.event("keys-not-read", keys=", ".join(unread))
 
     def _call_hooks(self) -> None:
         step = self._progress.step

@@ -7,8 +7,9 @@ DataLoader                               its data set, collate function, workers
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -191,6 +192,14 @@ def source_of(data: object, collate: Collate | None = None) -> Source:
         if collate is not None:
             raise JobError("the DataLoader has a collate_fn; remove collate")
         return _source_of_loader(data)
+    if isinstance(data, type | str | bytes | Path | Mapping):
+        given = (
+            f"the class {data.__name__}" if isinstance(data, type) else f"a {type(data).__name__}"
+        )
+        raise JobError(
+            f"session was given {given} as data; give it a data set, such as "
+            "TensorDataset(x, y), or a DataLoader"
+        )
     source = Source(samples=data, collate=collate or stacked)
     if not source.is_stream:
         as_dataset(data, source.collate)

@@ -16,7 +16,7 @@ from rich.progress import BarColumn, Progress, TextColumn
 from rich.text import Text
 
 from holdfast.core.protocol import WorkerProgress
-from holdfast.observe import recovery_reports
+from holdfast.observe import history, recovery_reports
 from holdfast.observe.recovery_reports import RecoveryReport
 from holdfast.observe.sinks.sink import Ending, Sink
 from holdfast.observe.tee import Tee
@@ -36,6 +36,19 @@ MAX_LIST_WIDTH: Final = 60
 
 _NAMED: Final = {"evaluate": "evaluating", "checkpoint": "saving a checkpoint"}
 """Phases that are shown, in words."""
+
+
+_NEED_ATTENTION: Final = frozenset(
+    {
+        "keys-not-read",
+        "checkpoint-failed",
+        "checkpoint-corrupt",
+        "checkpoint-unreadable",
+        "numerics-changed",
+        "notification-failed",
+    }
+)
+"""Events that are shown as they happen: the user may have to do something."""
 
 
 class PlainConsole(Console):
@@ -101,7 +114,9 @@ class Terminal(Sink):
         self._evaluated = ""
 
     def on_line(self, line: Mapping[str, Any]) -> None:
-        """Show an evaluation: in the live line, or by a plain line of its own."""
+        """Show events that need attention, and evaluations: in the live line or by a plain one."""
+        if line.get("event") in _NEED_ATTENTION:
+            self.print_lines(history.words(line))
         if "evaluation" in line:
             self._evaluated = _numbers(line["evaluation"])
             if self._bar is None and self._evaluated:

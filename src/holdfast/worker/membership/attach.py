@@ -84,11 +84,13 @@ class AttachedModels:
         """
         self._check_name(name)
         seed_everything(seed_for("attach", self._job.seed, *([name] if name else [])))
-        if isinstance(model, nn.Module):
-            raise JobError(
-                f"session.attach was given a {type(model).__name__}; give it a function that "
-                "builds one, such as its class: the initial weights come from the job's seed"
-            )
+        factories: tuple[object, ...] = model, optimizer
+        for each in factories:
+            if isinstance(each, nn.Module | Optimizer):
+                raise JobError(
+                    f"session.attach was given a {type(each).__name__}; give it a function that "
+                    "builds one: the initial weights come from the job's seed"
+                )
         built = model()
         self._initial.append(InitialWeights(self._job.init_from, built, name))
         built_optimizer = optimizer(

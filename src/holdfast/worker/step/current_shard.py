@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 
@@ -37,14 +38,33 @@ class CurrentShard:
     logged: dict[str, float] = field(default_factory=dict)
 
 
-def check_loss(loss: torch.Tensor) -> None:
+def check_loss(loss: object) -> None:
     """Raises: JobError: `loss` is not a scalar that depends on the model."""
+    if not isinstance(loss, torch.Tensor):
+        raise JobError(
+            f"the loss must be a tensor that depends on the model's parameters, not a "
+            f"{type(loss).__name__}; remove .item() or float()"
+        )
     if loss.dim() != 0 or not loss.requires_grad:
         raise JobError(
             f"the loss must be a scalar that depends on the model's parameters, not a tensor "
             f"of shape {list(loss.shape)} with requires_grad={loss.requires_grad}; "
             "take the mean over the shard's samples"
         )
+
+
+def checked_number(name: str, value: Any) -> float:
+    """A value that user code logs.
+
+    Raises:
+        JobError: It is no number.
+    """
+    try:
+        return float(value)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise JobError(
+            f"session.log({name}=…) needs one number, the mean over the shard's samples: {error}"
+        ) from None
 
 
 def check_logged_count(logged: Mapping[str, float]) -> None:
