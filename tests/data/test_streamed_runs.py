@@ -33,6 +33,20 @@ def test_a_run_that_resumes_within_an_epoch_uses_each_sample_once(train, tmp_pat
     assert [event["step"] for event in started] == [0, 8]
 
 
+def test_a_replacement_that_reads_a_stream_again_is_a_donor_if_its_own_is_lost(train, tmp_path):
+    keys = {**JOB, "task": f"{TASKS}:killed_twice", "params": {"folder": str(tmp_path)}}
+    for name in "12345":  # one worker more than it takes, so nobody is killed
+        (tmp_path / f"pid-{name}").write_text("0")
+    whole = train(**keys)
+    for path in tmp_path.glob("pid-*"):
+        path.unlink()
+    run = train(tmp_path / "run", workers=2, **keys)
+    assert len(list(tmp_path.glob("pid-*"))) == 4
+    assert run["weights_sha256"] == whole["weights_sha256"]
+    started = events_of(tmp_path / "run", "generation-started")
+    assert all(event["step"] == 40 for event in started[1:]), started
+
+
 def test_a_stream_that_differs_between_workers_is_named(train):
     with pytest.raises(JobError, match=r"rank 0 and rank 1 read other samples after step 0: every"):
         train(**JOB, workers=2, task=f"{TASKS}:different")

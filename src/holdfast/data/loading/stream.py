@@ -15,7 +15,7 @@ from __future__ import annotations
 import copy
 import itertools
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Final
+from typing import Any
 
 from holdfast.core.step.plan import WorkItem
 from holdfast.core.step.seeds import seed_for
@@ -24,9 +24,6 @@ from holdfast.data.loading.digest import digest_of
 from holdfast.data.loading.loader import Loaded, sample_key
 from holdfast.data.loading.order import shard_bounds
 from holdfast.errors import JobError
-
-CHECK_ABORT_EVERY: Final = 1000
-"""Steps of the stream that are read again between two checks whether the generation is over."""
 
 
 class StreamReader:
@@ -206,9 +203,8 @@ class StreamReader:
         """The stream after reading the epoch up to `step`."""
         first = self._position["first_step"]
         opened = self._begin(first, None)
-        for number, before in enumerate(range(first, step)):
-            if number % CHECK_ABORT_EVERY == 0:
-                self._check_abort()
+        for before in range(first, step):
+            self._check_abort()
             self._pull(opened, before)
         return opened
 

@@ -205,7 +205,12 @@ class Member:
                 run stopped.
         """
         self._on_commit = on_commit
-        self.state.begin_loop()
+        while True:
+            try:
+                self.state.begin_loop()  # may have to read a stream again up to its position
+                return
+            except Aborted:
+                self.join()
 
     def requests(self) -> RequestFlags:
         """What the run is asked to do after the current step, as far as this worker has seen."""
