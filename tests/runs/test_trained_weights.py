@@ -84,3 +84,14 @@ def test_an_extended_run_has_the_weights_of_a_longer_one(trained, tmp_path):
     assert (event["epochs"], event["total_steps"], event["step"]) == (4, 12, 6)
     with pytest.raises(JobError, match=r"is a run with epochs=4, not 3"):
         trained(run_dir=tmp_path / "run", resume=True, epochs=3, extend=True)
+
+
+def test_a_scheduler_of_an_extended_run_spans_its_new_length(trained, tmp_path):
+    keys = {"task": TASK.replace("averaged", "one_cycle")}
+    whole = trained(**keys, epochs=4)
+    trained(run_dir=tmp_path / "run", **keys, epochs=2)
+    extended = trained(
+        run_dir=tmp_path / "run", workers=2, resume=True, extend=True, **keys, epochs=4
+    )
+    assert extended.history["lr"][6:] == whole.history["lr"][6:]
+    assert extended.history["lr"][:6] != whole.history["lr"][:6]

@@ -8,6 +8,7 @@ from pathlib import Path
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch.optim.lr_scheduler import OneCycleLR
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 from torch.utils.data import TensorDataset
 
@@ -41,3 +42,13 @@ def averaged(session):
                 gone.unlink()
                 os.kill(os.getpid(), signal.SIGKILL)
         session.backward(F.cross_entropy(model(shard.x)[:, :3], shard.y))
+
+
+def one_cycle(session):
+    model, _ = session.attach(
+        Tied,
+        lambda p: torch.optim.AdamW(p, lr=0.05),
+        schedule=lambda optimizer, total_steps: OneCycleLR(optimizer, 0.1, total_steps),
+    )
+    for x, y in session.shards(DATA):
+        session.backward(F.cross_entropy(model(x)[:, :3], y))

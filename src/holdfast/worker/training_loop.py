@@ -107,8 +107,8 @@ class TrainingLoop:
         for optimizer in member.replica.optimizers:
             optimizer.register_step_pre_hook(self._refuse_step)
         member.begin_loop(self._on_commit)
-        if self._extended and self._is_first:
-            self._record_extension()
+        if self._extended:
+            self._extend_schedules()
         try:
             while True:
                 try:
@@ -139,8 +139,14 @@ class TrainingLoop:
                 "optimizer is stepped when all shards of the step have called session.backward"
             )
 
-    def _record_extension(self) -> None:
-        """Write down the new length of a run, and what its schedule makes of it."""
+    def _extend_schedules(self) -> None:
+        """Have schedules span the new length of a run, and write down what they make of it."""
+        for schedule in self._hooks.schedules:
+            schedule.extend(self._reader.total_steps, self._progress.step)
+        self._follow_schedulers()
+        self._state.commit()
+        if not self._is_first:
+            return
         with self._event_log() as log:
             log.event(
                 "run-extended",
@@ -159,8 +165,12 @@ class TrainingLoop:
         return EventLog(self._member.metrics.run_dir / EVENTS)
 
     def _begin_schedules(self) -> None:
-        for number, schedule in enumerate(self._hooks.schedules):
+        for schedule in self._hooks.schedules:
             schedule.begin(self._reader.total_steps, self._progress.step)
+        self._follow_schedulers()
+
+    def _follow_schedulers(self) -> None:
+        for number, schedule in enumerate(self._hooks.schedules):
             if schedule.scheduler is not None:
                 self._state.follow(f"{SCHEDULE}-{number}", schedule.scheduler)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import inspect
+import warnings
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -62,6 +63,22 @@ class Schedule:
                 "ReduceLROnPlateau is stepped with a metric: give it to session.register, and call "
                 "its step in session.on_commit, with session.loss or session.metrics"
             )
+
+    def extend(self, total_steps: int, step: int) -> None:
+        """Continue after `step` steps as a run of `total_steps` does, which began with that number.
+
+        Args:
+            total_steps, step: See `begin`.
+        """
+        for group, rate in zip(self._optimizer.param_groups, self._base_rates, strict=True):
+            group["lr"] = copy.deepcopy(rate)
+            group.pop("initial_lr", None)  # schedulers set it where it is absent
+        self.begin(total_steps, step)
+        if self.scheduler is not None:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # of steps without those of the optimizer
+                for _ in range(step):
+                    self.scheduler.step()
 
     def advance(self, step: int) -> None:
         """Set the learning rates for the next step, when `step` are committed."""
