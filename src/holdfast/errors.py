@@ -21,12 +21,14 @@ happened, where (file, key, rank) and what to do next.
 
 from __future__ import annotations
 
+import traceback
 from dataclasses import dataclass
 from traceback import FrameSummary, TracebackException
 from typing import Final
 
 _OWN_FILES: Final = __file__.removesuffix("errors.py")
 """What the paths of holdfast's own files begin with."""
+_PYTHONS_FILES: Final = traceback.__file__.removesuffix("traceback.py")
 
 
 class HoldfastError(Exception):
@@ -110,7 +112,7 @@ def user_traceback(error: BaseException) -> str:
     """
     shown = TracebackException.from_exception(error)
     only_where = isinstance(error, HoldfastError) and not isinstance(error, DataError)
-    if all(_is_own(frame) for frame in shown.stack):
+    if all(_is_own(frame) or (only_where and _is_pythons(frame)) for frame in shown.stack):
         return "" if only_where else "".join(shown.format())
     chain = [shown]
     for each in chain:
@@ -122,6 +124,10 @@ def user_traceback(error: BaseException) -> str:
 
 def _is_own(frame: FrameSummary) -> bool:
     return frame.filename.startswith(_OWN_FILES)
+
+
+def _is_pythons(frame: FrameSummary) -> bool:
+    return frame.filename.startswith(_PYTHONS_FILES) and "site-packages" not in frame.filename
 
 
 class Aborted(HoldfastError):

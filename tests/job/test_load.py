@@ -20,6 +20,11 @@ def test_a_built_in_job_is_read_back_from_what_a_run_writes_down(name, tmp_path)
     assert load(str(path)) == job
 
 
+def test_the_name_of_a_function_is_a_job():
+    job = load("tasks/wine.py:main", ["workers=3"])
+    assert (job.task, job.name, job.workers) == ("tasks/wine.py:main", "main", 3)
+
+
 def test_overrides_reach_into_the_job():
     job = load("digits", ["workers=3", "optimizer.lr=0.5", "shards_per_worker=[4, 2, 2]"])
     assert (job.workers, job.optimizer.lr, job.shards_per_worker) == (3, 0.5, (4, 2, 2))
@@ -49,7 +54,7 @@ def test_params_that_cannot_be_sent_to_a_worker_are_refused(value):
         ("verify.recompute=1e-9", "verify.recompute: must be 0, or at least 0.000001"),
         ("model.name=vit", "model.name: input should be 'mlp', 'cnn', 'resnet18', 'resnet50', "),
         ("data={}", "data.name: input should be 'digits', 'synthetic-images', "),
-        ("data=digits", "data: input should be a mapping of keys to values, not 'digits'"),
+        ("data=digits", "values, not 'digits'; did you mean data.name=digits? (from"),
         (
             "shards_per_worker=[1, x]",
             "shards_per_worker.1: input should be a valid integer, not 'x'",

@@ -12,7 +12,8 @@ from holdfast.errors import JobError
 JobName = Annotated[
     str,
     typer.Argument(
-        help="Built-in job (digits, …) or path of a .yaml file.", autocompletion=complete.job
+        help="Built-in job (digits, …), path of a .yaml file, or file.py:function.",
+        autocompletion=complete.job,
     ),
 ]
 Overrides = Annotated[

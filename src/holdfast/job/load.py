@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -38,10 +39,10 @@ def summary(name: str) -> str:
 def load(
     job: str, overrides: Iterable[str] = (), values: Mapping[str, Any] | None = None
 ) -> TrainRequest:
-    """The job called `job` (a YAML file, or the name of a built-in one) with `overrides` applied.
+    """The job called `job` with `overrides` applied.
 
     Args:
-        job: A path that ends in .yaml or .yml, or a built-in name.
+        job: A path that ends in .yaml or .yml, a built-in name, or a reference to your own task.
         overrides: `key=value` each, where key may be dotted and value is YAML.
         values: Further values by key, which are not parsed.
 
@@ -86,13 +87,19 @@ def source(job: str) -> YamlSource:
     Raises:
         JobError: There is no such job, or its file cannot be read as YAML.
     """
+    if ":" in job:  # of a task, as in path/to/file.py:name
+        name = re.sub(r"[^\w.-]", "-", job.rpartition(":")[2])
+        return YamlSource(yaml.safe_dump({"name": name, "task": job}), job)
     path = Path(job) if job.endswith((".yaml", ".yml")) else BUILTIN / f"{job}.yaml"
     try:
         text = path.read_text(encoding="utf-8")
     except OSError as error:
         names = builtin_names()
         hint = mistakes.nearest(job, names) or f"built in are {', '.join(names)}"
-        raise JobError(f"no job {job!r}: {error.strerror}; {hint}, or give a .yaml file") from None
+        raise JobError(
+            f"no job {job!r}: {error.strerror}; {hint}, or give a .yaml file or "
+            "your own file.py:main"
+        ) from None
     except UnicodeDecodeError as error:
         raise JobError(
             f"{path} is not text in UTF-8: {error.reason} at byte {error.start}; save it as UTF-8"

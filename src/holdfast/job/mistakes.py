@@ -72,6 +72,9 @@ def problem(mistake: Any, path: list[str | int], values: Mapping[str, Any]) -> s
         if mistake["loc"][-1] == NUMBER and kind.startswith("int_"):
             message += " or auto"
     shown = f", not {got!r:.100}" if isinstance(got, str | int | float | bool | None) else ""
+    if kind.startswith("model_") and isinstance(got, str):
+        name = f"{_dotted(path)}.name"
+        shown += f"; did you mean {name}={got}?" if name in keys.words(values) else ""
     new = renamed.VALUES.get(str(path[-1]), {}).get(str(got))
     hint = f"; {got} is now {new}" if new else ""
     return f"{message[0].lower()}{message[1:]}{shown}{hint}"
