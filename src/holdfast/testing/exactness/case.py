@@ -65,7 +65,7 @@ DType = Literal["float32", "float64", "bfloat16"]
 Precision = Literal["fp32", "bf16"]
 Schedule = Literal["none", "warmup", "cosine"]
 Scheduler = Literal["none", "exponential", "step", "restarts", "one_cycle", "plateau", "sequential"]
-Data = Literal["plain", "numpy", "generator", "augmented"]
+Data = Literal["plain", "numpy", "generator", "augmented", "stream"]
 Weight = Literal["samples", "tokens"]
 Evaluate = Literal["never", "epochs", "in_loop"]
 FailurePolicy = Literal["replace", "shrink", "restart"]
@@ -86,6 +86,10 @@ class Recipe:
         optimizer, implementation, groups: The optimizer, its kernels, its parameter groups.
         schedule: The one given to `session.attach`.
         scheduler: One of torch's, kept in the session and stepped at every commit.
+        attaches: Whether that scheduler is given to `session.attach` instead.
+        thaws: Whether the last layer is frozen in the first step only.
+        critic: Whether a second model, with an optimizer of its own, is trained in every other
+            step, and judges the first.
         average: Whether an average of the weights is kept, and is the network's teacher.
         counts: Whether `session.state` changes at every commit, and the loss with it.
         attributes: Whether attributes of the network and the optimizer change at every commit, and
@@ -119,6 +123,9 @@ class Recipe:
     groups: int = 1
     schedule: Schedule = "none"
     scheduler: Scheduler = "none"
+    attaches: bool = False
+    thaws: bool = False
+    critic: bool = False
     average: bool = False
     counts: bool = False
     attributes: bool = False

@@ -9,6 +9,7 @@ Shapes: B samples of a batch, L rows, F features.
 from __future__ import annotations
 
 import random
+from collections.abc import Iterator
 from typing import Any, Final
 
 import numpy as np
@@ -82,7 +83,7 @@ class Mapped(torch.utils.data.Dataset[Any]):
     """
 
     def __init__(self, recipe: Recipe) -> None:
-        self._samples, self._noisy = Samples(recipe), recipe.data == "augmented"
+        self._samples, self._noisy = Samples(recipe), recipe.data in ("augmented", "stream")
 
     def __len__(self) -> int:
         return len(self._samples.x)
@@ -96,6 +97,22 @@ class Mapped(torch.utils.data.Dataset[Any]):
         return x, samples.lengths[index], samples.classes[index]
 
 
-def dataset(recipe: Recipe) -> Arrays | Mapped:
+class Streamed(torch.utils.data.IterableDataset[Any]):
+    """A stream of samples with noise; see `Mapped`.
+
+    Args:
+        recipe: Of the samples.
+    """
+
+    def __init__(self, recipe: Recipe) -> None:
+        self._samples = Mapped(recipe)
+
+    def __iter__(self) -> Iterator[tuple[Any, Any, Any]]:
+        return map(self._samples.__getitem__, range(len(self._samples)))
+
+
+def dataset(recipe: Recipe) -> Arrays | Mapped | Streamed:
     """The data set of a recipe."""
+    if recipe.data == "stream":
+        return Streamed(recipe)
     return Arrays(recipe) if recipe.data in ("numpy", "generator") else Mapped(recipe)

@@ -54,7 +54,13 @@ _MODELS: Final[Mapping[Model, int]] = {
     "weight_norm": 1,
 }
 _DTYPES: Final[Mapping[DType, int]] = {"float32": 8, "float64": 1, "bfloat16": 1}
-_DATA: Final[Mapping[Data, int]] = {"plain": 3, "numpy": 2, "generator": 2, "augmented": 3}
+_DATA: Final[Mapping[Data, int]] = {
+    "plain": 3,
+    "numpy": 2,
+    "generator": 2,
+    "augmented": 3,
+    "stream": 2,
+}
 _SCHEDULES: Final[Mapping[Schedule, int]] = {"none": 3, "warmup": 1, "cosine": 1}
 _SCHEDULERS: Final[Mapping[Scheduler, int]] = {
     "none": 8,
@@ -84,7 +90,7 @@ def draw(seed: int) -> Case:
     for make, share in _CONFIGURATIONS:
         wanted = STOP_PROBABILITY if make is _stopped and _keeps(recipe) else share
         if chance.random() < wanted:
-            made.append(_loaded(chance, make(chance, recipe)))
+            made.append(_loaded(chance, recipe, make(chance, recipe)))
     return Case(recipe=recipe, configurations=tuple(made))
 
 
@@ -98,6 +104,7 @@ def is_possible(case: Case) -> bool:
         and not (recipe.variable and recipe.length == 1)
         and "none" in (recipe.schedule, recipe.scheduler)
         and not (recipe.average and recipe.compile)
+        and not (recipe.attaches and recipe.scheduler in ("none", "plateau"))
         and (recipe.evaluate != "in_loop" or _feeds_all(recipe))
     )
     return fits and all(_fits(each, recipe) for each in case.configurations)
@@ -116,6 +123,7 @@ def _fits(made: Configuration, recipe: Recipe) -> bool:
         and (made.stop_at is None or made.stop_at < recipe.steps - 1)
         and (made.stop_at is None or made.resume_workers <= recipe.shards)
         and (recipe.evaluate != "in_loop" or shares is None or min(shares) > 0)
+        and (recipe.data != "stream" or made.loader_workers == 0)
     )
 
 
@@ -149,6 +157,9 @@ def _recipe(chance: random.Random, seed: int) -> Recipe:
         groups=chance.choice([1, 1, 2, 3]),
         schedule=_pick(chance, _SCHEDULES),
         scheduler=_pick(chance, _SCHEDULERS),
+        attaches=chance.random() < 0.4,
+        thaws=chance.random() < 0.1,
+        critic=chance.random() < 0.1,
         average=chance.random() < 0.15,
         counts=chance.random() < 0.2,
         attributes=chance.random() < 0.15,
@@ -189,6 +200,7 @@ def _repaired(chance: random.Random, drawn: Recipe) -> Recipe:
         implementation=chance.choice(kernels),
         precision="bf16" if mixed else "fp32",
         schedule="none" if drawn.scheduler != "none" else drawn.schedule,
+        attaches=drawn.attaches and drawn.scheduler not in ("none", "plateau"),
         average=drawn.average and not drawn.compile,
         evaluate="epochs"
         if drawn.evaluate == "in_loop" and not _feeds_all(drawn)
@@ -238,7 +250,7 @@ def _kill(chance: random.Random, recipe: Recipe, workers: int) -> Kill:
 def _keeps(recipe: Recipe) -> bool:
     """Whether there is state next to the model, which is that of the start in the first step."""
     around = recipe.attributes or recipe.surrounds
-    return recipe.scheduler != "none" or recipe.average or recipe.counts or around
+    return recipe.scheduler != "none" or recipe.average or recipe.counts or recipe.thaws or around
 
 
 def _second(chance: random.Random, recipe: Recipe, first: Kill, workers: int) -> Kill:
@@ -264,9 +276,9 @@ def _stopped(chance: random.Random, recipe: Recipe) -> Configuration:
     )
 
 
-def _loaded(chance: random.Random, made: Configuration) -> Configuration:
+def _loaded(chance: random.Random, recipe: Recipe, made: Configuration) -> Configuration:
     """With samples read ahead more or less, by other processes now and then."""
-    processes = 1 if chance.random() < 0.07 else 0
+    processes = 1 if chance.random() < 0.07 and recipe.data != "stream" else 0
     return replace(made, prefetch=chance.choice([0, 1, 2, 5]), loader_workers=processes)
 
 

@@ -94,6 +94,13 @@ def schedule(kind: Schedule) -> Callable[[int], Callable[[int], float]] | None:
             return lambda total: lambda step: 0.5 * (1 + math.cos(math.pi * step / total))
 
 
+def attached(recipe: Recipe) -> Callable[..., Any] | None:
+    """What a recipe gives to `session.attach` as a schedule."""
+    if recipe.attaches:
+        return lambda optimizer, total_steps: scheduler(recipe.scheduler, optimizer, total_steps)
+    return schedule(recipe.schedule)
+
+
 def scheduler(
     kind: Scheduler, held: optim.Optimizer, steps: int
 ) -> lr_scheduler.LRScheduler | None:

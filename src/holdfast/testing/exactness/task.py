@@ -48,27 +48,30 @@ def main(session: Session) -> None:
 
     def build() -> nn.Module:
         network.append(Network(recipe))
+        network[0].head.requires_grad_(not recipe.thaws)
         return network[0].to(dtype)
 
     model, optimizer = session.attach(
         build,
-        lambda parameters: optimizers.optimizer(recipe, parameters),
-        schedule=optimizers.schedule(recipe.schedule),
+        lambda model: optimizers.optimizer(recipe, _trained(recipe, model)),
+        schedule=optimizers.attached(recipe),
+        name="network" * recipe.critic,
     )
+    critic = _critic(session, recipe)
     teacher = _keep(session, recipe, model, optimizer)
     _set_before(session, recipe, network[0], optimizer)
     samples, measured = dataset(recipe), False
 
-    def measure(model: nn.Module, batch: Batch) -> dict[str, float]:
-        return {"right": _share_right(model(batch[0].to(dtype), batch[1]), batch[2])}
-
     def answers(model: nn.Module, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
-        return model(batch[0].to(dtype), batch[1]), batch[2]
+        return _network(model)(batch[0].to(dtype), batch[1]), batch[2]
+
+    def measure(model: nn.Module, batch: Batch) -> dict[str, float]:
+        return {"right": _share_right(*answers(model, batch))}
 
     if recipe.evaluate == "epochs":
         session.evaluate_each_epoch(samples, measure)
         session.evaluate_each_epoch(samples, answers, metrics={"counts": _counts})
-    for shard in session.shards(samples, epochs=recipe.epochs):
+    for shard in session.shards(samples, epochs=recipe.epochs, steps=recipe.steps):
         kills.at_step(shard.step)
         if shard.step == params["stop_at"]:
             _stop(session, run_dir)
@@ -86,9 +89,46 @@ def main(session: Session) -> None:
         loss = scale * loss_of(logits, classes)
         if teacher is not None:
             loss = loss + DISTILLATION_WEIGHT * _distance(teacher, logits, x.to(dtype), lengths)
-        session.backward(loss, weight=weight)
+        loss, trains = _judged(loss, logits.to(dtype), shard.step, model, critic)
+        session.backward(loss, weight=weight, trains=trains)
     if recipe.surrounds:
         _change_after(session, model, optimizer)
+
+
+def _trained(recipe: Recipe, model: nn.Module) -> list[nn.Parameter]:
+    """What the optimizer holds: also what is frozen at first, if it is trained later."""
+    return [each for each in model.parameters() if each.requires_grad or recipe.thaws]
+
+
+def _critic(session: Session, recipe: Recipe) -> nn.Module | None:
+    if not recipe.critic:
+        return None
+    dtype = getattr(torch, recipe.dtype)
+    critic, _ = session.attach(
+        lambda: torch.nn.Linear(CLASSES, 1).to(dtype),
+        lambda parameters: torch.optim.AdamW(parameters, lr=0.01),
+        name="critic",
+    )
+    return critic
+
+
+def _judged(
+    loss: torch.Tensor, logits: torch.Tensor, step: int, model: nn.Module, critic: nn.Module | None
+) -> tuple[torch.Tensor, nn.Module | None]:
+    """The loss of the model that a step trains, and this model: the critic in odd ones, if there is
+    one.
+    """
+    if critic is None:
+        return loss, None
+    if step % 2:
+        return critic(logits.detach()).square().mean(), critic
+    return loss + critic(logits).mean(), model
+
+
+def _network(model: nn.Module) -> nn.Module:
+    """The network, of all that is trained."""
+    found: nn.Module = getattr(model, "network", model)
+    return found
 
 
 def _counts(logits: torch.Tensor, classes: torch.Tensor) -> torch.Tensor:
@@ -133,6 +173,8 @@ def _set_before(
 ) -> None:
     if recipe.attributes:
         session.on_commit(lambda: _change_attributes(network, optimizer))
+    if recipe.thaws:
+        session.on_commit(network.head.requires_grad_)
     if not recipe.surrounds:
         return
     session.state["set_before"] = 1
@@ -158,7 +200,8 @@ def _keep(
     session: Session, recipe: Recipe, model: nn.Module, optimizer: torch.optim.Optimizer
 ) -> nn.Module | None:
     """Keep what the recipe keeps next to the model; returns the average, if there is one."""
-    scheduler = optimizers.scheduler(recipe.scheduler, optimizer, recipe.steps)
+    kind = "none" if recipe.attaches else recipe.scheduler
+    scheduler = optimizers.scheduler(kind, optimizer, recipe.steps)
     if scheduler is not None:
         session.register("scheduler", scheduler)
         session.on_commit(
