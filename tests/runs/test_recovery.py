@@ -179,14 +179,15 @@ def test_a_death_of_a_donor_among_others_changes_nothing(inject, at, when):
 def test_random_deaths_change_nothing(train, whole, tmp_path, seed, workers, on_failure):
     chance = random.Random(seed)
     keys = {"workers": workers, "on_failure": on_failure, "restarts": {"limit": 99}}
-    killed = 0
+    killed = due = 0
 
     def kill(step):
-        nonlocal killed
+        nonlocal killed, due
         started = [e for e in events_of(tmp_path / "run") if e["event"] == "worker-started"]
         ended = [e["pid"] for e in events_of(tmp_path / "run") if e["event"] == "worker-exited"]
         living = [event["pid"] for event in started if event["pid"] not in ended]
-        if living and step and killed < 15 and chance.random() < 0.15:
+        if living and step > due and killed < 15:
+            due = step + chance.randrange(15)
             with suppress(ProcessLookupError):
                 os.kill(chance.choice(living), signal.SIGKILL)
                 killed += 1

@@ -45,7 +45,6 @@ _NEED_ATTENTION: Final = frozenset(
         "checkpoint-corrupt",
         "checkpoint-unreadable",
         "numerics-changed",
-        "notification-failed",
     }
 )
 """Events that are shown as they happen: the user may have to do something."""
