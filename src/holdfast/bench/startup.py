@@ -24,7 +24,8 @@ RUN_TIMEOUT_S = 300.0
 def plain() -> float:
     """Seconds until a plain process has committed its first step."""
     command = [sys.executable, "-m", "holdfast.bench.plain", "--workload", "small"]
-    command += ["--steps", "1", "--rank", "0", "--world-size", "1"]
+    command += ["--batch", str(Small.batch_size), "--steps", "1"]
+    command += ["--rank", "0", "--world-size", "1"]
     began = time.monotonic()
     done = subprocess.run(command, check=True, capture_output=True, timeout=RUN_TIMEOUT_S)
     return float(done.stdout) - began
