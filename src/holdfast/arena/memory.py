@@ -212,9 +212,11 @@ class Arena:
         self.generation = generation
         self[rank, Word.ARRIVALS] = generation << 32
 
-    def arrive(self, rank: int) -> int:
-        """Count one more barrier reached by `rank` and wake its peers; returns the count."""
-        count = self[rank, Word.ARRIVALS] + 1
+    def arrive(self, rank: int, count: int | None = None) -> int:
+        """Count one more barrier reached by `rank`, or `count` in all, and wake its peers; returns
+        the count.
+        """
+        count = count or self[rank, Word.ARRIVALS] + 1
         self[rank, Word.ARRIVALS] = count
         futex.wake(self._address_of(rank))
         return count

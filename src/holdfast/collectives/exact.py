@@ -12,89 +12,40 @@ slot, which all workers share:
 Blocks are the same for every world size, so the norm, which is summed over blocks, is too. No slot
 changes, so the partial sums are still there if a worker is lost before the commit.
 
+On several hosts, each host first learns which sums the others pass on, and the owner of a block
+receives them; see `exchange`. Then every host has the whole result in a root slot of its own.
+
 Only one worker reads a given block. So where a worker holds a single partial sum, it need not copy
 its own blocks of the gradient to the slot: it lends the gradient to its reducer for the step.
 """
 
 from __future__ import annotations
 
-import enum
 import math
 from array import array
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import torch
 
 from holdfast.arena.layout import ALIGNMENT
 from holdfast.arena.tensors import copy_past_cache, read_names
-from holdfast.collectives.group import BarrierTag, Group
+from holdfast.collectives.exchange import Blocks, Contribution, HostExchange, Summary
+from holdfast.collectives.group import Group
+from holdfast.collectives.reduction import Reduced, ReduceTag, ReductionMemory
 from holdfast.collectives.slot import (
     BLOCK,
     LOGGED,
     LOSS,
     WEIGHT,
     Slot,
-    SlotLayout,
     check_names,
     square,
 )
 from holdfast.core.step import tree
+from holdfast.core.step.cells import cells
 from holdfast.errors import JobError
-
-
-@enum.unique
-class ReduceTag(BarrierTag):
-    """What a barrier of the reducer is for."""
-
-    TABLES = 1, "exchanging tables of partial sums for step {next}"
-    PARTIALS = 2, "summing the gradient of step {next}"
-    REDUCED = 3, "summing the gradient of step {next}"
-    CLIP = 4, "clipping the gradient of step {next}"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Reduced:
-    """The result of all shards of a step, apart from the gradient in the root slot.
-
-    Attributes:
-        weight: The sum of their weights.
-        loss: The weighted mean of their losses.
-        logged: Weighted means of what the shards logged, by name.
-        used: Which parameters had a gradient, then which buffers changed, uint8[n].
-        kept: The integer buffers of the first shard that was not empty.
-        norm: The 2-norm of the mean gradient.
-        values: The value that each member brought.
-        digests: The digest that each member brought.
-    """
-
-    weight: float
-    loss: float
-    logged: dict[str, float]
-    used: torch.Tensor
-    kept: Sequence[torch.Tensor]
-    norm: float
-    values: tuple[int, ...]
-    digests: tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReductionMemory:
-    """What the reducers of one host share.
-
-    Attributes:
-        layout: The layout of all slots.
-        partial_sum: Gives the slot to read a member's partial sum from, by rank and slot number.
-        root: The slot of the reduced gradient: one for the host.
-        tables: int64[world_size, num_nodes]; each worker writes its own row.
-        norms: float64[num_blocks]; each worker writes its own blocks.
-    """
-
-    layout: SlotLayout
-    partial_sum: Callable[[int, int], Slot]
-    root: Slot
-    tables: torch.Tensor
-    norms: torch.Tensor
+from holdfast.transport.network import Hosts, Network
 
 
 class TreeReducer:
@@ -113,7 +64,10 @@ class TreeReducer:
         self._scratch: dict[tuple[torch.dtype, int], torch.Tensor] = {}
         self._lent: dict[int, torch.Tensor] = {}
         self._reduced: Reduced | None = None
-        self._own = range(0)
+        self._own: Sequence[int] = ()
+        self._cells: list[list[range]] = []
+        self._remote: dict[tuple[int, int], Summary] = {}
+        self._received: Mapping[tuple[int, int], torch.Tensor] = {}
         self.assign_blocks()
 
     def assign_blocks(self) -> None:
@@ -121,12 +75,22 @@ class TreeReducer:
 
         Gradients that were lent before stay lent; see `write_lent`.
         """
-        count, group = len(self._layout.blocks), self._group
-        size = len(group.members)
-        self._own = range(
-            count * group.member_index // size, count * (group.member_index + 1) // size
-        )
+        network = self._group.network
+        self._own = self._share()
+        if network is not None:
+            sizes = [block.nbytes for block in self._root.blocks]
+            hosts = network.hosts
+            self._cells = cells(sizes, len(hosts.ranks), hosts.num_lanes)
+            self._own = sorted(
+                index for host in self._cells for lane in network.lanes for index in host[lane]
+            )
         self._own_blocks = [self._blocks_within(*span) for span in self._layout.gradient_spans]
+
+    def _share(self) -> range:
+        """This worker's share of the blocks among the workers of its host."""
+        count, local = len(self._layout.blocks), self._group.local
+        place = local.index(self._group.rank)
+        return range(count * place // len(local), count * (place + 1) // len(local))
 
     def write_lent(self, slot: Slot) -> None:
         """Write lent gradients to their slot, where other workers can read them."""
@@ -153,7 +117,7 @@ class TreeReducer:
         rows = self._tables.tolist()
         return {rank: rows[rank] for rank in self._group.members}
 
-    def lend(self, parameter: int, gradient: torch.Tensor) -> tuple[int, int]:
+    def lend(self, parameter: int, gradient: torch.Tensor) -> list[slice]:
         """Read this worker's blocks of a parameter from `gradient` instead of the slot.
 
         Only for a worker that holds a single partial sum.
@@ -163,17 +127,17 @@ class TreeReducer:
             gradient: Flat; must not change until `end_lending`.
 
         Returns:
-            The range of elements that need not be written to the slot: empty if `gradient` is not
-            aligned like a slot, because kernels may round by alignment.
+            The elements that must be written to the slot still: all if `gradient` is not aligned
+            like a slot, because kernels may round by alignment.
         """
-        own = self._own_blocks[parameter]
-        if not own or gradient.data_ptr() % ALIGNMENT:
-            return 0, 0
+        written, rest = 0, []
         _, origin, _ = self._layout.gradient_spans[parameter]
-        for index in own:
+        for index in () if gradient.data_ptr() % ALIGNMENT else self._own_blocks[parameter]:
             _, start, end = self._layout.blocks[index]
             self._lent[index] = gradient[start - origin : end - origin]
-        return self._layout.blocks[own[0]][1] - origin, self._layout.blocks[own[-1]][2] - origin
+            rest.append(slice(written, start - origin))
+            written = end - origin
+        return [each for each in (*rest, slice(written, len(gradient))) if each.start < each.stop]
 
     def end_lending(self) -> None:
         """Forget the lent gradients: the step is over."""
@@ -192,8 +156,76 @@ class TreeReducer:
             JobError: No shard called `backward`, or shards logged different names.
         """
         self.publish(table)
+        if self._group.network is not None:
+            return self._reduce_over(self._group.network, step, value, digest)
         values = self._group.barrier(ReduceTag.PARTIALS, step, value)
-        term = tree.reduction(self.published(), self._num_leaves)
+        term = self._take_term(self.published(), step, values)
+        for index in self._own:
+            self._norms[index] = self._reduce_block(index, term)
+        digests = self._group.barrier(ReduceTag.REDUCED, step, digest)
+        return replace(self.reduced(), digests=digests)
+
+    def _reduce_over(self, network: Network, step: int, value: int, digest: int) -> Reduced:
+        """As `reduce`, with workers on several hosts."""
+        group, local = self._group, {}
+        own = Contribution(
+            values=group.local_barrier(ReduceTag.PARTIALS, step, value),
+            digests=group.local_barrier(ReduceTag.DIGESTS, step, digest),
+        )
+        tables = {rank: self._tables[rank].tolist() for rank in group.local}
+        for node in tree.frontier(tables.values(), self._num_leaves):
+            term = local[node] = tree.reduction(tables, self._num_leaves, node)
+            own.sums[node] = None if term is None else self._summary(term)
+        found: list[tree.Term] = []
+        digests: tuple[int, ...] = ()
+
+        def on_heads(heads: Mapping[int, Contribution]) -> None:
+            nonlocal digests
+            everyone = {network.host: own, **heads}
+            values = by_rank(network.hosts, {h: each.values for h, each in everyone.items()})
+            digests = by_rank(network.hosts, {h: each.digests for h, each in everyone.items()})
+            found.append(self._take_term(self._with_remote(tables, heads), step, values))
+
+        def reduce_block(index: int, parts: Mapping[tuple[int, int], torch.Tensor]) -> float:
+            self._received = parts
+            return self._reduce_block(index, found[0])
+
+        blocks = Blocks(
+            layout=self._layout,
+            root=self._root.blocks,
+            local_sum=lambda node, index: self._sum_of(local[node], index),
+            reduce=reduce_block,
+            squares=self._norms,
+        )
+        exchange = HostExchange(network, self._cells, blocks, own, on_heads)
+        exchange.run(ReduceTag.PARTIALS.doing.format(step=step, next=step + 1))
+        group.local_barrier(ReduceTag.REDUCED, step)
+        return replace(self.reduced(), digests=digests)
+
+    def _with_remote(
+        self, tables: Mapping[int, Sequence[int]], heads: Mapping[int, Contribution]
+    ) -> dict[int, Sequence[int]]:
+        """The tables of this host's workers, and one for each other host, under its first rank:
+        there, a node's slot is the node.
+        """
+        self._remote.clear()
+        network, everyone = self._group.network, dict(tables)
+        assert network is not None
+        for host, head in heads.items():
+            rank = network.hosts.ranks[host][0]
+            row = [tree.ABSENT] * tree.num_nodes(self._num_leaves)
+            for node, summary in head.sums.items():
+                row[node] = tree.EMPTY if summary is None else node
+                if summary is not None:
+                    self._remote[rank, node] = summary
+            everyone[rank] = row
+        return everyone
+
+    def _take_term(
+        self, tables: Mapping[int, Sequence[int]], step: int, values: tuple[int, ...]
+    ) -> tree.Term:
+        """How all partial sums combine, whose small parts become the result of the step."""
+        term = tree.reduction(tables, self._num_leaves)
         if term is None:
             raise JobError(
                 f"no shard of step {step + 1} called session.backward(loss), so there is no "
@@ -205,10 +237,6 @@ class TreeReducer:
             raise JobError(
                 f"the shards of step {step + 1} weigh {weight} in all; it must be above 0"
             )
-        self._norms[self._own.start : self._own.stop] = torch.tensor(
-            [self._reduce_block(index, term, weight) for index in self._own],
-            dtype=torch.float64,
-        )
         means, names = (stats / weight).tolist(), read_names(first.names)
         self._reduced = Reduced(
             weight=weight,
@@ -220,8 +248,11 @@ class TreeReducer:
             values=values,
             digests=(),
         )
-        digests = self._group.barrier(ReduceTag.REDUCED, step, digest)
-        return replace(self.reduced(), digests=digests)
+        return term
+
+    def _summary(self, term: tree.Term) -> Summary:
+        stats, used, first = self._small(term)
+        return Summary(stats=stats, used=used, names=first.names, kept=first.kept)
 
     def reduced(self) -> Reduced:
         """The result of the newest reduction. It is whole for a worker that was aborted at the last
@@ -236,24 +267,26 @@ class TreeReducer:
         Raises:
             Aborted: The generation is over.
         """
-        for index in self._own:
+        for index in self._share():
             if index < self._layout.num_gradient_blocks:
                 self._root.blocks[index].mul_(factor)
-        self._group.barrier(ReduceTag.CLIP, step)
+        self._group.local_barrier(ReduceTag.CLIP, step)
 
-    def _small(self, term: tree.Term) -> tuple[torch.Tensor, torch.Tensor, Slot]:
+    def _small(self, term: tree.Term) -> tuple[torch.Tensor, torch.Tensor, Slot | Summary]:
         """The statistics and flags of a term, and its leftmost slot."""
         if isinstance(term, tree.Partial):
-            slot = self._partial_sum(term.rank, term.slot)
+            remote = self._remote.get((term.rank, term.slot))
+            slot = remote or self._partial_sum(term.rank, term.slot)
             return slot.stats.clone(), slot.used.clone(), slot
         stats, used, first = self._small(term.left)
         right_stats, right_used, other = self._small(term.right)
         check_names(first, other)
         return stats.add_(right_stats), used.logical_or_(right_used), first
 
-    def _reduce_block(self, index: int, term: tree.Term, weight: float) -> float:
+    def _reduce_block(self, index: int, term: tree.Term) -> float:
         """Write one block of the mean to the root; returns the sum of its squares."""
-        out = self._root.blocks[index]
+        assert self._reduced is not None, "the term has not been taken"
+        out, weight = self._root.blocks[index], self._reduced.weight
         scratch = self._scratch_of(out.dtype, 0)[: len(out)]
         total = self._sum(term, index, scratch, 1)
         if not math.isclose(weight, 1, rel_tol=1e-12):
@@ -261,12 +294,20 @@ class TreeReducer:
         copy_past_cache(out, total)
         return square(total) if index < self._layout.num_gradient_blocks else 0.0
 
+    def _sum_of(self, term: tree.Term | None, index: int) -> torch.Tensor:
+        """One block of a term: in place for a partial sum, else in memory of its own."""
+        assert term is not None, "a sum that weighs nothing is not sent"
+        block = self._root.blocks[index]
+        return self._sum(term, index, torch.empty_like(block), 1)
+
     def _sum(self, term: tree.Term, index: int, scratch: torch.Tensor, depth: int) -> torch.Tensor:
         """The elements of one block of a term: in place for a partial sum, else in `scratch`."""
         if isinstance(term, tree.Partial):
             lent = self._lent.get(index) if term.rank == self._group.rank else None
             if lent is not None:
                 return lent
+            if (term.rank, term.slot) in self._remote:
+                return self._received[self._host_of(term.rank), term.slot]
             return self._partial_sum(term.rank, term.slot).blocks[index]
         left = self._sum(term.left, index, scratch, depth)
         for_right = self._scratch_of(scratch.dtype, depth)[: len(scratch)]
@@ -282,9 +323,23 @@ class TreeReducer:
             if run == block_run and start <= block_start and block_end <= end
         ]
 
+    def _host_of(self, rank: int) -> int:
+        assert self._group.network is not None
+        return self._group.network.hosts.host_of(rank)
+
     def _scratch_of(self, dtype: torch.dtype, depth: int) -> torch.Tensor:
         key = (dtype, depth)
         if key not in self._scratch:
             self._scratch[key] = torch.empty(BLOCK, dtype=dtype)
             assert self._scratch[key].data_ptr() % ALIGNMENT == 0
         return self._scratch[key]
+
+
+def by_rank(hosts: Hosts, values: Mapping[int, Sequence[int]]) -> tuple[int, ...]:
+    """What the workers of each host bring, in the order of ranks."""
+    found = {
+        rank: value
+        for host, own in values.items()
+        for rank, value in zip(hosts.ranks[host], own, strict=True)
+    }
+    return tuple(found[rank] for rank in sorted(found))

@@ -9,6 +9,8 @@ from __future__ import annotations
 import enum
 from typing import Protocol, Self
 
+from holdfast.transport.network import Network
+
 
 class BarrierTag(enum.IntEnum):
     """What a barrier is for: the base of all tags.
@@ -42,6 +44,16 @@ class Group(Protocol):
         ...
 
     @property
+    def local(self) -> tuple[int, ...]:
+        """Those members, in order, that are on this worker's host."""
+        ...
+
+    @property
+    def network(self) -> Network | None:
+        """The connections to other hosts; None if there are none."""
+        ...
+
+    @property
     def rank(self) -> int:
         """This worker."""
         ...
@@ -59,6 +71,10 @@ class Group(Protocol):
             JobError: Another member is at a different barrier.
             HoldfastError: A member did not arrive within the job's `timeout_s`.
         """
+        ...
+
+    def local_barrier(self, tag: BarrierTag, step: int, value: int = 0) -> tuple[int, ...]:
+        """As `barrier`, for the members of this host only, in the order of `local`."""
         ...
 
     def gather(self, tag: BarrierTag, step: int, payload: bytes) -> tuple[bytes, ...]:

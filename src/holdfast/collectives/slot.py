@@ -16,7 +16,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Mapping, Sequence
-from typing import Final
+from typing import Final, Protocol
 
 import torch
 
@@ -115,6 +115,14 @@ def _cut(count: int, spans: Sequence[tuple[int, int]], aligned: int) -> list[tup
     ]
 
 
+class HasNames(Protocol):
+    """Has the names of the logged values."""
+
+    @property
+    def names(self) -> torch.Tensor:
+        """Names as `arena.tensors.write_names` writes them."""
+
+
 class Slot:
     """Views of one slot's memory, uint8[layout.size_bytes].
 
@@ -176,7 +184,7 @@ def square(block: torch.Tensor) -> float:
     return float(block.double().square().sum())
 
 
-def check_names(left: Slot, right: Slot) -> None:
+def check_names(left: HasNames, right: HasNames) -> None:
     """Raises: JobError: The two shards have logged different names."""
     if not torch.equal(left.names, right.names):
         raise JobError(

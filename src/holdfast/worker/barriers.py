@@ -6,8 +6,8 @@ import enum
 from types import MappingProxyType
 from typing import Final
 
-from holdfast.collectives.exact import ReduceTag
 from holdfast.collectives.group import BarrierTag, Group
+from holdfast.collectives.reduction import ReduceTag
 from holdfast.errors import JobError
 
 
@@ -25,6 +25,7 @@ class WorkerTag(BarrierTag):
     RECHECK = 23, "recomputing shards of step {next}"
     COMPARE = 24, "comparing replicas after step {step}"
     VERIFY = 25, "verifying shards of step {next}"
+    COMMIT = 26, "committing step {next}"
 
 
 _TAGS: Final = MappingProxyType({tag.value: tag for kind in (ReduceTag, WorkerTag) for tag in kind})

@@ -127,15 +127,46 @@ def covers(table: Sequence[int], node: int) -> bool:
     return False
 
 
-def reduction(tables: Mapping[int, Sequence[int]], num_shards: int) -> Term | None:
-    """How the partial sums of all workers combine into the root.
+def frontier(tables: Iterable[Sequence[int]], num_shards: int) -> list[int]:
+    """The highest nodes whose shards some workers have all accounted for: the sums that these
+    workers together pass on.
+
+    Args:
+        tables: The tables of these workers.
+        num_shards: Shards in the tree.
+
+    Returns:
+        Nodes from left to right, no two of which share a shard.
+    """
+    rows, first_padding = list(tables), leaf(num_shards, num_shards)
+
+    def highest(node: int) -> list[int] | None:
+        """The nodes at and below `node`; None where it holds no shard."""
+        if any(row[node] != ABSENT for row in rows):
+            return [node]
+        if node >= first_padding - num_shards:
+            return [] if node < first_padding else None
+        left, right = highest(2 * node), highest(2 * node + 1)
+        if left is None:
+            return right
+        both = left == [2 * node] and right in (None, [2 * node + 1])
+        return [node] if both else [*left, *(right or [])]
+
+    return highest(ROOT) or []
+
+
+def reduction(
+    tables: Mapping[int, Sequence[int]], num_shards: int, root: int = ROOT
+) -> Term | None:
+    """How the partial sums of all workers combine into one node.
 
     Args:
         tables: The table of each rank: slot, ABSENT or EMPTY by node.
         num_shards: Shards in the tree.
+        root: The node.
 
     Returns:
-        The root's term; None where every shard is empty.
+        The node's term; None where every shard below it is empty.
     """
     first_leaf, num_leaves = span(num_shards), num_shards
 
@@ -151,4 +182,4 @@ def reduction(tables: Mapping[int, Sequence[int]], num_shards: int) -> Term | No
             return right if left is None else left
         return Add(left, right)
 
-    return term(ROOT)
+    return term(root)

@@ -16,8 +16,8 @@ import torch
 
 from holdfast.arena.memory import Word
 from holdfast.arena.worker_status import WorkerStatus
-from holdfast.collectives.exact import Reduced
 from holdfast.collectives.group import Group
+from holdfast.collectives.reduction import Reduced
 from holdfast.errors import NonFiniteError
 
 

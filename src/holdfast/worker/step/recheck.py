@@ -17,8 +17,8 @@ from typing import Final, NoReturn
 
 import torch
 
-from holdfast.collectives.exact import ReductionMemory
 from holdfast.collectives.group import Group
+from holdfast.collectives.reduction import ReductionMemory
 from holdfast.collectives.slot import Slot, SlotLayout
 from holdfast.core.step import tree
 from holdfast.core.step.digests import wrong_ranks

@@ -19,7 +19,8 @@ from torch import nn
 
 from holdfast.arena.memory import Phase, Word
 from holdfast.arena.tensors import copy_past_cache
-from holdfast.collectives.exact import Reduced, TreeReducer
+from holdfast.collectives.exact import TreeReducer
+from holdfast.collectives.reduction import Reduced
 from holdfast.collectives.slot import LOSS, WEIGHT
 from holdfast.core.step import tree
 from holdfast.core.step.plan import Plan, WorkItem
@@ -228,6 +229,8 @@ class TreeStepper:
             self._begin_recheck(step)
             return None
         self._status[Word.REDUCED_STEP] = step + 1
+        if self._group.network is not None:  # every host can complete the step from now on
+            self._group.barrier(WorkerTag.COMMIT, step)
         return self._apply(step, reduced)
 
     def _reduce(self, step: int, vote: CommitVote) -> Reduced:
@@ -329,8 +332,7 @@ class TreeStepper:
             if shard.verify_only:
                 continue
             lendable = self._lone and self._recheck is None and flat.device.type == "cpu"
-            start, end = self._reducer.lend(index, flat) if lendable else (0, 0)
-            for piece in (slice(0, start), slice(end, len(flat))):
+            for piece in self._reducer.lend(index, flat) if lendable else [slice(0, len(flat))]:
                 copy_past_cache(target[piece], flat[piece])
 
     def _forget_gradients(self) -> None:

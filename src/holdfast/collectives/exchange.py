@@ -1,0 +1,230 @@
+"""Exchange: how the hosts of a generation add their partial sums, block by block.
+
+    send    head ─▶ the blocks of the other host's cell, one for each partial sum ─▶ reduced blocks
+    receive head ─▶ the blocks of the own cell ─▶ (add, divide, write to the root) ─▶ reduced blocks
+
+A host passes on the sums at the frontier of what its workers have computed: the highest nodes of
+the tree that it has whole. The owner of a block adds them where the tree does, so the same pairs
+are added as on one host. A head says which nodes follow, and carries all that is small: weights,
+losses, flags, and what each worker brings for the others. All lengths follow from it.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+import torch
+
+from holdfast.arena.tensors import DTYPES
+from holdfast.collectives.slot import NAMES_BYTES, NUM_STATS, SlotLayout
+from holdfast.errors import ProtocolError
+from holdfast.transport.network import Network
+from holdfast.transport.tcp import Buffers, Place
+
+AHEAD: Final = 4
+"""How many blocks of one host may wait until those of the others have come."""
+MAX_HEAD_BYTES: Final = 1 << 20
+"""The most that what precedes the tensors of a head may take: some bytes for each node."""
+_LENGTH: Final = struct.Struct("=Q")
+_SQUARE: Final = struct.Struct("=d")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Summary:
+    """All of a partial sum but its blocks; as in `slot.Slot`."""
+
+    stats: torch.Tensor
+    used: torch.Tensor
+    names: torch.Tensor
+    kept: Sequence[torch.Tensor]
+
+    def parts(self) -> list[torch.Tensor]:
+        """Its tensors, in the order in which they are sent."""
+        return [self.stats, self.used, self.names, *self.kept]
+
+    @classmethod
+    def empty(cls, layout: SlotLayout) -> Summary:
+        """One to receive into."""
+        entries = {entry.name: entry for entry in layout.layout.entries}
+        return cls(
+            stats=torch.empty(NUM_STATS, dtype=torch.float64),
+            used=torch.empty(entries["used"].shape, dtype=torch.uint8),
+            names=torch.empty(NAMES_BYTES, dtype=torch.uint8),
+            kept=[
+                torch.empty(
+                    entries[f"kept.{name}"].shape, dtype=DTYPES[entries[f"kept.{name}"].dtype]
+                )
+                for name in layout.kept_names
+            ],
+        )
+
+
+@dataclass(slots=True, kw_only=True)
+class Contribution:
+    """What a host contributes to a step, apart from blocks.
+
+    Attributes:
+        values, digests: What each of its workers brings, in the order of ranks.
+        sums: Each node that it has whole; None for one that weighs nothing.
+    """
+
+    values: tuple[int, ...] = ()
+    digests: tuple[int, ...] = ()
+    sums: dict[int, Summary | None] = field(default_factory=dict)
+
+    @property
+    def nodes(self) -> list[int]:
+        """The nodes of which blocks are sent."""
+        return [node for node, summary in self.sums.items() if summary is not None]
+
+    def send(self) -> Iterator[memoryview]:
+        """The head, in buffers."""
+        nodes = {node: summary is not None for node, summary in self.sums.items()}
+        text = json.dumps([self.values, self.digests, list(nodes.items())]).encode()
+        yield memoryview(_LENGTH.pack(len(text)) + text)
+        for summary in self.sums.values():
+            if summary is not None:
+                yield from map(bytes_of, summary.parts())
+
+    def receive(self, layout: SlotLayout) -> Iterator[memoryview]:
+        """Buffers to receive a head into, which fill this contribution."""
+        length = bytearray(_LENGTH.size)
+        yield memoryview(length)
+        size = _LENGTH.unpack(length)[0]
+        if size > MAX_HEAD_BYTES:
+            raise ProtocolError(f"a head of {size:,} bytes; the hosts run different versions")
+        text = bytearray(size)
+        yield memoryview(text)
+        values, digests, nodes = json.loads(text)
+        self.values, self.digests = tuple(values), tuple(digests)
+        for node, has_weight in nodes:
+            self.sums[node] = Summary.empty(layout) if has_weight else None
+        for summary in self.sums.values():
+            if summary is not None:
+                yield from map(bytes_of, summary.parts())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Blocks:
+    """Where an exchange reads and writes blocks of the gradient; see `exact.TreeReducer`.
+
+    Attributes:
+        layout: Of all slots.
+        root: The flat blocks of the root slot.
+        local_sum: Gives one block of a node that this host has whole.
+        reduce: Called with a block of the own cell and the other hosts' blocks of it, by host and
+            node; writes the mean to the root and returns the sum of its squares.
+        squares: float64[num_blocks]; the sum of squares of each block.
+    """
+
+    layout: SlotLayout
+    root: Sequence[torch.Tensor]
+    local_sum: Callable[[int, int], torch.Tensor]
+    reduce: Callable[[int, Mapping[tuple[int, int], torch.Tensor]], float]
+    squares: torch.Tensor
+
+
+class HostExchange:
+    """One worker's part in one exchange.
+
+    Args:
+        network: The connections.
+        cells: The blocks of each host and lane.
+        blocks: Where they are.
+        own: What this host contributes.
+        on_heads: Called once the contributions of all other hosts, by host, have come.
+    """
+
+    def __init__(
+        self,
+        network: Network,
+        cells: Sequence[Sequence[range]],
+        blocks: Blocks,
+        own: Contribution,
+        on_heads: Callable[[Mapping[int, Contribution]], None],
+    ) -> None:
+        self._network, self._cells, self._blocks = network, cells, blocks
+        self._own, self._on_heads = own, on_heads
+        self._heads: dict[Place, Contribution] = {}
+        self._received: dict[Place, dict[int, dict[int, torch.Tensor]]] = {}
+        self._reduced = dict.fromkeys(network.lanes, 0)  # blocks of the own cell, by lane
+
+    def run(self, what: str) -> None:
+        """Exchange all blocks of this worker's lanes.
+
+        Args:
+            what: What the worker is doing, for errors.
+
+        Raises:
+            Aborted: The generation is over.
+        """
+        places = [(host, lane) for host in self._network.others for lane in self._network.lanes]
+        flows = {place: (self._send(place), self._receive(place)) for place in places}
+        self._network.transfer(flows, what)
+
+    @property
+    def _has_heads(self) -> bool:
+        return len(self._heads) == len(self._network.others) * len(self._network.lanes)
+
+    def _send(self, place: Place) -> Buffers:
+        host, lane = place
+        yield from self._own.send()
+        for index in self._cells[host][lane]:
+            for node in self._own.nodes:
+                yield bytes_of(self._blocks.local_sum(node, index))
+        own = self._cells[self._network.host][lane]
+        for count, index in enumerate(own, start=1):
+            while self._reduced[lane] < count:
+                yield None
+            yield bytes_of(self._blocks.root[index])
+            yield memoryview(_SQUARE.pack(float(self._blocks.squares[index])))
+
+    def _receive(self, place: Place) -> Buffers:
+        host, lane = place
+        head = Contribution()
+        yield from head.receive(self._blocks.layout)
+        self._heads[place] = head
+        if self._has_heads:
+            self._on_heads({h: each for (h, _), each in self._heads.items()})
+        while not self._has_heads:
+            yield None
+        waiting = self._received[place] = {}
+        own = self._cells[self._network.host][lane]
+        for count, index in enumerate(own):
+            while count - self._reduced[lane] >= AHEAD:
+                yield None
+            come: dict[int, torch.Tensor] = {}
+            for node in head.nodes:
+                come[node] = torch.empty_like(self._blocks.root[index])
+                yield bytes_of(come[node])
+            waiting[count] = come
+            self._reduce_what_has_come(lane)
+        for index in self._cells[host][lane]:
+            yield bytes_of(self._blocks.root[index])
+            square = bytearray(_SQUARE.size)
+            yield memoryview(square)
+            self._blocks.squares[index] = _SQUARE.unpack(square)[0]
+
+    def _reduce_what_has_come(self, lane: int) -> None:
+        """Reduce the blocks of the own cell of which every host has sent its part."""
+        own = self._cells[self._network.host][lane]
+        theirs = [(host, self._received.get((host, lane), {})) for host in self._network.others]
+        while all(self._reduced[lane] in come for _, come in theirs):
+            count = self._reduced[lane]
+            parts = {
+                (host, node): block
+                for host, come in theirs
+                for node, block in come.pop(count).items()
+            }
+            index = own[count]
+            self._blocks.squares[index] = self._blocks.reduce(index, parts)
+            self._reduced[lane] = count + 1
+
+
+def bytes_of(tensor: torch.Tensor) -> memoryview:
+    """The bytes of a contiguous tensor on the CPU."""
+    return tensor.view(-1).view(torch.uint8).numpy().data

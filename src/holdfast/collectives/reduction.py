@@ -1,0 +1,67 @@
+"""What a reduction works with and results in; see `exact`."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from holdfast.collectives.group import BarrierTag
+from holdfast.collectives.slot import Slot, SlotLayout
+
+
+@enum.unique
+class ReduceTag(BarrierTag):
+    """What a barrier of the reducer is for."""
+
+    TABLES = 1, "exchanging tables of partial sums for step {next}"
+    PARTIALS = 2, "summing the gradient of step {next}"
+    REDUCED = 3, "summing the gradient of step {next}"
+    CLIP = 4, "clipping the gradient of step {next}"
+    DIGESTS = 5, "summing the gradient of step {next}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reduced:
+    """The result of all shards of a step, apart from the gradient in the root slot.
+
+    Attributes:
+        weight: The sum of their weights.
+        loss: The weighted mean of their losses.
+        logged: Weighted means of what the shards logged, by name.
+        used: Which parameters had a gradient, then which buffers changed, uint8[n].
+        kept: The integer buffers of the first shard that was not empty.
+        norm: The 2-norm of the mean gradient.
+        values: The value that each member brought.
+        digests: The digest that each member brought.
+    """
+
+    weight: float
+    loss: float
+    logged: dict[str, float]
+    used: torch.Tensor
+    kept: Sequence[torch.Tensor]
+    norm: float
+    values: tuple[int, ...]
+    digests: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReductionMemory:
+    """What the reducers of one host share.
+
+    Attributes:
+        layout: The layout of all slots.
+        partial_sum: Gives the slot to read a member's partial sum from, by rank and slot number.
+        root: The slot of the reduced gradient: one for the host.
+        tables: int64[world_size, num_nodes]; each worker writes its own row.
+        norms: float64[num_blocks]; each worker writes its own blocks.
+    """
+
+    layout: SlotLayout
+    partial_sum: Callable[[int, int], Slot]
+    root: Slot
+    tables: torch.Tensor
+    norms: torch.Tensor

@@ -1,0 +1,157 @@
+"""Gradients that are summed over several hosts have the bits of one host."""
+
+import threading
+
+import pytest
+import torch
+
+from holdfast.arena.memory import Arena
+from holdfast.collectives.exact import TreeReducer
+from holdfast.collectives.reduction import ReductionMemory
+from holdfast.collectives.slot import LOSS, WEIGHT, Slot, SlotLayout
+from holdfast.core.step import tree
+from holdfast.core.step.plan import Plan
+from holdfast.errors import HoldfastError
+from holdfast.transport.network import Hosts, Network
+from holdfast.transport.shared_memory import SharedMemoryGroup
+from holdfast.transport.tcp import Listener
+from holdfast.worker.barriers import describe
+
+PARAMETERS = {
+    "long": torch.empty(300_000),
+    "short": torch.empty(7, 5),
+    "other": torch.empty(140_001),
+}
+BUFFERS = {"mean": torch.empty(11), "count": torch.zeros((), dtype=torch.int64)}
+LAYOUT = SlotLayout(PARAMETERS, BUFFERS)
+STEPS = 3
+
+
+class Host:
+    """The memory of one host, for workers that are threads here."""
+
+    def __init__(self, world_size, num_leaves):
+        self.arena = Arena.create(world_size)
+        num_slots = 2 * tree.max_partials(num_leaves)
+        self.slots = {
+            (rank, number): new_slot() for rank in range(world_size) for number in range(num_slots)
+        }
+        self.memory = ReductionMemory(
+            layout=LAYOUT,
+            partial_sum=lambda rank, number: self.slots[rank, number],
+            root=new_slot(),
+            tables=torch.zeros((world_size, tree.num_nodes(num_leaves)), dtype=torch.int64),
+            norms=torch.zeros(len(LAYOUT.blocks), dtype=torch.float64),
+        )
+
+
+def new_slot():
+    return Slot(torch.zeros(LAYOUT.layout.size_bytes, dtype=torch.uint8), LAYOUT)
+
+
+def fill(slot, shard, step):
+    drawn = torch.Generator().manual_seed(1000 * step + shard)
+    for each in slot.sums:
+        each.copy_(torch.randn(each.shape, generator=drawn))
+    slot.kept[0].fill_(shard)
+    slot.stats.zero_()
+    slot.stats[WEIGHT], slot.stats[LOSS] = 0.25, float(torch.rand(1, generator=drawn))
+    slot.used.fill_(1)
+    slot.write_logged({"accuracy": shard / 10}, 0.25)
+
+
+def train(group, host, counts, num_leaves, empty):
+    """What a worker does in a few steps: its sums, then a reduction."""
+    rank, found = group.rank, []
+    reducer = TreeReducer(group, host.memory, num_leaves)
+    for step in range(STEPS):
+        table, free = [tree.ABSENT] * tree.num_nodes(num_leaves), list(range(100))
+
+        def merge(left, right):
+            host.slots[rank, left].add(host.slots[rank, right])
+
+        for shard in Plan(counts=counts).shards_of(rank):
+            number = tree.EMPTY if shard in empty else free.pop(0)
+            if number != tree.EMPTY:
+                fill(host.slots[rank, number], shard, step)
+            tree.carry(table, tree.leaf(shard, num_leaves), number, merge)
+        reduced = reducer.reduce(table, step, 10 * step + rank, 100 + rank)
+        reducer.scale_gradient(0.5, step)
+        root = [each.clone() for each in host.memory.root.sums]
+        found.append(
+            (
+                reduced.norm,
+                reduced.loss,
+                reduced.weight,
+                reduced.values,
+                reduced.digests,
+                [int(each) for each in reduced.kept],
+                reduced.used.tolist(),
+                root,
+            )
+        )
+        group.barrier(1, 1000 + step)
+    return found
+
+
+def run(counts, hosts, empty=()):
+    """The results of every worker, with `hosts` as the ranks of each host."""
+    num_leaves, world_size = sum(counts), len(counts)
+    memories = [Host(world_size, num_leaves) for _ in hosts]
+    listeners = {rank: Listener("127.0.0.1") for rank in range(world_size)}
+    described = Hosts(
+        ranks=tuple(map(tuple, hosts)),
+        addresses={rank: each.address for rank, each in listeners.items()},
+        key=b"k" * 32,
+    )
+    found = {}
+
+    def work(rank, host):
+        group = SharedMemoryGroup(host.arena, rank, 20, describe)
+        network = None
+        try:
+            if len(hosts) > 1:
+                network = Network(described, rank, group.deadline)
+                network.connect(listeners[rank], 1)
+            group.enter(1, tuple(range(world_size)), network)
+            found[rank] = train(group, host, counts, num_leaves, empty)
+        except HoldfastError as error:
+            found[rank] = error
+        finally:
+            listeners[rank].close()
+            if network is not None:
+                network.close()
+
+    threads = [
+        threading.Thread(target=work, args=(rank, memory))
+        for ranks, memory in zip(hosts, memories, strict=True)
+        for rank in ranks
+    ]
+    for each in threads:
+        each.start()
+    for each in threads:
+        each.join()
+    for each in memories:
+        each.arena.close()
+    return found
+
+
+@pytest.mark.parametrize(
+    ("counts", "hosts", "empty"),
+    [
+        ((2, 2, 2, 2), [[0, 1], [2, 3]], ()),
+        ((4, 4), [[0], [1]], ()),
+        ((3, 3, 2), [[0], [1], [2]], ()),
+        ((1, 2, 0, 2, 3), [[0, 1, 2], [3], [4]], (4, 5)),
+        ((3, 1, 2, 1), [[0, 2], [1, 3]], (0,)),
+        ((2, 2), [[0], [1]], (2, 3)),
+    ],
+)
+def test_the_result_is_that_of_one_host_for_any_hosts_and_plan(counts, hosts, empty):
+    one = run(counts, [list(range(len(counts)))], empty)
+    several = run(counts, hosts, empty)
+    for rank, steps in one.items():
+        assert isinstance(several[rank], list), several[rank]
+        for mine, theirs in zip(steps, several[rank], strict=True):
+            assert mine[:-1] == theirs[:-1]
+            assert all(map(torch.equal, mine[-1], theirs[-1]))
