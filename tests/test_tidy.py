@@ -152,7 +152,16 @@ def test_the_keys_of_a_job_are_these():
     from holdfast.job.script_job import ScriptJob
     from holdfast.job.train_job import TrainJob
 
-    every_job = ["name", "workers", "timeout_s", "hang_timeout_s", "restarts", "notify"]
+    every_job = [
+        "name",
+        "workers",
+        "hosts",
+        "network",
+        "timeout_s",
+        "hang_timeout_s",
+        "restarts",
+        "notify",
+    ]
     assert list(ScriptJob.model_fields) == [*every_job, "script", "on_failure"]
     assert list(TrainJob.model_fields) == [
         *every_job, "task", "params", "data", "model", "init_from", "optimizer",
@@ -174,6 +183,7 @@ def test_the_options_of_the_command_are_these():
         for name, command in commands.items()
     }
     assert options == {
+        "agent": ["--address", "--join", "--token-file"],
         "bench": [],
         "chaos": [
             "--fault",
@@ -182,6 +192,16 @@ def test_the_options_of_the_command_are_these():
             "--random",
             "--run",
             "--seed",
+            "job",
+            "overrides",
+        ],
+        "coordinator": [
+            "--address",
+            "--hosts",
+            "--json",
+            "--port",
+            "--resume",
+            "--run",
             "job",
             "overrides",
         ],

@@ -44,6 +44,19 @@ def test_a_host_without_the_root_takes_the_state_of_another() -> None:
     assert start.donors[1] in (2, 3)
 
 
+def test_a_step_that_some_host_cannot_complete_was_committed_by_none() -> None:
+    reports = [halted("a", {0: 7, 1: 7}, reduced_step=8), halted("b", {2: 7, 3: 7})]
+    start = choose_resume_point(TWO_HOSTS, reports)
+    assert start.step == 7
+    assert start.donors == {rank: rank for rank in range(4)}
+
+
+def test_a_step_that_every_host_can_complete_may_have_been_committed_by_a_lost_one() -> None:
+    start = choose_resume_point(TWO_HOSTS, [halted("a", {0: 7, 1: 7}, reduced_step=8)])
+    assert start.step == 8
+    assert start.donors == {0: 0, 1: 1, 2: start.donors[2], 3: start.donors[3]}
+
+
 def test_a_new_worker_finds_its_state_on_its_own_host() -> None:
     reports = [halted("a", {0: 7, 1: 7}), halted("b", {3: 7})]
     assert choose_resume_point(TWO_HOSTS, reports).donors[2] == 3

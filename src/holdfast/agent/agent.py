@@ -15,11 +15,11 @@ import select
 import selectors
 import time
 from collections import deque
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import replace
 from typing import Final
 
 from holdfast.agent.progress import progress_of
+from holdfast.agent.run_context import RunContext
 from holdfast.agent.worker_handle import WorkerHandle, await_exits
 from holdfast.agent.worker_monitor import WorkerMonitor
 from holdfast.arena.memory import Arena, Word
@@ -27,10 +27,10 @@ from holdfast.checkpoint.store import CheckpointStore
 from holdfast.core import actions, events
 from holdfast.core.agent import AgentStateMachine
 from holdfast.core.failures import Exit, judge
+from holdfast.core.membership import by_host
 from holdfast.core.protocol import Failure
 from holdfast.errors import ProtocolError
 from holdfast.job.script_job import ScriptJob
-from holdfast.job.spec import Job
 from holdfast.launch.fork_client import ForkClient
 from holdfast.linux.host_memory import OomKills, available
 from holdfast.observe.lines import EventLog
@@ -65,21 +65,6 @@ CASCADE_GRACE_S: Final = 0.2
 """How long before the root cause the exits of cascading failures may be seen."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunContext:
-    """The run that an agent works for.
-
-    Attributes:
-        job: The job.
-        directory: The run's directory.
-        attempt: The id of this start of the run, hexadecimal.
-    """
-
-    job: Job
-    directory: Path
-    attempt: str
-
-
 class Agent:
     """Starts, watches and ends the workers of one host.
 
@@ -106,7 +91,7 @@ class Agent:
     ) -> None:
         self._run, self._forks, self._arena = run, forks, arena
         self._log, self._link = log, link
-        self._machine = AgentStateMachine(name, run.job.workers, HEARTBEAT_S, time.monotonic())
+        self._machine = AgentStateMachine(name, run.capacity, HEARTBEAT_S, time.monotonic())
         self._workers: dict[int, WorkerHandle] = {}
         self._selector = selectors.DefaultSelector()
         self._selector.register(forks.channel, selectors.EVENT_READ, self._on_fork_server)
@@ -118,7 +103,7 @@ class Agent:
         self._oom_kills = OomKills()
         self._forming_since: float | None = None
         self._stopping_since: float | None = None
-        self._members: tuple[int, ...] = ()
+        self._members, self._key = tuple[int, ...](), ""
         self.exit_reason: str | None = None
 
     def poll(self, timeout_s: float) -> None:
@@ -149,6 +134,7 @@ class Agent:
     def _on_desired_state(self) -> None:
         command = self._link.receive()
         if command is not None:
+            self._key = command.key
             self._handle(events.DesiredStateReceived(command.desired))
 
     def _handle(self, event: events.AgentEvent) -> None:
@@ -195,7 +181,11 @@ class Agent:
     def _fork(self, rank: int, number: int) -> None:
         run, (near, far) = self._run, pair()
         launch = WorkerSpec(
-            job=run.job, rank=rank, run_dir=str(run.directory.resolve()), attempt=run.attempt
+            job=run.job,
+            rank=rank,
+            run_dir=str(run.directory.resolve()),
+            attempt=run.attempt,
+            interface=run.interface,
         ).model_dump_json()
         path = worker_log(run.directory / "logs", rank)
         log = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
@@ -236,8 +226,12 @@ class Agent:
             from_checkpoint=not action.start.donors,
             checkpoint=action.start.checkpoint,
         )
+        hosts = tuple(by_host(self._machine.members).values())
         self._send_all(
             ResumeMessage(
+                hosts=hosts if len(hosts) > 1 else (),
+                addresses=dict(action.addresses),
+                key=self._key,
                 generation=action.generation,
                 members=self._members,
                 step=action.start.step,
@@ -274,7 +268,13 @@ class Agent:
             case HaltedMessage():
                 reduced = self._arena.reduced_step
                 self._handle(
-                    events.WorkerHalted(worker.rank, message.generation, message.committed, reduced)
+                    events.WorkerHalted(
+                        worker.rank,
+                        message.generation,
+                        message.committed,
+                        reduced,
+                        message.address,
+                    )
                 )
             case PartWrittenMessage():
                 self._handle(events.PartWritten(worker.rank, message.generation, message.part))

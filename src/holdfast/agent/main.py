@@ -9,7 +9,8 @@ import sys
 from contextlib import closing
 from pathlib import Path
 
-from holdfast.agent.agent import Agent, RunContext
+from holdfast.agent.agent import Agent
+from holdfast.agent.run_context import RunContext
 from holdfast.arena.memory import Arena
 from holdfast.errors import HoldfastError
 from holdfast.job import load
@@ -23,6 +24,8 @@ from holdfast.wire.rpc import DesiredStateMessage, Service, StatusMessage
 
 POLL_S = 0.1
 """The longest that the agent waits for something to happen."""
+COORDINATOR_TIMEOUT_S = 600.0
+"""How long an agent of another host continues without a coordinator."""
 
 
 def main() -> int:
@@ -32,6 +35,8 @@ def main() -> int:
     parser.add_argument("--run-dir", type=Path, required=True)
     parser.add_argument("--attempt", required=True)
     parser.add_argument("--address", required=True)
+    parser.add_argument("--interface", default="")
+    parser.add_argument("--token-file", type=Path)
     parser.add_argument("--arena", type=int, required=True)
     parser.add_argument("--forks", type=int, required=True)
     parser.add_argument("--parent", type=int, required=True)
@@ -51,16 +56,23 @@ def _serve(options: argparse.Namespace) -> None:
         job=load.of_run(options.run_dir),
         directory=options.run_dir,
         attempt=options.attempt,
+        interface=options.interface,
     )
     forks = ForkClient(Channel(socket.socket(fileno=options.forks)))
+    token = options.token_file.read_text(encoding="ascii").strip() if options.token_file else ""
     link = CoordinatorLink[StatusMessage, DesiredStateMessage](
-        options.address, lambda channel: Service(channel).attend
+        options.address, lambda channel: Service(channel, token).attend
     )
     with closing(link), EventLog(options.run_dir / EVENTS) as log:
         forks.await_ready()
         with closing(Agent(options.name, run, forks, Arena(options.arena), log, link)) as agent:
             while agent.exit_reason is None:
                 agent.poll(POLL_S)
+                if link.broken_s > COORDINATOR_TIMEOUT_S:
+                    raise HoldfastError(
+                        f"no coordinator has answered at {options.address} for "
+                        f"{COORDINATOR_TIMEOUT_S:.0f} s; the run may have been killed"
+                    )
 
 
 if __name__ == "__main__":

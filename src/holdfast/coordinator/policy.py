@@ -12,6 +12,9 @@ HEARTBEAT_TIMEOUT_S: Final = 30.0
 """How long an agent may send no heartbeat. On one host only an agent that hangs sends none."""
 RECONNECT_TIMEOUT_S: Final = 10.0
 """How long an agent may be without a stream. Its engine reports a death at once."""
+HOST_TIMEOUT_S: Final = 2.0
+HOST_RECONNECT_S: Final = 1.0
+"""The same for a run on several hosts, any of which may be lost."""
 REGROW_DELAY_S: Final = 5.0
 """How long a world that has shrunk trains before lost workers are replaced."""
 MAX_WINDOW_S: Final = 3600.0
@@ -28,12 +31,14 @@ def policy_of(job: Job) -> RecoveryPolicy:
     if not job.records_progress:  # every hang takes long, and the budget must outlast it
         hangs_s = 2 * job.hang_timeout_s * (job.restarts.limit + 1)
         window_s = max(window_s, min(hangs_s, MAX_WINDOW_S))
+    least = 1 if shrinks else job.workers
     return RecoveryPolicy(
         world_size=job.workers,
-        min_workers=1 if shrinks else job.workers,
+        min_workers=1 if job.hosts > 1 else least,
+        start_workers=job.workers if job.hosts > 1 else 0,
         regrow_delay_s=REGROW_DELAY_S if shrinks else 0.0,
-        heartbeat_timeout_s=HEARTBEAT_TIMEOUT_S,
-        reconnect_s=RECONNECT_TIMEOUT_S,
+        heartbeat_timeout_s=HEARTBEAT_TIMEOUT_S if job.hosts == 1 else HOST_TIMEOUT_S,
+        reconnect_s=RECONNECT_TIMEOUT_S if job.hosts == 1 else HOST_RECONNECT_S,
         max_failures=0 if stops else job.restarts.limit,
         window_s=window_s,
         repeat_window_s=math.inf if job.records_progress else REPEAT_WINDOW_S,

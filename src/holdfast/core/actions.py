@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from holdfast.core.protocol import (
@@ -119,10 +119,15 @@ class KillWorker:
 
 @dataclass(frozen=True, slots=True)
 class ResumeWorkers:
-    """Let the halted workers resume."""
+    """Let the halted workers resume.
+
+    Attributes:
+        addresses: Where all members accept connections of other hosts, by rank.
+    """
 
     generation: int
     start: ResumePoint
+    addresses: Mapping[int, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -47,13 +47,14 @@ class _Worker:
     Attributes:
         process: Its number.
         halted_generation: The newest generation in which it has halted.
-        committed, reduced_step: What it reported there; see `WorkerHalted`.
+        committed, reduced_step, address: What it reported there; see `WorkerHalted`.
     """
 
     process: int
     halted_generation: int = 0
     committed: int | None = None
     reduced_step: int = 0
+    address: str = ""
 
 
 class AgentStateMachine:
@@ -138,7 +139,7 @@ class AgentStateMachine:
                 assert desired.resume_point is not None
                 self.stage = Stage.RUN
                 actions += [
-                    ResumeWorkers(self.generation, desired.resume_point),
+                    ResumeWorkers(self.generation, desired.resume_point, desired.addresses),
                     self._send_status(now),
                 ]
             if (
@@ -169,7 +170,7 @@ class AgentStateMachine:
         if worker is None or halted.generation < max(self.generation, worker.halted_generation):
             return []
         worker.halted_generation, worker.committed = halted.generation, halted.committed
-        worker.reduced_step = halted.reduced_step
+        worker.reduced_step, worker.address = halted.reduced_step, halted.address
         return self._halt_if_all_halted(now)
 
     def _halt_if_all_halted(self, now: float) -> list[AgentAction]:
@@ -263,6 +264,9 @@ class AgentStateMachine:
                 stage=self.stage,
                 capacity=self._capacity,
                 failed=dict(self._failed),
+                addresses={
+                    rank: worker.address for rank, worker in self._workers.items() if worker.address
+                },
                 committed={
                     rank: worker.committed
                     for rank, worker in self._workers.items()

@@ -326,6 +326,7 @@ class CoordinatorStateMachine:
         self._restart_budget.on_resumed(now)
         self.resume_point = start
         self.stage, self._restart_all = RUN, self.policy.restart_all
+        self._members.on_resumed()
         self._waiting = dict.fromkeys(self._members.by_host)
         return [RemovePartialCheckpoints(), *self._send_desired_state(self._members.by_host)]
 
@@ -343,6 +344,11 @@ class CoordinatorStateMachine:
         """Whether all members have halted, and are enough to resume."""
         return self.stage == HALT and not self._waiting and not self._members.lacks_workers
 
+    def _addresses(self) -> dict[int, str]:
+        """Where members accept connections, as their agents have reported it."""
+        statuses = self._member_statuses()
+        return {rank: each for status in statuses for rank, each in status.addresses.items()}
+
     def _send_desired_state(self, hosts: Iterable[str]) -> list[RunAction]:
         return [
             SendDesiredState(
@@ -353,6 +359,7 @@ class CoordinatorStateMachine:
                     ranks=self._members.by_host.get(host, ()),
                     restart_all=self._restart_all,
                     members=self.members,
+                    addresses=self._addresses() if self.stage == RUN else {},
                     resume_point=self.resume_point,
                     checkpoint_result=self._checkpoints.result,
                     requested_checkpoint=self._checkpoints.requested,

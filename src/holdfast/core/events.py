@@ -92,12 +92,14 @@ class WorkerHalted:
     Attributes:
         committed: Steps that are committed in its replica; None if it has no state.
         reduced_step: As in `Status`.
+        address: Where it accepts connections of other hosts.
     """
 
     rank: int
     generation: int
     committed: int | None
     reduced_step: int
+    address: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -41,12 +41,19 @@ class Membership:
         self._fenced: dict[str, None] = {}
         self._grow_at: float | None = None
         self._regrow_from = now
+        self._has_trained = bool(members)
         self._join_deadline: float | None = now + policy.join_timeout_s
 
     @property
     def lacks_workers(self) -> bool:
         """Whether there are too few workers to train."""
-        return len(self.members) < self._policy.min_workers
+        return len(self.members) < self._least
+
+    @property
+    def _least(self) -> int:
+        """The fewest workers to train with."""
+        policy = self._policy
+        return max(policy.min_workers, 0 if self._has_trained else policy.start_workers)
 
     def is_fenced(self, host: str) -> bool:
         """Whether a host must not take part any more."""
@@ -80,7 +87,7 @@ class Membership:
     def is_growth_due(self, now: float) -> bool:
         """Whether to open a generation with more workers now."""
         size = min(self._capacity, self._policy.world_size)
-        if size <= len(self.members) or size < self._policy.min_workers:
+        if size <= len(self.members) or size < self._least:
             self._grow_at = None
             return False
         if self._grow_at is None:
@@ -94,7 +101,7 @@ class Membership:
         before = self.by_host
         capacity = {host: status.capacity for host, status in self.statuses.items()}
         present = {rank: host for rank, host in self.members.items() if host in capacity}
-        if now < self._regrow_from and len(present) >= self._policy.min_workers:
+        if now < self._regrow_from and len(present) >= self._least:
             capacity = dict(Counter(present.values()))
         self.members = place(self._policy.world_size, capacity, present)
         self.by_host, self._grow_at = by_host(self.members), None
@@ -103,6 +110,10 @@ class Membership:
         elif self._join_deadline is None:
             self._join_deadline = now + self._policy.join_timeout_s
         return [host for host in before if host in capacity and host not in self.by_host]
+
+    def on_resumed(self) -> None:
+        """Note that the run has trained, with all workers that it needs to begin."""
+        self._has_trained = True
 
     def on_recovered(self) -> None:
         """All members turned out to be training: no further workers are waited for."""
@@ -118,7 +129,7 @@ class Membership:
         if self._join_deadline is None or now < self._join_deadline:
             return ""
         return (
-            f"only {len(self.members)} of {self._policy.min_workers} required workers joined "
+            f"only {len(self.members)} of {self._least} required workers joined "
             f"within {self._policy.join_timeout_s:.0f} s"
         )
 
@@ -126,7 +137,7 @@ class Membership:
         """How many more workers must join, in words; empty if there are enough."""
         if not self.lacks_workers:
             return ""
-        joined, wanted = len(self.members), self._policy.min_workers
+        joined, wanted = len(self.members), self._least
         more = wanted - joined
         return f"{more} more worker{'s'[: more > 1]} ({joined} of {wanted} joined)"
 

@@ -13,6 +13,7 @@ class RecoveryPolicy:
     Attributes:
         world_size: Workers of a full world.
         min_workers: The fewest workers to train with; `world_size` if failed ones are replaced.
+        start_workers: The fewest workers to begin the run with, if more than that.
         max_failures, window_s: How many failures are tolerated in how many seconds.
         max_repeats: How often failures may repeat without progress: a step, or a checkpoint with
             `restart_all`.
@@ -31,6 +32,7 @@ class RecoveryPolicy:
 
     world_size: int
     min_workers: int
+    start_workers: int = 0
     max_failures: int = 10
     window_s: float = 600.0
     max_repeats: int = 2

@@ -134,6 +134,7 @@ class Status:
         stage: What it has reached there.
         capacity: How many workers it can run.
         failed: Why workers of this generation have failed, by rank, in the order of their exits.
+        addresses: Where each halted worker accepts connections of other hosts, by rank.
         committed: Steps that are committed in the replica of each worker, by rank, without workers
             that have no state. Empty unless the workers have halted.
         reduced_step: The number of steps that would be committed with the reduced gradient that is
@@ -155,6 +156,7 @@ class Status:
     stage: Stage = Stage.IDLE
     capacity: int = 0
     failed: Mapping[int, Failure] = field(default_factory=dict)
+    addresses: Mapping[int, str] = field(default_factory=dict)
     committed: Mapping[int, int] = field(default_factory=dict)
     reduced_step: int = 0
     finished: frozenset[int] = frozenset()
@@ -195,6 +197,7 @@ class DesiredState:
         ranks: The workers that this agent must run.
         restart_all: Whether none of them may be of an older generation: all are forked again.
         members: The host of every rank.
+        addresses: Where each of them accepts connections of other hosts, at stage RUN.
         resume_point: Known from stage RUN on.
         checkpoint_result: The result of the newest checkpoint.
         requested_checkpoint: The number of the checkpoint that workers must begin after the current
@@ -209,6 +212,7 @@ class DesiredState:
     ranks: tuple[int, ...] = ()
     restart_all: bool = False
     members: Mapping[int, str] = field(default_factory=dict)
+    addresses: Mapping[int, str] = field(default_factory=dict)
     resume_point: ResumePoint | None = None
     checkpoint_result: CheckpointResult | None = None
     requested_checkpoint: int = 0

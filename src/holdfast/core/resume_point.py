@@ -5,6 +5,9 @@ gradient is complete in that host's arena, every other worker can still commit w
 worker that passed may have committed already. The question is asked only when all workers have
 halted, so no step is decided later. If any worker may have committed a step, all commit it. If no
 worker can have, the step is computed again, with the partial sums that the survivors still have.
+
+On several hosts each has a reduced gradient of its own, and a worker commits only once every host
+has it. So no worker has committed a step that some host with a live worker cannot complete.
 """
 
 from __future__ import annotations
@@ -23,15 +26,18 @@ def choose_resume_point(
         members: The host of every rank.
         statuses: The status of each halted host, in any order.
     """
-    reached = {
-        rank: _reach(status, steps)
+    alive = [
+        (status, rank, steps)
         for status in sorted(statuses, key=lambda status: status.host)
         for rank, steps in sorted(status.committed.items())
         if members.get(rank) == status.host
-    }
-    if not reached:
+    ]
+    if not alive:
         return None
-    step = max(reached.values())
+    most = max(steps for _, _, steps in alive)
+    can_all_complete = all(status.reduced_step == most + 1 for status, _, _ in alive)
+    step = most + 1 if can_all_complete else most
+    reached = {rank: _reach(status, steps, step) for status, rank, steps in alive}
     ready = [rank for rank, steps in sorted(reached.items()) if steps == step]
     nearby: dict[str, list[int]] = {}
     for rank in ready:
@@ -50,9 +56,9 @@ def resume_from(checkpoint: StoredCheckpoint | None) -> ResumePoint:
     return ResumePoint(step=checkpoint.step, donors={}, checkpoint=checkpoint.name)
 
 
-def _reach(status: Status, committed: int) -> int:
-    """The step that a replica can reach without state from another host."""
-    return status.reduced_step if status.reduced_step == committed + 1 else committed
+def _reach(status: Status, committed: int, step: int) -> int:
+    """The step that a replica can reach without state of another one, at most `step`."""
+    return step if status.reduced_step == step == committed + 1 else committed
 
 
 def _donor(rank: int, ready: Sequence[int]) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field
 from pydantic_core import PydanticCustomError
@@ -32,6 +32,11 @@ class RunKeys(Spec):
     """Name of the job; its run directories start with it."""
     workers: AutoWorkers = 1
     """World size: number of worker processes. `auto`: what is fastest on this machine, measured."""
+    hosts: Annotated[int, Field(ge=1, le=256)] = 1
+    """Hosts that a run begins with; each runs an equal share of the workers."""
+    network: Literal["tls", "trusted"] = "tls"
+    """How hosts talk to each other. `tls`: encrypted; not supported yet. `trusted`: in plain, on a
+    network that no one else can read or write to."""
     timeout_s: Annotated[float, Field(gt=0)] = 1800.0
     """Seconds that workers wait for each other before the run fails."""
     hang_timeout_s: Annotated[float, Field(gt=0)] = 60.0

@@ -147,6 +147,19 @@ class TrainRequest(RunKeys):
             )
         return chosen
 
+    def _check_hosts(self) -> None:
+        """Raises: JobError: Several hosts cannot run the job."""
+        refused = {
+            "network=tls": (self.network == "tls", "network=trusted, on a network that is yours"),
+            "sync=ddp": (self.sync == "ddp", "sync=tree"),
+            "non_finite=recompute": (self.non_finite == "recompute", "non_finite=stop or skip"),
+            "verify.recompute": (self.verify.recompute > 0, "verify.recompute=0"),
+            "workers=auto": (self.workers == AUTO, "a number of workers"),
+        }
+        for key, (is_given, instead) in refused.items():
+            if self.hosts > 1 and is_given:
+                raise JobError(f"{key} does not support several hosts yet; set {instead}")
+
     def resolved(self, begun: TrainJob | None = None) -> TrainJob:
         """The job with numbers for all that is `auto`.
 
@@ -157,6 +170,7 @@ class TrainRequest(RunKeys):
         Raises:
             JobError: There are more workers than `max_workers`, or than shards.
         """
+        self._check_hosts()
         workers, threads, shards = self.workers, self.threads_per_worker, self.shards
         if workers == AUTO:
             if begun is None:
@@ -200,6 +214,8 @@ class TrainJob(TrainRequest):
     FREE_ON_RESUME: ClassVar[frozenset[str]] = frozenset(
         {
             "workers",
+            "hosts",
+            "network",
             "max_workers",
             "extend",
             "shards_per_worker",

@@ -6,20 +6,23 @@ sent, and on a new stream the newest is sent again.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import threading
+import time
 from collections.abc import Callable, Iterator
 from typing import Any, Final, Generic, TypeVar
 
 import grpc
 
+from holdfast.errors import JobError
 from holdfast.wire.messages import Message
-from holdfast.wire.rpc import OPTIONS
+from holdfast.wire.rpc import OPTIONS, status_of
 
 RETRY_S: Final = 0.02
 """How long to wait before reconnecting."""
 CLOSE_TIMEOUT_S: Final = 2.0
+_REFUSED: Final = (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED)
+"""Another try would end like this one."""
 
 Outgoing = TypeVar("Outgoing", bound=Message)
 Incoming = TypeVar("Incoming", bound=Message)
@@ -39,6 +42,8 @@ class CoordinatorLink(Generic[Outgoing, Incoming]):
         self._changed = threading.Condition()
         self._said: tuple[int, Outgoing | None] = (0, None)
         self._heard: Incoming | None = None
+        self._is_refused = False
+        self._broken_since: float | None = None
         self._stream, self._closing = 0, False
         self._replies: Any = None
         self._thread = threading.Thread(target=self._keep, name="holdfast-link", daemon=True)
@@ -47,6 +52,12 @@ class CoordinatorLink(Generic[Outgoing, Incoming]):
     def fileno(self) -> int:
         return self._wake
 
+    @property
+    def broken_s(self) -> float:
+        """How long the stream has been broken, seconds."""
+        since = self._broken_since
+        return 0.0 if since is None else time.monotonic() - since
+
     def send(self, message: Outgoing) -> None:
         """Send a message once the coordinator can be reached, unless a newer one comes first."""
         with self._changed:
@@ -54,8 +65,17 @@ class CoordinatorLink(Generic[Outgoing, Incoming]):
             self._changed.notify_all()
 
     def receive(self) -> Incoming | None:
-        """The newest message since the last call; None if none has come."""
+        """The newest message since the last call; None if none has come.
+
+        Raises:
+            JobError: The coordinator refuses this client.
+        """
         with self._changed:
+            if self._is_refused:
+                raise JobError(
+                    f"the coordinator at {self._address} refuses the token of this agent: it "
+                    "belongs to another run, or to another start of it"
+                )
             if self._heard is None:
                 return None
             os.eventfd_read(self._wake)
@@ -84,17 +104,25 @@ class CoordinatorLink(Generic[Outgoing, Incoming]):
                     self._stream += 1
                     self._changed.notify_all()  # the last stream's messages end
                     self._replies = call(self._outgoing(self._stream), wait_for_ready=True)
-                with contextlib.suppress(
-                    grpc.RpcError
-                ):  # it broke: the next one repeats everything
+                try:
                     for reply in self._replies:
                         self._hear(reply)
+                except grpc.RpcError as error:  # it broke: the next one repeats everything
+                    if status_of(error) in _REFUSED:
+                        self._refuse()
+                        return
+                    self._broken_since = self._broken_since or time.monotonic()
+
+    def _refuse(self) -> None:
+        with self._changed:
+            self._is_refused = True
+            os.eventfd_write(self._wake, 1)
 
     def _hear(self, message: Incoming) -> None:
         with self._changed:
             if self._heard is None and not self._closing:
                 os.eventfd_write(self._wake, 1)
-            self._heard = message
+            self._heard, self._broken_since = message, None
 
     def _outgoing(self, stream: int) -> Iterator[Outgoing]:
         """The messages for one stream, until it ends."""

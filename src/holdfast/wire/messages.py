@@ -91,6 +91,8 @@ class HaltedMessage(Message):
     rank: int
     generation: int
     committed: int | None
+    address: str = ""
+    """Where it accepts connections of workers on other hosts."""
 
 
 class ResumeMessage(Message):
@@ -105,6 +107,12 @@ class ResumeMessage(Message):
     """The rank whose replica each takes its state from; empty if no rank has a state."""
     restore: tuple[str, ...]
     """Names of this host's checkpoints for that case, newest first; empty begins the run."""
+    hosts: tuple[tuple[int, ...], ...] = ()
+    """The ranks of each host, if there are several."""
+    addresses: dict[int, str] = {}
+    """Where the worker of each rank accepts connections, if there are several hosts."""
+    key: str = ""
+    """What only members of the generation know, hexadecimal."""
 
 
 class ShutdownMessage(Message):

@@ -4,6 +4,8 @@
              ◀───────── DesiredStateMessage ──
     command  ── Watch:  RunRequestMessage ──▶
              ◀───────── RunStateMessage ──────
+    host     ── Join:   JoinMessage ────────▶
+             ◀───────── JoinedMessage ────────
 
 Every message contains the whole state, so only the newest of each kind counts, and on a new stream
 it is sent again. Each end validates what it reads. docs/decisions/0013 says why there is no .proto.
@@ -12,6 +14,7 @@ it is sent again. Each end validates what it reads. docs/decisions/0013 says why
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, Final
 
 import grpc
@@ -20,6 +23,8 @@ from holdfast.core.protocol import DesiredState, Failure, Stage, Status, WorkerP
 from holdfast.wire.messages import Message
 
 SERVICE: Final = "holdfast.Coordinator"
+TOKEN_KEY: Final = "holdfast-token"  # noqa: S105  # its name
+"""The metadata of a call in which an agent of another host sends its token."""
 OPTIONS: Final = (
     ("grpc.max_receive_message_length", 64 << 20),
     # Both ends notice within seconds that the other is gone without closing the stream.
@@ -42,9 +47,14 @@ class StatusMessage(Message):
 
 
 class DesiredStateMessage(Message):
-    """The desired state of an agent."""
+    """The desired state of an agent.
+
+    Attributes:
+        key: See `ResumeMessage`.
+    """
 
     desired: DesiredState
+    key: str = ""
 
 
 class RunRequestMessage(Message):
@@ -71,29 +81,57 @@ class RunStateMessage(Message):
     """How far each member has come, by rank."""
 
 
+class JoinMessage(Message):
+    """A host asks to take part in a run."""
+
+    hostname: str
+
+
+class JoinedMessage(Message):
+    """What an agent of another host must know.
+
+    Attributes:
+        name: Its name, never used before in the run.
+        attempt: The id of this start of the run.
+        run_dir: The run's directory, on a disk that all hosts share.
+    """
+
+    name: str
+    attempt: str
+    run_dir: str
+
+
 class Service:
     """The methods of a coordinator.
 
     Args:
         channel: To a coordinator.
+        token: Lets another host in.
 
     Attributes:
         attend, watch: Take an iterator of messages to send, return one of the answers.
+        join: Takes a message, returns the answer.
     """
 
-    def __init__(self, channel: grpc.Channel) -> None:
-        self.attend: grpc.StreamStreamMultiCallable[StatusMessage, DesiredStateMessage] = (
-            channel.stream_stream(
-                f"/{SERVICE}/Attend", _dump, DesiredStateMessage.model_validate_json
-            )
+    def __init__(self, channel: grpc.Channel, token: str = "") -> None:
+        metadata = ((TOKEN_KEY, token),) if token else ()
+        attend = channel.stream_stream(
+            f"/{SERVICE}/Attend", _dump, DesiredStateMessage.model_validate_json
         )
+        self.attend = partial(attend, metadata=metadata)
+        join = channel.unary_unary(f"/{SERVICE}/Join", _dump, JoinedMessage.model_validate_json)
+        self.join = partial(join, metadata=metadata)
         self.watch: grpc.StreamStreamMultiCallable[RunRequestMessage, RunStateMessage] = (
             channel.stream_stream(f"/{SERVICE}/Watch", _dump, RunStateMessage.model_validate_json)
         )
 
 
-def handlers(attend: Callable[..., Any], watch: Callable[..., Any]) -> grpc.GenericRpcHandler:
-    """The handlers of a server: asynchronous generators, given the messages and a context."""
+def handlers(
+    attend: Callable[..., Any], watch: Callable[..., Any], join: Callable[..., Any]
+) -> grpc.GenericRpcHandler:
+    """The handlers of a server: asynchronous generators, given the messages and a context, and a
+    coroutine that answers one message.
+    """
     offered: dict[str, grpc.RpcMethodHandler[Any, Any]] = {
         "Attend": grpc.stream_stream_rpc_method_handler(
             attend, StatusMessage.model_validate_json, _dump
@@ -101,8 +139,15 @@ def handlers(attend: Callable[..., Any], watch: Callable[..., Any]) -> grpc.Gene
         "Watch": grpc.stream_stream_rpc_method_handler(
             watch, RunRequestMessage.model_validate_json, _dump
         ),
+        "Join": grpc.unary_unary_rpc_method_handler(join, JoinMessage.model_validate_json, _dump),
     }
     return grpc.method_handlers_generic_handler(SERVICE, offered)
+
+
+def status_of(error: grpc.RpcError) -> grpc.StatusCode | None:
+    """The status of a call that has failed; None if it has none."""
+    code: Callable[[], grpc.StatusCode] | None = getattr(error, "code", None)
+    return None if code is None else code()
 
 
 def _dump(message: Message) -> bytes:

@@ -16,6 +16,7 @@ class WorkerSpec(BaseModel):
         rank: The worker's rank among `job.workers`.
         run_dir: The run's directory.
         attempt: The id of this start of the run, hexadecimal, never used before.
+        interface: The address on which it accepts workers of other hosts; empty if there are none.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -24,6 +25,7 @@ class WorkerSpec(BaseModel):
     rank: int
     run_dir: str
     attempt: str
+    interface: str = ""
 
     @property
     def train_job(self) -> TrainJob:

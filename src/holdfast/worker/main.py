@@ -21,6 +21,7 @@ from holdfast.errors import MEANINGS, Aborted, JobError
 from holdfast.job.script_job import ScriptJob
 from holdfast.observe.stacks import stacks_file, write_on_signal
 from holdfast.tasks import by_value, reference
+from holdfast.transport.tcp import Listener
 from holdfast.wire.channel import Channel
 from holdfast.wire.messages import FinishedMessage
 from holdfast.wire.worker_spec import WorkerSpec
@@ -47,12 +48,13 @@ def main(config: str, arena_fd: int, socket_fd: int) -> int:
     status = WorkerStatus(arena, spec.rank)
     status.claim()
     write_on_signal(stacks_file(Path(spec.run_dir) / "logs", spec.rank))
-    agent = AgentLink(status, arena, channel)
+    listener = Listener(spec.interface) if spec.interface else None
+    agent = AgentLink(status, arena, channel, listener.address if listener else "")
     if isinstance(spec.job, ScriptJob):
         return runner.run(spec, spec.job, arena, agent, channel)
     torch.set_num_threads(spec.train_job.threads_per_worker)
     try:
-        member = Member(spec, arena, agent, channel)
+        member = Member(spec, arena, agent, channel, listener)
         ending = _train(Session(spec.train_job, member))
         _finish(member, agent, channel, ending)
     except (WorkerShutdown, Aborted):

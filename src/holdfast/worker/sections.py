@@ -11,7 +11,7 @@ from holdfast.arena.layout import Field, Layout
 from holdfast.arena.memory import Arena
 from holdfast.arena.pages import PAGE, drop_private_pages, populate
 from holdfast.arena.tensors import views
-from holdfast.collectives.exact import ReductionMemory
+from holdfast.collectives.reduction import ReductionMemory
 from holdfast.collectives.slot import Slot, SlotLayout
 from holdfast.core.step import tree
 from holdfast.worker.checks import shard_verifier

@@ -32,10 +32,14 @@ class AgentLink:
         status: Of this worker.
         arena: Says which generation is the newest.
         channel: To the agent.
+        address: Where this worker accepts connections of other hosts.
     """
 
-    def __init__(self, status: WorkerStatus, arena: Arena, channel: Channel) -> None:
+    def __init__(
+        self, status: WorkerStatus, arena: Arena, channel: Channel, address: str = ""
+    ) -> None:
         self._status, self._arena, self._channel = status, arena, channel
+        self._address = address
 
     def await_resume(self, committed: int | None) -> ResumeMessage:
         """Halt until all members of the newest generation have halted and are resumed.
@@ -52,7 +56,12 @@ class AgentLink:
             if self._arena.newest_generation > halted_in:
                 halted_in = self._arena.newest_generation
                 self._channel.send(
-                    HaltedMessage(rank=self._status.rank, generation=halted_in, committed=committed)
+                    HaltedMessage(
+                        rank=self._status.rank,
+                        generation=halted_in,
+                        committed=committed,
+                        address=self._address,
+                    )
                 )
             for message in self._channel.poll(ABORT_POLL_S):
                 if isinstance(message, ShutdownMessage):

@@ -19,7 +19,9 @@ from holdfast.arena.memory import Arena, Phase
 from holdfast.arena.replica import Replica
 from holdfast.core.step.plan import Plan
 from holdfast.errors import Aborted, HardwareError, JobError, UntrustedStateError
+from holdfast.transport.network import Hosts, Network
 from holdfast.transport.shared_memory import SharedMemoryGroup
+from holdfast.transport.tcp import Listener
 from holdfast.wire.channel import Channel
 from holdfast.wire.messages import ResumeMessage
 from holdfast.wire.worker_spec import WorkerSpec
@@ -62,6 +64,7 @@ class Member:
         arena: The host's shared memory.
         agent: Where it waits between generations.
         channel: To its agent.
+        listener: Where it accepts workers of other hosts.
 
     Attributes:
         job, device, group: What it trains, where and with which members.
@@ -72,7 +75,14 @@ class Member:
         times: Time spent by phase.
     """
 
-    def __init__(self, spec: WorkerSpec, arena: Arena, agent: AgentLink, channel: Channel) -> None:
+    def __init__(
+        self,
+        spec: WorkerSpec,
+        arena: Arena,
+        agent: AgentLink,
+        channel: Channel,
+        listener: Listener | None = None,
+    ) -> None:
         self.job = job = spec.train_job
         self.device = compute.choose_device(job.device, spec.rank)
         check_portable(job)
@@ -85,7 +95,7 @@ class Member:
         self.metrics = Metrics(spec.run_dir)
         self._writer, self._restorer = CheckpointWriter(spec, channel), Restorer(spec, channel)
         self.times = Times(arena, spec.rank)
-        self._arena, self._agent = arena, agent
+        self._arena, self._agent, self._listener = arena, agent, listener
         self._attached: AttachedModels | None = None
         self._joined: _Joined | None = None
         self._has_state = False
@@ -268,7 +278,7 @@ class Member:
         }
 
     def _enter(self, resume: ResumeMessage) -> None:
-        self.group.enter(resume.generation, resume.members)
+        self._enter_group(resume)
         self.plan = plan_of(self.job, len(resume.members))
         if self._attached is None:
             return  # a task that trains nothing
@@ -291,6 +301,20 @@ class Member:
             self.state.on_state_loaded()
         self.stepper.assign(self.progress.step, self.plan)
         self.stepper.resume(self.progress.step)
+
+    def _enter_group(self, resume: ResumeMessage) -> None:
+        """Take part in the generation, connected to its other hosts."""
+        if self.group.network is not None:
+            self.group.network.close()
+        if not resume.hosts:
+            self.group.enter(resume.generation, resume.members)
+            return
+        assert self._listener is not None, "a run on several hosts without an interface"
+        hosts = Hosts(ranks=resume.hosts, addresses=resume.addresses, key=bytes.fromhex(resume.key))
+        group = self.group
+        network = Network(hosts, group.rank, group.deadline)
+        group.enter(resume.generation, resume.members, network)
+        network.connect(self._listener, resume.generation)
 
     def _transfer(
         self, resume: ResumeMessage, replica: Replica, sections: Sections, *, keeps_state: bool

@@ -25,6 +25,8 @@ from holdfast.arena.replica import Replica
 from holdfast.arena.tensors import copy_past_cache
 from holdfast.collectives.group import Group
 from holdfast.errors import JobError, ReplicaError
+from holdfast.transport.network import Network
+from holdfast.transport.tcp import Buffers
 from holdfast.wire.messages import ResumeMessage
 from holdfast.worker.barriers import WorkerTag
 from holdfast.worker.membership.agent_link import SelfEviction
@@ -72,8 +74,15 @@ class StateTransfer:
         payloads = group.gather(WorkerTag.STAGED, step, header)
         headers = dict(zip(group.members, payloads, strict=True))
         furthest = max(payloads, key=_work_done)
+        if group.network is not None:
+            if not self._in_arena:
+                raise JobError("replicas on GPUs cannot be sent to other hosts yet; set device=cpu")
+            self._send_between_hosts(group.network, resume)
         if donor != rank:
-            self._take(donor, step)
+            if donor in group.local:
+                self._take(donor, step)
+            else:  # the leader of this host receives it
+                self._sections.intact.begin_change(rank)
             self._replica.restored(frozenset(_parse(headers[donor])["uninitialized"]))
             progress.replace(Progress.from_donor(_parse(furthest)["progress"]))
         elif _work_done(header) < _work_done(furthest):
@@ -82,6 +91,30 @@ class StateTransfer:
         if not self._in_arena:
             memory = self._staged(rank)
             give_back(memory.data_ptr(), memory.numel())
+
+    def _send_between_hosts(self, network: Network, resume: ResumeMessage) -> None:
+        """Send replicas of this host's donors to other hosts, and receive those of joining workers.
+        A host's leader does this for all of its workers; `COPIED` comes after it.
+        """
+        if self._group.rank != self._group.local[0]:
+            return
+
+        def replicas(joining: int, giving: int, *, of_donor: bool) -> Buffers:
+            hosts = network.hosts
+            for rank in hosts.ranks[joining]:
+                donor = resume.donors[rank]
+                if donor in hosts.ranks[giving]:
+                    yield self._staged(donor if of_donor else rank).numpy().data
+
+        mine = network.host
+        flows = {
+            (host, 0): (
+                replicas(host, mine, of_donor=True),
+                replicas(mine, host, of_donor=False),
+            )
+            for host in network.others
+        }
+        network.transfer(flows, "the state of other hosts")
 
     def exchange(self, progress: Progress, *ranks: int) -> list[dict[str, Any]]:
         """Show the others this worker's progress; returns that of some `ranks`, as JSON values.

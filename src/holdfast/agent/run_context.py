@@ -1,0 +1,31 @@
+"""Run context: the run that an agent works for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from holdfast.job.spec import Job
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunContext:
+    """The run that an agent works for.
+
+    Attributes:
+        job: The job.
+        directory: The run's directory.
+        attempt: The id of this start of the run, hexadecimal.
+        interface: The address on which its workers accept those of other hosts; empty if there are
+            none.
+    """
+
+    job: Job
+    directory: Path
+    attempt: str
+    interface: str = ""
+
+    @property
+    def capacity(self) -> int:
+        """How many workers one host runs."""
+        return -(-self.job.workers // self.job.hosts)
