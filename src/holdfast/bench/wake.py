@@ -24,7 +24,7 @@ import numpy as np
 import torch
 
 from holdfast.arena.memory import Arena
-from holdfast.collectives.exact import ReduceTag
+from holdfast.collectives.reduction import ReduceTag
 from holdfast.core.step.plan import WorkItem
 from holdfast.data.dataset import Batch
 from holdfast.data.loading.loader import Loader

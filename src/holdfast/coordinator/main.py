@@ -12,6 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from holdfast.checkpoint.store import CheckpointStore
+from holdfast.coordinator.admission import Admission
 from holdfast.coordinator.checkpoints import Checkpoints
 from holdfast.coordinator.journal import Journal
 from holdfast.coordinator.policy import policy_of
@@ -22,8 +23,9 @@ from holdfast.errors import HoldfastError
 from holdfast.job import load
 from holdfast.linux.lifeline import die_with_parent, leave_signals_to_parent
 from holdfast.observe.lines import EventLog
-from holdfast.observe.run_dir import CRASH_DUMP, DEBUG_LOG, EVENTS
+from holdfast.observe.run_dir import CRASH_DUMP, DEBUG_LOG, EVENTS, SECRET
 from holdfast.wire import debug_file
+from holdfast.wire.rpc import JoinedMessage
 
 
 def main() -> int:
@@ -32,19 +34,22 @@ def main() -> int:
     parser.add_argument("--run-dir", type=Path, required=True)
     parser.add_argument("--attempt", required=True)
     parser.add_argument("--address", required=True)
+    parser.add_argument("--public", default="")
     parser.add_argument("--parent", type=int, required=True)
     options = parser.parse_args()
     die_with_parent(options.parent)
     leave_signals_to_parent()
     try:
-        _serve(options.run_dir, options.attempt, options.address)
+        _serve(options.run_dir, options.attempt, options.address, options.public)
     except (HoldfastError, OSError) as error:
         print(error, file=sys.stderr)
         return 1
     return os.EX_OK
 
 
-def _serve(run_dir: Path, attempt: str, address: str) -> None:
+def _serve(run_dir: Path, attempt: str, address: str, public: str) -> None:
+    secret = (run_dir / SECRET).read_bytes() if public else b""
+    joined = JoinedMessage(name="", attempt=attempt, run_dir=str(run_dir.resolve()))
     job, store = load.of_run(run_dir), CheckpointStore.of_run(run_dir)
     with (
         Journal(run_dir / "coordinator.db") as journal,
@@ -55,7 +60,8 @@ def _serve(run_dir: Path, attempt: str, address: str) -> None:
         debug_log = DebugLog(machine)
 
         async def serve() -> None:
-            await Server(debug_log, journal, checkpoints, log).serve(address)
+            server = Server(debug_log, journal, checkpoints, log, Admission(secret), joined)
+            await server.serve(address, public)
 
         try:
             asyncio.run(serve())

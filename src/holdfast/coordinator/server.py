@@ -9,6 +9,7 @@ from typing import Any, Final, Generic, TypeVar
 
 import grpc
 
+from holdfast.coordinator.admission import Admission
 from holdfast.coordinator.checkpoints import Checkpoints
 from holdfast.coordinator.driver import Driver
 from holdfast.coordinator.journal import Journal
@@ -29,6 +30,8 @@ from holdfast.wire.messages import Message
 from holdfast.wire.rpc import (
     OPTIONS,
     DesiredStateMessage,
+    JoinedMessage,
+    JoinMessage,
     RunRequestMessage,
     RunStateMessage,
     StatusMessage,
@@ -37,6 +40,8 @@ from holdfast.wire.rpc import (
 
 MAX_TICK_DELAY_S: Final = 1.0
 """A tick that is later than this was held up, and the messages of agents with it."""
+LEAVE_TIMEOUT_S: Final = 5.0
+"""How long agents may take to hear that the run is over."""
 PROGRESS_INTERVAL_S: Final = 0.1
 """Least time between two messages to a command in which only the progress has changed."""
 
@@ -75,38 +80,57 @@ class Server:
         journal: The entries that outlive this process.
         checkpoints: The checkpoints of the run.
         log: The run's log of events.
+        admission: Says who may connect from another host.
+        joined: What a host that joins must know, apart from its name.
     """
 
     def __init__(
-        self, debug_log: DebugLog, journal: Journal, checkpoints: Checkpoints, log: EventLog
+        self,
+        debug_log: DebugLog,
+        journal: Journal,
+        checkpoints: Checkpoints,
+        log: EventLog,
+        admission: Admission,
+        joined: JoinedMessage,
     ) -> None:
+        self._admission, self._joined, self._log = admission, joined, log
         self._driver = Driver(debug_log, journal, checkpoints, log, self._send)
         self._agents: dict[str, _Outbox[DesiredStateMessage]] = {}
         self._watchers: list[_Outbox[RunStateMessage]] = []
         self._progress: dict[str, Mapping[int, WorkerProgress]] = {}  # by host
+        self._refused: set[str] = set()
         self._shown: RunStateMessage | None = None
         self._show_at = 0.0
         self._tick: asyncio.TimerHandle | None = None
         self._ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
-    async def serve(self, address: str) -> None:
+    async def serve(self, address: str, public: str = "") -> None:
         """Serve until the run has ended and a command that was told so disconnects.
 
         Args:
             address: The address in gRPC's notation.
+            public: The address for agents of other hosts, if there are any.
 
         Raises:
             HoldfastError: It cannot listen at the address, or the journal cannot be written.
         """
         server = grpc.aio.server(options=OPTIONS)
-        server.add_generic_rpc_handlers((handlers(self._attend, self._watch),))
+        server.add_generic_rpc_handlers((handlers(self._attend, self._watch, self._join),))
         mask = os.umask(0o177)  # only its owner may connect, whatever the umask is
         try:
             server.add_insecure_port(address)
+            if public:
+                address = public
+                server.add_insecure_port(public)
         except RuntimeError as error:
+            advice = (
+                "name another --port or --address"
+                if public == address
+                else "its directory must be writable, on a disk that is not full and supports "
+                "sockets"
+            )
             raise HoldfastError(
-                f"the coordinator cannot listen at {address}: {error}; its directory must be "
-                "writable, on a disk that is not full and supports sockets"
+                f"the coordinator cannot listen at {address}: {error}; {advice}"
             ) from None
         finally:
             os.umask(mask)
@@ -115,12 +139,29 @@ class Server:
         try:
             await self._ended
         finally:
-            await server.stop(None)
+            await server.stop(LEAVE_TIMEOUT_S if self._agents else None)
+
+    async def _join(self, request: JoinMessage, context: Any) -> JoinedMessage:
+        """Let another host take part."""
+        await self._admit(context)
+        name = self._admission.name_of(request.hostname)
+        self._log.event("host-joined", host=name, address=_address_of(context))
+        return self._joined.model_copy(update={"name": name})
+
+    async def _admit(self, context: Any) -> None:
+        """Refuse a call from another host without the token."""
+        if not self._admission.admits(context):
+            address = _address_of(context)
+            if address not in self._refused:  # once: it may try again and again
+                self._log.event("host-refused", address=address)
+            self._refused.add(address)
+            await context.abort(grpc.StatusCode.UNAUTHENTICATED, "wrong token")
 
     async def _attend(
-        self, statuses: AsyncIterator[StatusMessage], _: Any
+        self, statuses: AsyncIterator[StatusMessage], context: Any
     ) -> AsyncIterator[DesiredStateMessage]:
         """Serve one agent until its stream ends."""
+        await self._admit(context)
         outbox = _Outbox[DesiredStateMessage]()
         listening = asyncio.create_task(self._listen(statuses, outbox))
         try:
@@ -144,9 +185,11 @@ class Server:
             outbox.close()
 
     async def _watch(
-        self, requests: AsyncIterator[RunRequestMessage], _: Any
+        self, requests: AsyncIterator[RunRequestMessage], context: Any
     ) -> AsyncIterator[RunStateMessage]:
-        """Serve one command until its stream ends."""
+        """Serve one command of this host until its stream ends."""
+        if not self._admission.is_local(context):
+            await context.abort(grpc.StatusCode.PERMISSION_DENIED, "for the run's own host only")
         outbox = _Outbox[RunStateMessage]()
         outbox.put(self._with_progress(self._state()))
         self._watchers.append(outbox)
@@ -178,7 +221,8 @@ class Server:
 
     def _send(self, host: str, desired: DesiredState) -> None:
         if host in self._agents:  # else it is sent when its stream is back
-            self._agents[host].put(DesiredStateMessage(desired=desired))
+            key = self._admission.key_of(desired.generation)
+            self._agents[host].put(DesiredStateMessage(desired=desired, key=key))
 
     def _tell(self, event: RunEvent) -> None:
         """Pass `event` to the driver, and send all watchers the state if it has changed."""
@@ -235,3 +279,8 @@ class Server:
             result=None if machine.result is None else dict(machine.result),
             waiting_for=machine.waiting_for(),
         )
+
+
+def _address_of(context: Any) -> str:
+    """The address of the peer of a call, without its port."""
+    return str(context.peer()).partition(":")[2].rpartition(":")[0]

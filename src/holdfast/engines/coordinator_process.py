@@ -38,6 +38,7 @@ class CoordinatorProcess:
         directory: The run's directory.
         attempt: Names this start of the run.
         watch: Whether the run's progress is shown.
+        public: Its address for other hosts; empty if there are none.
         log: The run's log of events.
         exits: Counts the ends of coordinators.
 
@@ -54,7 +55,9 @@ class CoordinatorProcess:
         exits: ProcessExits,
         *,
         watch: bool,
+        public: str = "",
     ) -> None:
+        self._public = public
         self._directory, self._attempt, self._log, self._exits = directory, attempt, log, exits
         self._request = RunRequestMessage(watch=watch)
         self.state: RunStateMessage | None = None
@@ -137,6 +140,7 @@ class CoordinatorProcess:
             "run-dir": self._directory.path,
             "attempt": self._attempt,
             "address": self.address,
+            "public": self._public,
         }
         log = self._directory.logs / "coordinator.log"
         child = Child.start("holdfast.coordinator.main", options, log)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
+from pathlib import Path
 from typing import Final
 
 from holdfast.arena.memory import Arena
@@ -15,7 +16,7 @@ from holdfast.launch.child import Child
 from holdfast.launch.fork_client import ForkServer
 from holdfast.launch.spawn import Spawned
 from holdfast.observe.lines import EventLog
-from holdfast.observe.run_dir import RunDirectory
+from holdfast.observe.run_dir import RunPaths
 
 REAP_TIMEOUT_S: Final = 1.0
 """How long the end of a fork server may come after that of an agent which has lost it."""
@@ -34,6 +35,7 @@ class LocalHost:
         directory: The run's directory.
         fork_server: Where its workers come from.
         exits: Counts the ends of agents.
+        network: Options of the agent for a run on several hosts.
 
     Attributes:
         name: The same.
@@ -45,9 +47,10 @@ class LocalHost:
         name: str,
         address: str,
         attempt: str,
-        directory: RunDirectory,
+        directory: RunPaths,
         fork_server: RunForkServer,
         exits: ProcessExits,
+        network: Mapping[str, object],
     ) -> None:
         self.name, self._fork_server, self._exits = name, fork_server, exits
         self._is_attached = False
@@ -66,6 +69,7 @@ class LocalHost:
                         "address": address,
                         "arena": arena.fd,
                         "forks": far.fileno(),
+                        **network,
                     },
                     directory.logs / "agent.log",
                     fds=[arena.fd, far.fileno()],
@@ -119,17 +123,24 @@ class LocalEngine:
         log: The run's log of events.
         exits: Counts the ends of agents and fork servers.
         fork_server, code: See `RunForkServer`.
+        interface: The address on which workers accept other hosts; empty if there are none.
+        token_file: What an agent needs if the coordinator is on another host.
     """
 
     def __init__(
         self,
-        directory: RunDirectory,
+        directory: RunPaths,
         attempt: str,
         log: EventLog,
         exits: ProcessExits,
         fork_server: ForkServer | Spawned | None,
         code: bytes | None,
+        interface: str = "",
+        token_file: Path | None = None,
     ) -> None:
+        self._network = {"interface": interface} if interface else {}
+        if token_file is not None:
+            self._network["token-file"] = str(token_file)
         self._directory, self._attempt, self._log, self._exits = directory, attempt, log, exits
         self._fork_server = RunForkServer(directory, log, exits, fork_server, code)
 
@@ -143,7 +154,13 @@ class LocalEngine:
         """See `Engine.start_host`."""
         self._fork_server.replace_if_ended()
         host = LocalHost(
-            name, address, self._attempt, self._directory, self._fork_server, self._exits
+            name,
+            address,
+            self._attempt,
+            self._directory,
+            self._fork_server,
+            self._exits,
+            self._network,
         )
         self._log.event("agent-started", host=name, pid=host.agent.pid)
         return host

@@ -20,6 +20,7 @@ from typing import Any, Protocol, TypeVar
 
 from holdfast.checkpoint.store import CheckpointStore
 from holdfast.engines.coordinator_process import CoordinatorProcess
+from holdfast.engines.endpoint import Endpoint
 from holdfast.engines.local import LocalEngine
 from holdfast.engines.process_exits import ProcessExits
 from holdfast.engines.supervisor import Controls, RunSupervisor
@@ -55,6 +56,7 @@ class LaunchOptions:
         controls: How to end the run.
         on_event: Called in this process with every `Event` of the run.
         code: The job's task, if it comes by value; see `tasks.by_value`.
+        endpoint: Where other hosts join, if there are any.
     """
 
     tee: Collection[int] = ()
@@ -63,6 +65,7 @@ class LaunchOptions:
     controls: Controls = field(default_factory=Controls)
     on_event: OnEvent | None = None
     code: bytes | None = None
+    endpoint: Endpoint | None = None
 
 
 class RunResult(Protocol):
@@ -112,7 +115,14 @@ def run_and_record(
     with RunDirectory(path, job, resume=resume) as directory:
         try:
             with options.sidecar(path):
-                summary = run(directory, options.forks, options.controls, sinks, options.code)
+                summary = run(
+                    directory,
+                    options.forks,
+                    options.controls,
+                    sinks,
+                    options.code,
+                    options.endpoint,
+                )
                 result = conclude(summary)
                 ending = Ending(status=result.status, result=result.as_dict())
         except HoldfastError as error:  # of the sidecar, where there is a result
@@ -138,6 +148,7 @@ def run(
     controls: Controls | None = None,
     sinks: Sequence[Sink] = (),
     code: bytes | None = None,
+    endpoint: Endpoint | None = None,
 ) -> dict[str, Any]:
     """Run the job of a directory on this machine, from its newest good checkpoint if it has any.
 
@@ -148,7 +159,7 @@ def run(
         forks: See `LaunchOptions`.
         controls: How to end the run.
         sinks: What the run's progress is shown to; the caller closes them.
-        code: See `LaunchOptions`.
+        code, endpoint: See `LaunchOptions`.
 
     Returns:
         What rank 0 reports: steps, loss, evaluation, throughput, hash of the weights.
@@ -166,7 +177,7 @@ def run(
         ) from None
     try:
         follower = Follower(directory, sinks)
-        return _run(directory, forks, controls or Controls(), follower, code)
+        return _run(directory, forks, controls or Controls(), follower, code, endpoint)
     except OSError as error:
         if error.filename is None:
             raise
@@ -184,6 +195,7 @@ def _run(
     controls: Controls,
     follower: Follower,
     code: bytes | None,
+    endpoint: Endpoint | None,
 ) -> dict[str, Any]:
     for old in directory.path.glob("coordinator.*"):
         old.unlink()  # the journal of an earlier attempt is of no use to this one
@@ -191,7 +203,9 @@ def _run(
     with EventLog(directory.path / EVENTS) as log, stopped_by_signals(controls, what):
         log.event("run-started", workers=directory.job.workers, pid=os.getpid())
         try:
-            with _supervisor(directory, forks, controls, follower, log, code) as supervisor:
+            with _supervisor(
+                directory, forks, controls, follower, log, code, endpoint
+            ) as supervisor:
                 result = supervisor.result()
         except HoldfastError as error:
             log.event("run-failed", error=type(error).__name__, message=str(error))
@@ -212,13 +226,19 @@ def _supervisor(
     follower: Follower,
     log: EventLog,
     code: bytes | None,
+    endpoint: Endpoint | None,
 ) -> Iterator[RunSupervisor]:
     """The run's processes, all of which end with the block."""
     exits, attempt = ProcessExits(directory.job, log), secrets.token_hex(4)
+    endpoint_address, public = (endpoint.address, endpoint.public) if endpoint else ("", "")
     with (
-        closing(LocalEngine(directory, attempt, log, exits, forks, code)) as engine,
         closing(
-            CoordinatorProcess(directory, attempt, log, exits, watch=follower.has_sinks)
+            LocalEngine(directory, attempt, log, exits, forks, code, endpoint_address)
+        ) as engine,
+        closing(
+            CoordinatorProcess(
+                directory, attempt, log, exits, watch=follower.has_sinks, public=public
+            )
         ) as coordinator,
         RunSupervisor(directory, engine, coordinator, follower, log, controls) as supervisor,
     ):

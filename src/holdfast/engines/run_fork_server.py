@@ -16,7 +16,7 @@ from holdfast.launch.fork_client import DIED, ForkServer
 from holdfast.launch.spawn import WORKER, Spawned, spawn
 from holdfast.linux.host_memory import OomKills, available
 from holdfast.observe.lines import EventLog
-from holdfast.observe.run_dir import RunDirectory
+from holdfast.observe.run_dir import RunPaths
 from holdfast.tasks import reference
 
 
@@ -52,7 +52,7 @@ class RunForkServer:
 
     def __init__(
         self,
-        directory: RunDirectory,
+        directory: RunPaths,
         log: EventLog,
         exits: ProcessExits,
         given: ForkServer | Spawned | None,

@@ -228,6 +228,10 @@ def run_job(
     request: TrainRequest, options: LaunchOptions, *, run_dir: str | Path | None, resume: bool
 ) -> Result:
     """Run a complete job with launch options; see `train`."""
+    if request.hosts > 1 and options.endpoint is None:
+        raise JobError(
+            f"hosts={request.hosts} needs holdfast coordinator, which lets other hosts join"
+        )
     path = _path(request, run_dir, resume)
     if request.workers == AUTO and not resume:
         jobs = divisions(request, usable_cores())

@@ -20,6 +20,8 @@ TEMPLATES: Final = {
     "coordinator-exited": "coordinator {cause}",
     "coordinator-recovered": "coordinator recovered; the workers did not wait for it",
     "agent-started": "agent {host} started, process {pid}",
+    "host-joined": "host {host} joined from {address}",
+    "host-refused": "a host at {address} was refused: wrong token",
     "agent-exited": "agent {cause}",
     "fork-server-started": "fork server started, process {pid}",
     "fork-server-exited": "fork server {cause}",

@@ -40,6 +40,9 @@ CODE: Final = "code.py"
 DEBUG_LOG: Final = "coordinator-events.jsonl"
 CRASH_DUMP: Final = "coordinator-crash.jsonl"
 """Below `logs/`; see `wire.debug_file`."""
+SECRET: Final = Path("secrets/run.key")
+TOKEN: Final = Path("secrets/join.token")
+"""For runs on several hosts."""
 _LOCK: Final = ".lock"
 
 
@@ -68,7 +71,20 @@ def is_held(run_dir: Path) -> bool:
     return False
 
 
-class RunDirectory:
+class RunPaths:
+    """A run's directory, as it is used on every host.
+
+    Args:
+        path: Where it is.
+        job: The job that it belongs to.
+    """
+
+    def __init__(self, path: Path, job: Job) -> None:
+        self.path, self.job = path, job
+        self.checkpoints, self.logs = path / "checkpoints", path / "logs"
+
+
+class RunDirectory(RunPaths):
     """A run's directory, held by one process at a time.
 
     Args:
@@ -81,8 +97,7 @@ class RunDirectory:
     """
 
     def __init__(self, path: Path, job: Job, *, resume: bool) -> None:
-        self.path, self.job = path, job
-        self.checkpoints, self.logs = path / "checkpoints", path / "logs"
+        super().__init__(path, job)
         spec = path / "job.yaml"
         try:
             if resume:

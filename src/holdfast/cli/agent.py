@@ -1,0 +1,25 @@
+"""`holdfast agent`: work for a run that another host has started."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from holdfast.engines import joined
+
+
+def agent(
+    join: Annotated[
+        str, typer.Option(metavar="ADDRESS:PORT", help="The coordinator, as its run has printed.")
+    ],
+    token_file: Annotated[Path, typer.Option(help="A copy of the run's token file.")],
+    address: Annotated[
+        str,
+        typer.Option(help="Address of this host for the others; default: of the route to --join."),
+    ] = "",
+) -> None:
+    """Run workers of this host for a run, until the run is over."""
+    joined.serve(join, token_file, lambda text: print(text, file=sys.stderr, flush=True), address)

@@ -1,0 +1,90 @@
+"""`holdfast coordinator`: run a job on several hosts, of which this is the first."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from holdfast.cli.arguments import EndingJson, JobName, Overrides
+from holdfast.cli.ending import run_and_print
+from holdfast.engines import train as engine
+from holdfast.engines.endpoint import DEFAULT_PORT, Endpoint, address_towards, make_token
+from holdfast.engines.run import LaunchOptions, RunResult
+from holdfast.errors import JobError
+from holdfast.job import load
+
+
+def coordinator(
+    context: typer.Context,
+    job: JobName,
+    overrides: Overrides = None,
+    hosts: Annotated[
+        int, typer.Option(min=2, help="Hosts that the run begins with, this one included.")
+    ] = 2,
+    address: Annotated[
+        str | None,
+        typer.Option(help="Address of this host for the others; default: of the default route."),
+    ] = None,
+    port: Annotated[
+        int, typer.Option(min=1, max=65535, help="Port that the others connect to.")
+    ] = DEFAULT_PORT,
+    run: Annotated[
+        Path | None,
+        typer.Option(help="Run directory, on a shared disk; default: a new one in runs/."),
+    ] = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Continue the run in --run, or the job's newest run.")
+    ] = False,
+    as_json: EndingJson = False,
+) -> None:
+    """Train a job on several hosts; print the line to run on each of the others."""
+    chosen = load.load(job, [*(overrides or []), f"hosts={hosts}"])
+    endpoint = Endpoint(address=address or _default_address(), port=port)
+
+    @contextmanager
+    def announced(run_dir: Path) -> Iterator[None]:
+        _announce(endpoint, make_token(run_dir), hosts)
+        yield
+
+    run_and_print(
+        partial(engine.run_job, chosen, run_dir=run, resume=resume),
+        LaunchOptions(forks=context.obj, endpoint=endpoint, sidecar=announced),
+        _next_commands,
+        as_json=as_json,
+    )
+
+
+def _default_address() -> str:
+    try:
+        found = address_towards()
+    except OSError:
+        raise JobError(
+            "this host has no default route, so its address is not known; give it by --address"
+        ) from None
+    print(f"this host is {found}, the address of its default route", file=sys.stderr)
+    return found
+
+
+def _announce(endpoint: Endpoint, token_file: Path, hosts: int) -> None:
+    """Say how the other hosts join."""
+    join = ["holdfast", "agent", "--join", endpoint.public, "--token-file", str(token_file)]
+    print(
+        f"on each of {hosts - 1} other hosts, with a copy of the token file, run:\n"
+        f"  {shlex.join(join)}",
+        file=sys.stderr,
+        flush=True,
+    )
+
+
+def _next_commands(result: RunResult) -> dict[str, list[str]]:
+    return {
+        "what happened": ["holdfast", "events", str(result.run_dir)],
+        "weights": ["holdfast", "export", str(result.run_dir), "model.safetensors"],
+    }

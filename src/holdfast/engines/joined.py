@@ -1,0 +1,165 @@
+"""Joined: an agent and its workers for a run that another host has started.
+
+join ─▶ agent, workers ─▶ the run is over, or this host was taken for lost ─▶ join again
+"""
+
+from __future__ import annotations
+
+import select
+import signal
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import Final
+
+import grpc
+
+from holdfast.engines.endpoint import address_towards
+from holdfast.engines.host import HostHandle, HostState
+from holdfast.engines.local import LocalEngine
+from holdfast.engines.process_exits import ProcessExits
+from holdfast.errors import Interrupted, JobError
+from holdfast.job import load
+from holdfast.linux.lifeline import STOP_SIGNALS
+from holdfast.observe.lines import EventLog
+from holdfast.observe.run_dir import EVENTS, RunPaths
+from holdfast.wire.rpc import OPTIONS, JoinedMessage, JoinMessage, Service, status_of
+
+JOIN_TIMEOUT_S: Final = 60.0
+"""How long to wait for a coordinator at first."""
+REJOIN_TIMEOUT_S: Final = 5.0
+"""How long to wait for it once the agent has ended: the run may be over."""
+TICK_S: Final = 0.1
+
+
+def serve(
+    coordinator: str, token_file: Path, say: Callable[[str], None], address: str = ""
+) -> None:
+    """Work for a run until it is over.
+
+    Args:
+        coordinator: Its address and port.
+        token_file: Holds the token.
+        say: Tells the user something.
+        address: Of the interface on which workers accept other hosts; by default that of the route
+            to the coordinator.
+
+    Raises:
+        JobError: The run cannot be joined.
+        Interrupted: A signal has ended it.
+        HoldfastError: The workers of this host cannot be started.
+    """
+    token = _token(token_file)
+    if not address:
+        address = _route_to(coordinator)
+        say(f"workers use {address}, the address of the route to {coordinator}")
+    with _stop_requested() as stop:
+        joined = _join(coordinator, token, JOIN_TIMEOUT_S)
+        while True:
+            say(f"joined as {joined.name}; run directory {joined.run_dir}")
+            _work(joined, coordinator, token_file, address, stop)
+            try:
+                joined = _join(coordinator, token, REJOIN_TIMEOUT_S)
+            except JobError:
+                break
+    say("the run is over")
+
+
+def _token(path: Path) -> str:
+    try:
+        return path.read_text(encoding="ascii").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise JobError(f"token file {path} cannot be read: {error}; copy it to this host") from None
+
+
+def _route_to(coordinator: str) -> str:
+    host, _, port = coordinator.rpartition(":")
+    if not (host and port.isdecimal()):
+        raise JobError(f"--join {coordinator}: give the address and port that the run has printed")
+    try:
+        return address_towards(host, int(port))
+    except OSError as error:
+        raise JobError(f"{host} cannot be reached: {error.strerror or error}") from None
+
+
+def _join(coordinator: str, token: str, timeout_s: float) -> JoinedMessage:
+    """Ask to take part.
+
+    Raises:
+        JobError: The coordinator refuses, or cannot be reached.
+    """
+    with grpc.insecure_channel(coordinator, options=OPTIONS) as channel:
+        request = JoinMessage(hostname=socket.gethostname())
+        try:
+            joined: JoinedMessage = Service(channel, token).join(
+                request, timeout=timeout_s, wait_for_ready=True
+            )
+        except grpc.RpcError as error:
+            if status_of(error) == grpc.StatusCode.UNAUTHENTICATED:
+                raise JobError(
+                    f"the coordinator at {coordinator} does not know this token; take the file "
+                    "that its run has printed"
+                ) from None
+            raise JobError(
+                f"no coordinator answers at {coordinator}; see whether its run continues, and "
+                "whether the network lets this host reach the port"
+            ) from None
+    return joined
+
+
+def _work(
+    joined: JoinedMessage, coordinator: str, token_file: Path, address: str, stop: list[bool]
+) -> None:
+    """Run an agent until the run is over, or takes this host for lost."""
+    path = Path(joined.run_dir)
+    if not (path / load.JOB_FILE).exists():
+        raise JobError(
+            f"{path} is not on this host: the run directory must be on a disk that all hosts share"
+        )
+    paths = RunPaths(path, load.of_run(path))
+    with EventLog(path / EVENTS) as log:
+        exits = ProcessExits(paths.job, log)
+        engine = LocalEngine(
+            paths, joined.attempt, log, exits, None, None, address, token_file.resolve()
+        )
+        with closing(engine), closing(engine.start_host(joined.name, coordinator)) as host:
+            while _is_here(host):
+                if stop:
+                    raise Interrupted("the agent was ended; the run continues without this host")
+
+
+def _is_here(host: HostHandle) -> bool:
+    """Wait a moment; returns whether an agent still serves.
+
+    Raises:
+        HoldfastError: It has ended by itself.
+    """
+    news = select.poll()
+    for source in host.sources():
+        news.register(source, select.POLLIN)
+    news.poll(1000 * TICK_S)
+    match host.state():
+        case HostState.LOST:
+            host.lose()
+            return False
+        case HostState.LEFT:
+            return False
+    return True
+
+
+@contextmanager
+def _stop_requested() -> Iterator[list[bool]]:
+    """A list that is not empty once a signal has asked for the end."""
+    requested: list[bool] = []
+
+    def stop(_number: int, _frame: FrameType | None) -> None:
+        requested.append(True)
+
+    before = {number: signal.signal(number, stop) for number in STOP_SIGNALS}
+    try:
+        yield requested
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

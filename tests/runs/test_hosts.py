@@ -1,0 +1,131 @@
+"""Runs on several hosts: agents that join by a token, and workers that meet over TCP.
+
+Here the hosts are agents on one machine. Each has its own shared memory and fork server, so they
+share the run's directory and nothing else.
+"""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from conftest import events_of, holdfast_processes, wait_until
+
+pytestmark = pytest.mark.slow
+
+JOB = ["digits", "network=trusted", "shards=8"]
+
+
+@pytest.fixture
+def command(tmp_path):
+    """Start a command: `command(word, …) -> Popen`; nothing of it is left at the end."""
+    mark, started = f"HOLDFAST_TEST={tmp_path}", []
+
+    def start(*words):
+        with (tmp_path / f"output-{len(started)}").open("wb") as output:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "holdfast", *map(str, words)],
+                stdout=output, stderr=subprocess.STDOUT, cwd=tmp_path, start_new_session=True,
+                env={**os.environ, "HOLDFAST_TEST": str(tmp_path)},
+            )  # fmt: skip
+        started.append(process)
+        return process
+
+    yield start
+    for each in started:
+        if each.poll() is None:
+            each.send_signal(signal.SIGINT)
+            each.send_signal(signal.SIGINT)
+            each.wait(60)
+    wait_until(lambda: holdfast_processes(mark) == [])
+
+
+@pytest.fixture
+def begin(command, tmp_path, free_port):
+    """Begin a run on hosts: `begin(hosts, key=value, …) -> (coordinator, agents, join)`."""
+
+    def run(hosts, *keys):
+        first = command(
+            "coordinator", *JOB, *keys, "--hosts", hosts, "--address", "127.0.0.1",
+            "--port", free_port, "--run", "run",
+        )  # fmt: skip
+        token = tmp_path / "run" / "secrets" / "join.token"
+        wait_until(token.exists)
+        join = ["agent", "--join", f"127.0.0.1:{free_port}", "--token-file", token]
+        return first, [command(*join) for _ in range(hosts - 1)], join
+
+    return run
+
+
+def result_of(tmp_path):
+    return json.loads((tmp_path / "run" / "result.json").read_text())
+
+
+@pytest.fixture
+def alone(command, tmp_path):
+    """The weights of the same job on one host: `alone(key, …) -> sha256`."""
+
+    def run(*keys):
+        assert command("train", *JOB, *keys, "--run", "alone").wait(120) == 0
+        return json.loads((tmp_path / "alone" / "result.json").read_text())["weights_sha256"]
+
+    return run
+
+
+def steps(tmp_path):
+    path = tmp_path / "run" / "metrics.jsonl"
+    return len(path.read_text().splitlines()) if path.exists() else 0
+
+
+def test_three_hosts_that_join_by_pasted_lines_give_the_weights_of_one(
+    begin, command, alone, tmp_path
+):
+    first, agents, join = begin(3, "workers=4", "epochs=2", "clip_norm=0.5")
+    wrong = tmp_path / "wrong.token"
+    wrong.write_text("hf1." + "0" * 64)
+    assert command(*join[:-1], wrong).wait(60) == 2
+    assert "does not know this token" in (tmp_path / "output-3").read_text()
+    assert first.wait(120) == 0
+    assert [each.wait(60) for each in agents] == [0, 0]
+    printed = (tmp_path / "output-0").read_text()
+    assert re.search(r"on each of 2 other hosts, .*\n  holdfast agent --join \S+ ", printed)
+    assert result_of(tmp_path)["weights_sha256"] == alone("epochs=2", "clip_norm=0.5")
+    assert len(events_of(tmp_path / "run", "host-refused")) == 1
+    generations = events_of(tmp_path / "run", "generation-started")
+    assert {tuple(event["members"]) for event in generations} == {(0, 1, 2, 3)}
+
+
+def test_a_lost_host_is_continued_without_and_another_one_joins(begin, command, alone, tmp_path):
+    first, (agent,), join = begin(2, "workers=4", "epochs=25")
+    wait_until(lambda: steps(tmp_path) > 30)
+    os.killpg(agent.pid, signal.SIGSTOP)  # the command; its agent and workers are killed
+    (lost,) = [event for event in events_of(tmp_path / "run", "agent-started")
+               if event["host"] != "local-1"]  # fmt: skip
+    os.kill(lost["pid"], signal.SIGKILL)
+    members = lambda: [len(e["members"]) for e in events_of(tmp_path / "run", "generation-started")]  # noqa: E731
+    wait_until(lambda: 2 in members())
+    os.killpg(agent.pid, signal.SIGKILL)
+    command(*join)
+    wait_until(lambda: members().count(4) >= 4)
+    assert first.wait(120) == 0
+    assert result_of(tmp_path)["weights_sha256"] == alone("epochs=25")
+    begun = [event["step"] for event in events_of(tmp_path / "run", "generation-started")]
+    assert begun == sorted(begun), "no step was lost"
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["coordinator", "digits", "--address", "127.0.0.1"], "network=tls does not support"),
+        (["coordinator", *JOB, "sync=ddp", "--address", "127.0.0.1"], "sync=ddp does not support"),
+        (["train", *JOB, "hosts=2"], "hosts=2 needs holdfast coordinator"),
+        (["agent", "--join", "127.0.0.1:1", "--token-file", "none"], "token file none cannot be"),
+    ],
+)
+def test_what_several_hosts_cannot_do_yet_is_said(command, tmp_path, words, message):
+    assert command(*words).wait(60) == 2
+    assert message in (tmp_path / "output-0").read_text()
