@@ -93,6 +93,7 @@ def test_three_hosts_that_join_by_pasted_lines_give_the_weights_of_one(
     assert [each.wait(60) for each in agents] == [0, 0]
     printed = (tmp_path / "output-0").read_text()
     assert re.search(r"on each of 2 other hosts, .*\n  holdfast agent --join \S+ ", printed)
+    assert "chttp2" not in printed, "gRPC's own log"
     assert result_of(tmp_path)["weights_sha256"] == alone("epochs=2", "clip_norm=0.5")
     assert len(events_of(tmp_path / "run", "host-refused")) == 1
     generations = events_of(tmp_path / "run", "generation-started")

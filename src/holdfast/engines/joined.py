@@ -14,8 +14,6 @@ from pathlib import Path
 from types import FrameType
 from typing import Final
 
-import grpc
-
 from holdfast.engines.endpoint import address_towards
 from holdfast.engines.host import HostHandle, HostState
 from holdfast.engines.local import LocalEngine
@@ -25,7 +23,8 @@ from holdfast.job import load
 from holdfast.linux.lifeline import STOP_SIGNALS
 from holdfast.observe.lines import EventLog
 from holdfast.observe.run_dir import EVENTS, RunPaths
-from holdfast.wire.rpc import OPTIONS, JoinedMessage, JoinMessage, Service, status_of
+from holdfast.wire.join import join
+from holdfast.wire.rpc import JoinedMessage
 
 JOIN_TIMEOUT_S: Final = 60.0
 """How long to wait for a coordinator at first."""
@@ -51,17 +50,17 @@ def serve(
         Interrupted: A signal has ended it.
         HoldfastError: The workers of this host cannot be started.
     """
-    token = _token(token_file)
+    token, hostname = _token(token_file), socket.gethostname()
     if not address:
         address = _route_to(coordinator)
         say(f"workers use {address}, the address of the route to {coordinator}")
     with _stop_requested() as stop:
-        joined = _join(coordinator, token, JOIN_TIMEOUT_S)
+        joined = join(coordinator, token, hostname, JOIN_TIMEOUT_S)
         while True:
             say(f"joined as {joined.name}; run directory {joined.run_dir}")
             _work(joined, coordinator, token_file, address, stop)
             try:
-                joined = _join(coordinator, token, REJOIN_TIMEOUT_S)
+                joined = join(coordinator, token, hostname, REJOIN_TIMEOUT_S)
             except JobError:
                 break
     say("the run is over")
@@ -82,31 +81,6 @@ def _route_to(coordinator: str) -> str:
         return address_towards(host, int(port))
     except OSError as error:
         raise JobError(f"{host} cannot be reached: {error.strerror or error}") from None
-
-
-def _join(coordinator: str, token: str, timeout_s: float) -> JoinedMessage:
-    """Ask to take part.
-
-    Raises:
-        JobError: The coordinator refuses, or cannot be reached.
-    """
-    with grpc.insecure_channel(coordinator, options=OPTIONS) as channel:
-        request = JoinMessage(hostname=socket.gethostname())
-        try:
-            joined: JoinedMessage = Service(channel, token).join(
-                request, timeout=timeout_s, wait_for_ready=True
-            )
-        except grpc.RpcError as error:
-            if status_of(error) == grpc.StatusCode.UNAUTHENTICATED:
-                raise JobError(
-                    f"the coordinator at {coordinator} does not know this token; take the file "
-                    "that its run has printed"
-                ) from None
-            raise JobError(
-                f"no coordinator answers at {coordinator}; see whether its run continues, and "
-                "whether the network lets this host reach the port"
-            ) from None
-    return joined
 
 
 def _work(
