@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Iterator
+
 from holdfast.core.protocol import Stage, Status
 from holdfast.core.resume_point import choose_resume_point
 
@@ -77,3 +80,33 @@ def test_what_a_worker_elsewhere_has_does_not_count() -> None:
     members = {0: "a", 1: "b"}
     reports = [halted("a", {0: 4, 1: 9}), halted("b", {})]
     assert choose_resume_point(members, reports).step == 4
+
+
+def reachable(hosts: str) -> Iterator[dict[str, tuple[bool, bool]]]:
+    """Whether each host can complete a step and has committed it, wherever the step may be.
+
+    A host can complete it once it has the sums of all others, and commits once all can complete.
+    """
+    for complete in itertools.product((False, True), repeat=len(hosts)):
+        for committed in itertools.product((False, True), repeat=len(hosts)):
+            if all(complete) or not any(committed):
+                yield dict(zip(hosts, zip(complete, committed, strict=True), strict=True))
+
+
+def test_whatever_hosts_are_lost_the_others_agree_with_what_they_have_committed() -> None:
+    members = dict(enumerate("abcabc"))
+    for state, survivors in itertools.product(reachable("abc"), ("a", "c", "ab", "bc", "abc")):
+        statuses = [
+            halted(
+                host,
+                {rank: 7 + state[host][1] for rank, place in members.items() if place == host},
+                reduced_step=8 if state[host][0] else 0,
+            )
+            for host in survivors
+        ]
+        start = choose_resume_point(members, statuses)
+        if any(committed for _, committed in state.values()):
+            assert start.step == 8, (state, survivors)
+        for rank, host in members.items():
+            if host in survivors:  # none needs the state of another host
+                assert start.donors[rank] == rank, (state, survivors)
