@@ -16,7 +16,7 @@ from holdfast.faults.plan import planned
 from holdfast.job import load
 
 RECIPES = sorted((Path(__file__).parents[2] / "docs" / "recipes").glob("*.py"))
-OFTEN = {"gan", "padded_text", "stream", "vision_transformer"}
+OFTEN = {"gan", "padded_text", "stream"}
 """Recipes that `make test` runs, too."""
 KILL = "kill:step=5,rank=1"
 WORKERS = {"export_and_infer": 4}
