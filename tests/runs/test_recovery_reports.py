@@ -181,7 +181,9 @@ def test_in_a_failure_that_ends_all_workers_only_the_root_cause_is_named(faulted
     assert [who for who, _ in causes(report)] == ["rank 1"]
     assert (report["ended"], report["halted"]) == (OTHERS, [])
     assert (report["outcome"], report["checkpoint"]) == ("recovered", 4)
-    assert (report["recomputed_steps"], report["recomputed_samples"]) == (2, 10 + 20)
+    # Rank 0 may be ended before it has written the line of step 6, which then counts as step 5.
+    assert report["recomputed_steps"] == 2
+    assert report["recomputed_samples"] in {10 + 20, 10 + 10}
     assert "others      ranks 0, 2 and 3 were ended" in said
 
 
