@@ -1,0 +1,167 @@
+"""Namespaces: hosts on one machine, on a switch of their own, whose links can be cut and shaped.
+
+Each host is a network namespace with its own address, host name and disk: the same path, `folder`,
+shows every host another directory. Nothing here touches the network of the machine, so several
+tests can run at once. It needs root and iproute2.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from contextlib import suppress
+from pathlib import Path
+from typing import IO
+
+from holdfast.errors import HoldfastError
+
+NET = "10.78.0"
+_ENTER = 'hostname "$0"; mount --bind "$1" "$2"; cd "$2"; shift 2; exec "$@"'
+
+
+class Namespaces:
+    """Hosts 1, 2 and so on with the addresses 10.78.0.1, 10.78.0.2, ….
+
+    Args:
+        folder: What each host sees at this path is in `folder-1`, `folder-2` and so on.
+        count: How many.
+    """
+
+    def __init__(self, folder: Path, count: int) -> None:
+        self.folder, self.numbers = folder, range(1, count + 1)
+        self._switch = f"holdfast-{os.getpid()}"
+        self._shaped: set[int] = set()
+
+    @staticmethod
+    def what_is_missing() -> str:
+        """Why there can be none on this machine, or nothing."""
+        has_all = os.geteuid() == 0 and shutil.which("ip") is not None
+        return "" if has_all else "network namespaces need root and iproute2"
+
+    def up(self) -> None:
+        """Make them.
+
+        Raises:
+            HoldfastError: The machine does not allow it.
+        """
+        try:
+            self._up()
+        except subprocess.CalledProcessError as error:
+            reason = error.stderr.decode().strip()
+            raise HoldfastError(f"there are no network namespaces here: {reason}") from None
+
+    def _up(self) -> None:
+        self.folder.mkdir()
+        _ip("netns", "add", self._switch)
+        _ip("-n", self._switch, "link", "add", "switch", "type", "bridge")
+        _ip("-n", self._switch, "link", "set", "switch", "up")
+        for number in self.numbers:
+            self.disk(number).mkdir()
+            name, port = self.name(number), f"port{number}"
+            _ip("netns", "add", name)
+            peer = ["type", "veth", "peer", "name", "eth0", "netns", name]
+            _ip("-n", self._switch, "link", "add", port, *peer)
+            _ip("-n", self._switch, "link", "set", port, "master", "switch", "up")
+            _ip("-n", name, "addr", "add", f"{self.address(number)}/24", "dev", "eth0")
+            _ip("-n", name, "link", "set", "eth0", "up")
+            _ip("-n", name, "link", "set", "lo", "up")
+            _ip("-n", name, "route", "add", "default", "dev", "eth0")
+
+    def down(self) -> None:
+        """End every process in them, and remove them."""
+        for name in [*map(self.name, self.numbers), self._switch]:
+            for pid in _try("ip", "netns", "pids", name).split():
+                with suppress(ProcessLookupError):
+                    os.kill(int(pid), signal.SIGKILL)
+            _try("ip", "netns", "del", name)
+
+    def name(self, number: int) -> str:
+        """The namespace of a host."""
+        return f"{self._switch}-{number}"
+
+    @staticmethod
+    def address(number: int) -> str:
+        """The address of a host."""
+        return f"{NET}.{number}"
+
+    def disk(self, number: int) -> Path:
+        """What a host has on its disk, as seen from outside."""
+        return self.folder.with_name(f"{self.folder.name}-{number}")
+
+    def output(self, number: int) -> str:
+        """What `holdfast` commands on a host have printed."""
+        path = self._output(number)
+        return path.read_text(errors="replace") if path.exists() else ""
+
+    def start(self, number: int, *words: object) -> subprocess.Popen[bytes]:
+        """Start `holdfast` with these words on a host."""
+        with self._output(number).open("ab") as output:
+            return self.run(number, sys.executable, "-m", "holdfast", *words, output=output)
+
+    def run(
+        self, number: int, *command: object, output: IO[bytes] | None = None
+    ) -> subprocess.Popen[bytes]:
+        """Start any command on a host."""
+        return subprocess.Popen(
+            [
+                *("ip", "netns", "exec", self.name(number)),
+                *("unshare", "--mount", "--uts", "sh", "-c", _ENTER, f"h{number}"),
+                *map(str, (self.disk(number), self.folder, *command)),
+            ],
+            stdout=output, stderr=subprocess.STDOUT, start_new_session=True,
+        )  # fmt: skip
+
+    def cut(self, number: int) -> None:
+        """Cut a host off: neither end of a connection sees a FIN or a RST."""
+        _ip("-n", self._switch, "link", "set", f"port{number}", "nomaster")
+
+    def heal(self, number: int) -> None:
+        """Undo everything that was done to the link of a host."""
+        _ip("-n", self._switch, "link", "set", f"port{number}", "master", "switch")
+        self._filter(number, "-F", "INPUT")
+        if number in self._shaped:
+            self._shaped.remove(number)
+            _run("tc", "-n", self.name(number), "qdisc", "del", "dev", "eth0", "root")
+
+    def deafen(self, number: int, to: int) -> None:
+        """Let a host hear nothing of another, which still hears it."""
+        self._filter(number, "-A", "INPUT", "-s", self.address(to), "-j", "DROP")
+
+    def slow(self, number: int, rate: str) -> None:
+        """Limit what a host sends to a rate, such as `100mbit`."""
+        self._shaped.add(number)
+        shape = ["rate", rate, "burst", "256kb", "latency", "50ms"]
+        _run(
+            "tc", "-n", self.name(number), "qdisc", "replace", "dev", "eth0", "root", "tbf", *shape
+        )
+
+    def wifi(self, number: int) -> None:
+        """Limit a host to 20 Mbit/s, and drop 1 % of what it receives."""
+        self.slow(number, "20mbit")
+        rule = ["-m", "statistic", "--mode", "random", "--probability", "0.01", "-j", "DROP"]
+        self._filter(number, "-A", "INPUT", *rule)
+
+    def _filter(self, number: int, *words: str) -> None:
+        if shutil.which("iptables"):
+            _run("ip", "netns", "exec", self.name(number), "iptables", *words)
+        elif words[0] != "-F":
+            raise HoldfastError("dropping single packets needs iptables; install it")
+
+    def _output(self, number: int) -> Path:
+        return self.disk(number).with_suffix(".out")
+
+
+def _ip(*words: str) -> None:
+    _run("ip", *words)
+
+
+def _run(*words: str) -> None:
+    subprocess.run(words, check=True, capture_output=True)
+
+
+def _try(*words: str) -> str:
+    """What a command prints, whether it succeeds or not."""
+    return subprocess.run(words, check=False, capture_output=True, text=True).stdout
