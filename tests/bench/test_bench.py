@@ -16,6 +16,7 @@ import pytest
 
 from conftest import wait_until
 from holdfast.bench import recovery
+from holdfast.testing.namespaces import Namespaces
 
 pytestmark = pytest.mark.slow
 
@@ -145,3 +146,15 @@ def test_a_start_takes_about_as_long_as_that_of_a_plain_process():
 @pytest.mark.soak
 def test_a_table_is_printed_for_people():
     assert "barrier" in bench("wake", "--rounds", "1")
+
+
+@pytest.mark.soak
+@pytest.mark.skipif(bool(Namespaces.what_is_missing()), reason=Namespaces.what_is_missing())
+def test_reductions_of_hosts_are_told_beside_gloo_and_a_stream_on_the_same_links():
+    few = ["--measure", "reduction", "--hosts", "3", "--workers", "1", "--sizes-kb", "64"]
+    found = json.loads(bench("hosts", *few, "--link", "1gbit", "--rounds", "2", "--json"))
+    rows = {row["system"]: row for row in found["rows"]}
+    assert list(rows) == ["holdfast", "order-free", "gloo", "stream"]
+    assert rows["gloo"]["speed_of_gloo"] == 1
+    assert all(row["ms"]["min"] <= row["ms"]["median"] <= row["ms"]["max"] for row in rows.values())
+    assert {"time_of_order_free", "of_line"} <= rows["holdfast"].keys()

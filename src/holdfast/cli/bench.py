@@ -123,6 +123,29 @@ def coordinator(
 
 
 @app.command()
+def hosts(
+    measure: Annotated[
+        str, typer.Option(help="What to measure: reduction, step, recovery.")
+    ] = "reduction,step,recovery",
+    number: Annotated[str, typer.Option("--hosts", help="Numbers of hosts.")] = "2,3",
+    workers: Annotated[str, typer.Option(help="Numbers of workers of each host.")] = "1,2",
+    sizes_kb: Annotated[
+        str, typer.Option(help="Sizes of the reduced gradient, KiB.")
+    ] = "64,1024,16384,262144",
+    link: Annotated[
+        str, typer.Option(help="Rate of each host's link, such as 1gbit; veth: not limited.")
+    ] = "veth",
+    workloads: Workloads = "small,large",
+    rounds: Rounds = 7,
+    as_json: Json = False,
+) -> None:
+    """Measure reductions, steps and recoveries of several hosts, which are network namespaces."""
+    options = ["--measure", measure, "--hosts", number, "--workers", workers]
+    options += ["--sizes-kb", sizes_kb, "--link", link, "--workloads", workloads]
+    _run("hosts", [*options, "--rounds", str(rounds)], as_json=as_json)
+
+
+@app.command()
 def startup(rounds: Rounds = 7, as_json: Json = False) -> None:
     """Measure the time to the first step, compared with a plain PyTorch process."""
     _run("startup", ["--rounds", str(rounds)], as_json=as_json)

@@ -12,6 +12,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import IO
@@ -102,9 +103,13 @@ class Namespaces:
             return self.run(number, sys.executable, "-m", "holdfast", *words, output=output)
 
     def run(
-        self, number: int, *command: object, output: IO[bytes] | None = None
+        self,
+        number: int,
+        *command: object,
+        output: IO[bytes] | None = None,
+        environment: Mapping[str, str] | None = None,
     ) -> subprocess.Popen[bytes]:
-        """Start any command on a host."""
+        """Start any command on a host; its environment is that of this process by default."""
         return subprocess.Popen(
             [
                 *("ip", "netns", "exec", self.name(number)),
@@ -112,6 +117,7 @@ class Namespaces:
                 *map(str, (self.disk(number), self.folder, *command)),
             ],
             stdout=output, stderr=subprocess.STDOUT, start_new_session=True,
+            env=environment,
         )  # fmt: skip
 
     def cut(self, number: int) -> None:
