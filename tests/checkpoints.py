@@ -62,7 +62,9 @@ def save(root, step, flat, layout, world=2, **fields):
         root=parts.root([digest for part in written for digest in part.digests]),
         parts=tuple(written),
     )
-    return root / store_in(root).publish(whole, ATTEMPT)
+    store = store_in(root)
+    store.prepare(whole, ATTEMPT)
+    return root / store.publish(step, ATTEMPT)
 
 
 def restore(directory, layout):

@@ -1,9 +1,37 @@
 """The agent's machine: who is forked when."""
 
-from holdfast.core.actions import Abort, ForkWorker, KillWorker, SendStatus
+from holdfast.core.actions import (
+    Abort,
+    CompleteCheckpoint,
+    FindCheckpoint,
+    ForkWorker,
+    KillWorker,
+    PrepareCheckpoint,
+    RemovePartialCheckpoints,
+    SendCheckpointResult,
+    SendStatus,
+)
 from holdfast.core.agent import WATCHED_INTERVAL_S, AgentStateMachine
-from holdfast.core.events import DesiredStateReceived, Tick, WorkerExited, WorkerHalted
-from holdfast.core.protocol import DesiredState, Failure, Stage
+from holdfast.core.events import (
+    CheckpointCompleted,
+    CheckpointFound,
+    CheckpointPrepared,
+    DesiredStateReceived,
+    PartWritten,
+    Tick,
+    WorkerExited,
+    WorkerHalted,
+)
+from holdfast.core.protocol import (
+    CheckpointResult,
+    DesiredState,
+    Draft,
+    Failure,
+    Part,
+    ResumePoint,
+    Stage,
+    StoredCheckpoint,
+)
 
 GONE = Failure(cause="was killed by SIGKILL")
 
@@ -38,6 +66,7 @@ def halted(restart_all):
         orders(1, 0, 1, restart_all=restart_all),
         WorkerHalted(0, 1, None, 0),
         WorkerHalted(1, 1, None, 0),
+        CheckpointFound(1, None),
     )
     assert machine.stage == Stage.HALT
     return machine
@@ -77,8 +106,68 @@ def test_news_of_a_generation_before_does_not_undo_that_a_worker_stands_still():
         machine, WorkerExited(1, 2, GONE), WorkerHalted(0, 2, None, 0), WorkerHalted(0, 1, None, 0)
     )
     assert told(machine, orders(2, 0, 1)) == [Abort(2), ForkWorker(1, 2, 3)]
-    told(machine, WorkerHalted(1, 2, None, 0))
+    told(machine, WorkerHalted(1, 2, None, 0), CheckpointFound(2, None))
     assert machine.stage == Stage.HALT
+
+
+NEWEST = StoredCheckpoint(step=8, name="step-00000008")
+
+
+def test_a_host_without_a_state_says_what_checkpoint_it_has():
+    machine = AgentStateMachine("host", capacity=1, heartbeat_s=1.0, now=0.0)
+    assert told(machine, orders(1, 0), WorkerHalted(0, 1, None, 0)) == [FindCheckpoint(1)]
+    assert told(machine, WorkerHalted(0, 1, None, 0), CheckpointFound(0, None)) == []
+    assert machine.stage == Stage.IDLE
+    (sent,) = machine.handle(CheckpointFound(1, NEWEST), now=0.0)
+    assert (sent.status.stage, sent.status.newest_checkpoint) == (Stage.HALT, NEWEST)
+
+
+def test_a_host_with_a_state_looks_for_no_checkpoint():
+    machine = AgentStateMachine("host", capacity=2, heartbeat_s=1.0, now=0.0)
+    told(machine, orders(1, 0, 1), WorkerHalted(0, 1, None, 0), WorkerHalted(1, 1, 7, 0))
+    assert machine.stage == Stage.HALT
+
+
+def resumed():
+    """A machine whose two workers train in the first generation."""
+    machine = halted(restart_all=False)
+    start = ResumePoint(step=0, donors={})
+    desired = DesiredState(generation=1, stage=Stage.RUN, ranks=(0, 1), resume_point=start)
+    first, *_ = told(machine, DesiredStateReceived(desired))
+    assert first == RemovePartialCheckpoints(1), "before workers write in this generation"
+    return machine
+
+
+def decided(machine, generation=1, error=""):
+    result = CheckpointResult(generation=generation, number=1, step=8, error=error)
+    desired = DesiredState(generation=generation, stage=Stage.RUN, checkpoint_result=result)
+    return told(machine, DesiredStateReceived(desired)), result
+
+
+def test_a_checkpoint_is_prepared_reported_completed_and_told_in_this_order():
+    machine, part = resumed(), Part(number=1, step=8)
+    assert told(machine, PartWritten(1, 1, part)) == []
+    parts = {0: part, 1: part}
+    assert told(machine, PartWritten(0, 1, part)) == [PrepareCheckpoint(1, parts)]
+    assert decided(machine)[0] == []  # of another try: this one is not prepared yet
+    draft = Draft(number=1, step=8, root="r")
+    (sent,) = machine.handle(CheckpointPrepared(1, draft), now=0.0)
+    assert sent.status.draft == draft
+    (complete,), result = decided(machine)
+    assert complete == CompleteCheckpoint(result)
+    assert decided(machine)[0] == []
+    own = CheckpointResult(generation=1, number=1, step=8, error="read-only")
+    assert told(machine, CheckpointCompleted(own)) == [SendCheckpointResult(own)]
+    (sent,) = machine.handle(Tick(), now=9.0)
+    assert (sent.status.draft, sent.status.checkpoint_result) == (None, result)
+
+
+def test_what_a_disk_did_for_an_older_generation_does_not_count():
+    machine = resumed()
+    told(machine, orders(2, 0, 1))
+    assert machine.handle(CheckpointPrepared(1, Draft(number=1, step=8)), now=0.0) == []
+    old = CheckpointResult(generation=1, number=1, step=8)
+    assert machine.handle(CheckpointCompleted(old), now=0.0) == []
 
 
 def test_statuses_come_more_often_while_a_command_shows_progress():

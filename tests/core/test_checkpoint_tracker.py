@@ -1,95 +1,114 @@
-"""A checkpoint is asked for once all parts of one try are there, and settled once."""
+"""A checkpoint is decided once, when the drafts of all hosts of one try are there."""
 
 from holdfast.core.checkpoint_tracker import CheckpointTracker
-from holdfast.core.protocol import CheckpointResult, Part, Stage, Status
+from holdfast.core.protocol import CheckpointResult, Draft, Stage, Status
 
 NOW = 5.0
 
 
-def status(host, *, generation=3, **parts):
-    told = {int(rank[1:]): Part(number=number, step=8) for rank, number in parts.items()}
-    return Status(host=host, number=1, generation=generation, stage=Stage.RUN, parts=told)
+def status(host, number=0, *, generation=3, root="r", error=""):
+    draft = Draft(number=number, step=8, root="" if error else root, error=error)
+    return Status(
+        host=host, number=1, generation=generation, stage=Stage.RUN, draft=draft if number else None
+    )
 
 
-def test_the_last_part_asks_for_the_commit():
-    saving = CheckpointTracker(0, NOW)
-    assert saving.collect(status("a", r0=1, r1=1), range(3)) == []
-    (commit,) = saving.collect(status("b", r2=1), range(3))
-    assert (commit.generation, commit.number, commit.step) == (3, 1, 8)
-    assert list(commit.parts) == [0, 1, 2]
+def collect(tracker, *statuses, hosts="ab", now=NOW):
+    return [tracker.collect(each, hosts, now) for each in statuses]
 
 
-def test_a_repeated_report_does_not_commit_the_same_checkpoint_twice():
-    saving = CheckpointTracker(0, NOW)
-    saving.collect(status("a", r0=1, r1=1), range(3))
-    (commit,) = saving.collect(status("b", r2=1), range(3))
-    heartbeats = [status("a", r0=1, r1=1), status("b", r2=1)]
-    for heartbeat in heartbeats * 2:
-        assert saving.collect(heartbeat, range(3)) == []
-    saving.on_completed(CheckpointResult(generation=3, number=commit.number, step=8), NOW)
-    for heartbeat in heartbeats:
-        assert saving.collect(heartbeat, range(3)) == []
+def test_the_draft_of_the_last_host_decides():
+    tracker = CheckpointTracker(0, NOW)
+    assert collect(tracker, status("a", 1), status("b", 1)) == [False, True]
+    assert tracker.result == CheckpointResult(generation=3, number=1, step=8)
 
 
-def test_after_a_commit_the_next_number_and_the_next_generation_are_collected():
-    saving = CheckpointTracker(0, NOW)
-    assert saving.collect(status("a", r0=1), range(1))
-    assert saving.collect(status("a", r0=2), range(1))[0].number == 2
-    saving.on_generation_opened()
-    assert saving.collect(status("a", generation=4, r0=1), range(1))[0].generation == 4
+def test_a_repeated_report_decides_nothing_again():
+    tracker = CheckpointTracker(0, NOW)
+    drafts = [status("a", 1), status("b", 1)]
+    assert collect(tracker, *drafts) == [False, True]
+    assert collect(tracker, *drafts * 2) == [False] * 4
 
 
-def test_parts_of_an_older_try_or_generation_do_not_count():
-    saving = CheckpointTracker(0, NOW)
-    assert saving.collect(status("a", r0=1, r1=2), range(2)) == []
-    assert saving.collect(status("a", r0=2, r1=2), range(2))[0].number == 2
-    assert saving.collect(status("a", r0=3), range(2)) == []
-    saving.on_generation_opened()
-    assert saving.collect(status("a", r1=1), range(2)) == []
+def test_a_checkpoint_that_one_host_could_not_write_counts():
+    tracker = CheckpointTracker(0, NOW)
+    assert collect(tracker, status("a", 1, error="disk full"), status("b", 1))[1]
+    assert tracker.result.error == ""
 
 
-def test_a_second_try_of_a_step_is_not_settled_by_the_verdict_on_the_first():
-    saving = CheckpointTracker(0, NOW)
-    saving.result = CheckpointResult(generation=3, number=1, step=8, error="disk full")
-    assert saving.has_result_for(status("a", r0=1))
-    assert not saving.has_result_for(status("a", r0=2))
-    assert not saving.has_result_for(status("a", generation=4, r0=1))
-    assert not saving.has_result_for(status("a"))
+def test_a_checkpoint_that_no_host_could_write_has_failed():
+    tracker = CheckpointTracker(0, NOW)
+    collect(tracker, status("a", 1, error="disk full"), status("b", 1, error="read-only"))
+    assert tracker.result.error == "disk full"
+
+
+def test_different_states_are_no_checkpoint():
+    tracker = CheckpointTracker(0, NOW)
+    collect(tracker, status("a", 1, root="r"), status("b", 1, root="s"))
+    assert tracker.result.error == "hosts have written different states: a, b"
+
+
+def test_the_next_number_and_the_next_generation_are_collected():
+    tracker = CheckpointTracker(0, NOW)
+    assert collect(tracker, status("a", 1), hosts="a") == [True]
+    assert collect(tracker, status("a", 2), hosts="a") == [True]
+    assert tracker.result.number == 2
+    tracker.on_generation_opened()
+    assert collect(tracker, status("a", 1, generation=4), hosts="a") == [True]
+    assert tracker.result.generation == 4
+
+
+def test_drafts_of_an_older_try_or_generation_do_not_count():
+    tracker = CheckpointTracker(0, NOW)
+    assert collect(tracker, status("a", 1), status("b", 2)) == [False, False]
+    assert collect(tracker, status("a", 1), status("a", 2)) == [False, True]
+    assert collect(tracker, status("a", 3)) == [False]
+    tracker.on_generation_opened()
+    assert collect(tracker, status("b", 1, generation=4)) == [False]
+
+
+def test_a_second_try_of_a_step_is_not_settled_by_the_result_of_the_first():
+    tracker = CheckpointTracker(0, NOW)
+    tracker.result = CheckpointResult(generation=3, number=1, step=8, error="disk full")
+    assert tracker.has_result_for(status("a", 1))
+    assert not tracker.has_result_for(status("a", 2))
+    assert not tracker.has_result_for(status("a", 1, generation=4))
+    assert not tracker.has_result_for(status("a"))
 
 
 def test_a_coordinator_learns_from_agents_what_one_before_it_has_said():
-    saving = CheckpointTracker(0, NOW)
+    tracker = CheckpointTracker(0, NOW)
     newest = CheckpointResult(generation=3, number=2, step=8, error="disk full")
-    for verdict in (None, newest, CheckpointResult(generation=3, number=1, step=4), None):
-        saving.on_reported_result(verdict)
-    assert saving.result == newest
+    for result in (None, newest, CheckpointResult(generation=3, number=1, step=4), None):
+        tracker.on_reported_result(result)
+    assert tracker.result == newest
 
 
 def test_nobody_is_asked_where_time_does_not_matter():
-    saving = CheckpointTracker(0, NOW)
-    assert saving.next_deadline() is None
-    assert not saving.request_if_due(3, NOW + 1e9)
+    tracker = CheckpointTracker(0, NOW)
+    assert tracker.next_deadline() is None
+    assert not tracker.request_if_due(3, NOW + 1e9)
 
 
 def test_a_checkpoint_is_asked_for_so_long_after_the_one_before():
-    saving = CheckpointTracker(10, NOW)
-    assert saving.next_deadline() == NOW + 10
-    assert not saving.request_if_due(3, NOW + 9.9)
-    assert saving.request_if_due(3, NOW + 10)
-    assert saving.requested == 1
-    assert saving.next_deadline() is None
-    assert not saving.request_if_due(3, NOW + 11)
-    saving.on_completed(CheckpointResult(generation=3, number=1, step=8), NOW + 12)
-    assert (saving.requested, saving.next_deadline()) == (0, NOW + 22)
-    assert saving.request_if_due(3, NOW + 22)
-    assert saving.requested == 2
+    tracker = CheckpointTracker(10, NOW)
+    assert tracker.next_deadline() == NOW + 10
+    assert not tracker.request_if_due(3, NOW + 9.9)
+    assert tracker.request_if_due(3, NOW + 10)
+    assert tracker.requested == 1
+    assert tracker.next_deadline() is None
+    assert not tracker.request_if_due(3, NOW + 11)
+    assert collect(tracker, status("a", 1), hosts="a", now=NOW + 12) == [True]
+    assert (tracker.requested, tracker.next_deadline()) == (0, NOW + 22)
+    assert tracker.request_if_due(3, NOW + 22)
+    assert tracker.requested == 2
 
 
 def test_another_generation_that_did_not_get_its_checkpoint_is_asked_at_once():
-    saving = CheckpointTracker(10, NOW)
-    saving.on_completed(CheckpointResult(generation=3, number=4, step=8), NOW)
-    assert saving.request_if_due(3, NOW + 10)
-    assert saving.requested == 5
-    saving.on_generation_opened()
-    assert saving.request_if_due(4, NOW + 10.1)
-    assert saving.requested == 1
+    tracker = CheckpointTracker(10, NOW)
+    collect(tracker, status("a", 4), hosts="a")
+    assert tracker.request_if_due(3, NOW + 10)
+    assert tracker.requested == 5
+    tracker.on_generation_opened()
+    assert tracker.request_if_due(4, NOW + 10.1)
+    assert tracker.requested == 1

@@ -4,16 +4,9 @@ import pytest
 
 from holdfast.core.coordinator import CoordinatorStateMachine
 from holdfast.core.debug_log import DebugLog, action_in_words, check, event_in_words
-from holdfast.core.events import (
-    AgentLost,
-    CheckpointCompleted,
-    CheckpointFound,
-    Disconnected,
-    StatusReceived,
-    Tick,
-)
+from holdfast.core.events import AgentLost, Disconnected, StatusReceived, StopReceived, Tick
 from holdfast.core.policy import RecoveryPolicy
-from holdfast.core.protocol import CheckpointResult, Failure, Stage, Status, StoredCheckpoint
+from holdfast.core.protocol import Draft, Failure, Stage, Status, StoredCheckpoint
 
 
 def log_of(workers=1, segment=100):
@@ -58,8 +51,8 @@ def test_an_event_that_the_machine_fails_with_is_the_last_one():
 def test_a_transition_that_is_not_in_the_table_is_refused():
     machine = log_of().machine
     machine.stage = Stage.END
-    with pytest.raises(AssertionError, match="CheckpointFound led from RUN to END"):
-        check(machine, Stage.RUN, CheckpointFound(None))
+    with pytest.raises(AssertionError, match="StopReceived led from RUN to END"):
+        check(machine, Stage.RUN, StopReceived())
     machine.stage = Stage.RUN
     with pytest.raises(AssertionError, match="Tick led from END to RUN"):
         check(machine, Stage.END, Tick())
@@ -83,11 +76,13 @@ FAILED = {2: Failure(cause="was killed"), 1: KILLED}
         (Disconnected("a"), "a is disconnected"),
         (AgentLost("a"), "a is lost"),
         (
-            CheckpointCompleted(CheckpointResult(generation=1, number=1, step=4, error="full")),
-            "checkpoint of step 4 failed: full",
+            joined(draft=Draft(number=1, step=4, error="full")),
+            "a reports IDLE in generation 0, capacity 1, checkpoint of step 4 not written: full",
         ),
-        (CheckpointFound(StoredCheckpoint(step=4, name="step-4")), "newest checkpoint: step-4"),
-        (CheckpointFound(None), "newest checkpoint: none"),
+        (
+            joined(newest_checkpoint=StoredCheckpoint(step=4, name="step-4")),
+            "a reports IDLE in generation 0, capacity 1, has step-4",
+        ),
         (Tick(), "Tick"),
     ],
 )

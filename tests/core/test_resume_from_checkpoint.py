@@ -2,9 +2,9 @@
 
 import pytest
 
-from holdfast.core.actions import FindCheckpoint, SendDesiredState
+from holdfast.core.actions import SendDesiredState
 from holdfast.core.coordinator import CoordinatorStateMachine
-from holdfast.core.events import CheckpointFound, StatusReceived
+from holdfast.core.events import StatusReceived
 from holdfast.core.policy import RecoveryPolicy
 from holdfast.core.protocol import ResumePoint, Stage, Status, StoredCheckpoint
 
@@ -12,11 +12,10 @@ POLICY = RecoveryPolicy(world_size=1, min_workers=1)
 FOUND = StoredCheckpoint(step=200, name="step-00000200")
 
 
-def halt(machine, *, number=2, committed=None):
+def halt(machine, **fields):
     status = Status(
-        host="a", number=number, generation=machine.generation, stage=Stage.HALT, capacity=1,
-        committed=committed or {},
-    )  # fmt: skip
+        host="a", number=2, generation=machine.generation, stage=Stage.HALT, capacity=1, **fields
+    )
     return machine.handle(StatusReceived(status), 1.0)
 
 
@@ -41,16 +40,7 @@ def test_a_state_of_a_member_needs_no_checkpoint(machine):
     ],
 )
 def test_without_a_state_the_resume_point_names_the_checkpoint(machine, checkpoint, start):
-    assert halt(machine) == [FindCheckpoint()]
-    assert machine.stage == Stage.HALT
-    actions = machine.handle(CheckpointFound(checkpoint), 1.0)
+    actions = halt(machine, newest_checkpoint=checkpoint)
     assert machine.resume_point == start
     (sent,) = [each for each in actions if isinstance(each, SendDesiredState)]
     assert sent.desired.resume_point == start
-
-
-def test_an_answer_that_comes_late_changes_nothing(machine):
-    halt(machine)
-    machine.handle(CheckpointFound(FOUND), 1.0)
-    assert machine.handle(CheckpointFound(None), 1.0) == []
-    assert machine.resume_point.checkpoint == FOUND.name

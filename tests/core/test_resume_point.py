@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator
 
-from holdfast.core.protocol import Stage, Status
+from holdfast.core.protocol import ResumePoint, Stage, Status, StoredCheckpoint
 from holdfast.core.resume_point import choose_resume_point
 
 
@@ -71,8 +71,26 @@ def test_an_old_root_takes_nobody_back() -> None:
     )
 
 
-def test_without_a_replica_there_is_no_donor() -> None:
-    assert choose_resume_point(ONE_HOST, [halted("a", {}, reduced_step=9)]) is None
+def holding(host: str, step: int) -> Status:
+    newest = StoredCheckpoint(step=step, name=f"step-{step}") if step else None
+    return Status(host=host, number=1, stage=Stage.HALT, newest_checkpoint=newest)
+
+
+def test_without_a_replica_all_load_the_newest_checkpoint_that_any_host_has() -> None:
+    start = choose_resume_point(TWO_HOSTS, [holding("a", 4), holding("b", 9)])
+    assert start == ResumePoint(step=9, donors={}, checkpoint="step-9")
+    assert choose_resume_point(TWO_HOSTS, [holding("a", 4), holding("b", 0)]).step == 4
+
+
+def test_without_a_replica_and_a_checkpoint_the_run_begins() -> None:
+    assert choose_resume_point(ONE_HOST, [halted("a", {}, reduced_step=9)]) == ResumePoint(
+        step=0, donors={}
+    )
+
+
+def test_a_replica_counts_more_than_a_newer_checkpoint() -> None:
+    start = choose_resume_point(TWO_HOSTS, [halted("a", {0: 7}), holding("b", 9)])
+    assert (start.step, start.checkpoint) == (7, None)
 
 
 def test_what_a_worker_elsewhere_has_does_not_count() -> None:

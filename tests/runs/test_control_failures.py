@@ -48,24 +48,26 @@ RECOVERY = [
         "after",
         "GenerationOpened(generation=2",
     ),
-    ("coordinator", "shutil:rmtree", "after", ".tmp"),
+    ("agent", "shutil:rmtree", "after", ".tmp"),
     ("coordinator", "holdfast.coordinator.server:Server._send", "after", "2, stage=<Stage.RUN"),
     ("agent", "holdfast.agent.agent:Agent._on_worker_exit", "before", 1),
     ("agent", "holdfast.arena.memory:Arena.announce", "after", 2),
     ("agent", "holdfast.launch.fork_client:ForkClient.fork", "after", 3),
     ("agent", "holdfast.agent.agent:Agent._resume_workers", "before", 2),
 ]
+DECISION = [
+    ("holdfast.coordinator.server:Server._tell", "before", "draft=Draft("),
+    ("holdfast.coordinator.server:Server._send", "before", "checkpoint_result=CheckpointResult("),
+    ("holdfast.coordinator.server:Server._send", "after", "checkpoint_result=CheckpointResult("),
+]
 COMMIT = [
-    ("holdfast.coordinator.checkpoints:Checkpoints.commit", "before", 1),
+    ("holdfast.agent.agent:Agent._on_worker", "before", "PartWrittenMessage("),
+    ("holdfast.agent.checkpoints:prepare", "before", 1),
     ("pathlib:Path.open", "after", "manifest.json"),
+    ("holdfast.wire.link:CoordinatorLink.send", "after", "draft=Draft("),
     ("pathlib:Path.rename", "before", ".tmp"),
     ("pathlib:Path.rename", "after", ".tmp"),
     ("pathlib:Path.rename", "after", ".0.tmp"),
-    ("holdfast.coordinator.server:Server._send", "before", "checkpoint_result=CheckpointResult("),
-]
-PARTS = [
-    ("holdfast.agent.agent:Agent._on_worker", "before", "PartWrittenMessage("),
-    ("holdfast.wire.link:CoordinatorLink.send", "after", "Part(number="),
     ("holdfast.agent.agent:Agent._send_all", "before", "CheckpointResultMessage("),
 ]
 END = [
@@ -155,14 +157,14 @@ def test_a_death_in_a_recovery_changes_nothing(inject, who, at, when, which):
     assert generations(events)[1] >= 4
 
 
-@pytest.mark.parametrize(POINT[1:], sampled(COMMIT, 0, 3))
+@pytest.mark.parametrize(POINT[1:], sampled(DECISION, 0))
 def test_no_worker_notices_a_coordinator_that_dies_in_a_commit(inject, at, when, which):
     events = inject("coordinator", at, when, which)
     assert replaced(events) == {"coordinator": [-signal.SIGKILL]}
     assert generations(events) == [0]
 
 
-@pytest.mark.parametrize(POINT[1:], sampled(PARTS, 1))
+@pytest.mark.parametrize(POINT[1:], sampled(COMMIT, 1, 5))
 def test_an_agent_that_dies_in_a_commit_changes_nothing(inject, at, when, which):
     assert replaced(inject("agent", at, when, which)) == {"agent": [-signal.SIGKILL]}
 

@@ -18,6 +18,7 @@ from collections import deque
 from dataclasses import replace
 from typing import Final
 
+from holdfast.agent.checkpoints import Checkpoints
 from holdfast.agent.progress import progress_of
 from holdfast.agent.run_context import RunContext
 from holdfast.agent.worker_handle import WorkerHandle, await_exits
@@ -51,7 +52,6 @@ from holdfast.wire.messages import (
     ShutdownMessage,
 )
 from holdfast.wire.rpc import DesiredStateMessage, StatusMessage
-from holdfast.wire.worker_spec import WorkerSpec
 
 HEARTBEAT_S: Final = 1.0
 """How often an agent sends its status at least."""
@@ -75,6 +75,7 @@ class Agent:
         arena: The host's shared memory.
         log: The run's log of events.
         link: To the coordinator.
+        checkpoints: Of this host.
 
     Attributes:
         exit_reason: Why the agent must end, once it must; empty if the run succeeded.
@@ -88,14 +89,16 @@ class Agent:
         arena: Arena,
         log: EventLog,
         link: CoordinatorLink[StatusMessage, DesiredStateMessage],
+        checkpoints: Checkpoints,
     ) -> None:
         self._run, self._forks, self._arena = run, forks, arena
-        self._log, self._link = log, link
+        self._log, self._link, self._checkpoints = log, link, checkpoints
         self._machine = AgentStateMachine(name, run.capacity, HEARTBEAT_S, time.monotonic())
         self._workers: dict[int, WorkerHandle] = {}
         self._selector = selectors.DefaultSelector()
         self._selector.register(forks.channel, selectors.EVENT_READ, self._on_fork_server)
         self._selector.register(link, selectors.EVENT_READ, self._on_desired_state)
+        self._selector.register(checkpoints, selectors.EVENT_READ, self._on_checkpoints)
         self._is_script = isinstance(run.job, ScriptJob)
         self._monitor = WorkerMonitor(run.job, arena)
         self._events: deque[events.AgentEvent] = deque()
@@ -137,6 +140,10 @@ class Agent:
             self._key = command.key
             self._handle(events.DesiredStateReceived(command.desired))
 
+    def _on_checkpoints(self) -> None:
+        for result in self._checkpoints.results():
+            self._handle(result)
+
     def _handle(self, event: events.AgentEvent) -> None:
         """Let the machine handle `event`, after those that are being handled."""
         self._events.append(event)
@@ -144,7 +151,10 @@ class Agent:
             return
         while self._events:
             for action in self._machine.handle(self._events[0], time.monotonic()):
-                self._perform(action)
+                if isinstance(action, actions.CheckpointAction):
+                    self._checkpoints.perform(action)
+                else:
+                    self._perform(action)
             self._events.popleft()
 
     def _perform(self, action: actions.AgentAction) -> None:
@@ -177,21 +187,15 @@ class Agent:
                 self.exit_reason = reason
                 if not reason:
                     self._send_all(ShutdownMessage())
+                    self._checkpoints.delete_old()  # an agent before this one may not have
 
     def _fork(self, rank: int, number: int) -> None:
         run, (near, far) = self._run, pair()
-        launch = WorkerSpec(
-            job=run.job,
-            rank=rank,
-            run_dir=str(run.directory.resolve()),
-            attempt=run.attempt,
-            interface=run.interface,
-        ).model_dump_json()
         path = worker_log(run.directory / "logs", rank)
         log = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
         try:
             fds = (self._arena.fd, far.fileno(), log)
-            pid, pidfd = self._forks.fork(rank, launch, fds)
+            pid, pidfd = self._forks.fork(rank, run.worker_spec(rank).model_dump_json(), fds)
         finally:
             os.close(log)
             far.close()
@@ -205,7 +209,7 @@ class Agent:
         )
         self._workers[number] = worker
         self._selector.register(near, selectors.EVENT_READ, lambda: self._hear(worker))
-        self._log.event("worker-started", rank=rank, pid=pid)
+        self._log.event("worker-started", **worker.named)
         self._on_fork_server()  # a worker may have exited meanwhile
 
     def _resume_workers(self, action: actions.ResumeWorkers) -> None:
@@ -250,9 +254,7 @@ class Agent:
 
     def _send_all(self, message: AnyMessage) -> None:
         for worker in self._workers.values():
-            with contextlib.suppress(
-                ConnectionError
-            ):  # it has exited; the fork server will report it
+            with contextlib.suppress(ConnectionError):  # it has exited, as the fork server will say
                 worker.channel.send(message)
 
     def _hear(self, worker: WorkerHandle) -> None:
@@ -266,16 +268,8 @@ class Agent:
     def _on_worker(self, worker: WorkerHandle, message: AnyMessage) -> None:
         match message:
             case HaltedMessage():
-                reduced = self._arena.reduced_step
-                self._handle(
-                    events.WorkerHalted(
-                        worker.rank,
-                        message.generation,
-                        message.committed,
-                        reduced,
-                        message.address,
-                    )
-                )
+                halted = (message.generation, message.committed, self._arena.reduced_step)
+                self._handle(events.WorkerHalted(worker.rank, *halted, message.address))
             case PartWrittenMessage():
                 self._handle(events.PartWritten(worker.rank, message.generation, message.part))
             case FinishedMessage():
@@ -356,13 +350,11 @@ class Agent:
         self._handle(events.WorkerExited(worker.rank, worker.number, failure))
 
     def _log_exit(self, worker: WorkerHandle, end: Exit, failure: Failure) -> None:
-        who = {"rank": worker.rank, "pid": worker.pid}
-        frames = worker.innermost_frames()
-        if frames is not None:
-            self._log.event("worker-stack", **who, frames=frames)
+        if (frames := worker.innermost_frames()) is not None:
+            self._log.event("worker-stack", **worker.named, frames=frames)
         self._log.event(
             "worker-exited",
-            **who,
+            **worker.named,
             status=end.status,
             cause=failure.cause,
             error=failure.error,
@@ -393,7 +385,7 @@ class Agent:
                 worker.kill()
             elif why:
                 worker.hung = why
-                self._log.event("worker-hung", rank=worker.rank, pid=worker.pid, reason=why)
+                self._log.event("worker-hung", **worker.named, reason=why)
                 if self._monitor.can_answer(worker.pid):
                     worker.request_stacks()
                 else:

@@ -10,8 +10,10 @@ from contextlib import closing
 from pathlib import Path
 
 from holdfast.agent.agent import Agent
+from holdfast.agent.checkpoints import Checkpoints
 from holdfast.agent.run_context import RunContext
 from holdfast.arena.memory import Arena
+from holdfast.checkpoint.store import CheckpointStore
 from holdfast.errors import HoldfastError
 from holdfast.job import load
 from holdfast.launch.fork_client import ForkClient
@@ -63,9 +65,16 @@ def _serve(options: argparse.Namespace) -> None:
     link = CoordinatorLink[StatusMessage, DesiredStateMessage](
         options.address, lambda channel: Service(channel, token).attend
     )
-    with closing(link), EventLog(options.run_dir / EVENTS) as log:
+    store, keep = CheckpointStore.of_run(options.run_dir), run.job.checkpoint.keep
+    host = options.name if options.interface else ""
+    with (
+        closing(link),
+        EventLog(options.run_dir / EVENTS) as log,
+        Checkpoints(store, options.attempt, keep, log, host) as checkpoints,
+    ):
         forks.await_ready()
-        with closing(Agent(options.name, run, forks, Arena(options.arena), log, link)) as agent:
+        arena = Arena(options.arena)
+        with closing(Agent(options.name, run, forks, arena, log, link, checkpoints)) as agent:
             while agent.exit_reason is None:
                 agent.poll(POLL_S)
                 if link.broken_s > COORDINATOR_TIMEOUT_S:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from holdfast.job.spec import Job
+from holdfast.wire.worker_spec import WorkerSpec
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,3 +30,13 @@ class RunContext:
     def capacity(self) -> int:
         """How many workers one host runs."""
         return -(-self.job.workers // self.job.hosts)
+
+    def worker_spec(self, rank: int) -> WorkerSpec:
+        """What a worker is started with."""
+        return WorkerSpec(
+            job=self.job,
+            rank=rank,
+            run_dir=str(self.directory.resolve()),
+            attempt=self.attempt,
+            interface=self.interface,
+        )

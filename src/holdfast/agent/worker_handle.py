@@ -46,6 +46,11 @@ class WorkerHandle:
     stacks_from: int | None = None
     killed_at: float | None = None
 
+    @property
+    def named(self) -> dict[str, int]:
+        """What names it in an event."""
+        return {"rank": self.rank, "pid": self.pid}
+
     def kill(self) -> None:
         """Kill it."""
         self.killed_at = self.killed_at or time.monotonic()

@@ -1,107 +1,142 @@
-"""Commit: makes the parts that all workers have written a checkpoint.
+"""Commit: makes the parts that the workers of a host have written a checkpoint, in two phases.
 
-Called for each `CommitCheckpoint` of the coordinator; its result goes back as an event. It touches
-the storage only, so it can run in a thread.
+Each host keeps whole checkpoints. It prepares a draft with a manifest, and publishes or discards
+the draft once the coordinator knows that all hosts are prepared. So publishing needs no space, and
+what one host publishes, the others have at least as a draft.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 
 from pydantic import ValidationError
 
 from holdfast.checkpoint import names, parts
 from holdfast.checkpoint.manifest import Header, Manifest, PartFile
 from holdfast.checkpoint.store import CheckpointStore
-from holdfast.core.actions import CommitCheckpoint
-from holdfast.core.protocol import CheckpointResult, Part
+from holdfast.core.protocol import CheckpointResult, Draft, Part
 from holdfast.errors import CheckpointError, ProtocolError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Committed:
-    """A checkpoint is durable.
+class Prepared:
+    """A draft that awaits its end.
 
     Attributes:
-        step: Its step.
-        location: Where it is.
-        is_new: False if an earlier coordinator or generation has committed the same one.
+        draft: What the coordinator needs to know of it.
+        attempt: Who has written it; see `names.draft_name`.
+        is_stored: Whether the same checkpoint was published before, by a generation that did not
+            live to report it.
     """
 
-    step: int
+    draft: Draft
+    attempt: str
+    is_stored: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Committed:
+    """This host has the checkpoint, durably.
+
+    Attributes:
+        result: What its workers are told.
+        location: Where it is.
+        is_new: Whether it was not there before.
+    """
+
+    result: CheckpointResult
     location: str
     is_new: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommitFailed:
-    """A checkpoint could not be committed; its draft is deleted."""
+    """This host does not have the checkpoint, and its draft is deleted.
 
-    step: int
-    reason: str
+    Attributes:
+        result: What its workers are told, with the reason.
+    """
+
+    result: CheckpointResult
 
 
-def commit(
-    store: CheckpointStore, request: CommitCheckpoint, attempt: str
-) -> Committed | CommitFailed:
-    """Commit the parts of all members, if each could be written.
+def prepare(store: CheckpointStore, written: Mapping[int, Part], attempt: str) -> Prepared:
+    """Make the parts of a host a durable draft with a manifest.
 
     Args:
-        store: The checkpoints of the run.
-        request: The parts.
-        attempt: This start of the run.
+        store: The host's checkpoints.
+        written: The parts of all its workers, by rank; the first has the header.
+        attempt: The generation, in this start of the run.
 
     Raises:
         ProtocolError: A worker has sent something that is no part.
     """
-    step, name = request.step, names.checkpoint_name(request.step)
-    attempt = names.attempt_in(request.generation, attempt)
+    first = next(iter(written.values()))
+    draft, name = Draft(number=first.number, step=first.step), names.checkpoint_name(first.step)
+    errors = [part.error for part in written.values() if part.error]
     try:
-        errors = [part.error for part in request.parts.values() if part.error]
-        manifest = None if errors else _manifest(request.parts.values())
-        if _is_committed(store, name, manifest):
-            return Committed(step=step, location=store.location(name), is_new=False)
+        manifest = None if errors else _manifest(written)
+        stored = _stored(store, name, manifest)
+        if stored is not None:
+            root = replace(draft, root=stored.root)
+            return Prepared(draft=root, attempt=attempt, is_stored=True)
         if manifest is not None:
-            store.publish(manifest, attempt)
-            return Committed(step=step, location=store.location(name), is_new=True)
-        reason = errors[0]
-    except OSError as error:
-        reason = str(error)
-    with contextlib.suppress(OSError):  # the draft must not also hold the space that was missing
+            store.prepare(manifest, attempt)
+            return Prepared(draft=replace(draft, root=manifest.root), attempt=attempt)
+        error = errors[0]
+    except OSError as failure:
+        error = str(failure)
+    _discard(store, first.step, attempt)  # it must not hold the space that was missing
+    return Prepared(draft=replace(draft, error=error), attempt=attempt)
+
+
+def complete(
+    store: CheckpointStore, prepared: Prepared, result: CheckpointResult
+) -> Committed | CommitFailed:
+    """Publish a draft, or discard it if the checkpoint has failed."""
+    draft, attempt = prepared.draft, prepared.attempt
+    error = draft.error or result.error
+    if not error:
+        name = names.checkpoint_name(draft.step)
+        try:
+            if prepared.is_stored:
+                _discard(store, draft.step, attempt)
+            else:
+                store.publish(draft.step, attempt)
+            return Committed(
+                result=result, location=store.location(name), is_new=not prepared.is_stored
+            )
+        except OSError as failure:
+            error = str(failure)
+    _discard(store, draft.step, attempt)
+    return CommitFailed(result=replace(result, error=error))
+
+
+def _discard(store: CheckpointStore, step: int, attempt: str) -> None:
+    with contextlib.suppress(OSError):  # it may not be there; or the next resume removes it
         store.discard(step, attempt)
-    return CommitFailed(step=step, reason=reason)
 
 
-def result_of(request: CommitCheckpoint, outcome: Committed | CommitFailed) -> CheckpointResult:
-    """The result of a commit as the coordinator and its agents see it."""
-    return CheckpointResult(
-        generation=request.generation,
-        number=request.number,
-        step=request.step,
-        error=outcome.reason if isinstance(outcome, CommitFailed) else "",
-    )
-
-
-def _is_committed(store: CheckpointStore, name: str, wanted: Manifest | None) -> bool:
-    """Whether the checkpoint has been committed before, by a coordinator or a generation that did
-    not live to report it. One of the same step may also hold another state.
+def _stored(store: CheckpointStore, name: str, wanted: Manifest | None) -> Manifest | None:
+    """The checkpoint as it was published before, if it was. One of the same step may also hold
+    another state.
     """
     if name not in store.committed():
-        return False
-    if wanted is None:
-        return True
+        return None
     with contextlib.suppress(CheckpointError):
-        content = {"root", "state", "user_state"}
-        stored = store.manifest(name).model_dump_json(include=content)
-        return stored == wanted.model_dump_json(include=content)
-    return False
+        stored, content = store.manifest(name), {"root", "state", "user_state"}
+        if wanted is None or (
+            stored.model_dump_json(include=content) == wanted.model_dump_json(include=content)
+        ):
+            return stored
+    return None
 
 
-def _manifest(written: Iterable[Part]) -> Manifest:
+def _manifest(written: Mapping[int, Part]) -> Manifest:
     """The manifest of parts in the order of their ranks; the first has the header."""
-    contents = [part.content for part in written]
+    contents = [part.content for part in written.values()]
     try:
         header = Header.model_validate(contents[0]["header"])
         files = [PartFile.model_validate(content["file"]) for content in contents]

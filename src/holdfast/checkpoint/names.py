@@ -49,6 +49,11 @@ def draft_name(step: int, attempt: str) -> str:
     return f"{checkpoint_name(step)}.{attempt}.tmp"
 
 
+def is_draft_of(name: str, attempt: str) -> bool:
+    """Whether a name is that of a draft of this attempt."""
+    return is_partial(name) and name.endswith(f".{attempt}.tmp")
+
+
 def deleted_name(name: str) -> str:
     """The name under which a checkpoint is deleted."""
     return f"{name}.0.tmp"

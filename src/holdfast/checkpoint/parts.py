@@ -2,7 +2,7 @@
 
 The state is one flat range of bytes (`arena.replica`). It is cut into chunks of 4 MiB, each with
 its own digest, and a part is a whole number of neighbouring chunks. So the digests, and the root
-over them, do not depend on the number of workers that wrote the checkpoint.
+over them, do not depend on the number of workers that wrote the checkpoint, nor on the host.
 
 A part's file is a safetensors header, padded to 4 KiB, and then the bytes of the state as they are
 in memory. The format allows no holes, so padding between tensors is a tensor `.pad.<offset>`.
@@ -44,10 +44,10 @@ def num_chunks(size_bytes: int) -> int:
     return -(-size_bytes // CHUNK_BYTES)
 
 
-def chunks_of(rank: int, world_size: int, size_bytes: int) -> range:
-    """The chunks that `rank` writes: even shares, in rank order."""
+def chunks_of(index: int, count: int, size_bytes: int) -> range:
+    """The chunks of one of `count` parts: even shares, in order."""
     total = num_chunks(size_bytes)
-    return range(total * rank // world_size, total * (rank + 1) // world_size)
+    return range(total * index // count, total * (index + 1) // count)
 
 
 def byte_range(chunks: range, size_bytes: int) -> tuple[int, int]:

@@ -1,8 +1,8 @@
-"""Retention: verifies new checkpoints and deletes old ones, in a thread of the coordinator.
+"""Retention: verifies new checkpoints and deletes old ones, in a thread of the agent.
 
 What to keep is decided in `core.retention`. A corrupt checkpoint is quarantined if there is a
 verified one, so a bad write never costs the last good checkpoint. What was verified is not written
-down: after a restart of the coordinator the newest ones are verified again.
+down: after a restart of the agent the newest ones are verified again.
 
 It reads the storage only when it is asked to. While workers are about to restore, what they cannot
 use must not vanish: they end the run rather than begin it again from nothing.
@@ -26,7 +26,7 @@ from holdfast.core.retention import Condition, FoundCheckpoint, decide
 from holdfast.errors import CheckpointError
 
 CLOSE_S: Final = 3.0
-"""How long the work that is left at the end of the coordinator may take."""
+"""How long the work that is left at the end of the agent may take."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,7 +92,7 @@ class Retention:
     def __exit__(self, *_: object) -> None:
         self._deadline = time.monotonic() + CLOSE_S
         self._requests.put(False)
-        self._thread.join(CLOSE_S + 1)  # a storage that hangs must not keep the coordinator
+        self._thread.join(CLOSE_S + 1)  # a storage that hangs must not keep the agent
 
     def request(self) -> None:
         """Have it read the storage, where there may be a new checkpoint; returns at once."""

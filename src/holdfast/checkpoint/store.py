@@ -77,14 +77,18 @@ class CheckpointStore:
                 raise CheckpointError(f"{where}/{part.file} {has}, not {part.size_bytes} bytes")
         return manifest
 
-    def publish(self, manifest: Manifest, attempt: str) -> str:
-        """Make the draft of an attempt a checkpoint, in place of another one of the same step;
-        returns its name. If that fails, the draft remains.
-        """
-        name = names.checkpoint_name(manifest.step)
-        draft, replaced = names.draft_name(manifest.step, attempt), names.replaced_name(name)
+    def prepare(self, manifest: Manifest, attempt: str) -> None:
+        """Add the manifest to the draft of an attempt."""
         text = manifest.sealed().model_dump_json(indent=1)
+        draft = names.draft_name(manifest.step, attempt)
         self.storage.write_synced(draft, MANIFEST, [text.encode()])
+
+    def publish(self, step: int, attempt: str) -> str:
+        """Make the draft of an attempt, with its manifest, a checkpoint, in place of another one
+        of the same step; returns its name. If that fails, the draft remains.
+        """
+        name = names.checkpoint_name(step)
+        draft, replaced = names.draft_name(step, attempt), names.replaced_name(name)
         replaces = name in self.storage.names()
         if replaces:
             self.storage.rename(name, replaced)
@@ -118,12 +122,15 @@ class CheckpointStore:
             f"{self.location(name)} has {names.MAX_QUARANTINED} quarantined copies; remove some"
         )
 
-    def remove_partial(self) -> None:
+    def remove_partial(self, current: str = "") -> None:
         """Delete what interrupted writes and deletions have left, and bring back a checkpoint whose
         replacement was not published.
+
+        Args:
+            current: The attempt whose drafts may still be written to.
         """
         for name in filter(names.is_partial, self.storage.names()):
-            if not self._brought_back(name):
+            if not names.is_draft_of(name, current) and not self._brought_back(name):
                 self.storage.delete(name)
 
     def _brought_back(self, partial: str) -> bool:

@@ -5,15 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from holdfast.coordinator.checkpoints import Checkpoints
 from holdfast.coordinator.journal import Journal
-from holdfast.core.actions import (
-    AppendToJournal,
-    CommitCheckpoint,
-    FindCheckpoint,
-    RemovePartialCheckpoints,
-    SendDesiredState,
-)
+from holdfast.core.actions import AppendToJournal, SendDesiredState
 from holdfast.core.debug_log import DebugLog
 from holdfast.core.events import RunEvent
 from holdfast.core.protocol import DesiredState, Stage
@@ -26,7 +19,6 @@ class Driver:
     Args:
         debug_log: The machine, and where its events are recorded.
         journal: The entries of earlier coordinators of this run; new ones are appended.
-        checkpoints: The checkpoints of the run.
         log: The run's log of events.
         send: Called with the name of an agent and its desired state.
 
@@ -38,12 +30,10 @@ class Driver:
         self,
         debug_log: DebugLog,
         journal: Journal,
-        checkpoints: Checkpoints,
         log: EventLog,
         send: Callable[[str, DesiredState], None],
     ) -> None:
-        self._journal, self._checkpoints, self._send = journal, checkpoints, send
-        self._log = log
+        self._journal, self._send, self._log = journal, send, log
         self._debug_log, self.machine = debug_log, debug_log.machine
 
     def handle(self, event: RunEvent) -> None:
@@ -56,26 +46,12 @@ class Driver:
         actions = self._debug_log.handle(event, time.monotonic())
         if (before, self.machine.stage) == (Stage.IDLE, Stage.RUN):  # the workers kept training
             self._log.event("coordinator-recovered", generation=self.machine.generation)
-        if before == Stage.IDLE and self._is_past_restoring:  # our predecessor may not have
-            self._checkpoints.delete_old()
         for action in actions:
             match action:
                 case AppendToJournal(entry):
                     self._journal.append(entry)
                 case SendDesiredState(host, desired):
                     self._send(host, desired)
-                case CommitCheckpoint():
-                    self.handle(self._checkpoints.commit(action))
-                case FindCheckpoint():
-                    self.handle(self._checkpoints.find_newest())
-                case RemovePartialCheckpoints():
-                    self._checkpoints.remove_partial()
-
-    @property
-    def _is_past_restoring(self) -> bool:
-        """Whether workers train, or have finished."""
-        stage, reason = self.machine.stage, self.machine.reason
-        return stage == Stage.RUN or (stage == Stage.END and not reason)
 
     def wait_s(self) -> float | None:
         """Seconds until a tick is due; None if none is."""

@@ -11,9 +11,7 @@ import traceback
 from contextlib import suppress
 from pathlib import Path
 
-from holdfast.checkpoint.store import CheckpointStore
 from holdfast.coordinator.admission import Admission
-from holdfast.coordinator.checkpoints import Checkpoints
 from holdfast.coordinator.journal import Journal
 from holdfast.coordinator.policy import policy_of
 from holdfast.coordinator.server import Server
@@ -50,17 +48,13 @@ def main() -> int:
 def _serve(run_dir: Path, attempt: str, address: str, public: str) -> None:
     secret = (run_dir / SECRET).read_bytes() if public else b""
     joined = JoinedMessage(name="", attempt=attempt, run_dir=str(run_dir.resolve()))
-    job, store = load.of_run(run_dir), CheckpointStore.of_run(run_dir)
-    with (
-        Journal(run_dir / "coordinator.db") as journal,
-        EventLog(run_dir / EVENTS) as log,
-        Checkpoints(store, attempt, job.checkpoint.keep, log) as checkpoints,
-    ):
+    job = load.of_run(run_dir)
+    with Journal(run_dir / "coordinator.db") as journal, EventLog(run_dir / EVENTS) as log:
         machine = CoordinatorStateMachine(policy_of(job), journal.entries(), time.monotonic())
         debug_log = DebugLog(machine)
 
         async def serve() -> None:
-            server = Server(debug_log, journal, checkpoints, log, Admission(secret), joined)
+            server = Server(debug_log, journal, log, Admission(secret), joined)
             await server.serve(address, public)
 
         try:

@@ -10,7 +10,6 @@ from typing import Any, Final, Generic, TypeVar
 import grpc
 
 from holdfast.coordinator.admission import Admission
-from holdfast.coordinator.checkpoints import Checkpoints
 from holdfast.coordinator.driver import Driver
 from holdfast.coordinator.journal import Journal
 from holdfast.core.debug_log import DebugLog
@@ -78,7 +77,6 @@ class Server:
     Args:
         debug_log: The machine, and where its events are recorded.
         journal: The entries that outlive this process.
-        checkpoints: The checkpoints of the run.
         log: The run's log of events.
         admission: Says who may connect from another host.
         joined: What a host that joins must know, apart from its name.
@@ -88,13 +86,12 @@ class Server:
         self,
         debug_log: DebugLog,
         journal: Journal,
-        checkpoints: Checkpoints,
         log: EventLog,
         admission: Admission,
         joined: JoinedMessage,
     ) -> None:
         self._admission, self._joined, self._log = admission, joined, log
-        self._driver = Driver(debug_log, journal, checkpoints, log, self._send)
+        self._driver = Driver(debug_log, journal, log, self._send)
         self._agents: dict[str, _Outbox[DesiredStateMessage]] = {}
         self._watchers: list[_Outbox[RunStateMessage]] = []
         self._progress: dict[str, Mapping[int, WorkerProgress]] = {}  # by host

@@ -64,33 +64,7 @@ class SendDesiredState:
     desired: DesiredState
 
 
-@dataclass(frozen=True, slots=True)
-class CommitCheckpoint:
-    """Commit the parts of all members as a checkpoint; `CheckpointCompleted` is its result."""
-
-    generation: int
-    number: int
-    step: int
-    parts: Mapping[int, Part]
-
-
-@dataclass(frozen=True, slots=True)
-class RemovePartialCheckpoints:
-    """Remove checkpoints that generations before this one left unfinished: no worker writes now."""
-
-
-@dataclass(frozen=True, slots=True)
-class FindCheckpoint:
-    """Find the newest readable checkpoint; `CheckpointFound` is its result."""
-
-
-RunAction = (
-    AppendToJournal
-    | SendDesiredState
-    | CommitCheckpoint
-    | FindCheckpoint
-    | RemovePartialCheckpoints
-)
+RunAction = AppendToJournal | SendDesiredState
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,8 +105,44 @@ class ResumeWorkers:
 
 
 @dataclass(frozen=True, slots=True)
+class FindCheckpoint:
+    """Find the newest readable checkpoint of this host; `CheckpointFound` is its result."""
+
+    generation: int
+
+
+@dataclass(frozen=True, slots=True)
+class RemovePartialCheckpoints:
+    """Remove checkpoints that generations before this one left unfinished."""
+
+    generation: int
+
+
+@dataclass(frozen=True, slots=True)
+class PrepareCheckpoint:
+    """Make the parts of this host durable as a draft; `CheckpointPrepared` is its result."""
+
+    generation: int
+    parts: Mapping[int, Part]
+
+
+@dataclass(frozen=True, slots=True)
+class CompleteCheckpoint:
+    """Publish the draft of this host, or discard it if the checkpoint has failed;
+    `CheckpointCompleted` is its result.
+    """
+
+    result: CheckpointResult
+
+
+CheckpointAction = (
+    FindCheckpoint | RemovePartialCheckpoints | PrepareCheckpoint | CompleteCheckpoint
+)
+
+
+@dataclass(frozen=True, slots=True)
 class SendCheckpointResult:
-    """Send the workers the result of their checkpoint."""
+    """Send the workers what became of their checkpoint on this host."""
 
     result: CheckpointResult
 
@@ -169,6 +179,7 @@ AgentAction = (
     | ForkWorker
     | KillWorker
     | ResumeWorkers
+    | CheckpointAction
     | SendCheckpointResult
     | RequestSave
     | RequestStop

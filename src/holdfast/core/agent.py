@@ -16,8 +16,12 @@ from typing import Any, Final
 from holdfast.core.actions import (
     Abort,
     AgentAction,
+    CompleteCheckpoint,
+    FindCheckpoint,
     ForkWorker,
     KillWorker,
+    PrepareCheckpoint,
+    RemovePartialCheckpoints,
     RequestSave,
     RequestStop,
     ResumeWorkers,
@@ -27,6 +31,10 @@ from holdfast.core.actions import (
 )
 from holdfast.core.events import (
     AgentEvent,
+    CheckpointCompleted,
+    CheckpointEvent,
+    CheckpointFound,
+    CheckpointPrepared,
     DesiredStateReceived,
     PartWritten,
     Tick,
@@ -34,7 +42,16 @@ from holdfast.core.events import (
     WorkerFinished,
     WorkerHalted,
 )
-from holdfast.core.protocol import CheckpointResult, DesiredState, Failure, Part, Stage, Status
+from holdfast.core.protocol import (
+    CheckpointResult,
+    DesiredState,
+    Draft,
+    Failure,
+    Part,
+    Stage,
+    Status,
+    StoredCheckpoint,
+)
 
 WATCHED_INTERVAL_S: Final = 0.2
 """How often an agent sends its status while a command shows the run's progress, seconds."""
@@ -80,12 +97,15 @@ class AgentStateMachine:
         self._finished: set[int] = set()
         self._result: Mapping[str, Any] | None = None
         self._parts: dict[int, Part] = {}
+        self._draft: Draft | None = None
+        self._searched_generation, self._has_found = 0, False
+        self._newest_checkpoint: StoredCheckpoint | None = None
         self._checkpoint_result: CheckpointResult | None = None
         self._requested_checkpoint, self._stop, self._watched = 0, False, False
         self._number, self._processes = 0, 0
         self._status_at = now
 
-    def handle(self, event: AgentEvent, now: float) -> list[AgentAction]:
+    def handle(self, event: AgentEvent, now: float) -> list[AgentAction]:  # noqa: PLR0911  # an event
         """Handle `event`; returns the actions to perform, in order."""
         if self.stage == Stage.END:
             return []
@@ -96,6 +116,8 @@ class AgentStateMachine:
                 return self._on_worker_halted(event, now)
             case PartWritten() | WorkerFinished():
                 return self._on_worker_progress(event, now)
+            case CheckpointFound() | CheckpointPrepared() | CheckpointCompleted():
+                return self._on_checkpoint_event(event, now)
             case WorkerExited():
                 return self._on_worker_exit(event, now)
             case Tick():
@@ -139,6 +161,7 @@ class AgentStateMachine:
                 assert desired.resume_point is not None
                 self.stage = Stage.RUN
                 actions += [
+                    RemovePartialCheckpoints(self.generation),
                     ResumeWorkers(self.generation, desired.resume_point, desired.addresses),
                     self._send_status(now),
                 ]
@@ -160,6 +183,7 @@ class AgentStateMachine:
         self._failed.clear()
         self._finished.clear()
         self._parts.clear()
+        self._draft = self._newest_checkpoint = None
         kills = self._kill_all(keep=() if desired.restart_all else desired.ranks)
         forks = self._fork_missing()
         return [Abort(self.generation), *kills, *forks, *self._halt_if_all_halted(now)]
@@ -177,8 +201,26 @@ class AgentStateMachine:
         is_complete = self._workers and len(self._workers) == len(self._desired.ranks)
         if self.stage != Stage.IDLE or self.absent or self._failed or not is_complete:
             return []
+        if all(worker.committed is None for worker in self._workers.values()):
+            if self._searched_generation != self.generation:
+                self._searched_generation, self._has_found = self.generation, False
+                return [FindCheckpoint(self.generation)]
+            if not self._has_found:
+                return []
         self.stage = Stage.HALT
         return [self._send_status(now)]
+
+    def _on_checkpoint_event(self, event: CheckpointEvent, now: float) -> list[AgentAction]:
+        match event:
+            case CheckpointFound(generation, found) if generation == self.generation:
+                self._has_found, self._newest_checkpoint = True, found
+                return self._halt_if_all_halted(now)
+            case CheckpointPrepared(generation, draft) if generation == self.generation:
+                self._draft = draft
+                return [self._send_status(now)]
+            case CheckpointCompleted(result) if result.generation == self.generation:
+                return [SendCheckpointResult(result)]
+        return []  # of a generation that is over
 
     @property
     def absent(self) -> list[int]:
@@ -194,18 +236,19 @@ class AgentStateMachine:
         if isinstance(event, PartWritten):
             self._parts[event.rank] = event.part
             numbers = {part.number for part in self._parts.values()}
-            whole = self._parts.keys() == self._workers.keys() and len(numbers) == 1
-            return [self._send_status(now)] if whole else []
+            if self._parts.keys() != self._workers.keys() or len(numbers) > 1:
+                return []
+            parts, self._parts = dict(sorted(self._parts.items())), {}
+            return [PrepareCheckpoint(self.generation, parts)]
         self._finished.add(event.rank)
         self._result = event.result
         return [self._send_status(now)]
 
     def _on_checkpoint_result(self, result: CheckpointResult) -> list[AgentAction]:
-        waiting = {r: part for r, part in self._parts.items() if part.number > result.number}
-        if waiting == self._parts:
+        if self._draft is None or self._draft.number > result.number:
             return []
-        self._parts, self._checkpoint_result = waiting, result
-        return [SendCheckpointResult(result)]
+        self._draft, self._checkpoint_result = None, result
+        return [CompleteCheckpoint(result)]
 
     def _on_worker_exit(self, exited: WorkerExited, now: float) -> list[AgentAction]:
         worker = self._workers.get(exited.rank)
@@ -277,7 +320,8 @@ class AgentStateMachine:
                 else 0,
                 finished=frozenset(self._finished),
                 result=self._result if self._finished else None,
-                parts=dict(self._parts),
+                newest_checkpoint=self._newest_checkpoint if is_halted else None,
+                draft=self._draft,
                 checkpoint_result=self._checkpoint_result,
                 requested_checkpoint=self._requested_checkpoint,
                 stop=self._stop,

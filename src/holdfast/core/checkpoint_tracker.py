@@ -1,4 +1,7 @@
-"""Checkpoint tracker: when a checkpoint is due, and when every member has written its part.
+"""Checkpoint tracker: when a checkpoint is due, and when every host has written it.
+
+Every host writes the whole state. A checkpoint counts if at least one host has it, and if all that
+have it have written the same state.
 
 Workers also begin checkpoints by themselves, after a number of steps, say. Such a checkpoint counts
 as the one that was requested: it has the number after the newest one whose result is known.
@@ -6,10 +9,9 @@ as the one that was requested: it has the number after the newest one whose resu
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 
-from holdfast.core.actions import CommitCheckpoint
-from holdfast.core.protocol import CheckpointResult, Part, Status
+from holdfast.core.protocol import CheckpointResult, Draft, Status
 
 
 class CheckpointTracker:
@@ -28,13 +30,12 @@ class CheckpointTracker:
         self.result: CheckpointResult | None = None
         self.requested = 0
         self._every_s, self._due = every_s, now + every_s
-        self._number, self._parts = 0, dict[int, Part]()
-        self._committing = 0
+        self._drafts: dict[str, Draft] = {}  # of one number, by host
 
     def on_generation_opened(self) -> None:
-        """Drop the parts and the request of the generation before."""
-        self._number, self._parts = 0, {}
-        self.requested = self._committing = 0
+        """Drop the drafts and the request of the generation before."""
+        self._drafts.clear()
+        self.requested = 0
 
     def next_deadline(self) -> float | None:
         """When to request the next checkpoint; None for never."""
@@ -49,10 +50,6 @@ class CheckpointTracker:
         self.requested = 1 + (last.number if last and last.generation == generation else 0)
         return True
 
-    def on_completed(self, result: CheckpointResult, now: float) -> None:
-        """Record the result of a checkpoint; if it failed, the next one is requested when due."""
-        self.result, self.requested, self._due = result, 0, now + self._every_s
-
     def on_reported_result(self, result: CheckpointResult | None) -> None:
         """Take over a newer result that a predecessor has sent to an agent."""
         if result is not None and (self.result is None or _when(result) > _when(self.result)):
@@ -64,27 +61,45 @@ class CheckpointTracker:
         return (
             result is not None
             and result.generation == status.generation
-            and any(part.number <= result.number for part in status.parts.values())
+            and status.draft is not None
+            and status.draft.number <= result.number
         )
 
-    def collect(self, status: Status, members: Collection[int]) -> list[CommitCheckpoint]:
-        """Record the parts of a host's workers; with the last part, returns the commit, once.
+    def collect(self, status: Status, hosts: Collection[str], now: float) -> bool:
+        """Record the draft of a host; returns whether the result is known by this, the last one.
 
-        Agents report the same parts at every heartbeat until they have the result.
+        Agents report the same draft at every heartbeat until they have the result. If the
+        checkpoint has failed, the next one is requested when it is due.
         """
-        for rank, part in status.parts.items():
-            if part.number <= self._committing:
-                continue
-            if part.number > self._number:
-                self._number, self._parts = part.number, {}
-            if part.number == self._number:
-                self._parts[rank] = part
-        if not self._parts or len(self._parts) < len(members):
-            return []
-        parts, self._parts = dict(sorted(self._parts.items())), {}
-        self._committing = self._number
-        step = next(iter(parts.values())).step
-        return [CommitCheckpoint(status.generation, self._number, step, parts)]
+        draft = status.draft
+        if draft is None or self.has_result_for(status):
+            return False
+        newest = max((each.number for each in self._drafts.values()), default=0)
+        if draft.number > newest:
+            self._drafts.clear()
+        if draft.number >= newest:
+            self._drafts[status.host] = draft
+        if not self._drafts.keys() >= set(hosts):
+            return False
+        self.result = _result(status.generation, self._drafts)
+        self._drafts.clear()
+        self.requested, self._due = 0, now + self._every_s
+        return True
+
+
+def _result(generation: int, drafts: Mapping[str, Draft]) -> CheckpointResult:
+    """What becomes of the drafts of all hosts."""
+    any_draft = next(iter(drafts.values()))
+    roots = {host: draft.root for host, draft in drafts.items() if not draft.error}
+    if not roots:
+        error = any_draft.error
+    elif len(set(roots.values())) > 1:
+        error = f"hosts have written different states: {', '.join(sorted(roots))}"
+    else:
+        error = ""
+    return CheckpointResult(
+        generation=generation, number=any_draft.number, step=any_draft.step, error=error
+    )
 
 
 def _when(result: CheckpointResult) -> tuple[int, int]:

@@ -19,10 +19,8 @@ from typing import Any, Final
 
 from holdfast.core.actions import (
     AppendToJournal,
-    FindCheckpoint,
     GenerationOpened,
     JournalEntry,
-    RemovePartialCheckpoints,
     RunAction,
     RunEnded,
     SendDesiredState,
@@ -30,8 +28,6 @@ from holdfast.core.actions import (
 from holdfast.core.checkpoint_tracker import CheckpointTracker
 from holdfast.core.events import (
     AgentLost,
-    CheckpointCompleted,
-    CheckpointFound,
     Disconnected,
     ProgressRequested,
     RunEvent,
@@ -49,16 +45,15 @@ from holdfast.core.protocol import (
     ResumePoint,
     Stage,
     Status,
-    StoredCheckpoint,
 )
 from holdfast.core.restart_budget import RestartBudget
-from holdfast.core.resume_point import choose_resume_point, resume_from
+from holdfast.core.resume_point import choose_resume_point
 
 IDLE, HALT, RUN, END = Stage.IDLE, Stage.HALT, Stage.RUN, Stage.END
 
 TRANSITIONS: Final = {
     IDLE: {StatusReceived: {HALT, RUN, END}, AgentLost: {HALT}, Tick: {HALT, END}},
-    HALT: {StatusReceived: {RUN, END}, CheckpointFound: {RUN}, AgentLost: {END}, Tick: {END}},
+    HALT: {StatusReceived: {RUN, END}, AgentLost: {END}, Tick: {END}},
     RUN: {StatusReceived: {HALT, END}, AgentLost: {HALT, END}, Tick: {HALT, END}},
     END: {},
 }
@@ -110,7 +105,7 @@ class CoordinatorStateMachine:
         """The host of every rank, without ranks that have failed since."""
         return self._members.members
 
-    def handle(self, event: RunEvent, now: float) -> list[RunAction]:  # noqa: PLR0911  # an event
+    def handle(self, event: RunEvent, now: float) -> list[RunAction]:
         """Take note of `event`; returns what is to be done, in order."""
         match event:
             case StatusReceived(status):
@@ -121,11 +116,6 @@ class CoordinatorStateMachine:
             case AgentLost(host):
                 self.heartbeats.remove(host)
                 return self._fence([host], "was lost", now)
-            case CheckpointCompleted(result):
-                self._checkpoints.on_completed(result, now)
-                return self._send_desired_state(self._members.by_host)
-            case CheckpointFound(checkpoint):
-                return self._on_checkpoint_found(checkpoint, now)
             case StopReceived() | ProgressRequested():
                 self._stop |= isinstance(event, StopReceived)
                 self.watched |= isinstance(event, ProgressRequested)
@@ -149,9 +139,7 @@ class CoordinatorStateMachine:
             verb = {IDLE: "report", HALT: "be ready", RUN: "resume"}[self.stage]
             missing = {host: self._members.by_host[host] for host in self._waiting}
             return f"{in_words(missing)} to {verb}"
-        return self._members.missing() or (
-            "the newest checkpoint to be found" if self.stage == HALT else ""
-        )
+        return self._members.missing()
 
     def check_invariants(self) -> None:
         """Raises: AssertionError: This machine is in a state that it must never be in."""
@@ -209,8 +197,10 @@ class CoordinatorStateMachine:
         if self._is_behind(status):
             return self._send_desired_state([status.host])
         self._waiting.pop(status.host, None)
-        if status.parts:
-            return [*self._checkpoints.collect(status, self.members)]
+        if status.draft is not None:
+            hosts = self._members.by_host
+            is_decided = self._checkpoints.collect(status, hosts, now)
+            return self._send_desired_state(hosts) if is_decided else []
         return self._choose_resume_point(now) if self._is_ready else self._grow_if_due(now)
 
     def _is_behind(self, status: Status) -> bool:
@@ -312,23 +302,12 @@ class CoordinatorStateMachine:
 
     def _choose_resume_point(self, now: float) -> list[RunAction]:
         """All members have halted: resume from the state of one, or else from a checkpoint."""
-        resume_point = choose_resume_point(self.members, self._member_statuses())
-        return [FindCheckpoint()] if resume_point is None else self._resume(resume_point, now)
-
-    def _on_checkpoint_found(
-        self, checkpoint: StoredCheckpoint | None, now: float
-    ) -> list[RunAction]:
-        if not self._is_ready:
-            return []  # a member was lost while the storage was read
-        return self._resume(resume_from(checkpoint), now)
-
-    def _resume(self, start: ResumePoint, now: float) -> list[RunAction]:
         self._restart_budget.on_resumed(now)
-        self.resume_point = start
+        self.resume_point = choose_resume_point(self.members, self._member_statuses())
         self.stage, self._restart_all = RUN, self.policy.restart_all
         self._members.on_resumed()
         self._waiting = dict.fromkeys(self._members.by_host)
-        return [RemovePartialCheckpoints(), *self._send_desired_state(self._members.by_host)]
+        return self._send_desired_state(self._members.by_host)
 
     def _end(self, reason: str) -> list[RunAction]:
         self.stage, self.reason = END, reason

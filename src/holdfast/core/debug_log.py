@@ -13,8 +13,8 @@ from typing import Final
 
 from holdfast.core.actions import (
     AppendToJournal,
-    CommitCheckpoint,
     GenerationOpened,
+    JournalEntry,
     RunAction,
     RunEnded,
     SendDesiredState,
@@ -22,13 +22,11 @@ from holdfast.core.actions import (
 from holdfast.core.coordinator import TRANSITIONS, CoordinatorStateMachine
 from holdfast.core.events import (
     AgentLost,
-    CheckpointCompleted,
-    CheckpointFound,
     Disconnected,
     RunEvent,
     StatusReceived,
 )
-from holdfast.core.protocol import CheckpointResult, DesiredState, Stage, Status
+from holdfast.core.protocol import CheckpointResult, DesiredState, Draft, Stage, Status
 
 SEGMENT: Final = 2_000
 """Events in a segment."""
@@ -129,10 +127,6 @@ def event_in_words(event: RunEvent) -> str:
             return f"{host} is disconnected"
         case AgentLost(host):
             return f"{host} is lost"
-        case CheckpointCompleted(result):
-            return _result_in_words(result)
-        case CheckpointFound(checkpoint):
-            return f"newest checkpoint: {checkpoint.name if checkpoint else 'none'}"
         case _:
             return type(event).__name__
 
@@ -140,17 +134,19 @@ def event_in_words(event: RunEvent) -> str:
 def action_in_words(action: RunAction) -> str:
     """An action on one line."""
     match action:
-        case AppendToJournal(GenerationOpened() as opened):
-            how = ", all restart" if opened.restart_all else ""
-            return f"record generation {opened.generation} {_members_in_words(opened)}{how}"
-        case AppendToJournal(RunEnded() as ended):
-            return f"record the end{f': {ended.reason}' if ended.reason else ''}"
+        case AppendToJournal(entry):
+            return _entry_in_words(entry)
         case SendDesiredState(host, desired):
             return f"ask {host} for {_desired_in_words(desired)}"
-        case CommitCheckpoint():
-            return f"commit the checkpoint of step {action.step}"
-        case _:
-            return type(action).__name__
+
+
+def _entry_in_words(entry: JournalEntry) -> str:
+    match entry:
+        case GenerationOpened():
+            how = ", all restart" if entry.restart_all else ""
+            return f"record generation {entry.generation} {_members_in_words(entry)}{how}"
+        case RunEnded():
+            return f"record the end{f': {entry.reason}' if entry.reason else ''}"
 
 
 def status_in_words(status: Status) -> str:
@@ -167,7 +163,8 @@ def status_in_words(status: Status) -> str:
         *([f"committed {committed}"] if committed else []),
         *([f"reduced step {status.reduced_step}"] if status.reduced_step else []),
         *([f"finished {sorted(status.finished)}"] if status.finished else []),
-        *(f"part of rank {rank} at step {part.step}" for rank, part in status.parts.items()),
+        *([f"has {status.newest_checkpoint.name}"] if status.newest_checkpoint else []),
+        *([_draft_in_words(status.draft)] if status.draft else []),
         *(["stopping"] if status.stop else []),
     ]
     return ", ".join(facts)
@@ -190,6 +187,11 @@ def _desired_in_words(desired: DesiredState) -> str:
 def _result_in_words(result: CheckpointResult) -> str:
     how = f"failed: {result.error}" if result.error else "committed"
     return f"checkpoint of step {result.step} {how}"
+
+
+def _draft_in_words(draft: Draft) -> str:
+    how = f"not written: {draft.error}" if draft.error else "written"
+    return f"checkpoint of step {draft.step} {how}"
 
 
 def _members_in_words(opened: GenerationOpened) -> str:

@@ -9,6 +9,7 @@ from typing import Any
 from holdfast.core.protocol import (
     CheckpointResult,
     DesiredState,
+    Draft,
     Failure,
     Part,
     Status,
@@ -38,20 +39,6 @@ class AgentLost:
 
 
 @dataclass(frozen=True, slots=True)
-class CheckpointCompleted:
-    """A checkpoint was committed, or failed."""
-
-    result: CheckpointResult
-
-
-@dataclass(frozen=True, slots=True)
-class CheckpointFound:
-    """The newest checkpoint that can be read now; None if there is none."""
-
-    checkpoint: StoredCheckpoint | None
-
-
-@dataclass(frozen=True, slots=True)
 class StopReceived:
     """The user asks the run to end after the current step."""
 
@@ -66,16 +53,7 @@ class Tick:
     """A deadline may have passed."""
 
 
-RunEvent = (
-    StatusReceived
-    | Disconnected
-    | AgentLost
-    | CheckpointCompleted
-    | CheckpointFound
-    | StopReceived
-    | ProgressRequested
-    | Tick
-)
+RunEvent = StatusReceived | Disconnected | AgentLost | StopReceived | ProgressRequested | Tick
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +90,29 @@ class PartWritten:
 
 
 @dataclass(frozen=True, slots=True)
+class CheckpointFound:
+    """The newest checkpoint of this host that can be read now; None if there is none."""
+
+    generation: int
+    checkpoint: StoredCheckpoint | None
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointPrepared:
+    """The parts of a checkpoint are durable on this host, or could not be written."""
+
+    generation: int
+    draft: Draft
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointCompleted:
+    """A checkpoint was published on this host, or not."""
+
+    result: CheckpointResult
+
+
+@dataclass(frozen=True, slots=True)
 class WorkerFinished:
     """A worker has reached the end of the run in a generation."""
 
@@ -129,6 +130,13 @@ class WorkerExited:
     failure: Failure
 
 
+CheckpointEvent = CheckpointFound | CheckpointPrepared | CheckpointCompleted
 AgentEvent = (
-    DesiredStateReceived | WorkerHalted | PartWritten | WorkerFinished | WorkerExited | Tick
+    DesiredStateReceived
+    | WorkerHalted
+    | PartWritten
+    | CheckpointEvent
+    | WorkerFinished
+    | WorkerExited
+    | Tick
 )

@@ -70,13 +70,29 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Draft:
+    """A checkpoint that a host has written, or could not write, and has not published yet.
+
+    Attributes:
+        number, step: As in `Part`.
+        root: Digest of the state in it; empty if it could not be written.
+        error: Why it could not be written; empty if it was.
+    """
+
+    number: int
+    step: int
+    root: str = ""
+    error: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointResult:
     """The result of a checkpoint.
 
     Attributes:
         generation, number: Identify it; see `Part`.
         step: Steps committed then.
-        error: Why it failed; empty if it was committed.
+        error: Why it failed; empty if at least one host has it.
     """
 
     generation: int
@@ -141,7 +157,9 @@ class Status:
             complete in this host's arena; 0 for none.
         finished: Workers that have reached the end of the run.
         result: What one of them reports of the run.
-        parts: Parts of a checkpoint that its workers have written, until its result is known.
+        newest_checkpoint: The newest readable checkpoint on this host; None if there is none.
+            Looked for only where the workers have halted and none of them has a state.
+        draft: The checkpoint that its workers have written, until its result is known.
         checkpoint_result: The newest result that it knows.
         requested_checkpoint: The number of the checkpoint that its workers were last asked for; 0
             for none.
@@ -161,7 +179,8 @@ class Status:
     reduced_step: int = 0
     finished: frozenset[int] = frozenset()
     result: Mapping[str, Any] | None = None
-    parts: Mapping[int, Part] = field(default_factory=dict)
+    newest_checkpoint: StoredCheckpoint | None = None
+    draft: Draft | None = None
     checkpoint_result: CheckpointResult | None = None
     requested_checkpoint: int = 0
     stop: bool = False
@@ -177,9 +196,9 @@ class ResumePoint:
         donors: From whose replica each rank takes its state: its own if it has it already, or
             can complete it from the reduced gradient on its host. Empty if no rank has a state:
             then all load `checkpoint`.
-        checkpoint: Name of the newest readable checkpoint, if it is needed. None if there is none
-            either, and training starts from the initial values. Workers that find damage in it
-            agree on an older one; see `core.restore_agreement`.
+        checkpoint: Name of the newest readable checkpoint on any host, if it is needed. None if
+            there is none either, and training starts from the initial values. Workers that find
+            damage in it agree on an older one; see `core.restore_agreement`.
     """
 
     step: int

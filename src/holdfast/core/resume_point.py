@@ -14,13 +14,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from holdfast.core.protocol import ResumePoint, Status, StoredCheckpoint
+from holdfast.core.protocol import ResumePoint, Status
 
 
-def choose_resume_point(
-    members: Mapping[int, str], statuses: Sequence[Status]
-) -> ResumePoint | None:
-    """The resume point of a new generation; None if no member has a state.
+def choose_resume_point(members: Mapping[int, str], statuses: Sequence[Status]) -> ResumePoint:
+    """The resume point of a new generation. If no member has a state, it is the newest checkpoint
+    of any host; without one, the run begins.
 
     Args:
         members: The host of every rank.
@@ -33,7 +32,7 @@ def choose_resume_point(
         if members.get(rank) == status.host
     ]
     if not alive:
-        return None
+        return _newest_checkpoint(statuses)
     most = max(steps for _, _, steps in alive)
     can_all_complete = all(status.reduced_step == most + 1 for status, _, _ in alive)
     step = most + 1 if can_all_complete else most
@@ -49,11 +48,12 @@ def choose_resume_point(
     return ResumePoint(step=step, donors=donors)
 
 
-def resume_from(checkpoint: StoredCheckpoint | None) -> ResumePoint:
-    """The resume point of a generation that loads a checkpoint; None begins the run."""
-    if checkpoint is None:
+def _newest_checkpoint(statuses: Sequence[Status]) -> ResumePoint:
+    held = [each.newest_checkpoint for each in statuses if each.newest_checkpoint is not None]
+    if not held:
         return ResumePoint(step=0, donors={})
-    return ResumePoint(step=checkpoint.step, donors={}, checkpoint=checkpoint.name)
+    newest = max(held, key=lambda checkpoint: checkpoint.step)
+    return ResumePoint(step=newest.step, donors={}, checkpoint=newest.name)
 
 
 def _reach(status: Status, committed: int, step: int) -> int:

@@ -12,6 +12,7 @@ from holdfast.core.hangs import STOPPED_S
 from holdfast.core.protocol import DesiredState, Failure, Part, ResumePoint, Stage, Status
 from holdfast.testing.cluster import Cluster
 from holdfast.testing.data_plane import DataPlane, Group, SimulatedWorker
+from holdfast.testing.disk import SimulatedDisk
 from holdfast.testing.network import LATE_S, SimulatedLink
 from holdfast.testing.rest import Rest, SimulatedAgent
 from holdfast.testing.timeline import Timeline
@@ -66,13 +67,18 @@ class Agents:
         agent.link = trouble
         self._timeline.after(heal_s, self._heal, agent)
 
-    def start(self) -> None:
-        """A host joins."""
+    def newest_checkpoint(self) -> int:
+        """The step of the newest checkpoint on any host that is up; 0 if there is none."""
+        return max((self._agents[name].disk.newest for name in self.living()), default=0)
+
+    def start(self, disk: SimulatedDisk | None = None) -> None:
+        """A host joins, by default with an empty disk."""
         name = f"host-{next(self._names):04}"
         machine = AgentStateMachine(
             name, self._cluster.capacity, self._heartbeat_s, self._timeline.now
         )
-        self._agents[name] = SimulatedAgent(name, machine, self._usual, self._timeline.now)
+        disk = SimulatedDisk() if disk is None else disk
+        self._agents[name] = SimulatedAgent(name, machine, self._usual, self._timeline.now, disk)
         self._timeline.after(self._chance.uniform(0, 0.01), self._tell, name, events.Tick())
 
     def connect(self, name: str) -> None:
@@ -80,8 +86,10 @@ class Agents:
         delay_s = self._chance.uniform(0, RECONNECT_S)
         self._timeline.after(delay_s, self._connect, self._agents[name])
 
-    def kill(self, name: str, back_s: float) -> None:
-        """Kill an agent and its workers; another one replaces it after a while."""
+    def kill(self, name: str, back_s: float, *, loses_disk: bool) -> None:
+        """Kill an agent and its workers; another one replaces it after a while, with its disk or an
+        empty one.
+        """
         agent = self._agents[name]
         if not agent.alive:
             return
@@ -90,7 +98,7 @@ class Agents:
         self._end(agent)
         gone = events.Disconnected(name)
         self._timeline.after(agent.link.draw_delay_s(self._chance), self._tell_run, gone)
-        self._timeline.after(back_s, self.start)
+        self._timeline.after(back_s, self.start, None if loses_disk else agent.disk)
 
     def kill_worker(self, worker: SimulatedWorker, cause: str) -> None:
         """Kill a worker; its agent sees it in a millisecond."""
@@ -136,6 +144,9 @@ class Agents:
         for action in wanted:
             if isinstance(action, actions.SendStatus):
                 self._report(agent, action.status, heartbeat=is_tick)
+            elif isinstance(action, actions.CheckpointAction):
+                if (result := agent.disk.perform(action)) is not None:
+                    self._timeline.after(0.0, self._tell, name, result)
             else:
                 self._perform(agent, action)
         due = agent.machine.next_deadline()
@@ -181,7 +192,7 @@ class Agents:
                     self._release(worker, generation, start)
             case actions.ShutDownAgent():
                 self._end(agent)
-                self._timeline.after(1.0, self.start)
+                self._timeline.after(1.0, self.start, agent.disk)
             case actions.RequestSave(generation, number):
                 self.plane.request_save(generation, number)
             case actions.RequestStop():
@@ -236,7 +247,10 @@ class Agents:
         if not self._belongs(worker, generation):
             return
         source = None
-        if donor is not None:
+        if donor is None:
+            held = self.newest_checkpoint()
+            assert start.step <= held or not start.step, "a checkpoint that no host has"
+        else:
             host = self._agents[worker.host].machine.members[donor]
             source = self._agents[host].workers.get(donor)
             if source is None or source.committed != start.step:

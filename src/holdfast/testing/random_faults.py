@@ -7,7 +7,7 @@ from typing import Final
 
 from holdfast.testing.simulation import Simulation
 
-KINDS: Final = ("worker", "hang", "agent", "network", "noise", "coordinator", "crash")
+KINDS: Final = ("worker", "hang", "agent", "disk", "network", "noise", "coordinator", "crash")
 """The kinds of faults; the last two are for the coordinator, the others for an agent."""
 
 
@@ -53,8 +53,8 @@ def inject(simulation: Simulation, kind: str, name: str) -> None:
                     simulation.kill_worker(worker)
                 else:
                     simulation.hang_worker(worker)
-        case "agent":
-            simulation.kill_agent(name, chance.uniform(0.1, 5))
+        case "agent" | "disk":
+            simulation.kill_agent(name, chance.uniform(0.1, 5), loses_disk=kind == "disk")
         case "network":
             to = chance.random() < 0.7
             back = not to or chance.random() < 0.7

@@ -28,6 +28,7 @@ from holdfast.core.heartbeats import Heartbeats
 from holdfast.core.protocol import Status
 from holdfast.testing.cluster import Cluster
 from holdfast.testing.data_plane import SimulatedWorker
+from holdfast.testing.disk import SimulatedDisk
 from holdfast.testing.network import SimulatedLink
 from holdfast.testing.timeline import Timeline
 
@@ -41,6 +42,7 @@ class SimulatedAgent:
         link: Its network to the coordinator.
         touched_at: When something last happened to it or its network.
         tick_at: When its next tick is due, if one is scheduled.
+        disk: Its host's.
         newest: Its last status, which it sends again on a new connection.
         workers: Its living ones, by rank.
     """
@@ -49,6 +51,7 @@ class SimulatedAgent:
     machine: AgentStateMachine
     link: SimulatedLink
     touched_at: float
+    disk: SimulatedDisk
     alive: bool = True
     tick_at: float | None = None
     newest: Status | None = None

@@ -16,7 +16,7 @@ from holdfast.core import actions, events
 from holdfast.core.coordinator import CoordinatorStateMachine
 from holdfast.core.debug_log import DebugLog
 from holdfast.core.policy import RecoveryPolicy
-from holdfast.core.protocol import CheckpointResult, Stage, StoredCheckpoint
+from holdfast.core.protocol import Stage
 from holdfast.testing.agents import Agents
 from holdfast.testing.cluster import Cluster
 from holdfast.testing.data_plane import SimulatedWorker
@@ -36,7 +36,6 @@ class Simulation:
     Attributes:
         debug_log: Of the newest coordinator, if its events are recorded.
         run: The coordinator's machine; None while it is down.
-        checkpoint: The step of the newest checkpoint.
     """
 
     def __init__(
@@ -46,7 +45,6 @@ class Simulation:
         self._timeline = Timeline(seed)
         self._agents = Agents(cluster, policy.heartbeat_s, self._timeline, self._tell_run)
         self._journal: list[actions.JournalEntry] = []
-        self.checkpoint = 0
         self._seen = 0
         self._crash_in: int | None = None
         self._crash_back_s = 0.0
@@ -77,6 +75,11 @@ class Simulation:
     def over(self) -> bool:
         """Whether the run has ended, successfully or not."""
         return self.run is not None and self.run.stage == Stage.END
+
+    @property
+    def checkpoint(self) -> int:
+        """The step of the newest checkpoint on any host that is up; 0 if there is none."""
+        return self._agents.newest_checkpoint()
 
     @property
     def steps(self) -> int:
@@ -116,9 +119,11 @@ class Simulation:
         """Hang a worker; its agent kills it once that is certain."""
         self._agents.hang_worker(worker)
 
-    def kill_agent(self, name: str, back_s: float) -> None:
-        """Kill an agent and its workers; another one replaces it after a while."""
-        self._agents.kill(name, back_s)
+    def kill_agent(self, name: str, back_s: float, *, loses_disk: bool = False) -> None:
+        """Kill an agent and its workers; another one replaces it after a while, with its disk or an
+        empty one.
+        """
+        self._agents.kill(name, back_s, loses_disk=loses_disk)
 
     def stop(self) -> None:
         """Ask the run to end after the current step."""
@@ -187,27 +192,12 @@ class Simulation:
                     self._timeline.note(f"recorded {fact}")
                 case actions.SendDesiredState(host, desired):
                     self._agents.order(host, desired)
-                case actions.CommitCheckpoint(generation, number, step):
-                    self.checkpoint = step
-                    result = CheckpointResult(generation=generation, number=number, step=step)
-                    self._timeline.after(0.0, self._tell_run, events.CheckpointCompleted(result))
-                case actions.FindCheckpoint():
-                    found = events.CheckpointFound(self._newest_checkpoint)
-                    self._timeline.after(0.0, self._tell_run, found)
-                case actions.RemovePartialCheckpoints():
-                    pass  # no checkpoint is partial here
         self._wake_run()
-
-    @property
-    def _newest_checkpoint(self) -> StoredCheckpoint | None:
-        step = self.checkpoint
-        return StoredCheckpoint(step=step, name=f"step-{step:08d}") if step else None
 
     def _crashes_at(self, action: actions.RunAction) -> bool:
         """Whether the coordinator dies while it performs this.
 
-        A fact that it is recording is then kept, or it is not: a journal knows no halves. So with a
-        checkpoint that it commits.
+        A fact that it is recording is then kept, or it is not: a journal knows no halves.
         """
         if self._crash_in is None:
             return False
@@ -215,8 +205,6 @@ class Simulation:
         if self._crash_in >= 0:
             return False
         self._crash_in = None
-        if isinstance(action, actions.CommitCheckpoint) and self.chance.random() < 0.5:
-            self.checkpoint = action.step
         if isinstance(action, actions.AppendToJournal):
             kept = self.chance.random() < 0.5
             self._timeline.note(

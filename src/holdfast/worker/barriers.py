@@ -26,6 +26,7 @@ class WorkerTag(BarrierTag):
     COMPARE = 24, "comparing replicas after step {step}"
     VERIFY = 25, "verifying shards of step {next}"
     COMMIT = 26, "committing step {next}"
+    SAVED = 27, "saving the checkpoint of step {step}"
 
 
 _TAGS: Final = MappingProxyType({tag.value: tag for kind in (ReduceTag, WorkerTag) for tag in kind})

@@ -24,6 +24,7 @@ from holdfast.errors import CheckpointError, HoldfastError
 from holdfast.wire.channel import Channel
 from holdfast.wire.messages import CheckpointResultMessage, PartWrittenMessage
 from holdfast.wire.worker_spec import WorkerSpec
+from holdfast.worker.barriers import WorkerTag
 from holdfast.worker.checks.numerics import numerics_of
 from holdfast.worker.context import WorkerContext
 from holdfast.worker.progress import Progress
@@ -53,23 +54,24 @@ class CheckpointWriter:
         number = self.begun_in(generation) + 1
         self._begun = (generation, number)
         draft = names.draft_name(step, names.attempt_in(generation, self._spec.attempt))
-        state, world_size = replica.flat.cpu().numpy().data, len(group.members)
+        state, local = replica.flat.cpu().numpy().data, group.local
         try:
             context.failpoints.at_part()
             file = write_part(
-                self._storage, draft, state, replica.layout, group.member_index, world_size
+                self._storage, draft, state, replica.layout, local.index(rank), len(local)
             )
         except OSError as error:
             return Part(number=number, step=step, error=f"rank {rank}: {error}")
         content = {"file": file.model_dump(mode="json")}
-        if group.member_index == 0:
+        if rank == local[0]:
             content["header"] = self._header(replica, progress, generation)
         return Part(number=number, step=step, content=content)
 
     def commit_part(self, part: Part, group: Group, progress: Progress, *, final: bool) -> None:
         """Report this worker's part of a checkpoint and wait until all of it is committed.
 
-        If that fails, training continues with the older checkpoints, unless this one is `final`.
+        It counts if at least one host has it. Otherwise training continues with the older
+        checkpoints, unless this one is `final`.
 
         Raises:
             Aborted: The generation is over.
@@ -77,7 +79,7 @@ class CheckpointWriter:
         """
         self._channel.send(PartWrittenMessage(generation=group.generation, part=part))
         problem = await_commit(self._channel, group, part.number, self._spec.job.timeout_s)
-        if not problem:
+        if any(group.barrier(WorkerTag.SAVED, part.step, not problem)):
             progress.saved_step = part.step
         elif final:
             raise CheckpointError(
@@ -127,7 +129,8 @@ def hugging_face_model(model: nn.Module) -> HuggingFaceModel | None:
 
 
 def await_commit(channel: Channel, group: Group, number: int, timeout_s: float) -> str:
-    """Wait for the result of a checkpoint; returns why it failed, or nothing if it is committed.
+    """Wait for the result of a checkpoint on this host; returns why it failed, or nothing if it is
+    committed.
 
     Args:
         channel: To the agent.
@@ -145,4 +148,4 @@ def await_commit(channel: Channel, group: Group, number: int, timeout_s: float) 
         for message in channel.poll(ABORT_POLL_S):
             if isinstance(message, CheckpointResultMessage) and message.number == number:
                 return message.error
-    raise HoldfastError(f"no checkpoint result after {timeout_s:.0f} s; see logs/coordinator.log")
+    raise HoldfastError(f"no checkpoint result after {timeout_s:.0f} s; see logs/agent.log")

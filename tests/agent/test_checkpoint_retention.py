@@ -4,20 +4,22 @@ import errno
 import hashlib
 import json
 import os
+import select
 import threading
 import time
 
 import pytest
 
 from checkpoints import ATTEMPT, header_of, layout_of, state_of, store_in, write
+from holdfast.agent.checkpoints import Checkpoints
 from holdfast.arena.layout import Field, Layout
 from holdfast.checkpoint import names, parts, retention
 from holdfast.checkpoint.manifest import Best, PartFile
 from holdfast.checkpoint.storage import DirectoryStorage
 from holdfast.checkpoint.store import MANIFEST, CheckpointStore
-from holdfast.coordinator.checkpoints import Checkpoints
-from holdfast.core.actions import CommitCheckpoint
-from holdfast.core.protocol import Part
+from holdfast.core.actions import CompleteCheckpoint, PrepareCheckpoint
+from holdfast.core.events import CheckpointCompleted
+from holdfast.core.protocol import CheckpointResult, Part
 from holdfast.observe.lines import EventLog
 
 LAYOUT = layout_of(width=4)
@@ -37,7 +39,7 @@ def root(tmp_path):
 
 
 def commit(to, root, step, *, bad=False, layout=LAYOUT, **fields):
-    """Have the coordinator commit a checkpoint that workers have written, the last part badly."""
+    """Have the agent commit a checkpoint that workers have written, the last part badly."""
     attempt = names.attempt_in(1, ATTEMPT)
     files = write(root, step, state_of(layout, seed=step), layout, attempt=attempt)
     if bad:
@@ -48,7 +50,18 @@ def commit(to, root, step, *, bad=False, layout=LAYOUT, **fields):
     header = header_of(layout, step, **fields).model_dump(mode="json")
     contents = [{"file": file.model_dump(mode="json"), "header": header} for file in files]
     written = {rank: Part(number=1, step=step, content=each) for rank, each in enumerate(contents)}
-    assert not to.commit(CommitCheckpoint(1, 1, step, written)).result.error
+    assert not perform(to, step, written).error
+
+
+def perform(to, step, written):
+    """Have the agent perform a commit; returns its result."""
+    to.perform(PrepareCheckpoint(1, written))
+    to.perform(CompleteCheckpoint(CheckpointResult(generation=1, number=1, step=step)))
+    while True:
+        assert select.select([to], [], [], 60)[0]
+        for event in to.results():
+            if isinstance(event, CheckpointCompleted):
+                return event.result
 
 
 def steps(root):
@@ -118,7 +131,7 @@ def test_nothing_is_quarantined_before_workers_have_restored(root, log):
     assert steps(root) == [1]
 
 
-def test_a_restarted_coordinator_verifies_the_checkpoints_again(root, log):
+def test_a_restarted_agent_verifies_the_checkpoints_again(root, log):
     with Checkpoints(store_in(root), ATTEMPT, 9, log) as checkpoints:
         for step in (1, 2, 3):
             commit(checkpoints, root, step)
@@ -167,7 +180,7 @@ def commit_huge(to, root, step):
         "file": file.model_dump(mode="json"),
         "header": header_of(layout, step).model_dump(mode="json"),
     }
-    to.commit(CommitCheckpoint(1, 1, step, {0: Part(number=1, step=step, content=content)}))
+    perform(to, step, {0: Part(number=1, step=step, content=content)})
 
 
 def test_neither_a_commit_nor_the_end_waits_for_a_long_verification(root, log, monkeypatch):

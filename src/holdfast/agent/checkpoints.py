@@ -1,0 +1,176 @@
+"""Checkpoints: performs the checkpoint actions of an agent in a thread, and logs their results.
+
+A disk may take seconds, and the agent must send heartbeats meanwhile. Actions are performed in
+their order. Verifying and deleting old checkpoints has a thread of its own: it may take minutes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import queue
+import threading
+from collections import deque
+from typing import Final, Self
+
+from holdfast.checkpoint import names
+from holdfast.checkpoint.commit import CommitFailed, Committed, Prepared, complete, prepare
+from holdfast.checkpoint.retention import (
+    CheckpointCorrupt,
+    CheckpointUnreadable,
+    Retention,
+    RetentionEvent,
+    RetentionFailed,
+)
+from holdfast.checkpoint.store import CheckpointStore
+from holdfast.core.actions import (
+    CheckpointAction,
+    CompleteCheckpoint,
+    FindCheckpoint,
+    PrepareCheckpoint,
+    RemovePartialCheckpoints,
+)
+from holdfast.core.events import (
+    CheckpointCompleted,
+    CheckpointEvent,
+    CheckpointFound,
+    CheckpointPrepared,
+)
+from holdfast.observe.lines import EventLog
+
+CLOSE_TIMEOUT_S: Final = 5.0
+"""How long the end of an agent may wait for a disk."""
+
+
+class Checkpoints:
+    """The checkpoints of one host; readable, for `select`, when an action has a result.
+
+    It works from `__enter__` to `__exit__`.
+
+    Args:
+        store: Where they are kept.
+        attempt: This start of the run.
+        keep: How many to keep besides that of the best evaluation.
+        log: The run's log of events.
+        host: The name of the agent, in a run on several hosts.
+    """
+
+    def __init__(
+        self, store: CheckpointStore, attempt: str, keep: int, log: EventLog, host: str = ""
+    ) -> None:
+        self._store, self._attempt, self._log = store, attempt, log
+        self._where = {"host": host} if host else {}
+        self._retention = Retention(store, keep, self._on_retention_event)
+        self._prepared: Prepared | None = None
+        self._actions: queue.SimpleQueue[CheckpointAction | None] = queue.SimpleQueue()
+        self._results: deque[CheckpointEvent | Exception] = deque()
+        self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self._thread = threading.Thread(target=self._work, name="checkpoints", daemon=True)
+
+    def __enter__(self) -> Self:
+        self._retention.__enter__()
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._actions.put(None)
+        self._thread.join(CLOSE_TIMEOUT_S)
+        self._retention.__exit__()
+
+    def fileno(self) -> int:
+        return self._wake
+
+    def perform(self, action: CheckpointAction) -> None:
+        """Perform an action after those before it; returns at once."""
+        self._actions.put(action)
+
+    def results(self) -> list[CheckpointEvent]:
+        """The results of actions since the last call.
+
+        Raises:
+            ProtocolError: A worker has sent something that is no part.
+        """
+        with contextlib.suppress(BlockingIOError):
+            os.eventfd_read(self._wake)
+        results = list[CheckpointEvent]()
+        while self._results:
+            result = self._results.popleft()
+            if isinstance(result, Exception):
+                raise result
+            results.append(result)
+        return results
+
+    def delete_old(self) -> None:
+        """Verify the newest checkpoints and delete older ones, in the background.
+
+        Not while workers are about to restore: what they reject must not vanish before.
+        """
+        self._retention.request()
+
+    def _work(self) -> None:
+        while (action := self._actions.get()) is not None:
+            try:
+                result = self._performed(action)
+            except Exception as error:  # noqa: BLE001  # `results` raises it
+                self._report(error)
+            else:
+                if result is not None:
+                    self._report(result)
+
+    def _report(self, result: CheckpointEvent | Exception) -> None:
+        self._results.append(result)
+        os.eventfd_write(self._wake, 1)
+
+    def _performed(self, action: CheckpointAction) -> CheckpointEvent | None:
+        match action:
+            case FindCheckpoint(generation):
+                self._remove_partial()  # one of them may be a checkpoint that was being replaced
+                return CheckpointFound(generation, self._store.newest())
+            case RemovePartialCheckpoints(generation):
+                self._remove_partial(names.attempt_in(generation, self._attempt))
+                return None
+            case PrepareCheckpoint(generation, parts):
+                attempt = names.attempt_in(generation, self._attempt)
+                self._prepared = prepare(self._store, parts, attempt)
+                return CheckpointPrepared(generation, self._prepared.draft)
+            case CompleteCheckpoint(result):
+                assert self._prepared is not None
+                outcome = complete(self._store, self._prepared, result)
+                self._log_outcome(outcome)
+                return CheckpointCompleted(outcome.result)
+
+    def _remove_partial(self, current: str = "") -> None:
+        """Remove drafts, except those of the current attempt; the next resume tries again."""
+        with contextlib.suppress(OSError):
+            self._store.remove_partial(current)
+
+    def _log_outcome(self, outcome: Committed | CommitFailed) -> None:
+        step = outcome.result.step
+        match outcome:
+            case Committed(location=location, is_new=is_new):
+                if is_new:
+                    self._log.event(
+                        "checkpoint-committed", step=step, directory=location, **self._where
+                    )
+                self.delete_old()
+            case CommitFailed():
+                reason = outcome.result.error
+                self._log.event("checkpoint-failed", step=step, reason=reason, **self._where)
+
+    def _on_retention_event(self, event: RetentionEvent) -> None:
+        match event:
+            case CheckpointCorrupt():
+                self._log.event("checkpoint-corrupt", **_fields(event), **self._where)
+            case CheckpointUnreadable():
+                self._log.event("checkpoint-unreadable", **_fields(event), **self._where)
+            case RetentionFailed():
+                self._log.event("retention-failed", reason=event.reason, **self._where)
+
+
+def _fields(event: CheckpointCorrupt | CheckpointUnreadable) -> dict[str, object]:
+    return {
+        "step": event.step,
+        "directory": event.location,
+        "file": event.file,
+        "reason": event.reason,
+    }

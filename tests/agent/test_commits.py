@@ -1,0 +1,104 @@
+"""What a host commits, and what it does not."""
+
+import errno
+import json
+import math
+import os
+
+import pytest
+from test_checkpoint_retention import LAYOUT, commit, perform
+
+from checkpoints import ATTEMPT, header_of, state_of, store_in, write
+from conftest import wait_until
+from holdfast.agent.checkpoints import Checkpoints
+from holdfast.checkpoint import names
+from holdfast.checkpoint.storage import DirectoryStorage
+from holdfast.core.actions import FindCheckpoint, RemovePartialCheckpoints
+from holdfast.core.events import CheckpointFound
+from holdfast.core.protocol import Part
+from holdfast.errors import ProtocolError
+from holdfast.observe.lines import EventLog
+
+
+@pytest.fixture
+def checkpoints(tmp_path):
+    root = tmp_path / "checkpoints"
+    root.mkdir()
+    with (
+        EventLog(tmp_path / "events.jsonl") as log,
+        Checkpoints(store_in(root), ATTEMPT, 9, log) as found,
+    ):
+        yield found, root
+
+
+@pytest.mark.parametrize("value", [1.5, math.nan, math.inf])
+def test_the_same_checkpoint_is_committed_once(checkpoints, value):
+    found, root = checkpoints
+    commit(found, root, 3, state={"value": value})
+    inode = (root / "step-00000003").stat().st_ino
+    commit(found, root, 3, state={"value": value})
+    assert (root / "step-00000003").stat().st_ino == inode
+
+
+def test_another_state_of_the_same_step_takes_its_place(checkpoints):
+    found, root = checkpoints
+    commit(found, root, 3, state={"value": 1})
+    commit(found, root, 3, state={"value": 2})
+    assert store_in(root).manifest("step-00000003").state == {"value": 2}
+    assert store_in(root).committed() == ["step-00000003"]
+
+
+def parts_of(root, step):
+    attempt = names.attempt_in(1, ATTEMPT)
+    files = write(root, step, state_of(LAYOUT), LAYOUT, attempt=attempt)
+    header = header_of(LAYOUT, step).model_dump(mode="json")
+    contents = [{"file": file.model_dump(mode="json"), "header": header} for file in files]
+    return {rank: Part(number=1, step=step, content=each) for rank, each in enumerate(contents)}
+
+
+def failures(root):
+    lines = (root.parent / "events.jsonl").read_text().splitlines()
+    return [each for each in map(json.loads, lines) if each["event"] == "checkpoint-failed"]
+
+
+def test_a_part_that_was_not_written_fails_the_checkpoint_of_its_host(checkpoints):
+    found, root = checkpoints
+    written = parts_of(root, 3)
+    written[1] = Part(number=1, step=3, error="rank 1: disk full")
+    assert perform(found, 3, written).error == "rank 1: disk full"
+    assert list(root.iterdir()) == [], "the draft does not hold space"
+    assert [each["reason"] for each in failures(root)] == ["rank 1: disk full"]
+
+
+def test_a_draft_that_cannot_be_published_fails_the_checkpoint_of_its_host(
+    checkpoints, monkeypatch
+):
+    found, root = checkpoints
+    error = OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+    def publish(*_):
+        raise error
+
+    monkeypatch.setattr(DirectoryStorage, "publish", publish)
+    assert perform(found, 3, parts_of(root, 3)).error == str(error)
+    assert list(root.iterdir()) == []
+    assert [each["reason"] for each in failures(root)] == [str(error)]
+
+
+def test_what_is_no_part_is_an_error_of_the_protocol(checkpoints):
+    found, _ = checkpoints
+    with pytest.raises(ProtocolError, match="invalid part of a checkpoint"):
+        perform(found, 3, {0: Part(number=1, step=3, content={"file": "/etc/passwd"})})
+
+
+def test_drafts_of_older_generations_are_removed_and_those_of_this_one_stay(checkpoints):
+    found, root = checkpoints
+    for generation in (1, 2):
+        attempt = names.attempt_in(generation, ATTEMPT)
+        write(root, 3, state_of(LAYOUT), LAYOUT, attempt=attempt)
+    found.perform(RemovePartialCheckpoints(2))
+    draft = root / names.draft_name(3, names.attempt_in(2, ATTEMPT))
+    wait_until(lambda: list(root.iterdir()) == [draft])
+    found.perform(FindCheckpoint(2))
+    wait_until(lambda: found.results() == [CheckpointFound(2, None)])
+    assert list(root.iterdir()) == [], "no worker writes while a checkpoint is looked for"
