@@ -157,6 +157,7 @@ def test_the_keys_of_a_job_are_these():
         "workers",
         "hosts",
         "network",
+        "heartbeat",
         "timeout_s",
         "hang_timeout_s",
         "restarts",

@@ -118,6 +118,23 @@ def test_a_lost_host_is_continued_without_and_another_one_joins(begin, command, 
     assert begun == sorted(begun), "no step was lost"
 
 
+def test_a_host_that_is_slow_is_not_lost(begin, tmp_path):
+    """Its agent sends no heartbeats for a while, but its kernel accepts connections."""
+    first, (command,), _ = begin(2, "workers=2", "epochs=8", "heartbeat.timeout_s=1.1")
+    wait_until(lambda: steps(tmp_path) > 10)
+    (slow,) = [event for event in events_of(tmp_path / "run", "agent-started")
+               if event["host"] != "local-1"]  # fmt: skip
+    os.kill(command.pid, signal.SIGSTOP)  # it would end an agent that is stopped
+    os.kill(slow["pid"], signal.SIGSTOP)
+    wait_until(lambda: len(events_of(tmp_path / "run", "host-probed")) >= 2)
+    os.kill(slow["pid"], signal.SIGCONT)
+    os.kill(command.pid, signal.SIGCONT)
+    assert first.wait(120) == 0
+    probed = events_of(tmp_path / "run", "host-probed")
+    assert {(event["host"], event["answered"]) for event in probed} == {(slow["host"], True)}
+    assert {event["number"] for event in events_of(tmp_path / "run", "generation-started")} == {1}
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [

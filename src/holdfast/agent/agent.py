@@ -10,7 +10,6 @@ It has no training state: that is in the arena and in the workers.
 from __future__ import annotations
 
 import contextlib
-import os
 import select
 import selectors
 import time
@@ -19,9 +18,10 @@ from dataclasses import replace
 from typing import Final
 
 from holdfast.agent.checkpoints import Checkpoints
+from holdfast.agent.prober import Prober
 from holdfast.agent.progress import progress_of
 from holdfast.agent.run_context import RunContext
-from holdfast.agent.worker_handle import WorkerHandle, await_exits
+from holdfast.agent.worker_handle import WorkerHandle, await_exits, fork_worker
 from holdfast.agent.worker_monitor import WorkerMonitor
 from holdfast.arena.memory import Arena, Word
 from holdfast.checkpoint.store import CheckpointStore
@@ -35,9 +35,6 @@ from holdfast.job.script_job import ScriptJob
 from holdfast.launch.fork_client import ForkClient
 from holdfast.linux.host_memory import OomKills, available
 from holdfast.observe.lines import EventLog
-from holdfast.observe.run_dir import worker_log
-from holdfast.observe.stacks import stacks_file
-from holdfast.wire.channel import pair
 from holdfast.wire.link import CoordinatorLink
 from holdfast.wire.messages import (
     AnyMessage,
@@ -53,8 +50,6 @@ from holdfast.wire.messages import (
 )
 from holdfast.wire.rpc import DesiredStateMessage, StatusMessage
 
-HEARTBEAT_S: Final = 1.0
-"""How often an agent sends its status at least."""
 MONITOR_INTERVAL_S: Final = 0.1
 """How often each worker is observed."""
 SHUTDOWN_TIMEOUT_S: Final = 5.0
@@ -93,12 +88,18 @@ class Agent:
     ) -> None:
         self._run, self._forks, self._arena = run, forks, arena
         self._log, self._link, self._checkpoints = log, link, checkpoints
-        self._machine = AgentStateMachine(name, run.capacity, HEARTBEAT_S, time.monotonic())
+        self._prober, beat_s = Prober(run.interface), run.job.heartbeat.interval_s
+        self._machine = AgentStateMachine(
+            name, run.capacity, beat_s, time.monotonic(), self._prober.address
+        )
         self._workers: dict[int, WorkerHandle] = {}
         self._selector = selectors.DefaultSelector()
         self._selector.register(forks.channel, selectors.EVENT_READ, self._on_fork_server)
         self._selector.register(link, selectors.EVENT_READ, self._on_desired_state)
         self._selector.register(checkpoints, selectors.EVENT_READ, self._on_checkpoints)
+        self._selector.register(self._prober, selectors.EVENT_READ, self._on_probes)
+        if (listener := self._prober.listener) is not None:
+            self._selector.register(listener, selectors.EVENT_READ, self._prober.accept)
         self._is_script = isinstance(run.job, ScriptJob)
         self._monitor = WorkerMonitor(run.job, arena)
         self._events: deque[events.AgentEvent] = deque()
@@ -133,6 +134,11 @@ class Agent:
         for worker in self._workers.values():
             worker.close()
         self._selector.close()
+        self._prober.close()
+
+    def _on_probes(self) -> None:
+        for completed in self._prober.completed():
+            self._handle(completed)
 
     def _on_desired_state(self) -> None:
         command = self._link.receive()
@@ -168,13 +174,7 @@ class Agent:
             case actions.ForkWorker(rank, _, process):
                 self._fork(rank, process)
             case actions.KillWorker(rank, process):
-                if process in self._workers:
-                    self._workers[process].cancelled = True
-                    self._workers[process].kill()
-                else:  # it has exited by itself, as expected
-                    self._handle(
-                        events.WorkerExited(rank, process, Failure(cause="was gone already"))
-                    )
+                self._kill(rank, process)
             case actions.ResumeWorkers():
                 self._resume_workers(action)
             case actions.SendCheckpointResult(result):
@@ -183,6 +183,8 @@ class Agent:
                 self._arena.request_save(generation, number)
             case actions.RequestStop():
                 self._stop()
+            case actions.ProbeHost(probe):
+                self._prober.start(probe)
             case actions.ShutDownAgent(reason):
                 self.exit_reason = reason
                 if not reason:
@@ -190,27 +192,18 @@ class Agent:
                     self._checkpoints.delete_old()  # an agent before this one may not have
 
     def _fork(self, rank: int, number: int) -> None:
-        run, (near, far) = self._run, pair()
-        path = worker_log(run.directory / "logs", rank)
-        log = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
-        try:
-            fds = (self._arena.fd, far.fileno(), log)
-            pid, pidfd = self._forks.fork(rank, run.worker_spec(rank).model_dump_json(), fds)
-        finally:
-            os.close(log)
-            far.close()
-        worker = WorkerHandle(
-            rank=rank,
-            number=number,
-            pid=pid,
-            pidfd=pidfd,
-            channel=near,
-            stacks=stacks_file(run.directory / "logs", rank),
-        )
+        worker = fork_worker(self._forks, self._run, self._arena.fd, rank, number)
         self._workers[number] = worker
-        self._selector.register(near, selectors.EVENT_READ, lambda: self._hear(worker))
+        self._selector.register(worker.channel, selectors.EVENT_READ, lambda: self._hear(worker))
         self._log.event("worker-started", **worker.named)
         self._on_fork_server()  # a worker may have exited meanwhile
+
+    def _kill(self, rank: int, number: int) -> None:
+        if number in self._workers:
+            self._workers[number].cancelled = True
+            self._workers[number].kill()
+        else:  # it has exited by itself, as expected
+            self._handle(events.WorkerExited(rank, number, Failure(cause="was gone already")))
 
     def _resume_workers(self, action: actions.ResumeWorkers) -> None:
         """Resume the workers, which have all halted in the same generation."""

@@ -11,11 +11,14 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from holdfast.agent.run_context import RunContext
 from holdfast.core.failures import Report
 from holdfast.errors import HoldfastError
 from holdfast.launch.child import KILL_TIMEOUT_S
-from holdfast.observe.stacks import innermost, request_stacks
-from holdfast.wire.channel import Channel
+from holdfast.launch.fork_client import ForkClient
+from holdfast.observe.run_dir import worker_log
+from holdfast.observe.stacks import innermost, request_stacks, stacks_file
+from holdfast.wire.channel import Channel, pair
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -84,6 +87,37 @@ class WorkerHandle:
     def _send(self, number: signal.Signals) -> None:
         with suppress(ProcessLookupError):
             signal.pidfd_send_signal(self.pidfd, number)
+
+
+def fork_worker(
+    forks: ForkClient, run: RunContext, arena_fd: int, rank: int, number: int
+) -> WorkerHandle:
+    """Fork the worker of a rank.
+
+    Args:
+        forks: A fork server.
+        run: The run.
+        arena_fd: The host's shared memory.
+        rank: The rank.
+        number: As in `WorkerHandle`.
+    """
+    near, far = pair()
+    launch = run.worker_spec(rank).model_dump_json()
+    path = worker_log(run.directory / "logs", rank)
+    log = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    try:
+        pid, pidfd = forks.fork(rank, launch, (arena_fd, far.fileno(), log))
+    finally:
+        os.close(log)
+        far.close()
+    return WorkerHandle(
+        rank=rank,
+        number=number,
+        pid=pid,
+        pidfd=pidfd,
+        channel=near,
+        stacks=stacks_file(run.directory / "logs", rank),
+    )
 
 
 def await_exits(workers: Iterable[WorkerHandle], timeout_s: float) -> None:

@@ -6,10 +6,10 @@ import time
 from collections.abc import Callable
 
 from holdfast.coordinator.journal import Journal
-from holdfast.core.actions import AppendToJournal, SendDesiredState
+from holdfast.core.actions import AppendToJournal, ProbeHost, SendDesiredState
 from holdfast.core.debug_log import DebugLog
 from holdfast.core.events import RunEvent
-from holdfast.core.protocol import DesiredState, Stage
+from holdfast.core.protocol import DesiredState, Probe, Stage
 from holdfast.observe.lines import EventLog
 
 
@@ -21,6 +21,7 @@ class Driver:
         journal: The entries of earlier coordinators of this run; new ones are appended.
         log: The run's log of events.
         send: Called with the name of an agent and its desired state.
+        probe: Called with a probe to begin.
 
     Attributes:
         machine: The coordinator's machine.
@@ -32,8 +33,9 @@ class Driver:
         journal: Journal,
         log: EventLog,
         send: Callable[[str, DesiredState], None],
+        probe: Callable[[Probe], None],
     ) -> None:
-        self._journal, self._send, self._log = journal, send, log
+        self._journal, self._send, self._probe, self._log = journal, send, probe, log
         self._debug_log, self.machine = debug_log, debug_log.machine
 
     def handle(self, event: RunEvent) -> None:
@@ -52,6 +54,8 @@ class Driver:
                     self._journal.append(entry)
                 case SendDesiredState(host, desired):
                     self._send(host, desired)
+                case ProbeHost(probe):
+                    self._probe(probe)
 
     def wait_s(self) -> float | None:
         """Seconds until a tick is due; None if none is."""

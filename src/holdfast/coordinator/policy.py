@@ -32,12 +32,14 @@ def policy_of(job: Job) -> RecoveryPolicy:
         hangs_s = 2 * job.hang_timeout_s * (job.restarts.limit + 1)
         window_s = max(window_s, min(hangs_s, MAX_WINDOW_S))
     least = 1 if shrinks else job.workers
+    timeout_s = HEARTBEAT_TIMEOUT_S if job.hosts == 1 else HOST_TIMEOUT_S
     return RecoveryPolicy(
         world_size=job.workers,
         min_workers=1 if job.hosts > 1 else least,
         start_workers=job.workers if job.hosts > 1 else 0,
         regrow_delay_s=REGROW_DELAY_S if shrinks else 0.0,
-        heartbeat_timeout_s=HEARTBEAT_TIMEOUT_S if job.hosts == 1 else HOST_TIMEOUT_S,
+        heartbeat_s=job.heartbeat.interval_s,
+        heartbeat_timeout_s=job.heartbeat.timeout_s or timeout_s,
         reconnect_s=RECONNECT_TIMEOUT_S if job.hosts == 1 else HOST_RECONNECT_S,
         max_failures=0 if stops else job.restarts.limit,
         window_s=window_s,

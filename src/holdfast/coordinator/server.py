@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import AsyncIterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final, Generic, TypeVar
 
 import grpc
@@ -16,16 +17,18 @@ from holdfast.core.debug_log import DebugLog
 from holdfast.core.events import (
     AgentLost,
     Disconnected,
+    ProbeCompleted,
     ProgressRequested,
     RunEvent,
     StatusReceived,
     StopReceived,
     Tick,
 )
-from holdfast.core.protocol import DesiredState, Stage, WorkerProgress
+from holdfast.core.protocol import DesiredState, Probe, Stage, WorkerProgress
 from holdfast.errors import HoldfastError
 from holdfast.observe.lines import EventLog
 from holdfast.wire.messages import Message
+from holdfast.wire.probe import accepts
 from holdfast.wire.rpc import (
     OPTIONS,
     DesiredStateMessage,
@@ -43,6 +46,8 @@ LEAVE_TIMEOUT_S: Final = 5.0
 """How long agents may take to hear that the run is over."""
 PROGRESS_INTERVAL_S: Final = 0.1
 """Least time between two messages to a command in which only the progress has changed."""
+MAX_PROBES: Final = 64
+"""Probes at a time."""
 
 Sent = TypeVar("Sent", bound=Message)
 
@@ -91,7 +96,9 @@ class Server:
         joined: JoinedMessage,
     ) -> None:
         self._admission, self._joined, self._log = admission, joined, log
-        self._driver = Driver(debug_log, journal, log, self._send)
+        self._driver = Driver(debug_log, journal, log, self._send, self._probe)
+        self._probers = ThreadPoolExecutor(MAX_PROBES, "holdfast-probe")
+        self._probing: set[asyncio.Task[None]] = set()
         self._agents: dict[str, _Outbox[DesiredStateMessage]] = {}
         self._watchers: list[_Outbox[RunStateMessage]] = []
         self._progress: dict[str, Mapping[int, WorkerProgress]] = {}  # by host
@@ -137,6 +144,7 @@ class Server:
             await self._ended
         finally:
             await server.stop(LEAVE_TIMEOUT_S if self._agents else None)
+            self._probers.shutdown(cancel_futures=True)
 
     async def _join(self, request: JoinMessage, context: Any) -> JoinedMessage:
         """Let another host take part."""
@@ -220,6 +228,18 @@ class Server:
         if host in self._agents:  # else it is sent when its stream is back
             key = self._admission.key_of(desired.generation)
             self._agents[host].put(DesiredStateMessage(desired=desired, key=key))
+
+    def _probe(self, probe: Probe) -> None:
+        """Begin a probe of a host."""
+        task = asyncio.get_running_loop().create_task(self._look_at_host(probe))
+        self._probing.add(task)  # else nothing holds it
+        task.add_done_callback(self._probing.discard)
+
+    async def _look_at_host(self, probe: Probe) -> None:
+        loop = asyncio.get_running_loop()
+        is_reached = await loop.run_in_executor(self._probers, accepts, probe.address)
+        self._log.event("host-probed", host=probe.host, answered=is_reached)
+        self._tell(ProbeCompleted(probe.number, is_reached))
 
     def _tell(self, event: RunEvent) -> None:
         """Pass `event` to the driver, and send all watchers the state if it has changed."""

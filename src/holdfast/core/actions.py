@@ -11,6 +11,7 @@ from holdfast.core.protocol import (
     DesiredState,
     Failure,
     Part,
+    Probe,
     ResumePoint,
     Status,
 )
@@ -64,7 +65,14 @@ class SendDesiredState:
     desired: DesiredState
 
 
-RunAction = AppendToJournal | SendDesiredState
+@dataclass(frozen=True, slots=True)
+class ProbeHost:
+    """Look whether a host accepts connections; `ProbeCompleted` is its result."""
+
+    probe: Probe
+
+
+RunAction = AppendToJournal | SendDesiredState | ProbeHost
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,5 +192,6 @@ AgentAction = (
     | RequestSave
     | RequestStop
     | SendStatus
+    | ProbeHost
     | ShutDownAgent
 )

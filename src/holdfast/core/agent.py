@@ -21,6 +21,7 @@ from holdfast.core.actions import (
     ForkWorker,
     KillWorker,
     PrepareCheckpoint,
+    ProbeHost,
     RemovePartialCheckpoints,
     RequestSave,
     RequestStop,
@@ -37,6 +38,7 @@ from holdfast.core.events import (
     CheckpointPrepared,
     DesiredStateReceived,
     PartWritten,
+    ProbeCompleted,
     Tick,
     WorkerExited,
     WorkerFinished,
@@ -82,12 +84,15 @@ class AgentStateMachine:
         capacity: How many workers it can run.
         heartbeat_s: How often it reports, seconds.
         now: This process's monotonic clock, seconds, as in every `now` here.
+        probe_address: As in `Status`.
 
     Attributes:
         generation, stage: As in `Status`.
     """
 
-    def __init__(self, host: str, capacity: int, heartbeat_s: float, now: float) -> None:
+    def __init__(
+        self, host: str, capacity: int, heartbeat_s: float, now: float, probe_address: str = ""
+    ) -> None:
         self.generation, self.stage = 0, Stage.IDLE
         self._host, self._capacity, self._heartbeat_s = host, capacity, heartbeat_s
         self._desired = DesiredState(generation=0, stage=Stage.IDLE)
@@ -102,6 +107,7 @@ class AgentStateMachine:
         self._newest_checkpoint: StoredCheckpoint | None = None
         self._checkpoint_result: CheckpointResult | None = None
         self._requested_checkpoint, self._stop, self._watched = 0, False, False
+        self._probe_address, self._probed = probe_address, dict[int, bool | None]()
         self._number, self._processes = 0, 0
         self._status_at = now
 
@@ -111,7 +117,7 @@ class AgentStateMachine:
             return []
         match event:
             case DesiredStateReceived(desired):
-                return self._reconcile(desired, now)
+                return [*self._probe(desired), *self._reconcile(desired, now)]
             case WorkerHalted():
                 return self._on_worker_halted(event, now)
             case PartWritten() | WorkerFinished():
@@ -120,6 +126,8 @@ class AgentStateMachine:
                 return self._on_checkpoint_event(event, now)
             case WorkerExited():
                 return self._on_worker_exit(event, now)
+            case ProbeCompleted():
+                return self._on_probe_completed(event, now)
             case Tick():
                 return [self._send_status(now)] if now >= self._status_at else []
 
@@ -137,6 +145,18 @@ class AgentStateMachine:
             assert all(
                 worker.halted_generation == self.generation for worker in self._workers.values()
             )
+
+    def _probe(self, desired: DesiredState) -> list[AgentAction]:
+        """Begin the probes that were not asked for before, and forget those that are not now."""
+        before = self._probed
+        self._probed = {each.number: before.get(each.number) for each in desired.probes}
+        return [ProbeHost(each) for each in desired.probes if each.number not in before]
+
+    def _on_probe_completed(self, probed: ProbeCompleted, now: float) -> list[AgentAction]:
+        if probed.number not in self._probed:
+            return []  # the coordinator knows enough by now
+        self._probed[probed.number] = probed.is_reached
+        return [self._send_status(now)]
 
     def _reconcile(self, desired: DesiredState, now: float) -> list[AgentAction]:
         if desired.stage == Stage.END:
@@ -325,5 +345,11 @@ class AgentStateMachine:
                 checkpoint_result=self._checkpoint_result,
                 requested_checkpoint=self._requested_checkpoint,
                 stop=self._stop,
+                probe_address=self._probe_address,
+                probed={
+                    number: is_reached
+                    for number, is_reached in self._probed.items()
+                    if is_reached is not None
+                },
             )
         )

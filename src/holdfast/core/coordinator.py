@@ -21,6 +21,7 @@ from holdfast.core.actions import (
     AppendToJournal,
     GenerationOpened,
     JournalEntry,
+    ProbeHost,
     RunAction,
     RunEnded,
     SendDesiredState,
@@ -29,6 +30,7 @@ from holdfast.core.checkpoint_tracker import CheckpointTracker
 from holdfast.core.events import (
     AgentLost,
     Disconnected,
+    ProbeCompleted,
     ProgressRequested,
     RunEvent,
     StatusReceived,
@@ -46,6 +48,7 @@ from holdfast.core.protocol import (
     Stage,
     Status,
 )
+from holdfast.core.reachability import Reachability
 from holdfast.core.restart_budget import RestartBudget
 from holdfast.core.resume_point import choose_resume_point
 
@@ -96,6 +99,7 @@ class CoordinatorStateMachine:
         self.heartbeats = Heartbeats(
             interval_s=policy.heartbeat_s, floor_s=policy.heartbeat_timeout_s
         )
+        self._reachability = Reachability(policy.heartbeat_timeout_s)
         self._waiting = dict.fromkeys(self._members.by_host)
         for host in self._waiting:
             self.heartbeats.record(host, now)
@@ -113,8 +117,10 @@ class CoordinatorStateMachine:
             case Disconnected(host):
                 self.heartbeats.shorten_deadline(host, now + self.policy.reconnect_s)
                 return []
+            case ProbeCompleted():
+                self._reachability.on_probed(event.number, now, is_reached=event.is_reached)
+                return []
             case AgentLost(host):
-                self.heartbeats.remove(host)
                 return self._fence([host], "was lost", now)
             case StopReceived() | ProgressRequested():
                 self._stop |= isinstance(event, StopReceived)
@@ -128,7 +134,12 @@ class CoordinatorStateMachine:
         if self.stage == END:
             return None
         save_at = self._checkpoints.next_deadline() if self.stage == RUN else None
-        waits = (self.heartbeats.next_deadline(), self._members.next_deadline(), save_at)
+        waits = (
+            self.heartbeats.next_deadline(),
+            self._reachability.next_deadline(),
+            self._members.next_deadline(),
+            save_at,
+        )
         return min((wait for wait in waits if wait is not None), default=None)
 
     def waiting_for(self) -> str:
@@ -175,6 +186,7 @@ class CoordinatorStateMachine:
         if not self._members.join(status):
             return []
         self.heartbeats.record(host, now)
+        self._reachability.on_heard(status, now)
         self._stop |= status.stop  # a predecessor of this coordinator has sent it
         if self.stage == IDLE and self.members:
             return self._recover(now, host)
@@ -255,7 +267,7 @@ class CoordinatorStateMachine:
     def _on_tick(self, now: float) -> list[RunAction]:
         if self.stage == END:
             return []
-        actions = self._fence(self.heartbeats.suspects(now), "fell silent", now)
+        actions = [*self._probe(now), *self._fence_silent(now)]
         if actions:
             return actions
         if too_few := self._members.join_timeout(now):
@@ -268,9 +280,22 @@ class CoordinatorStateMachine:
             return self._send_desired_state(self._members.by_host)
         return []
 
+    def _probe(self, now: float) -> list[RunAction]:
+        """Probe hosts that fell silent, from here and from another host."""
+        silent, statuses = self.heartbeats.suspects(now), self._members.statuses
+        probes = self._reachability.probes_due(silent, statuses, now)
+        witnesses = dict.fromkeys(witness for _, witness in probes if witness)
+        return [*(ProbeHost(probe) for probe, _ in probes), *self._send_desired_state(witnesses)]
+
+    def _fence_silent(self, now: float) -> list[RunAction]:
+        return self._fence(self._reachability.lost(now), "fell silent", now)
+
     def _fence(self, lost: Sequence[str], why: str, now: float) -> list[RunAction]:
         """Fence hosts, and continue without them where they run ranks."""
         are_members = self._members.fence(lost)
+        for host in lost:
+            self.heartbeats.remove(host)
+            self._reachability.remove(host)
         if self.stage == END or not are_members:
             return []
         if self.stage == IDLE:
@@ -344,6 +369,7 @@ class CoordinatorStateMachine:
                     requested_checkpoint=self._checkpoints.requested,
                     stop=self._stop,
                     watched=self.watched,
+                    probes=self._reachability.probes_by(host),
                     reason=self.reason,
                 ),
             )

@@ -15,6 +15,7 @@ from holdfast.core.actions import (
     AppendToJournal,
     GenerationOpened,
     JournalEntry,
+    ProbeHost,
     RunAction,
     RunEnded,
     SendDesiredState,
@@ -23,6 +24,7 @@ from holdfast.core.coordinator import TRANSITIONS, CoordinatorStateMachine
 from holdfast.core.events import (
     AgentLost,
     Disconnected,
+    ProbeCompleted,
     RunEvent,
     StatusReceived,
 )
@@ -127,6 +129,8 @@ def event_in_words(event: RunEvent) -> str:
             return f"{host} is disconnected"
         case AgentLost(host):
             return f"{host} is lost"
+        case ProbeCompleted(number, is_reached):
+            return f"probe {number} was {'accepted' if is_reached else 'not answered'}"
         case _:
             return type(event).__name__
 
@@ -138,6 +142,8 @@ def action_in_words(action: RunAction) -> str:
             return _entry_in_words(entry)
         case SendDesiredState(host, desired):
             return f"ask {host} for {_desired_in_words(desired)}"
+        case ProbeHost(probe):
+            return f"probe {probe.host} at {probe.address} (probe {probe.number})"
 
 
 def _entry_in_words(entry: JournalEntry) -> str:

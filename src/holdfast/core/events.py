@@ -49,11 +49,27 @@ class ProgressRequested:
 
 
 @dataclass(frozen=True, slots=True)
+class ProbeCompleted:
+    """A host has accepted a connection of a probe, or has not."""
+
+    number: int
+    is_reached: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Tick:
     """A deadline may have passed."""
 
 
-RunEvent = StatusReceived | Disconnected | AgentLost | StopReceived | ProgressRequested | Tick
+RunEvent = (
+    StatusReceived
+    | Disconnected
+    | AgentLost
+    | StopReceived
+    | ProgressRequested
+    | ProbeCompleted
+    | Tick
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,5 +154,6 @@ AgentEvent = (
     | CheckpointEvent
     | WorkerFinished
     | WorkerExited
+    | ProbeCompleted
     | Tick
 )

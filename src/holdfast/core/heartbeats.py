@@ -9,7 +9,9 @@ nothing. So each host sets its own deadline, by how long its gaps are and how mu
 Mean and deviation are smoothed: each arrival moves them by 1/8 and 1/4 of what is new, as TCP does
 with round-trip times (RFC 6298, section 2). Heartbeats of one second with gaps of 0.9 to 1.1 s give
 a deadline of about 1.4 s, which the floor raises. The method is that of Bertier, Marin and Sens,
-"Implementation and performance evaluation of an adaptable failure detector" (DSN 2002).
+"Implementation and performance evaluation of an adaptable failure detector" (DSN 2002). A report
+that comes early, because something has happened, says nothing about how late others may be: its gap
+counts as one interval.
 """
 
 from __future__ import annotations
@@ -43,11 +45,11 @@ class _Arrivals:
     limit: float = math.inf
     queued: float = math.inf
 
-    def add(self, times: Iterable[float]) -> None:
-        """Add heartbeats."""
+    def add(self, times: Iterable[float], interval_s: float) -> None:
+        """Add heartbeats, which are due at intervals."""
         last, mean, deviation = self.last, self.gap, self.deviation
         for time in times:
-            gap, last = time - last, time
+            gap, last = max(time - last, interval_s), time
             deviation += DEVIATION_GAIN * (abs(gap - mean) - deviation)
             mean += GAP_GAIN * (gap - mean)
         self.last, self.gap, self.deviation = last, mean, deviation
@@ -71,9 +73,9 @@ class Heartbeats:
         """Record a heartbeat of `host`."""
         known = self._arrivals.get(host)
         if known is None:
-            self._arrivals[host] = _Arrivals(now, self._interval_s, self._interval_s / 2)
+            self._arrivals[host] = _Arrivals(now, self._interval_s, self._interval_s / 4)
         else:
-            known.add((now,))
+            known.add((now,), self._interval_s)
         self._enqueue(host)
 
     def shorten_deadline(self, host: str, deadline: float) -> None:
@@ -92,7 +94,7 @@ class Heartbeats:
 
     def resume(self, host: str, times: Iterable[float]) -> None:
         """Note when `host` was heard while it was at rest, and wait for it again."""
-        self._arrivals[host].add(times)
+        self._arrivals[host].add(times, self._interval_s)
         self._enqueue(host)
 
     def deadline_of(self, host: str) -> float:
@@ -106,7 +108,7 @@ class Heartbeats:
         return self._queue[0][0] if self._queue else None
 
     def suspects(self, now: float) -> list[str]:
-        """Hosts whose deadline has passed; they are forgotten.
+        """Hosts whose deadline has passed; each is named once, until it is heard again.
 
         A rack that loses its power is one loss, not twenty within a few milliseconds: with a host
         go those that have lost their connection too and are about to be suspected.
@@ -120,7 +122,7 @@ class Heartbeats:
             if arrivals is None or arrivals.queued != queued:
                 continue
             if self.deadline_of(host) <= now or arrivals.limit <= soon:
-                self.remove(host)
+                arrivals.queued = math.inf
                 hosts.append(host)
                 soon = now + JOINT_LOSS_S
             else:

@@ -114,6 +114,22 @@ class StoredCheckpoint:
     name: str
 
 
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """A look at whether a host accepts connections.
+
+    Attributes:
+        number: Names it. Numbers of later probes are higher, also after a restart of the
+            coordinator: it is the time of the request, monotonic microseconds of its host.
+        host: The host.
+        address: Where its agent accepts connections.
+    """
+
+    number: int
+    host: str
+    address: str
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerProgress:
     """How far a worker has come, as its agent reads it from the arena.
@@ -166,6 +182,8 @@ class Status:
         stop: Whether its workers were asked to end.
         progress: How far each of its workers has come, by rank. For people: nothing is decided by
             it.
+        probe_address: Where the agent accepts connections, which say that its host is well.
+        probed: Whether it has reached the hosts that it was asked to probe, by number.
     """
 
     host: str
@@ -185,6 +203,8 @@ class Status:
     requested_checkpoint: int = 0
     stop: bool = False
     progress: Mapping[int, WorkerProgress] = field(default_factory=dict)
+    probe_address: str = ""
+    probed: Mapping[int, bool] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -223,6 +243,7 @@ class DesiredState:
             step, unless they have begun it already; 0 for none. See `Part`.
         stop: Whether workers must end after the current step.
         watched: Whether a command shows the run's progress: statuses come more often then.
+        probes: Hosts that this agent must probe.
         reason: Why the run is over for this host, at stage END; empty if all went well.
     """
 
@@ -237,4 +258,5 @@ class DesiredState:
     requested_checkpoint: int = 0
     stop: bool = False
     watched: bool = False
+    probes: tuple[Probe, ...] = ()
     reason: str = ""

@@ -9,7 +9,7 @@ from pydantic import BeforeValidator, Field
 from pydantic_core import PydanticCustomError
 
 from holdfast.job.part import AutoWorkers, Spec
-from holdfast.job.settings import Restarts
+from holdfast.job.settings import Heartbeat, Restarts
 
 
 def _are_variables(names: object) -> object:
@@ -37,6 +37,7 @@ class RunKeys(Spec):
     network: Literal["tls", "trusted"] = "tls"
     """How hosts talk to each other. `tls`: encrypted; not supported yet. `trusted`: in plain, on a
     network that no one else can read or write to."""
+    heartbeat: Heartbeat = Heartbeat()
     timeout_s: Annotated[float, Field(gt=0)] = 1800.0
     """Seconds that workers wait for each other before the run fails."""
     hang_timeout_s: Annotated[float, Field(gt=0)] = 60.0

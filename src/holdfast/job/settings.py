@@ -41,6 +41,22 @@ class Evaluation(Spec):
         return self
 
 
+class Heartbeat(Spec):
+    """How soon a host is found to be lost."""
+
+    interval_s: Annotated[float, Field(ge=0.05, le=60)] = 1.0
+    """Seconds between two heartbeats of a host."""
+    timeout_s: Annotated[float, Field(gt=0, le=600)] | None = None
+    """Seconds without a heartbeat after which a host is probed, and is lost if it does not answer.
+    By default 2 on several hosts. On one host, where only an agent that hangs is silent: 30."""
+
+    @model_validator(mode="after")
+    def _outlasts_the_interval(self) -> Self:
+        if self.timeout_s is not None and self.timeout_s <= self.interval_s:
+            raise ValueError("timeout_s must be longer than interval_s")
+        return self
+
+
 class InitFrom(Spec):
     """Where the model's first weights come from. A path alone is enough."""
 

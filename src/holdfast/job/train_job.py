@@ -216,6 +216,7 @@ class TrainJob(TrainRequest):
             "workers",
             "hosts",
             "network",
+            "heartbeat",
             "max_workers",
             "extend",
             "shards_per_worker",

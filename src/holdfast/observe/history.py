@@ -22,6 +22,7 @@ TEMPLATES: Final = {
     "agent-started": "agent {host} started, process {pid}",
     "host-joined": "host {host} joined from {address}",
     "host-refused": "a host at {address} was refused: wrong token",
+    "host-probed": "host {host} fell silent; it accepts connections: {answered}",
     "agent-exited": "agent {cause}",
     "fork-server-started": "fork server started, process {pid}",
     "fork-server-exited": "fork server {cause}",

@@ -24,6 +24,7 @@ from holdfast.core import (
     membership,
     policy,
     protocol,
+    reachability,
     restart_budget,
 )
 from holdfast.core.coordinator import CoordinatorStateMachine
@@ -31,7 +32,7 @@ from holdfast.core.debug_log import DebugLog, LogEntry
 
 _MODULES: Final = (
     actions, checkpoint_tracker, coordinator, debug_log, events, heartbeats, membership, policy,
-    protocol, restart_budget,
+    protocol, reachability, restart_budget,
 )  # fmt: skip
 _CLASSES: Final = {
     name: each

@@ -1,0 +1,153 @@
+"""Which of the hosts that fell silent are lost, and when."""
+
+import pytest
+
+from holdfast.core.coordinator import CoordinatorStateMachine
+from holdfast.core.events import Disconnected, ProbeCompleted, StatusReceived, Tick
+from holdfast.core.policy import RecoveryPolicy
+from holdfast.core.protocol import Stage, Status
+from holdfast.core.reachability import SETTLE_S, SLOW_LIMIT_S, WITNESS_S, Reachability
+
+TIMEOUT_S = 2.0
+
+
+def status(host, **fields):
+    return Status(host=host, number=1, probe_address=f"{host}:1", **fields)
+
+
+STATUSES = {host: status(host) for host in "abc"}
+EPSILON = 1e-6
+
+
+@pytest.fixture
+def suspected():
+    """Host b is suspected at 10 s: `(reachability, number of the probe)`."""
+    reachability = Reachability(TIMEOUT_S)
+    ((probe, witness),) = reachability.probes_due(["b"], STATUSES, 10.0)
+    assert (probe.host, probe.address, witness) == ("b", "b:1", "c")
+    assert reachability.probes_by("c") == (probe,)
+    assert reachability.lost(10.2) == []
+    return reachability, probe.number
+
+
+def witnessed(reachability, number, now, *, is_reached):
+    reachability.on_heard(status("c", probed={number: is_reached}), now)
+    assert reachability.probes_by("c") == ()
+
+
+def test_a_host_that_none_reaches_is_lost_at_once(suspected):
+    reachability, number = suspected
+    reachability.on_probed(number, 10.3, is_reached=False)
+    assert reachability.lost(10.3 + SETTLE_S) == [], "the witness may reach it"
+    witnessed(reachability, number, 10.35, is_reached=False)
+    assert reachability.next_deadline() == 10.35 + SETTLE_S
+    assert reachability.lost(10.35 + SETTLE_S) == ["b"]
+
+
+def test_a_witness_that_does_not_answer_is_not_waited_for(suspected):
+    reachability, number = suspected
+    reachability.on_probed(number, 10.3, is_reached=False)
+    assert reachability.lost(10.0 + WITNESS_S - EPSILON) == []
+    assert reachability.lost(10.0 + WITNESS_S) == ["b"]
+
+
+def test_a_host_that_the_witness_alone_reaches_is_lost_later(suspected):
+    reachability, number = suspected
+    witnessed(reachability, number, 10.1, is_reached=True)
+    reachability.on_probed(number, 10.3, is_reached=False)
+    assert reachability.lost(10.0 + TIMEOUT_S - EPSILON) == []
+    assert reachability.lost(10.0 + TIMEOUT_S) == ["b"]
+
+
+def test_a_host_that_accepts_connections_is_slow_for_a_while(suspected):
+    reachability, number = suspected
+    reachability.on_probed(number, 10.1, is_reached=True)
+    now = 10.1
+    while now + TIMEOUT_S < 10.0 + SLOW_LIMIT_S:
+        now += TIMEOUT_S
+        assert reachability.next_deadline() == pytest.approx(now)
+        assert reachability.lost(now) == []
+        ((probe, _),) = reachability.probes_due([], STATUSES, now + EPSILON)
+        reachability.on_probed(probe.number, now, is_reached=True)
+    assert reachability.lost(10.0 + SLOW_LIMIT_S - EPSILON) == []
+    assert reachability.lost(10.0 + SLOW_LIMIT_S) == ["b"]
+
+
+def test_a_slow_host_that_is_cut_off_is_lost_then(suspected):
+    reachability, number = suspected
+    reachability.on_probed(number, 10.1, is_reached=True)
+    ((probe, _),) = reachability.probes_due([], STATUSES, 12.2)
+    reachability.on_probed(number, 12.3, is_reached=True)  # late, of the first probe
+    reachability.on_probed(probe.number, 12.5, is_reached=False)
+    assert reachability.lost(12.2 + WITNESS_S) == ["b"]
+
+
+def test_a_host_that_is_heard_is_not_suspected(suspected):
+    reachability, number = suspected
+    reachability.on_probed(number, 10.3, is_reached=False)
+    reachability.on_heard(status("b"), 10.4)
+    assert reachability.lost(99.0) == []
+    assert reachability.next_deadline() is None
+
+
+def test_nothing_is_decided_before_the_result_of_the_probe(suspected):
+    """It comes late where the coordinator itself is starved."""
+    reachability, number = suspected
+    witnessed(reachability, number, 10.3, is_reached=False)
+    assert reachability.lost(10.0 + SLOW_LIMIT_S - EPSILON) == []
+
+
+def test_a_host_without_an_address_is_lost_without_a_probe():
+    reachability = Reachability(TIMEOUT_S)
+    assert reachability.probes_due(["a"], {"a": Status(host="a", number=1)}, 3.0) == []
+    assert reachability.lost(3.0) == ["a"]
+
+
+def test_hosts_that_are_lost_together_are_named_together():
+    reachability = Reachability(TIMEOUT_S)
+    probes = [probe for probe, _ in reachability.probes_due(["a", "b"], STATUSES, 1.0)]
+    assert len({probe.number for probe in probes}) == 2
+    answers = {probe.number: False for probe in probes}
+    reachability.on_heard(status("c", probed=answers), 1.3)
+    for delay_s, probe in enumerate(probes):
+        reachability.on_probed(probe.number, 1.3 + 0.01 * delay_s, is_reached=False)
+    assert reachability.lost(1.3 + SETTLE_S) == ["a", "b"]
+
+
+def coordinator():
+    """A coordinator of three hosts, in generation 1."""
+    policy = RecoveryPolicy(world_size=3, min_workers=1, start_workers=3, heartbeat_timeout_s=2.0)
+    run = CoordinatorStateMachine(policy, [], 0.0)
+    for host in "abc":
+        run.handle(StatusReceived(status(host, capacity=1)), 0.0)
+    run.handle(Tick(), 1.0)
+    assert (run.generation, run.stage) == (1, Stage.HALT)
+    return run
+
+
+def test_the_coordinator_probes_a_silent_host_from_two_places_and_continues_without_it():
+    run = coordinator()
+    for host in "ac":
+        run.handle(StatusReceived(status(host, capacity=1)), 1.5)
+    probed, sent = run.handle(Tick(), 2.5)
+    assert probed.probe.host == "b"
+    assert (sent.host, sent.desired.probes) == ("c", (probed.probe,))
+    assert run.handle(ProbeCompleted(probed.probe.number, is_reached=False), 2.8) == []
+    assert run.next_deadline() == 2.5 + WITNESS_S
+    run.handle(Tick(), 2.5 + WITNESS_S)
+    assert run.generation == 2
+    assert set(run.members.values()) == {"a", "c"}
+
+
+def test_a_host_whose_stream_has_ended_is_probed_too():
+    run = coordinator()
+    run.handle(Disconnected("b"), 1.1)
+    probed, _ = run.handle(Tick(), 1.1 + run.policy.reconnect_s)
+    assert probed.probe.host == "b"
+    run.handle(ProbeCompleted(probed.probe.number, is_reached=True), 1.7)
+    run.handle(Disconnected("b"), 1.8)
+    for host in "ac":
+        run.handle(StatusReceived(status(host, capacity=1)), 3.0)
+    run.handle(Tick(), 3.5)
+    assert run.generation == 1
+    assert set(run.members.values()) == {"a", "b", "c"}
