@@ -235,6 +235,7 @@ def test_the_options_of_the_command_are_these():
             "arguments",
             "script",
         ],
+        "token": ["--uses", "run"],
         "train": [
             "--device",
             "--download",

@@ -12,9 +12,9 @@ from holdfast.collectives.slot import LOSS, WEIGHT, Slot, SlotLayout
 from holdfast.core.step import tree
 from holdfast.core.step.plan import Plan
 from holdfast.errors import HoldfastError
+from holdfast.transport.connections import Listener
 from holdfast.transport.network import Hosts, Network
 from holdfast.transport.shared_memory import SharedMemoryGroup
-from holdfast.transport.tcp import Listener
 from holdfast.worker.barriers import describe
 
 PARAMETERS = {

@@ -8,7 +8,8 @@ import pytest
 from holdfast.arena.memory import Arena
 from holdfast.arena.worker_status import WorkerStatus
 from holdfast.errors import Aborted, HoldfastError
-from holdfast.transport.tcp import Deadline, Listener, Peers, transfer
+from holdfast.transport.connections import Listener, Peers
+from holdfast.transport.tcp import Deadline, transfer
 
 KEY = b"k" * 32
 

@@ -23,6 +23,7 @@ from holdfast.observe.run_dir import EVENTS
 from holdfast.wire.channel import Channel
 from holdfast.wire.link import CoordinatorLink
 from holdfast.wire.rpc import DesiredStateMessage, Service, StatusMessage
+from holdfast.wire.tls import HostCredentials
 
 POLL_S = 0.1
 """The longest that the agent waits for something to happen."""
@@ -38,7 +39,7 @@ def main() -> int:
     parser.add_argument("--attempt", required=True)
     parser.add_argument("--address", required=True)
     parser.add_argument("--interface", default="")
-    parser.add_argument("--token-file", type=Path)
+    parser.add_argument("--credentials", type=int)
     parser.add_argument("--arena", type=int, required=True)
     parser.add_argument("--forks", type=int, required=True)
     parser.add_argument("--parent", type=int, required=True)
@@ -54,16 +55,18 @@ def main() -> int:
 
 
 def _serve(options: argparse.Namespace) -> None:
+    memory = options.credentials
+    credentials = HostCredentials() if memory is None else HostCredentials.take(memory)
     run = RunContext(
         job=load.of_run(options.run_dir),
         directory=options.run_dir,
         attempt=options.attempt,
         interface=options.interface,
+        credentials=credentials.data,
     )
     forks = ForkClient(Channel(socket.socket(fileno=options.forks)))
-    token = options.token_file.read_text(encoding="ascii").strip() if options.token_file else ""
     link = CoordinatorLink[StatusMessage, DesiredStateMessage](
-        options.address, lambda channel: Service(channel, token).attend
+        options.address, lambda channel: Service(channel).attend, credentials.agent
     )
     store, keep = CheckpointStore.of_run(options.run_dir), run.job.checkpoint.keep
     host = options.name if options.interface else ""

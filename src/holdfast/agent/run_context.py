@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from holdfast.job.spec import Job
+from holdfast.wire.tls import Credentials
 from holdfast.wire.worker_spec import WorkerSpec
 
 
@@ -19,12 +20,14 @@ class RunContext:
         attempt: The id of this start of the run, hexadecimal.
         interface: The address on which its workers accept those of other hosts; empty if there are
             none.
+        credentials: What they show to each other; None if they talk in plain.
     """
 
     job: Job
     directory: Path
     attempt: str
     interface: str = ""
+    credentials: Credentials | None = None
 
     @property
     def capacity(self) -> int:
@@ -39,4 +42,5 @@ class RunContext:
             run_dir=str(self.directory.resolve()),
             attempt=self.attempt,
             interface=self.interface,
+            credentials=self.credentials,
         )

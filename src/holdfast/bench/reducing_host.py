@@ -34,9 +34,9 @@ from holdfast.collectives.reduction import ReductionMemory
 from holdfast.collectives.slot import WEIGHT, Slot, SlotLayout
 from holdfast.core.step import tree
 from holdfast.linux.lifeline import die_with_parent
+from holdfast.transport.connections import Listener
 from holdfast.transport.network import Hosts, Network
 from holdfast.transport.shared_memory import SharedMemoryGroup
-from holdfast.transport.tcp import Listener
 from holdfast.worker.barriers import describe
 
 TIMEOUT_S: Final = 120.0

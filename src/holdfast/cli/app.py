@@ -9,7 +9,7 @@ from typing import Annotated, Final
 
 import typer
 
-from holdfast.cli import agent, bench, chaos, coordinator, drill, events, export, jobs, train
+from holdfast.cli import agent, bench, chaos, coordinator, drill, events, export, jobs, token, train
 from holdfast.cli import run as script
 from holdfast.cli.ending import FAILED_STATUS, STOPPED_STATUS, USAGE_STATUS
 from holdfast.errors import HoldfastError, Interrupted, JobError, RankTraceback
@@ -36,6 +36,7 @@ app.command("train")(train.train)
 app.command("run", context_settings={"allow_interspersed_args": False, **_HELP})(script.run)
 app.command("coordinator")(coordinator.coordinator)
 app.command("agent")(agent.agent)
+app.command("token")(token.token)
 app.command("chaos")(chaos.chaos)
 app.command("drill")(drill.drill)
 app.command("events")(events.events)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,7 +14,7 @@ import typer
 from holdfast.cli.arguments import EndingJson, JobName, Overrides
 from holdfast.cli.ending import run_and_print
 from holdfast.engines import train as engine
-from holdfast.engines.endpoint import DEFAULT_PORT, Endpoint, address_towards, make_token
+from holdfast.engines.endpoint import DEFAULT_PORT, Endpoint, address_towards, make_secrets
 from holdfast.engines.run import LaunchOptions, RunResult
 from holdfast.errors import JobError
 from holdfast.job import load
@@ -33,7 +32,7 @@ def coordinator(
         typer.Option(help="Address of this host for the others; default: of the default route."),
     ] = None,
     port: Annotated[
-        int, typer.Option(min=1, max=65535, help="Port that the others connect to.")
+        int, typer.Option(min=1, max=65534, help="Port where others join; the next is used too.")
     ] = DEFAULT_PORT,
     run: Annotated[
         Path | None,
@@ -50,7 +49,7 @@ def coordinator(
 
     @contextmanager
     def announced(run_dir: Path) -> Iterator[None]:
-        _announce(endpoint, make_token(run_dir), hosts)
+        print(make_secrets(run_dir, endpoint, hosts), file=sys.stderr, flush=True)
         yield
 
     run_and_print(
@@ -70,17 +69,6 @@ def _default_address() -> str:
         ) from None
     print(f"this host is {found}, the address of its default route", file=sys.stderr)
     return found
-
-
-def _announce(endpoint: Endpoint, token_file: Path, hosts: int) -> None:
-    """Say how the other hosts join."""
-    join = ["holdfast", "agent", "--join", endpoint.public, "--token-file", str(token_file)]
-    print(
-        f"on each of {hosts - 1} other hosts, with a copy of the token file, run:\n"
-        f"  {shlex.join(join)}",
-        file=sys.stderr,
-        flush=True,
-    )
 
 
 def _next_commands(result: RunResult) -> dict[str, list[str]]:

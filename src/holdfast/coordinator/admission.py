@@ -1,58 +1,150 @@
-"""Admission: who may talk to the coordinator of a run from another host, and as what.
+"""Admission: who may take part in a run from another host, and as what.
 
-A token, which is printed where the run was started, lets a host join. Agents of this host connect
+A host joins with a token and gets certificates; from then on these say who it is. A host that has
+taken part before gets new ones for its old one. Processes of the coordinator's own host connect
 through a Unix socket that only its owner can open, and need none.
 """
 
 from __future__ import annotations
 
+import hashlib
 import hmac
 import re
 import secrets
-from typing import Any
+from collections.abc import Collection
+from pathlib import Path
+from typing import Any, Final
 
-from holdfast.wire.rpc import TOKEN_KEY
+from holdfast.coordinator import tokens
+from holdfast.coordinator.authority import Authority
+from holdfast.coordinator.journal import HostAdmitted, Journal
+from holdfast.coordinator.refusals import Refused
+from holdfast.errors import JobError, ProtocolError
+from holdfast.wire.join import JoinedMessage, JoinMessage
+from holdfast.wire.tls import Identity, Role
+from holdfast.wire.token import Token
+
+GENERATION_SECRET: Final = "generation.key"  # noqa: S105  # the name of a file
+"""In the folder of the run's secrets: what the keys of generations are derived from."""
+GRACE_S: Final = 60.0
+"""How long a host counts as present after it was admitted and before its agent has connected."""
 
 
 class Admission:
-    """The admission of one run.
+    """The admission of one run on several hosts.
 
     Args:
-        secret: What tokens and keys are derived from; empty if the run has one host.
+        folder: With the run's secrets.
+        journal: Outlives this process: a token that was used stays used.
+        hosts: How many hosts may take part at once, the coordinator's own included.
+        attempt: Names this start of the run.
+        run_dir: The run's directory.
     """
 
-    def __init__(self, secret: bytes) -> None:
-        self._secret = secret
+    def __init__(
+        self, folder: Path, journal: Journal, *, hosts: int, attempt: str, run_dir: Path
+    ) -> None:
+        self.authority = Authority.load(folder)
+        self._folder, self._journal, self._hosts = folder, journal, hosts
+        self._attempt, self._run_dir = attempt, run_dir
+        self._admitted = journal.admitted()
+        self._expected_until: dict[str, float] = {}
+        self._secret = (folder / GENERATION_SECRET).read_bytes()
 
-    def admits(self, context: Any) -> bool:
-        """Whether the peer of a call is on this host, or has the token."""
-        if self.is_local(context):
-            return True
-        given = dict(context.invocation_metadata() or ()).get(TOKEN_KEY, "")
-        return bool(self._secret) and hmac.compare_digest(str(given), token_of(self._secret))
+    def admit(
+        self,
+        request: JoinMessage,
+        before: Identity | None,
+        present: Collection[str],
+        now: float,
+    ) -> JoinedMessage:
+        """Let a host take part. The same request is answered alike: an answer may get lost.
 
-    @staticmethod
-    def is_local(context: Any) -> bool:
-        """Whether the peer of a call is on this host."""
-        return str(context.peer()).startswith("unix:")
+        Args:
+            request: The host's.
+            before: What the certificate says that the host has shown, if it has taken part before.
+            present: The names of agents that take part now.
+            now: Unix seconds.
 
-    @staticmethod
-    def name_of(hostname: str) -> str:
-        """A name for a new agent on a host, which was never used before, not even by an earlier
-        coordinator of the run.
+        Raises:
+            Refused: It may not take part.
+            HoldfastError: The journal cannot be written.
         """
-        plain = re.sub(r"[^A-Za-z0-9-]", "-", hostname)[:40] or "host"
-        return f"{plain}-{secrets.token_hex(4)}"
+        if before is not None and before.role != Role.AGENT:
+            raise Refused("a certificate that is not an agent's", "join with a token")
+        keys = hashlib.sha256(f"{request.agent}{request.data}".encode()).hexdigest()
+        known = next((each for each in self._admitted if each.keys == keys), None)
+        if known is not None:
+            return self._joined(known.host, request)
+        digest = self._token_of(request, before, now)
+        replaced = {before.host} if before else set()
+        if len(self._remote(present, now) - replaced) >= self._hosts - 1:
+            raise Refused(
+                f"one host more than the run's {self._hosts}",
+                "all of them take part; join again once one is lost, or start a run with more",
+            )
+        name = _name_of(request.hostname)
+        joined = self._joined(name, request)  # before it counts: the request may be none
+        admitted = HostAdmitted(host=name, keys=keys, token=digest)
+        self._journal.admit(admitted)
+        self._admitted.append(admitted)
+        self._expected_until[name] = now + GRACE_S
+        return joined
+
+    def on_connected(self, host: str) -> None:
+        """Note that the agent of a host has connected: from now on the run knows of its loss."""
+        self._expected_until.pop(host, None)
 
     def key_of(self, generation: int) -> str:
         """What only the members of a generation know, hexadecimal."""
-        return _derived(self._secret, f"generation {generation}")
+        return hmac.digest(self._secret, f"generation {generation}".encode(), "sha256").hex()
+
+    def _token_of(self, request: JoinMessage, before: Identity | None, now: float) -> str:
+        """The digest of the token with which a host joins; empty if it joins again."""
+        if before is not None:
+            return ""
+        try:
+            token = Token.parse(request.token)
+        except JobError as error:
+            raise Refused("no token", str(error)) from None
+        used = [each.token for each in self._admitted]
+        tokens.check(self._folder, token, self.authority.run, used, now)
+        return token.digest
+
+    def _remote(self, present: Collection[str], now: float) -> set[str]:
+        """Hosts other than the coordinator's own that take part, or are about to."""
+        names = {each.host for each in self._admitted}
+        expected = {host for host, until in self._expected_until.items() if now < until}
+        return names.intersection(present) | expected
+
+    def _joined(self, name: str, request: JoinMessage) -> JoinedMessage:
+        try:
+            return JoinedMessage(
+                name=name,
+                attempt=self._attempt,
+                run_dir=str(self._run_dir.resolve()),
+                authority=self.authority.certificate,
+                agent=self.authority.sign(request.agent, name, Role.AGENT),
+                data=self.authority.sign(request.data, name, Role.DATA),
+            )
+        except ProtocolError as error:
+            raise Refused("no request for certificates", str(error)) from None
 
 
-def token_of(secret: bytes) -> str:
-    """The token with which a host joins."""
-    return f"hf1.{_derived(secret, 'join')}"
+def is_local(context: Any) -> bool:
+    """Whether the peer of a call is on this host."""
+    return str(context.peer()).startswith("unix:")
 
 
-def _derived(secret: bytes, purpose: str) -> str:
-    return hmac.digest(secret, purpose.encode(), "sha256").hex()
+def identity_of(context: Any) -> Identity | None:
+    """What the verified certificate of the peer of a call says; None if it says nothing."""
+    uris = context.auth_context().get("peer_uri", ())
+    return Identity.of_uris(each.decode(errors="replace") for each in uris)
+
+
+def _name_of(hostname: str) -> str:
+    """A name for a new agent on a host, which was never used before, not even by an earlier
+    coordinator of the run.
+    """
+    plain = re.sub(r"[^A-Za-z0-9-]", "-", hostname)[:40] or "host"
+    return f"{plain}-{secrets.token_hex(4)}"

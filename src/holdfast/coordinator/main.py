@@ -21,9 +21,8 @@ from holdfast.errors import HoldfastError
 from holdfast.job import load
 from holdfast.linux.lifeline import die_with_parent, leave_signals_to_parent
 from holdfast.observe.lines import EventLog
-from holdfast.observe.run_dir import CRASH_DUMP, DEBUG_LOG, EVENTS, SECRET
+from holdfast.observe.run_dir import CRASH_DUMP, DEBUG_LOG, EVENTS, SECRETS
 from holdfast.wire import debug_file
-from holdfast.wire.rpc import JoinedMessage
 
 
 def main() -> int:
@@ -46,15 +45,18 @@ def main() -> int:
 
 
 def _serve(run_dir: Path, attempt: str, address: str, public: str) -> None:
-    secret = (run_dir / SECRET).read_bytes() if public else b""
-    joined = JoinedMessage(name="", attempt=attempt, run_dir=str(run_dir.resolve()))
     job = load.of_run(run_dir)
     with Journal(run_dir / "coordinator.db") as journal, EventLog(run_dir / EVENTS) as log:
         machine = CoordinatorStateMachine(policy_of(job), journal.entries(), time.monotonic())
         debug_log = DebugLog(machine)
+        admission = (
+            Admission(run_dir / SECRETS, journal, hosts=job.hosts, attempt=attempt, run_dir=run_dir)
+            if public
+            else None
+        )
 
         async def serve() -> None:
-            server = Server(debug_log, journal, log, Admission(secret), joined)
+            server = Server(debug_log, journal, log, admission)
             await server.serve(address, public)
 
         try:

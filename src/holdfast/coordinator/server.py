@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import os
+import socket
+import time
 from collections.abc import AsyncIterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
 from typing import Any, Final, Generic, TypeVar
 
 import grpc
 
-from holdfast.coordinator.admission import Admission
+from holdfast.coordinator.admission import Admission, identity_of, is_local
 from holdfast.coordinator.driver import Driver
+from holdfast.coordinator.join_server import JoinServer
 from holdfast.coordinator.journal import Journal
+from holdfast.coordinator.refusals import Refusals, Refused
 from holdfast.core.debug_log import DebugLog
 from holdfast.core.events import (
     AgentLost,
@@ -27,18 +32,19 @@ from holdfast.core.events import (
 from holdfast.core.protocol import DesiredState, Probe, Stage, WorkerProgress
 from holdfast.errors import HoldfastError
 from holdfast.observe.lines import EventLog
+from holdfast.wire.join import JoinedMessage, JoinMessage, control_address
 from holdfast.wire.messages import Message
 from holdfast.wire.probe import accepts
 from holdfast.wire.rpc import (
     OPTIONS,
     DesiredStateMessage,
-    JoinedMessage,
-    JoinMessage,
     RunRequestMessage,
     RunStateMessage,
     StatusMessage,
     handlers,
+    server_credentials,
 )
+from holdfast.wire.tls import Identity, Role
 
 MAX_TICK_DELAY_S: Final = 1.0
 """A tick that is later than this was held up, and the messages of agents with it."""
@@ -53,9 +59,14 @@ Sent = TypeVar("Sent", bound=Message)
 
 
 class _Outbox(Generic[Sent]):
-    """The newest message that was not yet sent to a client."""
+    """The newest message that was not yet sent to a client.
+
+    Attributes:
+        refusal: Why the client is refused, once it is.
+    """
 
     def __init__(self) -> None:
+        self.refusal = ""
         self._newest: Sent | None = None
         self._over = False
         self._ready = asyncio.Event()
@@ -83,8 +94,7 @@ class Server:
         debug_log: The machine, and where its events are recorded.
         journal: The entries that outlive this process.
         log: The run's log of events.
-        admission: Says who may connect from another host.
-        joined: What a host that joins must know, apart from its name.
+        admission: Says who may take part from another host; None if the run has one host.
     """
 
     def __init__(
@@ -92,17 +102,15 @@ class Server:
         debug_log: DebugLog,
         journal: Journal,
         log: EventLog,
-        admission: Admission,
-        joined: JoinedMessage,
+        admission: Admission | None,
     ) -> None:
-        self._admission, self._joined, self._log = admission, joined, log
+        self._admission, self._log, self._refusals = admission, log, Refusals(log)
         self._driver = Driver(debug_log, journal, log, self._send, self._probe)
         self._probers = ThreadPoolExecutor(MAX_PROBES, "holdfast-probe")
         self._probing: set[asyncio.Task[None]] = set()
         self._agents: dict[str, _Outbox[DesiredStateMessage]] = {}
         self._watchers: list[_Outbox[RunStateMessage]] = []
         self._progress: dict[str, Mapping[int, WorkerProgress]] = {}  # by host
-        self._refused: set[str] = set()
         self._shown: RunStateMessage | None = None
         self._show_at = 0.0
         self._tick: asyncio.TimerHandle | None = None
@@ -112,66 +120,92 @@ class Server:
         """Serve until the run has ended and a command that was told so disconnects.
 
         Args:
-            address: The address in gRPC's notation.
-            public: The address for agents of other hosts, if there are any.
+            address: The address in gRPC's notation, for this host.
+            public: Where other hosts join, if there are any; see `wire.join`.
 
         Raises:
-            HoldfastError: It cannot listen at the address, or the journal cannot be written.
+            HoldfastError: It cannot listen at an address, or the journal cannot be written.
         """
         server = grpc.aio.server(options=OPTIONS)
-        server.add_generic_rpc_handlers((handlers(self._attend, self._watch, self._join),))
+        server.add_generic_rpc_handlers((handlers(self._attend, self._watch),))
         mask = os.umask(0o177)  # only its owner may connect, whatever the umask is
         try:
             server.add_insecure_port(address)
-            if public:
-                address = public
-                server.add_insecure_port(public)
         except RuntimeError as error:
-            advice = (
-                "name another --port or --address"
-                if public == address
-                else "its directory must be writable, on a disk that is not full and supports "
-                "sockets"
-            )
             raise HoldfastError(
-                f"the coordinator cannot listen at {address}: {error}; {advice}"
+                f"the coordinator cannot listen at {address}: {error}; its directory must be "
+                "writable, on a disk that is not full and supports sockets"
             ) from None
         finally:
             os.umask(mask)
-        await server.start()
-        self._wake_when_due()
+        async with self._joining(server, public):
+            await server.start()
+            self._wake_when_due()
+            try:
+                await self._ended
+            finally:
+                self._refusals.log_counts()
+                await server.stop(LEAVE_TIMEOUT_S if self._agents else None)
+                self._probers.shutdown(cancel_futures=True)
+
+    @asynccontextmanager
+    async def _joining(self, server: grpc.aio.Server, public: str) -> AsyncIterator[None]:
+        """Let other hosts join within the context, and their agents connect."""
+        if self._admission is None:
+            yield
+            return
+        authority, control = self._admission.authority, control_address(public)
+        host, _, port = public.rpartition(":")
         try:
-            await self._ended
-        finally:
-            await server.stop(LEAVE_TIMEOUT_S if self._agents else None)
-            self._probers.shutdown(cancel_futures=True)
+            listening = socket.create_server(
+                (host.strip("[]"), int(port)),
+                family=socket.AF_INET6 if host.startswith("[") else socket.AF_INET,
+            )
+            server.add_secure_port(control, server_credentials(authority.coordinator))
+        except (OSError, RuntimeError) as error:
+            raise HoldfastError(
+                f"the coordinator cannot listen at {public} and {control}: {error}; name another "
+                "--port or --address"
+            ) from None
+        with listening:
+            joining = JoinServer(authority, self._admit, self._refusals).serve(listening)
+            task = asyncio.create_task(joining)
+            try:
+                yield
+            finally:
+                task.cancel()
 
-    async def _join(self, request: JoinMessage, context: Any) -> JoinedMessage:
-        """Let another host take part."""
-        await self._admit(context)
-        name = self._admission.name_of(request.hostname)
-        self._log.event("host-joined", host=name, address=_address_of(context))
-        return self._joined.model_copy(update={"name": name})
-
-    async def _admit(self, context: Any) -> None:
-        """Refuse a call from another host without the token."""
-        if not self._admission.admits(context):
-            address = _address_of(context)
-            if address not in self._refused:  # once: it may try again and again
-                self._log.event("host-refused", address=address)
-            self._refused.add(address)
-            await context.abort(grpc.StatusCode.UNAUTHENTICATED, "wrong token")
+    def _admit(self, request: JoinMessage, before: Identity | None, address: str) -> JoinedMessage:
+        """Let another host take part; see `join_server.Admit`."""
+        assert self._admission is not None
+        machine = self._driver.machine
+        if machine.stage == Stage.END:
+            raise Refused("a host after the end of the run", "there is nothing left to do")
+        try:
+            joined = self._admission.admit(request, before, machine.hosts, time.time())
+        except HoldfastError as error:  # the journal is broken
+            self._fail(error)
+            raise Refused("a host while the run fails", "see its first host") from None
+        self._log.event("host-joined", host=joined.name, address=address)
+        if before is not None:  # its agent has ended, or it would not ask
+            self._tell(AgentLost(before.host))
+        return joined
 
     async def _attend(
         self, statuses: AsyncIterator[StatusMessage], context: Any
     ) -> AsyncIterator[DesiredStateMessage]:
         """Serve one agent until its stream ends."""
-        await self._admit(context)
+        identity = None if is_local(context) else identity_of(context)
+        if not is_local(context) and (identity is None or identity.role != Role.AGENT):
+            await self._refuse(context, "a certificate that is not an agent's")
         outbox = _Outbox[DesiredStateMessage]()
-        listening = asyncio.create_task(self._listen(statuses, outbox))
+        only = identity.host if identity else None
+        listening = asyncio.create_task(self._listen(statuses, outbox, only))
         try:
             while (desired := await outbox.get()) is not None:
                 yield desired
+            if outbox.refusal:
+                await self._refuse(context, outbox.refusal)
         finally:
             listening.cancel()
             for host in [name for name, own in self._agents.items() if own is outbox]:
@@ -179,22 +213,37 @@ class Server:
                 self._tell(Disconnected(host))
 
     async def _listen(
-        self, statuses: AsyncIterator[StatusMessage], outbox: _Outbox[DesiredStateMessage]
+        self,
+        statuses: AsyncIterator[StatusMessage],
+        outbox: _Outbox[DesiredStateMessage],
+        only: str | None,
     ) -> None:
+        """Take the statuses of an agent, which may speak for one host if it comes from another."""
         try:
             async for message in statuses:
-                self._agents[message.status.host] = outbox
-                self._progress[message.status.host] = message.status.progress
+                host = message.status.host
+                if only is not None and host != only:
+                    outbox.refusal = "a status in the name of another host"
+                    return
+                if self._admission and host not in self._agents:
+                    self._admission.on_connected(host)
+                self._agents[host] = outbox
+                self._progress[host] = message.status.progress
                 self._tell(StatusReceived(message.status))
         finally:
             outbox.close()
+
+    async def _refuse(self, context: Any, reason: str) -> None:
+        """End a call from another host."""
+        self._refusals.add(_address_of(context), reason)
+        await context.abort(grpc.StatusCode.PERMISSION_DENIED, reason)
 
     async def _watch(
         self, requests: AsyncIterator[RunRequestMessage], context: Any
     ) -> AsyncIterator[RunStateMessage]:
         """Serve one command of this host until its stream ends."""
-        if not self._admission.is_local(context):
-            await context.abort(grpc.StatusCode.PERMISSION_DENIED, "for the run's own host only")
+        if not is_local(context):
+            await self._refuse(context, "a command from another host")
         outbox = _Outbox[RunStateMessage]()
         outbox.put(self._with_progress(self._state()))
         self._watchers.append(outbox)
@@ -226,7 +275,7 @@ class Server:
 
     def _send(self, host: str, desired: DesiredState) -> None:
         if host in self._agents:  # else it is sent when its stream is back
-            key = self._admission.key_of(desired.generation)
+            key = self._admission.key_of(desired.generation) if self._admission else ""
             self._agents[host].put(DesiredStateMessage(desired=desired, key=key))
 
     def _probe(self, probe: Probe) -> None:
@@ -246,11 +295,14 @@ class Server:
         try:
             self._driver.handle(event)
         except Exception as error:  # noqa: BLE001  # it ends the process
-            if not self._ended.done():
-                self._ended.set_exception(error)
+            self._fail(error)
             return
         self._show()
         self._wake_when_due()
+
+    def _fail(self, error: Exception) -> None:
+        if not self._ended.done():
+            self._ended.set_exception(error)
 
     def _show(self) -> None:
         """Send all watchers the state if it has changed, and the progress at intervals."""

@@ -14,7 +14,7 @@ the driver performs in order: a journal entry is durable before any later action
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from holdfast.core.actions import (
@@ -108,6 +108,11 @@ class CoordinatorStateMachine:
     def members(self) -> Mapping[int, str]:
         """The host of every rank, without ranks that have failed since."""
         return self._members.members
+
+    @property
+    def hosts(self) -> Collection[str]:
+        """The hosts that have joined and are not fenced."""
+        return self._members.statuses.keys()
 
     def handle(self, event: RunEvent, now: float) -> list[RunAction]:
         """Take note of `event`; returns what is to be done, in order."""

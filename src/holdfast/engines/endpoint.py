@@ -1,18 +1,26 @@
-"""Endpoint: where agents of other hosts reach a run, and how they prove that they may."""
+"""Endpoint: where other hosts reach a run, and how they prove that they may."""
 
 from __future__ import annotations
 
-import os
 import secrets
+import shlex
 import socket
-from dataclasses import dataclass
+import time
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from holdfast.coordinator.admission import token_of
-from holdfast.observe.run_dir import SECRET, TOKEN
+from holdfast.coordinator import tokens
+from holdfast.coordinator.admission import GENERATION_SECRET
+from holdfast.coordinator.authority import Authority, write_secret
+from holdfast.errors import JobError
+from holdfast.job.spec import Job
+from holdfast.observe.run_dir import SECRETS, TOKEN
+from holdfast.wire.tls import HostCredentials, Role
 
 DEFAULT_PORT: Final = 50051
+_ADDRESS: Final = "address"
+"""In the folder of the run's secrets: where hosts join."""
 _ELSEWHERE: Final = ("192.0.2.1", 9)
 """An address that is in no network (RFC 5737): the route to it is the default route."""
 
@@ -23,7 +31,7 @@ class Endpoint:
 
     Attributes:
         address: Of the interface: for the coordinator, and for the workers of its host.
-        port: The coordinator's.
+        port: Where hosts join; their agents connect to the port after it.
     """
 
     address: str
@@ -31,20 +39,64 @@ class Endpoint:
 
     @property
     def public(self) -> str:
-        """The coordinator's address for other hosts."""
+        """Where other hosts join."""
         return f"{self.address}:{self.port}"
 
+    def own_interface(self, run_dir: Path, job: Job) -> Interface:
+        """The interface of the coordinator's own host, whose agent needs no certificate."""
+        authority = Authority.load(run_dir / SECRETS)
+        data = authority.issue("first", Role.DATA) if job.network == "tls" else None
+        return Interface(address=self.address, credentials=HostCredentials(data=data))
 
-def make_token(run_dir: Path) -> Path:
-    """Make the secrets of a run; returns the file with the token, which only its owner can read."""
-    folder = run_dir / SECRET.parent
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Interface:
+    """How the processes of a host talk to other hosts.
+
+    Attributes:
+        address: On which its workers accept connections.
+        credentials: What they show.
+    """
+
+    address: str
+    credentials: HostCredentials = field(repr=False)
+
+
+def make_secrets(run_dir: Path, endpoint: Endpoint, hosts: int) -> str:
+    """Make the keys of one start of a run, and a token for its other hosts.
+
+    Args:
+        run_dir: The run's directory.
+        endpoint: Where it listens.
+        hosts: How many the run begins with, the coordinator's own included.
+
+    Returns:
+        How the others join; see `make_token`.
+    """
+    folder = run_dir / SECRETS
     folder.mkdir(mode=0o700, exist_ok=True)
-    secret = secrets.token_bytes(32)
-    for path, content in {SECRET: secret, TOKEN: token_of(secret).encode()}.items():
-        fd = os.open(run_dir / path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-        with os.fdopen(fd, "wb") as file:
-            file.write(content)
-    return run_dir / TOKEN
+    Authority.create(folder)
+    write_secret(folder / GENERATION_SECRET, secrets.token_bytes(32))
+    write_secret(folder / _ADDRESS, endpoint.public.encode())
+    tokens.forget(folder)
+    return make_token(run_dir, hosts - 1)
+
+
+def make_token(run_dir: Path, uses: int) -> str:
+    """Make a token with which so many hosts can join; returns in words how they do.
+
+    Raises:
+        JobError: The run has no other hosts.
+    """
+    folder = run_dir / SECRETS
+    if not (folder / _ADDRESS).exists():
+        raise JobError(f"{run_dir} is no run on several hosts; start one by holdfast coordinator")
+    token = tokens.issue(folder, Authority.load(folder), time.time(), uses)
+    write_secret(run_dir / TOKEN, token.text.encode() + b"\n")
+    address = (folder / _ADDRESS).read_text(encoding="ascii")
+    join = ["holdfast", "agent", "--join", address, "--token-file", str(run_dir / TOKEN)]
+    who = "another host" if uses == 1 else f"each of {uses} other hosts"
+    return f"on {who}, with a copy of the token file, run:\n  {shlex.join(join)}"
 
 
 def address_towards(host: str = "", port: int = 0) -> str:

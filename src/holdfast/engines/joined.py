@@ -14,7 +14,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Final
 
-from holdfast.engines.endpoint import address_towards
+from holdfast.engines.endpoint import Interface, address_towards
 from holdfast.engines.host import HostHandle, HostState
 from holdfast.engines.local import LocalEngine
 from holdfast.engines.process_exits import ProcessExits
@@ -23,8 +23,9 @@ from holdfast.job import load
 from holdfast.linux.lifeline import STOP_SIGNALS
 from holdfast.observe.lines import EventLog
 from holdfast.observe.run_dir import EVENTS, RunPaths
-from holdfast.wire.join import join
-from holdfast.wire.rpc import JoinedMessage
+from holdfast.wire.join import Joined, control_address, join
+from holdfast.wire.tls import HostCredentials
+from holdfast.wire.token import Token
 
 JOIN_TIMEOUT_S: Final = 60.0
 """How long to wait for a coordinator at first."""
@@ -55,22 +56,25 @@ def serve(
         address = _route_to(coordinator)
         say(f"workers use {address}, the address of the route to {coordinator}")
     with _stop_requested() as stop:
-        joined = join(coordinator, token, hostname, JOIN_TIMEOUT_S)
+        joined = join(coordinator, token, hostname, JOIN_TIMEOUT_S, None)
         while True:
-            say(f"joined as {joined.name}; run directory {joined.run_dir}")
-            _work(joined, coordinator, token_file, address, stop)
+            say(f"joined as {joined.message.name}; run directory {joined.message.run_dir}")
+            _work(joined, coordinator, address, stop)
+            before = joined.credentials.agent
             try:
-                joined = join(coordinator, token, hostname, REJOIN_TIMEOUT_S)
+                joined = join(coordinator, token, hostname, REJOIN_TIMEOUT_S, before)
             except JobError:
                 break
     say("the run is over")
 
 
-def _token(path: Path) -> str:
+def _token(path: Path) -> Token:
     try:
-        return path.read_text(encoding="ascii").strip()
+        return Token.parse(path.read_text(encoding="ascii").strip())
     except (OSError, UnicodeDecodeError) as error:
         raise JobError(f"token file {path} cannot be read: {error}; copy it to this host") from None
+    except JobError as error:
+        raise JobError(f"token file {path}: {error}") from None
 
 
 def _route_to(coordinator: str) -> str:
@@ -83,22 +87,24 @@ def _route_to(coordinator: str) -> str:
         raise JobError(f"{host} cannot be reached: {error.strerror or error}") from None
 
 
-def _work(
-    joined: JoinedMessage, coordinator: str, token_file: Path, address: str, stop: list[bool]
-) -> None:
+def _work(joined: Joined, coordinator: str, address: str, stop: list[bool]) -> None:
     """Run an agent until the run is over, or takes this host for lost."""
-    path = Path(joined.run_dir)
+    message = joined.message
+    path = Path(message.run_dir)
     if not (path / load.JOB_FILE).exists():
         raise JobError(
             f"{path} is not on this host: the run directory must be on a disk that all hosts share"
         )
     paths = RunPaths(path, load.of_run(path))
+    credentials = joined.credentials
+    if paths.job.network == "trusted":
+        credentials = HostCredentials(agent=credentials.agent)
+    interface = Interface(address=address, credentials=credentials)
     with EventLog(path / EVENTS) as log:
         exits = ProcessExits(paths.job, log)
-        engine = LocalEngine(
-            paths, joined.attempt, log, exits, None, None, address, token_file.resolve()
-        )
-        with closing(engine), closing(engine.start_host(joined.name, coordinator)) as host:
+        engine = LocalEngine(paths, message.attempt, log, exits, None, None, interface)
+        control = control_address(coordinator)
+        with closing(engine), closing(engine.start_host(message.name, control)) as host:
             while _is_here(host):
                 if stop:
                     raise Interrupted("the agent was ended; the run continues without this host")

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from contextlib import ExitStack
-from pathlib import Path
 from typing import Final
 
 from holdfast.arena.memory import Arena
+from holdfast.engines.endpoint import Interface
 from holdfast.engines.host import HasFileno, HostState
 from holdfast.engines.process_exits import ProcessExits, kill_if_stopped
 from holdfast.engines.run_fork_server import RunForkServer
@@ -35,7 +35,7 @@ class LocalHost:
         directory: The run's directory.
         fork_server: Where its workers come from.
         exits: Counts the ends of agents.
-        network: Options of the agent for a run on several hosts.
+        interface: To other hosts, if there are any.
 
     Attributes:
         name: The same.
@@ -50,7 +50,7 @@ class LocalHost:
         directory: RunPaths,
         fork_server: RunForkServer,
         exits: ProcessExits,
-        network: Mapping[str, object],
+        interface: Interface | None,
     ) -> None:
         self.name, self._fork_server, self._exits = name, fork_server, exits
         self._is_attached = False
@@ -59,21 +59,21 @@ class LocalHost:
             undo.callback(arena.close)
             self._socket, far = socket.socketpair()
             undo.callback(self._socket.close)
-            with far:
-                self.agent = Child.start(
-                    "holdfast.agent.main",
-                    {
-                        "name": name,
-                        "run-dir": directory.path,
-                        "attempt": attempt,
-                        "address": address,
-                        "arena": arena.fd,
-                        "forks": far.fileno(),
-                        **network,
-                    },
-                    directory.logs / "agent.log",
-                    fds=[arena.fd, far.fileno()],
-                )
+            options = {
+                "name": name,
+                "run-dir": directory.path,
+                "attempt": attempt,
+                "address": address,
+                "arena": arena.fd,
+                "forks": far.fileno(),
+            }
+            fds = [arena.fd, far.fileno()]
+            with far, ExitStack() as until_started:
+                if interface is not None:
+                    fds.append(until_started.enter_context(interface.credentials.in_memory()))
+                    options |= {"interface": interface.address, "credentials": fds[-1]}
+                log = directory.logs / "agent.log"
+                self.agent = Child.start("holdfast.agent.main", options, log, fds)
             self._owned = undo.pop_all()
             self._owned.callback(self.agent.close)
 
@@ -123,8 +123,7 @@ class LocalEngine:
         log: The run's log of events.
         exits: Counts the ends of agents and fork servers.
         fork_server, code: See `RunForkServer`.
-        interface: The address on which workers accept other hosts; empty if there are none.
-        token_file: What an agent needs if the coordinator is on another host.
+        interface: To other hosts, if there are any.
     """
 
     def __init__(
@@ -135,12 +134,9 @@ class LocalEngine:
         exits: ProcessExits,
         fork_server: ForkServer | Spawned | None,
         code: bytes | None,
-        interface: str = "",
-        token_file: Path | None = None,
+        interface: Interface | None = None,
     ) -> None:
-        self._network = {"interface": interface} if interface else {}
-        if token_file is not None:
-            self._network["token-file"] = str(token_file)
+        self._interface = interface
         self._directory, self._attempt, self._log, self._exits = directory, attempt, log, exits
         self._fork_server = RunForkServer(directory, log, exits, fork_server, code)
 
@@ -160,7 +156,7 @@ class LocalEngine:
             self._directory,
             self._fork_server,
             self._exits,
-            self._network,
+            self._interface,
         )
         self._log.event("agent-started", host=name, pid=host.agent.pid)
         return host

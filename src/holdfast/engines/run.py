@@ -230,11 +230,10 @@ def _supervisor(
 ) -> Iterator[RunSupervisor]:
     """The run's processes, all of which end with the block."""
     exits, attempt = ProcessExits(directory.job, log), secrets.token_hex(4)
-    endpoint_address, public = (endpoint.address, endpoint.public) if endpoint else ("", "")
+    interface = endpoint.own_interface(directory.path, directory.job) if endpoint else None
+    public = endpoint.public if endpoint else ""
     with (
-        closing(
-            LocalEngine(directory, attempt, log, exits, forks, code, endpoint_address)
-        ) as engine,
+        closing(LocalEngine(directory, attempt, log, exits, forks, code, interface)) as engine,
         closing(
             CoordinatorProcess(
                 directory, attempt, log, exits, watch=follower.has_sinks, public=public

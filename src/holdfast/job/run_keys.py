@@ -35,8 +35,8 @@ class RunKeys(Spec):
     hosts: Annotated[int, Field(ge=1, le=256)] = 1
     """Hosts that a run begins with; each runs an equal share of the workers."""
     network: Literal["tls", "trusted"] = "tls"
-    """How hosts talk to each other. `tls`: encrypted; not supported yet. `trusted`: in plain, on a
-    network that no one else can read or write to."""
+    """How workers of different hosts exchange gradients and state. `tls`: encrypted. `trusted`: in
+    plain, on a network that no one else can read or write to; all else is encrypted anyway."""
     heartbeat: Heartbeat = Heartbeat()
     timeout_s: Annotated[float, Field(gt=0)] = 1800.0
     """Seconds that workers wait for each other before the run fails."""

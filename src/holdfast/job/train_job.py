@@ -150,7 +150,6 @@ class TrainRequest(RunKeys):
     def _check_hosts(self) -> None:
         """Raises: JobError: Several hosts cannot run the job."""
         refused = {
-            "network=tls": (self.network == "tls", "network=trusted, on a network that is yours"),
             "sync=ddp": (self.sync == "ddp", "sync=tree"),
             "non_finite=recompute": (self.non_finite == "recompute", "non_finite=stop or skip"),
             "verify.recompute": (self.verify.recompute > 0, "verify.recompute=0"),

@@ -11,6 +11,7 @@ runs/digits-20260102-150405/
   logs/rank-0.log …   what each worker printed; rank-0.stacks: where it was when it hung
   logs/coordinator-events.jsonl   what the coordinator decided; see wire.debug_file
   checkpoints/        see checkpoint.store
+  secrets/            keys and tokens of a run on several hosts
 """
 
 from __future__ import annotations
@@ -40,9 +41,9 @@ CODE: Final = "code.py"
 DEBUG_LOG: Final = "coordinator-events.jsonl"
 CRASH_DUMP: Final = "coordinator-crash.jsonl"
 """Below `logs/`; see `wire.debug_file`."""
-SECRET: Final = Path("secrets/run.key")
-TOKEN: Final = Path("secrets/join.token")
-"""For runs on several hosts."""
+SECRETS: Final = Path("secrets")
+TOKEN: Final = SECRETS / "join.token"
+"""For runs on several hosts: keys and tokens, which only their owner can read."""
 _LOCK: Final = ".lock"
 
 

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from typing import Self
 
 from holdfast.core.step.cells import lanes_of
-from holdfast.transport.tcp import Buffers, Deadline, Listener, Peers, Place, transfer
+from holdfast.transport.connections import Listener, Peers
+from holdfast.transport.tcp import Buffers, Deadline, Place, transfer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,38 +1,180 @@
-"""Join: how a host asks a coordinator to take part in a run."""
+"""Join: how a host asks a coordinator to take part in a run, over TLS.
+
+    host ── JoinMessage ─────────────────────▶ coordinator, first port
+         ◀─ JoinedMessage or RefusedMessage ──
+    host ── gRPC with the certificate ───────▶ coordinator, the port after it
+
+One line of JSON each way, so that what reads the messages of strangers is small. The host knows the
+coordinator by the digest in its token. It makes its keys itself, and they never leave it. A host
+that has taken part before shows its certificate in place of a token.
+"""
 
 from __future__ import annotations
 
-import grpc
+import secrets
+import socket
+import ssl
+import time
+from dataclasses import dataclass
+from typing import Annotated, Final, Literal
+
+from pydantic import Field, TypeAdapter, ValidationError
 
 from holdfast.errors import JobError
-from holdfast.wire.rpc import OPTIONS, JoinedMessage, JoinMessage, Service, status_of
+from holdfast.wire.certificate_request import new_request
+from holdfast.wire.messages import Message
+from holdfast.wire.tls import Credentials, HostCredentials, digest_of, pinned_context
+from holdfast.wire.token import Token
+
+MAX_LINE_BYTES: Final = 16 << 10
+"""The longest message."""
+ANSWER_TIMEOUT_S: Final = 15.0
+"""How long one try may wait for the coordinator's next bytes."""
+RETRY_S: Final = 0.2
+"""How long to wait before asking again."""
 
 
-def join(coordinator: str, token: str, hostname: str, timeout_s: float) -> JoinedMessage:
+class JoinMessage(Message):
+    """A host asks to take part in a run.
+
+    Attributes:
+        token: The run's; empty from a host that shows the certificate that it has got before.
+        hostname: Of the host.
+        agent, data: Requests for the certificates of its roles, in PEM.
+    """
+
+    token: str = Field(default="", max_length=512)
+    hostname: str = Field(max_length=255)
+    agent: str = Field(max_length=4096)
+    data: str = Field(max_length=4096)
+
+
+class JoinedMessage(Message):
+    """What an agent of another host must know.
+
+    Attributes:
+        name: Its name, never used before in the run.
+        attempt: The id of this start of the run.
+        run_dir: The run's directory, on a disk that all hosts share.
+        authority, agent, data: The certificates of the run's authority and of the host, in PEM.
+    """
+
+    kind: Literal["joined"] = "joined"
+    name: str
+    attempt: str
+    run_dir: str
+    authority: str
+    agent: str
+    data: str
+
+
+class RefusedMessage(Message):
+    """The host is refused.
+
+    Attributes:
+        reason: Why, and what to do, for people.
+    """
+
+    kind: Literal["refused"] = "refused"
+    reason: str
+
+
+ANSWERS: Final = TypeAdapter[JoinedMessage | RefusedMessage](
+    Annotated[JoinedMessage | RefusedMessage, Field(discriminator="kind")]
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Joined:
+    """What a host has once it has joined.
+
+    Attributes:
+        message: The coordinator's answer.
+        credentials: Its certificates and keys.
+    """
+
+    message: JoinedMessage
+    credentials: HostCredentials
+
+
+def control_address(coordinator: str) -> str:
+    """The address of the coordinator's gRPC service, given the one where hosts join."""
+    host, _, port = coordinator.rpartition(":")
+    return f"{host}:{int(port) + 1}"
+
+
+def join(
+    coordinator: str, token: Token, hostname: str, timeout_s: float, before: Credentials | None
+) -> Joined:
     """Ask to take part.
 
     Args:
         coordinator: Its address and port.
         token: The run's.
         hostname: Of this host.
-        timeout_s: How long to wait until it answers.
+        timeout_s: How long to try until it answers.
+        before: The agent's credentials if this host has taken part before, in place of the token.
 
     Raises:
-        JobError: It refuses, or does not answer.
+        JobError: It refuses, does not answer, or is not the token's.
     """
-    with grpc.insecure_channel(coordinator, options=OPTIONS) as channel:
+    agent, data = new_request(), new_request()
+    request = JoinMessage(
+        token="" if before else token.text,
+        hostname=hostname,
+        agent=agent.request,
+        data=data.request,
+    )
+    answer = _answer(coordinator, token, request, before, time.monotonic() + timeout_s)
+    if isinstance(answer, RefusedMessage):
+        raise JobError(f"the coordinator at {coordinator} refuses this host: {answer.reason}")
+    authority = answer.authority
+    credentials = HostCredentials(
+        agent=Credentials(authority=authority, certificate=answer.agent, key=agent.key),
+        data=Credentials(authority=authority, certificate=answer.data, key=data.key),
+    )
+    return Joined(message=answer, credentials=credentials)
+
+
+def _answer(
+    coordinator: str,
+    token: Token,
+    request: JoinMessage,
+    before: Credentials | None,
+    until: float,
+) -> JoinedMessage | RefusedMessage:
+    """Ask until there is an answer: the same question, which is answered alike each time."""
+    while True:
         try:
-            joined: JoinedMessage = Service(channel, token).join(
-                JoinMessage(hostname=hostname), timeout=timeout_s, wait_for_ready=True
-            )
-        except grpc.RpcError as error:
-            if status_of(error) == grpc.StatusCode.UNAUTHENTICATED:
+            return _ask(coordinator, token, request, pinned_context(before))
+        except (OSError, ValidationError) as error:
+            if time.monotonic() > until:
                 raise JobError(
-                    f"the coordinator at {coordinator} does not know this token; take the file "
-                    "that its run has printed"
+                    f"no coordinator answers at {coordinator} ({_in_words(error)}); see whether "
+                    "its run continues, and whether the network lets this host reach the port"
                 ) from None
+        time.sleep(RETRY_S)
+
+
+def _ask(
+    coordinator: str, token: Token, request: JoinMessage, context: ssl.SSLContext
+) -> JoinedMessage | RefusedMessage:
+    host, _, port = coordinator.rpartition(":")
+    address = host.strip("[]"), int(port)
+    with (
+        socket.create_connection(address, ANSWER_TIMEOUT_S) as plain,
+        context.wrap_socket(plain) as connection,
+    ):
+        certificate = connection.getpeercert(binary_form=True) or b""
+        if not secrets.compare_digest(digest_of(certificate), token.coordinator):
             raise JobError(
-                f"no coordinator answers at {coordinator}; see whether its run continues, and "
-                "whether the network lets this host reach the port"
-            ) from None
-    return joined
+                f"the coordinator at {coordinator} is not the one that has made this token; take "
+                "the token file of its newest start, and see whether another run uses the port"
+            )
+        connection.sendall(request.model_dump_json().encode() + b"\n")
+        with connection.makefile("rb") as answers:
+            return ANSWERS.validate_json(answers.readline(MAX_LINE_BYTES))
+
+
+def _in_words(error: Exception) -> str:
+    return str(error.strerror or error) if isinstance(error, OSError) else "no valid answer"

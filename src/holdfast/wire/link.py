@@ -16,7 +16,8 @@ import grpc
 
 from holdfast.errors import JobError
 from holdfast.wire.messages import Message
-from holdfast.wire.rpc import OPTIONS, status_of
+from holdfast.wire.rpc import details_of, open_channel, status_of
+from holdfast.wire.tls import Credentials
 
 RETRY_S: Final = 0.02
 """How long to wait before reconnecting."""
@@ -34,15 +35,21 @@ class CoordinatorLink(Generic[Outgoing, Incoming]):
     Args:
         address: The coordinator's, in gRPC's syntax.
         call: Returns the stream to use, given a channel.
+        credentials: See `open_channel`.
     """
 
-    def __init__(self, address: str, call: Callable[[grpc.Channel], Any]) -> None:
-        self._address, self._call = address, call
+    def __init__(
+        self,
+        address: str,
+        call: Callable[[grpc.Channel], Any],
+        credentials: Credentials | None = None,
+    ) -> None:
+        self._address, self._call, self._credentials = address, call, credentials
         self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._changed = threading.Condition()
         self._said: tuple[int, Outgoing | None] = (0, None)
         self._heard: Incoming | None = None
-        self._is_refused = False
+        self._refusal: str | None = None
         self._broken_since: float | None = None
         self._stream, self._closing = 0, False
         self._replies: Any = None
@@ -71,10 +78,9 @@ class CoordinatorLink(Generic[Outgoing, Incoming]):
             JobError: The coordinator refuses this client.
         """
         with self._changed:
-            if self._is_refused:
+            if self._refusal is not None:
                 raise JobError(
-                    f"the coordinator at {self._address} refuses the token of this agent: it "
-                    "belongs to another run, or to another start of it"
+                    f"the coordinator at {self._address} refuses this agent: {self._refusal}"
                 )
             if self._heard is None:
                 return None
@@ -94,7 +100,7 @@ class CoordinatorLink(Generic[Outgoing, Incoming]):
 
     def _keep(self) -> None:
         """Keep a stream until closed."""
-        with grpc.insecure_channel(self._address, options=OPTIONS) as channel:
+        with open_channel(self._address, self._credentials) as channel:
             call = self._call(channel)
             while True:
                 with self._changed:
@@ -109,13 +115,13 @@ class CoordinatorLink(Generic[Outgoing, Incoming]):
                         self._hear(reply)
                 except grpc.RpcError as error:  # it broke: the next one repeats everything
                     if status_of(error) in _REFUSED:
-                        self._refuse()
+                        self._refuse(error)
                         return
                     self._broken_since = self._broken_since or time.monotonic()
 
-    def _refuse(self) -> None:
+    def _refuse(self, error: grpc.RpcError) -> None:
         with self._changed:
-            self._is_refused = True
+            self._refusal = details_of(error)
             os.eventfd_write(self._wake, 1)
 
     def _hear(self, message: Incoming) -> None:

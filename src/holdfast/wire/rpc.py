@@ -4,8 +4,9 @@
              ◀───────── DesiredStateMessage ──
     command  ── Watch:  RunRequestMessage ──▶
              ◀───────── RunStateMessage ──────
-    host     ── Join:   JoinMessage ────────▶
-             ◀───────── JoinedMessage ────────
+
+Agents of other hosts show a certificate (`wire.tls`); processes of the coordinator's host use a
+Unix socket that only its owner can open.
 
 Every message contains the whole state, so only the newest of each kind counts, and on a new stream
 it is sent again. Each end validates what it reads. docs/decisions/0013 says why there is no .proto.
@@ -14,17 +15,17 @@ it is sent again. Each end validates what it reads. docs/decisions/0013 says why
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from functools import partial
 from typing import Any, Final
 
 import grpc
 
 from holdfast.core.protocol import DesiredState, Failure, Stage, Status, WorkerProgress
 from holdfast.wire.messages import Message
+from holdfast.wire.tls import Credentials
 
 SERVICE: Final = "holdfast.Coordinator"
-TOKEN_KEY: Final = "holdfast-token"  # noqa: S105  # its name
-"""The metadata of a call in which an agent of another host sends its token."""
+SERVER_NAME: Final = "coordinator"
+"""The host name in the coordinator's certificate, whatever its address is."""
 OPTIONS: Final = (
     ("grpc.max_receive_message_length", 64 << 20),
     # Both ends notice within seconds that the other is gone without closing the stream.
@@ -81,57 +82,51 @@ class RunStateMessage(Message):
     """How far each member has come, by rank."""
 
 
-class JoinMessage(Message):
-    """A host asks to take part in a run."""
-
-    hostname: str
-
-
-class JoinedMessage(Message):
-    """What an agent of another host must know.
-
-    Attributes:
-        name: Its name, never used before in the run.
-        attempt: The id of this start of the run.
-        run_dir: The run's directory, on a disk that all hosts share.
-    """
-
-    name: str
-    attempt: str
-    run_dir: str
-
-
 class Service:
     """The methods of a coordinator.
 
     Args:
         channel: To a coordinator.
-        token: Lets another host in.
 
     Attributes:
         attend, watch: Take an iterator of messages to send, return one of the answers.
-        join: Takes a message, returns the answer.
     """
 
-    def __init__(self, channel: grpc.Channel, token: str = "") -> None:
-        metadata = ((TOKEN_KEY, token),) if token else ()
-        attend = channel.stream_stream(
-            f"/{SERVICE}/Attend", _dump, DesiredStateMessage.model_validate_json
+    def __init__(self, channel: grpc.Channel) -> None:
+        self.attend: grpc.StreamStreamMultiCallable[StatusMessage, DesiredStateMessage] = (
+            channel.stream_stream(
+                f"/{SERVICE}/Attend", _dump, DesiredStateMessage.model_validate_json
+            )
         )
-        self.attend = partial(attend, metadata=metadata)
-        join = channel.unary_unary(f"/{SERVICE}/Join", _dump, JoinedMessage.model_validate_json)
-        self.join = partial(join, metadata=metadata)
         self.watch: grpc.StreamStreamMultiCallable[RunRequestMessage, RunStateMessage] = (
             channel.stream_stream(f"/{SERVICE}/Watch", _dump, RunStateMessage.model_validate_json)
         )
 
 
-def handlers(
-    attend: Callable[..., Any], watch: Callable[..., Any], join: Callable[..., Any]
-) -> grpc.GenericRpcHandler:
-    """The handlers of a server: asynchronous generators, given the messages and a context, and a
-    coroutine that answers one message.
+def open_channel(address: str, credentials: Credentials | None) -> grpc.Channel:
+    """A channel to a coordinator.
+
+    Args:
+        address: The coordinator's, in gRPC's syntax.
+        credentials: Those of an agent; None for a Unix socket of this host.
     """
+    if credentials is None:
+        return grpc.insecure_channel(address, options=OPTIONS)
+    shown = grpc.ssl_channel_credentials(
+        credentials.authority.encode(), credentials.key.encode(), credentials.certificate.encode()
+    )
+    named = ("grpc.ssl_target_name_override", SERVER_NAME)
+    return grpc.secure_channel(address, shown, options=(*OPTIONS, named))
+
+
+def server_credentials(credentials: Credentials) -> grpc.ServerCredentials:
+    """What a coordinator shows, and asks of those who connect: a certificate of the run."""
+    own = credentials.key.encode(), credentials.certificate.encode()
+    return grpc.ssl_server_credentials([own], credentials.authority.encode(), True)
+
+
+def handlers(attend: Callable[..., Any], watch: Callable[..., Any]) -> grpc.GenericRpcHandler:
+    """The handlers of a server: asynchronous generators, given the messages and a context."""
     offered: dict[str, grpc.RpcMethodHandler[Any, Any]] = {
         "Attend": grpc.stream_stream_rpc_method_handler(
             attend, StatusMessage.model_validate_json, _dump
@@ -139,7 +134,6 @@ def handlers(
         "Watch": grpc.stream_stream_rpc_method_handler(
             watch, RunRequestMessage.model_validate_json, _dump
         ),
-        "Join": grpc.unary_unary_rpc_method_handler(join, JoinMessage.model_validate_json, _dump),
     }
     return grpc.method_handlers_generic_handler(SERVICE, offered)
 
@@ -148,6 +142,12 @@ def status_of(error: grpc.RpcError) -> grpc.StatusCode | None:
     """The status of a call that has failed; None if it has none."""
     code: Callable[[], grpc.StatusCode] | None = getattr(error, "code", None)
     return None if code is None else code()
+
+
+def details_of(error: grpc.RpcError) -> str:
+    """What the other end has said of a call that it has refused."""
+    details: Callable[[], str | None] | None = getattr(error, "details", None)
+    return (details and details()) or "without a reason"
 
 
 def _dump(message: Message) -> bytes:

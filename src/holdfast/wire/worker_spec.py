@@ -6,6 +6,7 @@ from pydantic import BaseModel, ConfigDict
 
 from holdfast.job.spec import Job
 from holdfast.job.train_job import TrainJob
+from holdfast.wire.tls import Credentials
 
 
 class WorkerSpec(BaseModel):
@@ -17,15 +18,17 @@ class WorkerSpec(BaseModel):
         run_dir: The run's directory.
         attempt: The id of this start of the run, hexadecimal, never used before.
         interface: The address on which it accepts workers of other hosts; empty if there are none.
+        credentials: What it shows to those; None if they talk in plain.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
 
     job: Job
     rank: int
     run_dir: str
     attempt: str
     interface: str = ""
+    credentials: Credentials | None = None
 
     @property
     def train_job(self) -> TrainJob:

@@ -21,7 +21,7 @@ from holdfast.errors import MEANINGS, Aborted, JobError
 from holdfast.job.script_job import ScriptJob
 from holdfast.observe.stacks import stacks_file, write_on_signal
 from holdfast.tasks import by_value, reference
-from holdfast.transport.tcp import Listener
+from holdfast.transport.connections import Listener
 from holdfast.wire.channel import Channel
 from holdfast.wire.messages import FinishedMessage
 from holdfast.wire.worker_spec import WorkerSpec
@@ -48,7 +48,7 @@ def main(config: str, arena_fd: int, socket_fd: int) -> int:
     status = WorkerStatus(arena, spec.rank)
     status.claim()
     write_on_signal(stacks_file(Path(spec.run_dir) / "logs", spec.rank))
-    listener = Listener(spec.interface) if spec.interface else None
+    listener = Listener(spec.interface, spec.credentials) if spec.interface else None
     agent = AgentLink(status, arena, channel, listener.address if listener else "")
     if isinstance(spec.job, ScriptJob):
         return runner.run(spec, spec.job, arena, agent, channel)

@@ -19,9 +19,9 @@ from holdfast.arena.memory import Arena, Phase
 from holdfast.arena.replica import Replica
 from holdfast.core.step.plan import Plan
 from holdfast.errors import Aborted, HardwareError, JobError, UntrustedStateError
+from holdfast.transport.connections import Listener
 from holdfast.transport.network import Hosts, Network
 from holdfast.transport.shared_memory import SharedMemoryGroup
-from holdfast.transport.tcp import Listener
 from holdfast.wire.channel import Channel
 from holdfast.wire.messages import ResumeMessage
 from holdfast.wire.worker_spec import WorkerSpec

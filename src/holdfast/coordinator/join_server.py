@@ -1,0 +1,127 @@
+"""Join server: where hosts that want to take part in a run ask for it; see `wire.join`.
+
+Everyone can reach it, so each connection gets little of everything: one message of a few kilobytes,
+a few seconds, and its place among a few only until a newer one needs it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import ssl
+from collections.abc import Callable
+from typing import Final
+
+from pydantic import ValidationError
+
+from holdfast.coordinator.authority import Authority
+from holdfast.coordinator.refusals import Refusals, Refused
+from holdfast.wire.join import MAX_LINE_BYTES, JoinedMessage, JoinMessage, RefusedMessage
+from holdfast.wire.tls import Identity
+
+MAX_CONNECTIONS: Final = 64
+"""When there are more, the oldest is closed: one that is slow on purpose keeps no one out."""
+TIMEOUT_S: Final = 5.0
+"""How long a connection may last."""
+RETRY_S: Final = 0.1
+"""How long to wait when the system has no descriptors left."""
+
+Admit = Callable[[JoinMessage, Identity | None, str], JoinedMessage]
+"""Lets a host take part, given its request, its earlier identity and its address.
+
+Raises:
+    Refused: It may not.
+    HoldfastError: The run must end.
+"""
+
+
+class JoinServer:
+    """Serves one run.
+
+    Args:
+        authority: Of the run.
+        admit: Answers a request.
+        refusals: Counts those that are refused.
+    """
+
+    def __init__(self, authority: Authority, admit: Admit, refusals: Refusals) -> None:
+        self._context = authority.coordinator.server_context(strangers=True)
+        self._admit, self._refusals = admit, refusals
+        self._connections: dict[asyncio.Task[None], str] = {}  # oldest first
+
+    async def serve(self, listening: socket.socket) -> None:
+        """Serve at a socket until cancelled."""
+        loop = asyncio.get_running_loop()
+        listening.setblocking(False)
+        try:
+            while True:
+                try:
+                    connection, address = await loop.sock_accept(listening)
+                except OSError:
+                    await asyncio.sleep(RETRY_S)
+                    continue
+                self._begin(connection, str(address[0]))
+        finally:
+            for task in self._connections:
+                task.cancel()
+
+    def _begin(self, connection: socket.socket, address: str) -> None:
+        if len(self._connections) >= MAX_CONNECTIONS:
+            oldest = next(iter(self._connections))
+            self._refusals.add(self._connections.pop(oldest), "too many connections at once")
+            oldest.cancel()
+        task = asyncio.create_task(self._serve_one(connection, address))
+        self._connections[task] = address
+        task.add_done_callback(lambda done: self._connections.pop(done, None))
+
+    async def _serve_one(self, connection: socket.socket, address: str) -> None:
+        with connection:
+            try:
+                async with asyncio.timeout(TIMEOUT_S):
+                    await self._answer(connection, address)
+            except TimeoutError:
+                self._refusals.add(address, "no request in time")
+            except ssl.SSLError as error:
+                self._refusals.add(address, f"no TLS of this run: {error.reason}")
+            except OSError:
+                self._refusals.add(address, "a connection that broke")
+
+    async def _answer(self, connection: socket.socket, address: str) -> None:
+        loop, reader = asyncio.get_running_loop(), asyncio.StreamReader(limit=MAX_LINE_BYTES)
+        protocol = asyncio.StreamReaderProtocol(reader)
+        transport, _ = await loop.connect_accepted_socket(
+            lambda: protocol,
+            connection,
+            ssl=self._context,
+            ssl_handshake_timeout=TIMEOUT_S,
+            ssl_shutdown_timeout=TIMEOUT_S,
+        )
+        writer = asyncio.StreamWriter(transport, protocol, reader, loop)
+        try:
+            identity = Identity.of_peer(transport.get_extra_info("peercert"))
+            answer = await self._answer_to(reader, identity, address)
+            writer.write(answer.model_dump_json().encode() + b"\n")
+            writer.close()
+            await writer.wait_closed()
+        finally:
+            transport.abort()
+
+    async def _answer_to(
+        self, reader: asyncio.StreamReader, identity: Identity | None, address: str
+    ) -> JoinedMessage | RefusedMessage:
+        try:
+            request = await _read(reader)
+            return self._admit(request, identity, address)
+        except Refused as refused:
+            self._refusals.add(address, refused.reason)
+            return RefusedMessage(reason=str(refused))
+
+
+async def _read(reader: asyncio.StreamReader) -> JoinMessage:
+    advice = "use the same version of holdfast on all hosts"
+    try:
+        return JoinMessage.model_validate_json(await reader.readline())
+    except ValidationError:
+        raise Refused("no valid request", advice) from None
+    except ValueError:
+        raise Refused("a message that is too long", advice) from None
