@@ -1,15 +1,22 @@
-"""Workers of different hosts connect if they know the generation's key, and every wait ends."""
+"""Workers of different hosts connect if they know the generation's key and, unless their network is
+trusted, show a certificate of a worker of the run; and every wait ends.
+"""
 
+import os
+import random
 import socket
 import threading
 
 import pytest
 
+from conftest import sampled
 from holdfast.arena.memory import Arena
 from holdfast.arena.worker_status import WorkerStatus
+from holdfast.coordinator.authority import Authority
 from holdfast.errors import Aborted, HoldfastError
 from holdfast.transport.connections import Listener, Peers
 from holdfast.transport.tcp import Deadline, transfer
+from holdfast.wire.tls import Role
 
 KEY = b"k" * 32
 
@@ -22,9 +29,18 @@ def arena():
     made.close()
 
 
-@pytest.fixture
-def listeners():
-    made = [Listener("127.0.0.1"), Listener("127.0.0.1")]
+@pytest.fixture(scope="session")
+def authority(tmp_path_factory):
+    return Authority.create(tmp_path_factory.mktemp("authority"))
+
+
+@pytest.fixture(params=["tls", "trusted"])
+def listeners(request, authority):
+    is_tls = request.param == "tls"
+    made = [
+        Listener("127.0.0.1", authority.issue(f"host-{number}", Role.DATA) if is_tls else None)
+        for number in range(2)
+    ]
     yield made
     for each in made:
         each.close()
@@ -39,13 +55,13 @@ def peers(host, listeners, key=KEY, generation=1):
     return Peers(generation=generation, key=key, host=host, addresses={(1 - host, 0): address})
 
 
-def connect(arena, listeners, *offers):
+def connect(arena, listeners, *offers, timeout_s=20):
     """Connect from several threads at once; returns what each got, or its error."""
     found = {}
 
     def run(number, offer):
         try:
-            found[number] = listeners[offer.host].connect(offer, deadline_of(arena, 1))
+            found[number] = listeners[offer.host].connect(offer, deadline_of(arena, timeout_s))
         except HoldfastError as error:
             found[number] = error
 
@@ -84,25 +100,78 @@ def test_buffers_arrive_in_order_whatever_their_sizes(arena, connected):
 
 @pytest.mark.parametrize("difference", [{"key": b"x" * 32}, {"generation": 2}])
 def test_those_of_another_key_or_generation_do_not_get_a_connection(arena, listeners, difference):
-    found = connect(arena, listeners, peers(0, listeners), peers(1, listeners, **difference))
-    assert all("waited 1 s for " in str(each) for each in found), found
+    found = connect(
+        arena, listeners, peers(0, listeners), peers(1, listeners, **difference), timeout_s=0.2
+    )
+    assert all("waited 0 s for " in str(each) for each in found), found
+
+
+def connect_among(arena, listeners, disturb):
+    """Connect while something else happens at the accepting end."""
+    address, _, port = listeners[0].address.rpartition(":")
+    accepting, found = threading.Event(), {}
+
+    def accept():
+        accepting.set()
+        found.update(listeners[0].connect(peers(0, listeners), deadline_of(arena)))
+
+    thread = threading.Thread(target=accept)
+    thread.start()
+    accepting.wait(20)
+    kept = disturb((address, int(port)))
+    mine = listeners[1].connect(peers(1, listeners), deadline_of(arena))
+    thread.join()
+    assert list(found) == [(1, 0)]
+    for each in (*kept, *found.values(), *mine.values()):
+        each.close()
 
 
 def test_strangers_do_not_keep_the_others_from_connecting(arena, listeners):
-    address, _, port = listeners[0].address.rpartition(":")
-    strangers = [socket.create_connection((address, int(port))) for _ in range(3)]
-    strangers[0].sendall(b"GET / HTTP/1.1\r\n\r\n" + bytes(1000))
-    strangers[1].close()  # the third says nothing at all
-    listening = deadline_of(arena, 20)
-    found = {}
-    accepting = threading.Thread(
-        target=lambda: found.update(listeners[0].connect(peers(0, listeners), listening))
-    )
-    accepting.start()
-    mine = listeners[1].connect(peers(1, listeners), deadline_of(arena))
-    accepting.join()
-    assert list(found) == [(1, 0)]
-    for each in (*strangers, *found.values(), *mine.values()):
+    def disturb(address):
+        strangers = [socket.create_connection(address) for _ in range(80)]
+        strangers[0].sendall(b"GET / HTTP/1.1\r\n\r\n" + bytes(1000))
+        strangers[1].close()
+        strangers[2].sendall(b"\x16\x03\x01")
+        return strangers  # the others say nothing at all
+
+    connect_among(arena, listeners, disturb)
+
+
+@pytest.mark.parametrize("count", sampled([50, 1000], 0))
+def test_nonsense_does_not_keep_the_others_from_connecting(arena, listeners, count):
+    def disturb(address):
+        draw = random.Random(count)
+        for _ in range(count):
+            with socket.create_connection(address) as stranger:
+                start = draw.choice([b"", b"\x16\x03\x01\x02\x00\x01", b"holdfast\0\0\0\0\0\0\0\1"])
+                stranger.sendall(start + os.urandom(draw.randrange(200)))
+        return []
+
+    connect_among(arena, listeners, disturb)
+
+
+@pytest.mark.parametrize(
+    ("run", "role"), [("this", Role.AGENT), ("this", Role.COORDINATOR), ("another", Role.DATA)]
+)
+@pytest.mark.parametrize("accepts", [False, True])
+def test_other_certificates_than_those_of_workers_of_the_run_do_not_connect(
+    arena, authority, tmp_path, run, role, accepts
+):
+    signing = authority if run == "this" else Authority.create(tmp_path)
+    odd = Listener("127.0.0.1", signing.issue("odd", role))
+    good = Listener("127.0.0.1", authority.issue("good", Role.DATA))
+    listeners = [odd, good] if accepts else [good, odd]
+    found = connect(arena, listeners, peers(0, listeners), peers(1, listeners), timeout_s=0.2)
+    assert isinstance(found[1 if accepts else 0], HoldfastError), found
+    for each in listeners:
+        each.close()
+
+
+def test_one_end_alone_in_plain_does_not_connect(arena, authority):
+    listeners = [Listener("127.0.0.1", authority.issue("good", Role.DATA)), Listener("127.0.0.1")]
+    found = connect(arena, listeners, peers(0, listeners), peers(1, listeners), timeout_s=0.2)
+    assert all(isinstance(each, HoldfastError) for each in found), found
+    for each in listeners:
         each.close()
 
 

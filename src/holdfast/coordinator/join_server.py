@@ -10,6 +10,7 @@ import asyncio
 import socket
 import ssl
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Final
 
 from pydantic import ValidationError
@@ -102,7 +103,8 @@ class JoinServer:
             answer = await self._answer_to(reader, identity, address)
             writer.write(answer.model_dump_json().encode() + b"\n")
             writer.close()
-            await writer.wait_closed()
+            with suppress(OSError):  # the host has its answer, and hangs up
+                await writer.wait_closed()
         finally:
             transport.abort()
 
