@@ -1,4 +1,4 @@
-"""Members with any checkpoints agree on the newest one that all have and can verify."""
+"""Members with any checkpoints agree on the newest one that any of them can verify."""
 
 import itertools
 
@@ -6,10 +6,10 @@ import pytest
 
 from holdfast.core.restore_agreement import (
     NONE,
-    Comparison,
+    Agreed,
     NothingLeft,
     RestoreAgreement,
-    Skip,
+    Skipped,
     Verify,
 )
 
@@ -19,26 +19,23 @@ GOOD, DAMAGED, OTHER = 1, -1, 2
 
 def agree_on(*hosts):
     """Play the rounds of members on hosts with these checkpoints, by step; returns what they agree
-    on, and what each has skipped.
+    on, who has it, and what each has skipped.
     """
     members = [RestoreAgreement(host) for host in hosts]
+    skipped = [member.skipped for member in members]
     for _ in range(100):
         offers = [member.offer for member in members]
         decisions = [member.on_offers(offers) for member in members]
-        kinds = {type(each) for each in decisions}
-        skipped = [member.skipped for member in members]
-        if kinds == {NothingLeft}:
+        if isinstance(decisions[0], NothingLeft):
             (any_offered,) = {each.any_offered for each in decisions}
-            return any_offered, skipped
-        if Skip in kinds:
-            assert kinds == {Skip}
-            continue
-        (step,) = {each.step for each in decisions if isinstance(each, Verify)}
-        digests = [NONE if host[step] == DAMAGED else host[step] for host in hosts]
+            return any_offered, (), skipped
+        (step,) = {each.step for each in decisions}
+        assert [each.is_held for each in decisions] == [step in host for host in hosts]
+        digests = [NONE if host.get(step) in (None, DAMAGED) else host[step] for host in hosts]
         (outcome,) = {member.on_digests(digests) for member in members}
-        if outcome == Comparison.AGREED:
-            return step, skipped
-        assert (outcome == Comparison.UNVERIFIED) == (NONE in digests)
+        if isinstance(outcome, Agreed):
+            return step, outcome.verified, skipped
+        assert outcome == Skipped(is_different=any(digest != NONE for digest in digests))
     raise AssertionError("the rounds do not end")
 
 
@@ -48,39 +45,44 @@ HOLDINGS = [
 ]
 
 
-def test_two_hosts_agree_on_the_newest_common_one_or_both_say_that_there_is_none():
+def test_two_hosts_agree_on_the_newest_that_one_can_verify_or_both_say_that_there_is_none():
     for hosts in itertools.product(HOLDINGS, repeat=2):
-        first, second = hosts
-        common = [
-            step for step in first.keys() & second.keys() if first[step] == second[step] != DAMAGED
-        ]
-        found, skipped = agree_on(*hosts)
-        if common:
-            assert found == max(common)
+        states = {
+            step: {host[step] for host in hosts if host.get(step, DAMAGED) != DAMAGED}
+            for step in (1, 2, 3)
+        }
+        usable = [step for step, found in states.items() if len(found) == 1]
+        found, verified, skipped = agree_on(*hosts)
+        if usable:
+            assert found == max(usable)
+            has = [host.get(found, DAMAGED) != DAMAGED for host in hosts]
+            assert verified == tuple(index for index in range(2) if has[index])
             for host, steps in zip(hosts, skipped, strict=True):
                 assert sorted(steps) == [step for step in sorted(host) if step > found]
         else:
-            assert found is (bool(first) or bool(second))
+            assert found is any(hosts)
 
 
 @pytest.mark.parametrize(
     "order",
     [
         *itertools.permutations(
-            [{1: GOOD, 2: GOOD, 3: GOOD}, {1: GOOD, 2: DAMAGED}, {1: GOOD, 2: GOOD}]
+            [{1: GOOD, 2: GOOD, 3: DAMAGED}, {1: GOOD, 2: DAMAGED}, {1: GOOD, 3: DAMAGED}]
         )
     ],
 )
 def test_three_hosts_agree_in_any_order(order):
-    assert agree_on(*order)[0] == 1
+    step, verified, _ = agree_on(*order)
+    assert (step, verified) == (2, (order.index({1: GOOD, 2: GOOD, 3: DAMAGED}),))
 
 
-def test_a_member_without_checkpoints_ends_the_rounds_for_all():
-    assert agree_on({1: GOOD}, {}) == (True, [[], []])
-    assert agree_on({}, {}) == (False, [[], []])
+def test_a_host_without_checkpoints_takes_part():
+    assert agree_on({1: GOOD}, {}) == (1, (0,), [[], []])
+    assert agree_on({}, {}) == (False, (), [[], []])
 
 
-def test_all_newer_steps_are_skipped_at_once():
-    member = RestoreAgreement([1, 2, 3])
-    assert member.on_offers([3, 1]) == Skip((3, 2))
-    assert member.offer == 1
+def test_what_a_member_does_not_have_it_does_not_skip():
+    member = RestoreAgreement([1])
+    assert member.on_offers([1, 3]) == Verify(3, is_held=False)
+    assert member.on_digests([NONE, NONE]) == Skipped(is_different=False)
+    assert (member.offer, member.skipped) == (1, [])

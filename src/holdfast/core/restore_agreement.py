@@ -1,12 +1,12 @@
-"""Agreement of a generation's members on the checkpoint that all of them load.
+"""Agreement of a generation's members on the checkpoint that they resume from.
 
-Members may see different checkpoints: hosts with disks of their own list different ones, and one
+Every host has a disk of its own, so members see different checkpoints: a host may be new, and one
 host may find damage that another does not. They agree through the values of barriers, in rounds:
 
-    1. each member offers its newest remaining step; the lowest offer is the candidate
-    2. a member that offered a newer step skips all newer ones, and all offer again
-    3. if all offered the candidate, each loads and verifies it, and shows the digest of its state
-    4. if all digests are equal, the members have agreed; else all skip it and offer again
+    1. each member offers its newest remaining step; the newest offer is the candidate
+    2. each member that has the candidate loads and verifies it, and shows the digest of its state
+    3. if some have verified it, and found the same state, the members have agreed: the others
+       receive that state; else all skip the candidate and offer again
 
 All decide by the same values, so they reach the same barriers. Every round leaves some member with
 fewer checkpoints, so the rounds end.
@@ -14,32 +14,30 @@ fewer checkpoints, so the rounds end.
 
 from __future__ import annotations
 
-import enum
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 NONE: Final = -1
-"""The offer of a member without a checkpoint, and the digest of one that it cannot verify."""
-
-
-@dataclass(frozen=True, slots=True)
-class Skip:
-    """Steps newer than the candidate: another member does not have them."""
-
-    steps: tuple[int, ...]
+"""The offer of a member without a checkpoint, and the digest of one that has not verified it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Verify:
-    """Load the checkpoint of this step, and bring the digest of its state to the next barrier."""
+    """Bring the digest of a checkpoint's state to the next barrier.
+
+    Attributes:
+        step: Its step.
+        is_held: Whether this member has it.
+    """
 
     step: int
+    is_held: bool
 
 
 @dataclass(frozen=True, slots=True)
 class NothingLeft:
-    """A member has no checkpoint left.
+    """No member has a checkpoint left.
 
     Attributes:
         any_offered: Whether some member had one at first.
@@ -48,14 +46,26 @@ class NothingLeft:
     any_offered: bool
 
 
-class Comparison(enum.Enum):
-    """What the digests of a candidate show."""
+@dataclass(frozen=True, slots=True)
+class Agreed:
+    """The members resume from the candidate.
 
-    AGREED = enum.auto()
-    UNVERIFIED = enum.auto()
-    """Some member could not load or verify it."""
-    DIFFERENT = enum.auto()
-    """Members have verified different states of the same step."""
+    Attributes:
+        verified: The positions of the members that have its state.
+    """
+
+    verified: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Skipped:
+    """No member resumes from the candidate.
+
+    Attributes:
+        is_different: Whether members have verified different states of it; else none has.
+    """
+
+    is_different: bool
 
 
 class RestoreAgreement:
@@ -65,12 +75,13 @@ class RestoreAgreement:
         steps: The steps of the checkpoints that its host has.
 
     Attributes:
-        skipped: Steps that were skipped, in order.
+        skipped: Those that were skipped, in order.
     """
 
     def __init__(self, steps: Iterable[int]) -> None:
         self._left = sorted(steps)
         self._any_offered = False
+        self._candidate = NONE
         self.skipped: list[int] = []
 
     @property
@@ -78,25 +89,19 @@ class RestoreAgreement:
         """The value for the next barrier of offers."""
         return self._left[-1] if self._left else NONE
 
-    def on_offers(self, offers: Sequence[int]) -> Skip | Verify | NothingLeft:
-        """Decide by the offers of all members; after Skip they offer again."""
-        candidate = min(offers)
-        self._any_offered |= max(offers) != NONE
-        if candidate == NONE:
+    def on_offers(self, offers: Sequence[int]) -> Verify | NothingLeft:
+        """Decide by the offers of all members."""
+        self._candidate = max(offers)
+        if self._candidate == NONE:
             return NothingLeft(self._any_offered)
-        if max(offers) > candidate:
-            newer = [step for step in self._left[::-1] if step > candidate]
-            return Skip(tuple(map(self._skip, newer)))
-        return Verify(candidate)
+        self._any_offered = True
+        return Verify(self._candidate, is_held=self.offer == self._candidate)
 
-    def on_digests(self, digests: Sequence[int]) -> Comparison:
-        """Decide by the digests that all members have found for the candidate."""
-        if NONE not in digests and len(set(digests)) == 1:
-            return Comparison.AGREED
-        self._skip(self.offer)
-        return Comparison.UNVERIFIED if NONE in digests else Comparison.DIFFERENT
-
-    def _skip(self, step: int) -> int:
-        self._left.remove(step)
-        self.skipped.append(step)
-        return step
+    def on_digests(self, digests: Sequence[int]) -> Agreed | Skipped:
+        """Decide by the digests of all members; after `Skipped` they offer again."""
+        verified = tuple(index for index, digest in enumerate(digests) if digest != NONE)
+        if len({digests[index] for index in verified}) == 1:
+            return Agreed(verified)
+        if self.offer == self._candidate:
+            self.skipped.append(self._left.pop())
+        return Skipped(is_different=bool(verified))

@@ -16,11 +16,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
-from typing import Any, Self
+from typing import Any, Final, Self
 
 from holdfast.checkpoint.manifest import Best
 from holdfast.worker.step.commit import RequestFlags
 from holdfast.worker.user_state.user_values import UserValues
+
+NOT_SAVED: Final = -1
 
 
 @dataclass(slots=True, kw_only=True)
@@ -97,7 +99,7 @@ class Progress:
         order: The data set and the sample order; see `data.loading.order`.
         samples_checked: Whether samples were compared with those that the run began with.
         numerics_changes: How hardware and software have changed over the run's lives.
-        saved_step: The step of the newest checkpoint; -1 if there is none.
+        saved_step: The step of the newest checkpoint; NOT_SAVED if not every host has one.
         evaluations, followup, user: See the classes.
     """
 
@@ -107,7 +109,7 @@ class Progress:
     order: dict[str, Any] = field(default_factory=dict)
     samples_checked: bool = False
     numerics_changes: list[str] = field(default_factory=list)
-    saved_step: int = -1
+    saved_step: int = NOT_SAVED
     evaluations: Evaluations = field(default_factory=Evaluations)
     followup: Followup = field(default_factory=Followup)
     user: UserValues = field(default_factory=UserValues)

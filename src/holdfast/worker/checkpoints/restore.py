@@ -1,14 +1,16 @@
-"""Restore: loads the newest checkpoint that all members of a generation have and can verify.
+"""Restore: loads the newest checkpoint that some member of a generation has and can verify.
 
 What the members agree on is decided in `core.restore_agreement`. A candidate is read straight into
-the replica, so a host needs no memory for it. If some member cannot verify it, the next candidate
-overwrites all of it; if none is left, the run ends.
+the replica, so a host needs no memory for it. If no member can verify it, the next candidate
+overwrites all of it; if none is left, the run ends. A member that has not verified it receives the
+state of another one by a state transfer, which overwrites what it has read.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -22,11 +24,9 @@ from holdfast.checkpoint.store import CheckpointStore
 from holdfast.collectives.group import Group
 from holdfast.core.restore_agreement import (
     NONE,
-    Comparison,
+    Agreed,
     NothingLeft,
     RestoreAgreement,
-    Skip,
-    Verify,
 )
 from holdfast.errors import CheckpointError, JobError
 from holdfast.observe.lines import EventLog
@@ -36,8 +36,24 @@ from holdfast.wire.messages import CheckpointRejectedMessage
 from holdfast.wire.worker_spec import WorkerSpec
 from holdfast.worker.barriers import WorkerTag
 from holdfast.worker.checks.numerics import changes, numerics_of
-from holdfast.worker.progress import Evaluations, Progress
+from holdfast.worker.progress import NOT_SAVED, Evaluations, Progress
 from holdfast.worker.user_state.user_values import UserValues
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Restored:
+    """What the members have agreed to resume from.
+
+    Attributes:
+        step: Steps committed.
+        donors: From whose replica each rank takes its state: its own if it has loaded it; empty if
+            the run begins.
+        progress: What is stored with it; None if this worker receives it from its donor.
+    """
+
+    step: int
+    donors: Mapping[int, int]
+    progress: Progress | None
 
 
 class Restorer:
@@ -53,47 +69,67 @@ class Restorer:
         self._store = CheckpointStore.of_run(Path(spec.run_dir))
         self._rejections: list[str] = []
 
-    def restore(self, replica: Replica, group: Group, checkpoints: Sequence[str]) -> Progress:
-        """Load the newest checkpoint that all members have and can verify.
+    def restore(self, replica: Replica, group: Group, checkpoints: Sequence[str]) -> Restored:
+        """Load the newest checkpoint that some member can verify, if this one can.
 
         Args:
             replica: Takes the state.
             group: The members.
             checkpoints: The names of the checkpoints that this member's host has.
 
-        Returns:
-            The progress stored with it; no steps if no member has a checkpoint.
-
         Raises:
             Aborted: The generation is over.
-            CheckpointError: A member has checkpoints, and there is none that all can use.
+            CheckpointError: A member has checkpoints, and there is none that can be used.
             JobError: It was made on other hardware or software, which the job rejects.
         """
         agreement = RestoreAgreement(map(names.step_of, checkpoints))
         while True:
-            match agreement.on_offers(group.barrier(WorkerTag.RESTORE, 0, agreement.offer)):
-                case Skip(steps):
-                    for step in steps:
-                        self._reject(step, "not available on every worker")
-                case Verify(step):
-                    manifest = self._load(step, replica)
-                    digest = NONE if manifest is None else _digest(manifest)
-                    outcome = agreement.on_digests(group.barrier(WorkerTag.RESTORE, 0, digest))
-                    if manifest is not None and outcome == Comparison.AGREED:
-                        changed = self._numerics_changes(manifest, replica, group)
-                        self._quarantine(agreement.skipped)
-                        replica.restored(frozenset(manifest.uninitialized))
-                        return _progress(manifest, changed)
-                    if outcome == Comparison.DIFFERENT:
-                        self._reject(step, "workers have different states for it")
-                case NothingLeft(any_offered):
-                    if any_offered:
-                        raise CheckpointError(
-                            f"no checkpoint under {self._spec.run_dir} can be used: "
-                            f"{'; '.join(self._rejections) or 'this host has none'}. "
-                            "Start the job again in another directory"
-                        )
-                    return Progress()
+            decision = agreement.on_offers(group.barrier(WorkerTag.RESTORE, 0, agreement.offer))
+            if isinstance(decision, NothingLeft):
+                if decision.any_offered:
+                    raise CheckpointError(
+                        f"no checkpoint under {self._spec.run_dir} can be used: "
+                        f"{'; '.join(self._rejections) or 'this host has none'}. "
+                        "Start the job again in another directory"
+                    )
+                return Restored(step=0, donors={}, progress=Progress())
+            step = decision.step
+            manifest = self._load(step, replica) if decision.is_held else None
+            digest = NONE if manifest is None else _digest(manifest)
+            outcome = agreement.on_digests(group.barrier(WorkerTag.RESTORE, 0, digest))
+            if isinstance(outcome, Agreed):
+                verified = [group.members[index] for index in outcome.verified]
+                if decision.is_held and not set(verified) & set(group.local):
+                    agreement.skipped.append(step)
+                self._quarantine(agreement.skipped)
+                return self._restored(step, manifest, replica, group, verified)
+            if outcome.is_different and decision.is_held:
+                self._reject(step, "workers have different states for it")
+
+    def _restored(
+        self,
+        step: int,
+        manifest: Manifest | None,
+        replica: Replica,
+        group: Group,
+        verified: Sequence[int],
+    ) -> Restored:
+        """What the members have agreed on, for one that has verified it or not.
+
+        Raises:
+            JobError: It was made on other hardware or software, which the job rejects.
+        """
+        hosts = (group.members,) if group.network is None else group.network.hosts.ranks
+        donors = _donors(hosts, verified)
+        if manifest is None:
+            return Restored(step=step, donors=donors, progress=None)
+        is_first = group.rank == verified[0]
+        changed = self._numerics_changes(manifest, replica, is_first=is_first)
+        replica.restored(frozenset(manifest.uninitialized))
+        progress = _progress(manifest, changed)
+        if not all(set(ranks) & set(verified) for ranks in hosts):
+            progress.saved_step = NOT_SAVED  # some host does not have it
+        return Restored(step=step, donors=donors, progress=progress)
 
     def _load(self, step: int, replica: Replica) -> Manifest | None:
         """Read and verify the state of a checkpoint; None if it is rejected."""
@@ -121,8 +157,11 @@ class Restorer:
                 "belongs to another run"
             )
 
-    def _numerics_changes(self, manifest: Manifest, replica: Replica, group: Group) -> list[str]:
-        """How hardware and software differ from those that a checkpoint was made with.
+    def _numerics_changes(
+        self, manifest: Manifest, replica: Replica, *, is_first: bool
+    ) -> list[str]:
+        """How hardware and software differ from those that a checkpoint was made with; the first
+        member logs it.
 
         Raises:
             JobError: They differ, and the job does not accept that.
@@ -134,7 +173,7 @@ class Restorer:
                 f"{', '.join(changed)}. The weights would not be bit-exact; resume where it was "
                 "made, or set on_numerics_change=record to continue with a note in the result"
             )
-        if changed and group.member_index == 0:
+        if changed and is_first:
             with EventLog(Path(self._spec.run_dir) / EVENTS) as log:
                 log.event("numerics-changed", step=manifest.step, changes=", ".join(changed))
         return changed
@@ -192,6 +231,16 @@ def check_layout(where: str, stored: Layout, expected: Layout) -> None:
         f"{where} is of another model or optimizer: only {whose} has {odd.name} as "
         f"{odd.dtype}{list(odd.shape)}; resume with the job that wrote it"
     )
+
+
+def _donors(hosts: Sequence[Sequence[int]], verified: Sequence[int]) -> dict[int, int]:
+    """The donor of each rank: itself, else a member of its host, else any that has the state."""
+    donors = {}
+    for ranks in hosts:
+        near = [rank for rank in verified if rank in ranks] or verified
+        for index, rank in enumerate(ranks):
+            donors[rank] = rank if rank in verified else near[index % len(near)]
+    return donors
 
 
 def _digest(manifest: Manifest) -> int:

@@ -332,11 +332,17 @@ class Member:
             self._restore_user_state()
 
     def _restore(self, resume: ResumeMessage, replica: Replica, sections: Sections) -> None:
-        """Load the newest checkpoint that all members can verify, or start from the beginning."""
+        """Load the newest checkpoint that some member can verify, or start from the beginning."""
         sections.intact.forget()
         assert self._attached is not None
-        self.progress.replace(self._restorer.restore(replica, self.group, resume.restore))
-        if self.progress.saved_step < 0:  # from no checkpoint
+        restored = self._restorer.restore(replica, self.group, resume.restore)
+        if restored.progress is not None:
+            self.progress.replace(restored.progress)
+        if any(rank != donor for rank, donor in restored.donors.items()):
+            agreed = {"step": restored.step, "donors": dict(restored.donors)}
+            transfer = StateTransfer(self.group, sections, replica)
+            transfer.transfer(resume.model_copy(update=agreed), self.progress)
+        if not restored.donors:  # from no checkpoint
             is_first = self.group.member_index == 0
             self._attached.record_start(self.metrics.run_dir if is_first else None)
         self._restore_user_state()
