@@ -184,7 +184,7 @@ def test_the_options_of_the_command_are_these():
         for name, command in commands.items()
     }
     assert options == {
-        "agent": ["--address", "--join", "--token-file"],
+        "agent": ["--address", "--join", "--run", "--token-file"],
         "bench": [],
         "chaos": [
             "--fault",

@@ -1,7 +1,7 @@
 """Runs on several hosts: agents that join by a token, and workers that meet over TCP.
 
-Here the hosts are agents on one machine. Each has its own shared memory and fork server, so they
-share the run's directory and nothing else.
+Here the hosts are agents on one machine. Each has its own shared memory, fork server and run
+directory, so they share nothing but the processor.
 """
 
 import json
@@ -56,7 +56,8 @@ def begin(command, tmp_path, free_port):
         token = tmp_path / "run" / "secrets" / "join.token"
         wait_until(token.exists)
         join = ["agent", "--join", f"127.0.0.1:{free_port}", "--token-file", token]
-        return first, [command(*join) for _ in range(hosts - 1)], join
+        agents = [command(*join, "--run", f"host-{number}") for number in range(2, hosts + 1)]
+        return first, agents, join
 
     return run
 
@@ -81,6 +82,12 @@ def steps(tmp_path):
     return len(path.read_text().splitlines()) if path.exists() else 0
 
 
+def sizes(tmp_path):
+    """The world size of each generation."""
+    started = events_of(tmp_path / "run", "generation-started")
+    return list({event["number"]: len(event["members"]) for event in started}.values())
+
+
 @pytest.mark.parametrize("network", sampled(["tls", "trusted"], 0))
 def test_three_hosts_that_join_by_pasted_lines_give_the_weights_of_one(
     begin, alone, tmp_path, network
@@ -102,15 +109,13 @@ def test_a_lost_host_is_continued_without_and_another_one_joins(begin, command, 
     first, (agent,), join = begin(2, "workers=4", "epochs=25")
     wait_until(lambda: steps(tmp_path) > 30)
     os.killpg(agent.pid, signal.SIGSTOP)  # the command; its agent and workers are killed
-    (lost,) = [event for event in events_of(tmp_path / "run", "agent-started")
-               if event["host"] != "local-1"]  # fmt: skip
+    (lost,) = events_of(tmp_path / "host-2", "agent-started")
     os.kill(lost["pid"], signal.SIGKILL)
-    members = lambda: [len(e["members"]) for e in events_of(tmp_path / "run", "generation-started")]  # noqa: E731
-    wait_until(lambda: 2 in members())
+    wait_until(lambda: sizes(tmp_path) == [4, 2])
     os.killpg(agent.pid, signal.SIGKILL)
     assert command("token", "run").wait(60) == 0
-    command(*join)
-    wait_until(lambda: members().count(4) >= 4)
+    command(*join, "--run", "host-2")
+    wait_until(lambda: sizes(tmp_path) == [4, 2, 4])
     assert first.wait(120) == 0
     assert result_of(tmp_path)["weights_sha256"] == alone("epochs=25")
     begun = [event["step"] for event in events_of(tmp_path / "run", "generation-started")]
@@ -121,8 +126,7 @@ def test_a_host_that_is_slow_is_not_lost(begin, tmp_path):
     """Its agent sends no heartbeats for a while, but its kernel accepts connections."""
     first, (command,), _ = begin(2, "workers=2", "epochs=8", "heartbeat.timeout_s=1.1")
     wait_until(lambda: steps(tmp_path) > 10)
-    (slow,) = [event for event in events_of(tmp_path / "run", "agent-started")
-               if event["host"] != "local-1"]  # fmt: skip
+    (slow,) = events_of(tmp_path / "host-2", "agent-started")
     os.kill(command.pid, signal.SIGSTOP)  # it would end an agent that is stopped
     os.kill(slow["pid"], signal.SIGSTOP)
     wait_until(lambda: len(events_of(tmp_path / "run", "host-probed")) >= 2)

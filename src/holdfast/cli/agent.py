@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -20,6 +21,11 @@ def agent(
         str,
         typer.Option(help="Address of this host for the others; default: of the route to --join."),
     ] = "",
+    run: Annotated[
+        Path | None,
+        typer.Option(help="Run directory of this host; default: runs/NAME-OF-THE-RUN."),
+    ] = None,
 ) -> None:
     """Run workers of this host for a run, until the run is over."""
-    joined.serve(join, token_file, lambda text: print(text, file=sys.stderr, flush=True), address)
+    say = partial(print, file=sys.stderr, flush=True)
+    joined.serve(join, token_file, say, address, run)

@@ -18,11 +18,13 @@ from holdfast.engines.endpoint import DEFAULT_PORT, Endpoint, address_towards, m
 from holdfast.engines.run import LaunchOptions, RunResult
 from holdfast.errors import JobError
 from holdfast.job import load
+from holdfast.job.train_job import TrainRequest
+from holdfast.observe.run_dir import RunDirectory
 
 
 def coordinator(
     context: typer.Context,
-    job: JobName,
+    job: JobName | None = None,
     overrides: Overrides = None,
     hosts: Annotated[
         int, typer.Option(min=2, help="Hosts that the run begins with, this one included.")
@@ -36,15 +38,19 @@ def coordinator(
     ] = DEFAULT_PORT,
     run: Annotated[
         Path | None,
-        typer.Option(help="Run directory, on a shared disk; default: a new one in runs/."),
+        typer.Option(help="Run directory of this host; default: a new one in runs/."),
     ] = None,
     resume: Annotated[
         bool, typer.Option("--resume", help="Continue the run in --run, or the job's newest run.")
     ] = False,
     as_json: EndingJson = False,
 ) -> None:
-    """Train a job on several hosts; print the line to run on each of the others."""
-    chosen = load.load(job, [*(overrides or []), f"hosts={hosts}"])
+    """Train a job on several hosts; print the line to run on each of the others.
+
+    With --resume and --run, JOB may be left out: the run directory of any host has it.
+    """
+    words = [*([] if job is None else [job]), *(overrides or [])]
+    chosen = _request(words, hosts, run if resume else None)
     endpoint = Endpoint(address=address or _default_address(), port=port)
 
     @contextmanager
@@ -58,6 +64,18 @@ def coordinator(
         _next_commands,
         as_json=as_json,
     )
+
+
+def _request(words: list[str], hosts: int, begun: Path | None) -> TrainRequest:
+    """The job that the words of the command line name, or that of a run that has begun."""
+    keys = [*words, f"hosts={hosts}"]
+    is_named = "=" not in keys[0].partition(":")[0]
+    if is_named:
+        return load.load(keys[0], keys[1:])
+    if begun is None:
+        raise JobError("name a job; only --resume with --run takes it from the run directory")
+    RunDirectory.job_of(begun)  # else it names a better remedy
+    return load.resumed(begun, keys)
 
 
 def _default_address() -> str:

@@ -38,15 +38,12 @@ class Admission:
         journal: Outlives this process: a token that was used stays used.
         hosts: How many hosts may take part at once, the coordinator's own included.
         attempt: Names this start of the run.
-        run_dir: The run's directory.
     """
 
-    def __init__(
-        self, folder: Path, journal: Journal, *, hosts: int, attempt: str, run_dir: Path
-    ) -> None:
+    def __init__(self, folder: Path, journal: Journal, *, hosts: int, attempt: str) -> None:
         self.authority = Authority.load(folder)
         self._folder, self._journal, self._hosts = folder, journal, hosts
-        self._attempt, self._run_dir = attempt, run_dir
+        self._attempt = attempt
         self._admitted = journal.admitted()
         self._expected_until: dict[str, float] = {}
         self._secret = (folder / GENERATION_SECRET).read_bytes()
@@ -122,7 +119,6 @@ class Admission:
             return JoinedMessage(
                 name=name,
                 attempt=self._attempt,
-                run_dir=str(self._run_dir.resolve()),
                 authority=self.authority.certificate,
                 agent=self.authority.sign(request.agent, name, Role.AGENT),
                 data=self.authority.sign(request.data, name, Role.DATA),

@@ -12,6 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from holdfast.coordinator.admission import Admission
+from holdfast.coordinator.host_files import HostFiles
 from holdfast.coordinator.journal import Journal
 from holdfast.coordinator.policy import policy_of
 from holdfast.coordinator.server import Server
@@ -50,13 +51,14 @@ def _serve(run_dir: Path, attempt: str, address: str, public: str) -> None:
         machine = CoordinatorStateMachine(policy_of(job), journal.entries(), time.monotonic())
         debug_log = DebugLog(machine)
         admission = (
-            Admission(run_dir / SECRETS, journal, hosts=job.hosts, attempt=attempt, run_dir=run_dir)
+            Admission(run_dir / SECRETS, journal, hosts=job.hosts, attempt=attempt)
             if public
             else None
         )
+        files = HostFiles(run_dir)
 
         async def serve() -> None:
-            server = Server(debug_log, journal, log, admission)
+            server = Server(debug_log, journal, log, admission, files)
             await server.serve(address, public)
 
         try:

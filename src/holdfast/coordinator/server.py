@@ -16,6 +16,7 @@ import grpc
 from holdfast.coordinator.admission import Admission, identity_of, is_local
 from holdfast.coordinator.driver import Driver
 from holdfast.coordinator.join_server import JoinServer
+from holdfast.coordinator.host_files import HostFiles
 from holdfast.coordinator.journal import Journal
 from holdfast.coordinator.refusals import Refusals, Refused
 from holdfast.core.debug_log import DebugLog
@@ -38,6 +39,8 @@ from holdfast.wire.probe import accepts
 from holdfast.wire.rpc import (
     OPTIONS,
     DesiredStateMessage,
+    FetchJobMessage,
+    JobMessage,
     RunRequestMessage,
     RunStateMessage,
     StatusMessage,
@@ -95,6 +98,7 @@ class Server:
         journal: The entries that outlive this process.
         log: The run's log of events.
         admission: Says who may take part from another host; None if the run has one host.
+        files: What other hosts get.
     """
 
     def __init__(
@@ -103,7 +107,9 @@ class Server:
         journal: Journal,
         log: EventLog,
         admission: Admission | None,
+        files: HostFiles,
     ) -> None:
+        self._files = files
         self._admission, self._log, self._refusals = admission, log, Refusals(log)
         self._driver = Driver(debug_log, journal, log, self._send, self._probe)
         self._probers = ThreadPoolExecutor(MAX_PROBES, "holdfast-probe")
@@ -127,7 +133,7 @@ class Server:
             HoldfastError: It cannot listen at an address, or the journal cannot be written.
         """
         server = grpc.aio.server(options=OPTIONS)
-        server.add_generic_rpc_handlers((handlers(self._attend, self._watch),))
+        server.add_generic_rpc_handlers((handlers(self._attend, self._watch, self._fetch_job),))
         mask = os.umask(0o177)  # only its owner may connect, whatever the umask is
         try:
             server.add_insecure_port(address)
@@ -195,11 +201,8 @@ class Server:
         self, statuses: AsyncIterator[StatusMessage], context: Any
     ) -> AsyncIterator[DesiredStateMessage]:
         """Serve one agent until its stream ends."""
-        identity = None if is_local(context) else identity_of(context)
-        if not is_local(context) and (identity is None or identity.role != Role.AGENT):
-            await self._refuse(context, "a certificate that is not an agent's")
         outbox = _Outbox[DesiredStateMessage]()
-        only = identity.host if identity else None
+        only = None if is_local(context) else await self._host_of(context)
         listening = asyncio.create_task(self._listen(statuses, outbox, only))
         try:
             while (desired := await outbox.get()) is not None:
@@ -232,6 +235,19 @@ class Server:
                 self._tell(StatusReceived(message.status))
         finally:
             outbox.close()
+
+    async def _fetch_job(self, _: FetchJobMessage, context: Any) -> JobMessage:
+        """Send another host what it must run."""
+        await self._host_of(context)
+        return self._files.job
+
+    async def _host_of(self, context: Any) -> str:
+        """The host whose agent makes a call from another host; others are refused."""
+        identity = identity_of(context)
+        if identity is None or identity.role != Role.AGENT:
+            await self._refuse(context, "a certificate that is not an agent's")
+        assert identity is not None  # else the call has ended
+        return identity.host
 
     async def _refuse(self, context: Any, reason: str) -> None:
         """End a call from another host."""

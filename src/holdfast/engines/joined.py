@@ -18,11 +18,13 @@ from holdfast.engines.endpoint import Interface, address_towards
 from holdfast.engines.host import HostHandle, HostState
 from holdfast.engines.local import LocalEngine
 from holdfast.engines.process_exits import ProcessExits
-from holdfast.errors import Interrupted, JobError
+from holdfast.errors import Interrupted, JobError, ProtocolError
 from holdfast.job import load
 from holdfast.linux.lifeline import STOP_SIGNALS
 from holdfast.observe.lines import EventLog
-from holdfast.observe.run_dir import EVENTS, RunPaths
+from holdfast.observe.run_dir import EVENTS, RUNS, RunDirectory
+from holdfast.tasks import code
+from holdfast.wire.fetch import fetch_job
 from holdfast.wire.join import Joined, control_address, join
 from holdfast.wire.tls import HostCredentials
 from holdfast.wire.token import Token
@@ -35,7 +37,11 @@ TICK_S: Final = 0.1
 
 
 def serve(
-    coordinator: str, token_file: Path, say: Callable[[str], None], address: str = ""
+    coordinator: str,
+    token_file: Path,
+    say: Callable[[str], None],
+    address: str = "",
+    run_dir: Path | None = None,
 ) -> None:
     """Work for a run until it is over.
 
@@ -45,6 +51,8 @@ def serve(
         say: Tells the user something.
         address: Of the interface on which workers accept other hosts; by default that of the route
             to the coordinator.
+        run_dir: The run's directory on this host, which may hold checkpoints of the run already; by
+            default one below `runs/` with the name that it has on the coordinator's host.
 
     Raises:
         JobError: The run cannot be joined.
@@ -58,8 +66,9 @@ def serve(
     with _stop_requested() as stop:
         joined = join(coordinator, token, hostname, JOIN_TIMEOUT_S, None)
         while True:
-            say(f"joined as {joined.message.name}; run directory {joined.message.run_dir}")
-            _work(joined, coordinator, address, stop)
+            with _run_directory(joined, coordinator, run_dir) as directory:
+                say(f"joined as {joined.message.name}; run directory {directory.path}")
+                _work(directory, joined, coordinator, address, stop)
             before = joined.credentials.agent
             try:
                 joined = join(coordinator, token, hostname, REJOIN_TIMEOUT_S, before)
@@ -87,22 +96,40 @@ def _route_to(coordinator: str) -> str:
         raise JobError(f"{host} cannot be reached: {error.strerror or error}") from None
 
 
-def _work(joined: Joined, coordinator: str, address: str, stop: list[bool]) -> None:
-    """Run an agent until the run is over, or takes this host for lost."""
-    message = joined.message
-    path = Path(message.run_dir)
-    if not (path / load.JOB_FILE).exists():
+def _run_directory(joined: Joined, coordinator: str, path: Path | None) -> RunDirectory:
+    """The run's directory on this host, with the job and the code of its task.
+
+    Raises:
+        JobError: It is that of another run, or cannot be used.
+        ProtocolError: The coordinator has sent no job.
+    """
+    message, packed = fetch_job(control_address(coordinator), joined.credentials.agent)
+    if path is None:
+        if Path(message.run).name != message.run:
+            raise ProtocolError(f"the coordinator sent a run named {message.run!r:.80}")
+        path = RUNS / message.run
+    job = load.of_text(message.job, "of the coordinator")
+    directory = RunDirectory(path, job, resume=(path / load.JOB_FILE).exists())
+    try:
+        code.unpack(packed, path)
+    except OSError as error:
         raise JobError(
-            f"{path} is not on this host: the run directory must be on a disk that all hosts share"
-        )
-    paths = RunPaths(path, load.of_run(path))
-    credentials = joined.credentials
-    if paths.job.network == "trusted":
+            f"{error.filename or path}: {error.strerror}; fix that, or name another --run"
+        ) from None
+    return directory
+
+
+def _work(
+    directory: RunDirectory, joined: Joined, coordinator: str, address: str, stop: list[bool]
+) -> None:
+    """Run an agent until the run is over, or takes this host for lost."""
+    message, credentials = joined.message, joined.credentials
+    if directory.job.network == "trusted":
         credentials = HostCredentials(agent=credentials.agent)
     interface = Interface(address=address, credentials=credentials)
-    with EventLog(path / EVENTS) as log:
-        exits = ProcessExits(paths.job, log)
-        engine = LocalEngine(paths, message.attempt, log, exits, None, None, interface)
+    with EventLog(directory.path / EVENTS) as log:
+        exits = ProcessExits(directory.job, log)
+        engine = LocalEngine(directory, message.attempt, log, exits, None, None, interface)
         control = control_address(coordinator)
         with closing(engine), closing(engine.start_host(message.name, control)) as host:
             while _is_here(host):

@@ -28,10 +28,11 @@ from holdfast.errors import HoldfastError, JobError
 from holdfast.job.spec import Job
 from holdfast.launch.fork_client import ForkServer
 from holdfast.launch.spawn import Spawned
+from holdfast.linux.files import replace_synced
 from holdfast.linux.lifeline import STOP_SIGNALS
 from holdfast.observe.follower import Follower
 from holdfast.observe.lines import EventLog
-from holdfast.observe.run_dir import EVENTS, RunDirectory
+from holdfast.observe.run_dir import ARCHIVE, EVENTS, RunDirectory
 from holdfast.observe.sinks.callback import Callback, OnEvent
 from holdfast.observe.sinks.loss_curve import LossCurve
 from holdfast.observe.sinks.notifier import Notifier
@@ -39,6 +40,7 @@ from holdfast.observe.sinks.run_files import RunFiles
 from holdfast.observe.sinks.sink import Ending, Sink
 from holdfast.observe.sinks.terminal import Terminal
 from holdfast.observe.tee import Tee
+from holdfast.tasks import code as code_of_job
 
 Sidecar = Callable[[Path], AbstractContextManager[object]]
 
@@ -199,6 +201,8 @@ def _run(
 ) -> dict[str, Any]:
     for old in directory.path.glob("coordinator.*"):
         old.unlink()  # the journal of an earlier attempt is of no use to this one
+    if directory.job.hosts > 1:
+        replace_synced(directory.path / ARCHIVE, code_of_job.pack(directory.job, directory.path))
     what = "after this step" if directory.job.records_progress else "the script"
     with EventLog(directory.path / EVENTS) as log, stopped_by_signals(controls, what):
         log.event("run-started", workers=directory.job.workers, pid=os.getpid())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 from contextlib import suppress
+from pathlib import Path
 
 from holdfast.coordinator.policy import policy_of
 from holdfast.core.failures import oom_killed
@@ -18,17 +19,23 @@ from holdfast.linux.host_memory import OomKills, available
 from holdfast.observe.lines import EventLog
 from holdfast.observe.run_dir import RunPaths
 from holdfast.tasks import reference
+from holdfast.tasks.code import located
 
 
-def fork_server(job: Job, spawned: Spawned | None = None, code: bytes | None = None) -> ForkServer:
+def fork_server(
+    job: Job, spawned: Spawned | None = None, code: bytes | None = None, run_dir: Path | None = None
+) -> ForkServer:
     """A fork server for the workers of `job`, in a process that may have been started already.
 
     Args:
         job: The job.
         spawned: The process, if there is one.
         code: The job's task, if it comes by value.
+        run_dir: A run directory, which may hold sources that came from another host.
     """
     needed, named = reference.of_job(job), _named(job, code)
+    if run_dir is not None:
+        needed = [located(each, run_dir) for each in needed]
     return ForkServer(spawned or spawn(WORKER), needed, job.library_variables, named)
 
 
@@ -124,7 +131,7 @@ class RunForkServer:
         self._end(self.current)
 
     def _start(self, spawned: Spawned | None) -> ForkServer:
-        server = fork_server(self._directory.job, spawned, self._code)
+        server = fork_server(self._directory.job, spawned, self._code, self._directory.path)
         self._log.event("fork-server-started", pid=server.process.pid)
         return server
 

@@ -52,9 +52,21 @@ def load(
     given = source(job)
     if job.endswith((".yaml", ".yml")):
         _locate_task(given.values, Path(job).parent)
+    return _overridden(given, job, overrides, values or {})
+
+
+def resumed(run_dir: Path, overrides: Iterable[str] = ()) -> TrainRequest:
+    """The job of a run directory with `overrides` applied; see `load`."""
+    path = str(run_dir / JOB_FILE)
+    return _overridden(source(path), path, overrides, {})
+
+
+def _overridden(
+    given: YamlSource, job: str, overrides: Iterable[str], values: Mapping[str, Any]
+) -> TrainRequest:
     for override in overrides:
         given.override(override)
-    for key, value in (values or {}).items():
+    for key, value in values.items():
         given.assign(key, value, f"{key}={value!r}")
     if is_script(given.values):
         raise JobError(f"job {job}: use holdfast run to run a script; remove the key script")
@@ -75,10 +87,22 @@ def of_run(run_dir: Path) -> Job:
         JobError: It has no `job.yaml`, or one that this version cannot read.
     """
     path = str(run_dir / JOB_FILE)
-    given = source(path)
+    return _of_source(source(path), path)
+
+
+def of_text(text: str, where: str) -> Job:
+    """The job, of either kind, that `dump` has written as `text`.
+
+    Raises:
+        JobError: This version cannot read it; `where` names it.
+    """
+    return _of_source(YamlSource(text, where), where)
+
+
+def _of_source(given: YamlSource, where: str) -> Job:
     if is_script(given.values):
-        return _checked(ScriptJob, given.values, path, given)
-    return _checked(TrainJob, given.values, path, given)
+        return _checked(ScriptJob, given.values, where, given)
+    return _checked(TrainJob, given.values, where, given)
 
 
 def source(job: str) -> YamlSource:

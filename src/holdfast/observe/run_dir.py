@@ -8,6 +8,7 @@ runs/digits-20260102-150405/
   loss.png            the loss curve
   result.json         how it ended
   code.py             the source of a task that no file holds, such as a notebook's
+  code.zip            the sources of the task, packed for other hosts; these have them in code/
   logs/rank-0.log …   what each worker printed; rank-0.stacks: where it was when it hung
   logs/coordinator-events.jsonl   what the coordinator decided; see wire.debug_file
   checkpoints/        see checkpoint.store
@@ -38,6 +39,8 @@ RECOVERIES: Final = "recoveries.jsonl"
 RESULT: Final = "result.json"
 CODE: Final = "code.py"
 """The source text of a task that came by value, for people."""
+ARCHIVE: Final = "code.zip"
+"""The sources of the job's task, for other hosts; see `tasks.code`."""
 DEBUG_LOG: Final = "coordinator-events.jsonl"
 CRASH_DUMP: Final = "coordinator-crash.jsonl"
 """Below `logs/`; see `wire.debug_file`."""

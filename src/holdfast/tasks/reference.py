@@ -58,9 +58,7 @@ def load(reference: str) -> Callable[..., Any]:
             "package.module:name or path/to/file.py:name"
         )
     try:
-        module = (
-            _from_file(Path(place)) if place.endswith(".py") else importlib.import_module(place)
-        )
+        module = _from_file(Path(place)) if place.endswith(".py") else _imported(place)
     except JobError:
         raise
     except (Exception, SystemExit) as error:  # the user's module may raise anything
@@ -73,6 +71,14 @@ def load(reference: str) -> Callable[..., Any]:
     if not callable(target):
         raise JobError(f"task {reference}: {place} has no class or function {name}")
     return target  # type: ignore[no-any-return]  # just checked
+
+
+def _imported(place: str) -> ModuleType:
+    """The module `package.module`, or `folder/package.module` of sources from another host."""
+    folder, _, module = place.rpartition("/")
+    if folder and folder not in sys.path:
+        sys.path.insert(0, folder)
+    return importlib.import_module(module)
 
 
 def _from_file(path: Path) -> ModuleType:

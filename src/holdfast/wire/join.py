@@ -55,14 +55,12 @@ class JoinedMessage(Message):
     Attributes:
         name: Its name, never used before in the run.
         attempt: The id of this start of the run.
-        run_dir: The run's directory, on a disk that all hosts share.
         authority, agent, data: The certificates of the run's authority and of the host, in PEM.
     """
 
     kind: Literal["joined"] = "joined"
     name: str
     attempt: str
-    run_dir: str
     authority: str
     agent: str
     data: str

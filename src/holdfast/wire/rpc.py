@@ -4,6 +4,8 @@
              ◀───────── DesiredStateMessage ──
     command  ── Watch:  RunRequestMessage ──▶
              ◀───────── RunStateMessage ──────
+    host     ── FetchJob: FetchJobMessage ──▶
+             ◀─────────── JobMessage ─────────
 
 Agents of other hosts show a certificate (`wire.tls`); processes of the coordinator's host use a
 Unix socket that only its owner can open.
@@ -82,6 +84,26 @@ class RunStateMessage(Message):
     """How far each member has come, by rank."""
 
 
+class FetchJobMessage(Message):
+    """A host that has joined asks what it must run."""
+
+
+class JobMessage(Message):
+    """What a run executes.
+
+    Attributes:
+        run: The name of its directory.
+        job: The job, as YAML.
+        code: The sources of its task, as a zip file in base64; see `tasks.code`.
+        code_sha256: The digest of the zip file.
+    """
+
+    run: str
+    job: str
+    code: str
+    code_sha256: str
+
+
 class Service:
     """The methods of a coordinator.
 
@@ -90,6 +112,7 @@ class Service:
 
     Attributes:
         attend, watch: Take an iterator of messages to send, return one of the answers.
+        fetch_job: Takes a message, returns the answer.
     """
 
     def __init__(self, channel: grpc.Channel) -> None:
@@ -100,6 +123,9 @@ class Service:
         )
         self.watch: grpc.StreamStreamMultiCallable[RunRequestMessage, RunStateMessage] = (
             channel.stream_stream(f"/{SERVICE}/Watch", _dump, RunStateMessage.model_validate_json)
+        )
+        self.fetch_job: grpc.UnaryUnaryMultiCallable[FetchJobMessage, JobMessage] = (
+            channel.unary_unary(f"/{SERVICE}/FetchJob", _dump, JobMessage.model_validate_json)
         )
 
 
@@ -125,14 +151,21 @@ def server_credentials(credentials: Credentials) -> grpc.ServerCredentials:
     return grpc.ssl_server_credentials([own], credentials.authority.encode(), True)
 
 
-def handlers(attend: Callable[..., Any], watch: Callable[..., Any]) -> grpc.GenericRpcHandler:
-    """The handlers of a server: asynchronous generators, given the messages and a context."""
+def handlers(
+    attend: Callable[..., Any], watch: Callable[..., Any], fetch_job: Callable[..., Any]
+) -> grpc.GenericRpcHandler:
+    """The handlers of a server: two asynchronous generators, given the messages and a context, and
+    coroutines that answer one message.
+    """
     offered: dict[str, grpc.RpcMethodHandler[Any, Any]] = {
         "Attend": grpc.stream_stream_rpc_method_handler(
             attend, StatusMessage.model_validate_json, _dump
         ),
         "Watch": grpc.stream_stream_rpc_method_handler(
             watch, RunRequestMessage.model_validate_json, _dump
+        ),
+        "FetchJob": grpc.unary_unary_rpc_method_handler(
+            fetch_job, FetchJobMessage.model_validate_json, _dump
         ),
     }
     return grpc.method_handlers_generic_handler(SERVICE, offered)

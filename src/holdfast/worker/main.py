@@ -21,6 +21,7 @@ from holdfast.errors import MEANINGS, Aborted, JobError
 from holdfast.job.script_job import ScriptJob
 from holdfast.observe.stacks import stacks_file, write_on_signal
 from holdfast.tasks import by_value, reference
+from holdfast.tasks.code import located
 from holdfast.transport.connections import Listener
 from holdfast.wire.channel import Channel
 from holdfast.wire.messages import FinishedMessage
@@ -55,7 +56,7 @@ def main(config: str, arena_fd: int, socket_fd: int) -> int:
     torch.set_num_threads(spec.train_job.threads_per_worker)
     try:
         member = Member(spec, arena, agent, channel, listener)
-        ending = _train(Session(spec.train_job, member))
+        ending = _train(Session(spec.train_job, member), Path(spec.run_dir))
         _finish(member, agent, channel, ending)
     except (WorkerShutdown, Aborted):
         return LEFT_STATUS
@@ -74,10 +75,10 @@ def main(config: str, arena_fd: int, socket_fd: int) -> int:
     return 0
 
 
-def _train(session: Session) -> str:
+def _train(session: Session, run_dir: Path) -> str:
     """Run the user's code; returns how it ended."""
     try:
-        _run_task(session)
+        _run_task(session, located(session.job.task, run_dir))
     except StopRequested:
         return "stopped"
     return "finished"
@@ -100,8 +101,8 @@ def _finish(member: Member, agent: AgentLink, channel: Channel, status: str) -> 
             return
 
 
-def _run_task(session: Session) -> None:
-    task = load_task(session.job.task)
+def _run_task(session: Session, reference: str) -> None:
+    task = load_task(reference)
     seed_everything(seed_for("main", session.job.seed))
     if inspect.isclass(task):
         fit.fit(session, cast("type[Any]", task)(session.job))
