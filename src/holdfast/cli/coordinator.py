@@ -11,7 +11,8 @@ from typing import Annotated
 
 import typer
 
-from holdfast.cli.arguments import EndingJson, JobName, Overrides
+from holdfast.cli import complete
+from holdfast.cli.arguments import EndingJson, Overrides
 from holdfast.cli.ending import run_and_print
 from holdfast.engines import train as engine
 from holdfast.engines.endpoint import DEFAULT_PORT, Endpoint, address_towards, make_secrets
@@ -24,7 +25,13 @@ from holdfast.observe.run_dir import RunDirectory
 
 def coordinator(
     context: typer.Context,
-    job: JobName | None = None,
+    job: Annotated[
+        str | None,
+        typer.Argument(
+            help="Built-in job (digits, …), path of a .yaml file, or file.py:function.",
+            autocompletion=complete.job,
+        ),
+    ] = None,
     overrides: Overrides = None,
     hosts: Annotated[
         int, typer.Option(min=2, help="Hosts that the run begins with, this one included.")
