@@ -14,6 +14,7 @@ from holdfast.arena.memory import Arena
 from holdfast.arena.worker_status import WorkerStatus
 from holdfast.coordinator.authority import Authority
 from holdfast.errors import Aborted, HoldfastError
+from holdfast.transport import tcp
 from holdfast.transport.connections import Listener, Peers
 from holdfast.transport.tcp import Deadline, transfer
 from holdfast.wire.tls import Role
@@ -46,8 +47,12 @@ def listeners(request, authority):
         each.close()
 
 
-def deadline_of(arena, timeout_s=20):
-    return Deadline(arena.check_abort, timeout_s, WorkerStatus(arena, 0))
+def ignore(place, *, is_broken):
+    """Reports of slow peers, on a machine that is busy."""
+
+
+def deadline_of(arena, timeout_s=20, report=ignore):
+    return Deadline(arena.check_abort, timeout_s, WorkerStatus(arena, 0), report)
 
 
 def peers(host, listeners, key=KEY, generation=1):
@@ -87,7 +92,7 @@ def test_buffers_arrive_in_order_whatever_their_sizes(arena, connected):
 
     def exchange(connection, sends, receives):
         flow = connection, map(memoryview, sends), map(memoryview, receives)
-        transfer([flow], deadline_of(arena), "the test")
+        transfer({(1, 0): flow}, deadline_of(arena), "the test")
 
     back = [bytearray(len(each)) for each in content]
     other = threading.Thread(target=exchange, args=(connected[1], content[::-1], received))
@@ -182,4 +187,34 @@ def test_an_abort_ends_a_transfer(arena, connected, is_lost):
     threading.Timer(0.2, lambda: arena.announce(2)).start()
     flow = connected[0], iter([]), iter([memoryview(bytearray(8))])
     with pytest.raises(Aborted):
-        transfer([flow], deadline_of(arena), "the test")
+        transfer({(1, 0): flow}, deadline_of(arena), "the test")
+
+
+@pytest.mark.parametrize("is_lost", [False, True])
+def test_a_peer_that_does_not_send_is_reported(arena, connected, is_lost, monkeypatch):
+    monkeypatch.setattr(tcp, "STALL_S", 0.05)
+    if is_lost:
+        connected[1].close()
+    reports = []
+
+    def report(place, *, is_broken):
+        reports.append((place, is_broken))
+        arena.announce(2)
+
+    flow = connected[0], iter([]), iter([memoryview(bytearray(8))])
+    with pytest.raises(Aborted):
+        transfer({(1, 0): flow}, deadline_of(arena, report=report), "the test")
+    assert reports == [((1, 0), is_lost)]
+
+
+def test_a_peer_that_does_not_connect_is_reported(arena, listeners, monkeypatch):
+    monkeypatch.setattr(tcp, "STALL_S", 0.05)
+    reports = []
+
+    def report(place, *, is_broken):
+        reports.append((place, is_broken))
+        arena.announce(2)
+
+    with pytest.raises(Aborted):
+        listeners[0].connect(peers(0, listeners), deadline_of(arena, report=report))
+    assert reports == [((1, 0), False)]

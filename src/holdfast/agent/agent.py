@@ -45,6 +45,7 @@ from holdfast.wire.messages import (
     FinishedMessage,
     HaltedMessage,
     PartWrittenMessage,
+    PeerUnreachableMessage,
     ResumeMessage,
     ShutdownMessage,
 )
@@ -270,6 +271,8 @@ class Agent:
                 self._handle(finished)
             case FailedMessage():
                 worker.report = message.report
+            case PeerUnreachableMessage(generation=generation, peer=peer):
+                self._handle(events.PeerReported(generation, peer, message.is_broken))
             case CheckpointRejectedMessage():
                 rejected = message.model_dump(exclude={"kind"})
                 self._log.event("checkpoint-rejected", **rejected)

@@ -15,8 +15,8 @@ import grpc
 
 from holdfast.coordinator.admission import Admission, identity_of, is_local
 from holdfast.coordinator.driver import Driver
-from holdfast.coordinator.join_server import JoinServer
 from holdfast.coordinator.host_files import HostFiles
+from holdfast.coordinator.join_server import JoinServer
 from holdfast.coordinator.journal import Journal
 from holdfast.coordinator.refusals import Refusals, Refused
 from holdfast.core.debug_log import DebugLog

@@ -38,12 +38,14 @@ from holdfast.core.events import (
     CheckpointPrepared,
     DesiredStateReceived,
     PartWritten,
+    PeerReported,
     ProbeCompleted,
     Tick,
     WorkerExited,
     WorkerFinished,
     WorkerHalted,
 )
+from holdfast.core.links import PeerProbes
 from holdfast.core.protocol import (
     CheckpointResult,
     DesiredState,
@@ -108,6 +110,8 @@ class AgentStateMachine:
         self._checkpoint_result: CheckpointResult | None = None
         self._requested_checkpoint, self._stop, self._watched = 0, False, False
         self._probe_address, self._probed = probe_address, dict[int, bool | None]()
+        self._peers = PeerProbes()
+        self._addresses: Mapping[int, str] = {}
         self._number, self._processes = 0, 0
         self._status_at = now
 
@@ -128,6 +132,8 @@ class AgentStateMachine:
                 return self._on_worker_exit(event, now)
             case ProbeCompleted():
                 return self._on_probe_completed(event, now)
+            case PeerReported():
+                return self._on_peer_reported(event)
             case Tick():
                 return [self._send_status(now)] if now >= self._status_at else []
 
@@ -153,10 +159,19 @@ class AgentStateMachine:
         return [ProbeHost(each) for each in desired.probes if each.number not in before]
 
     def _on_probe_completed(self, probed: ProbeCompleted, now: float) -> list[AgentAction]:
-        if probed.number not in self._probed:
-            return []  # the coordinator knows enough by now
-        self._probed[probed.number] = probed.is_reached
-        return [self._send_status(now)]
+        is_asked = probed.number in self._probed  # else the coordinator knows enough by now
+        if is_asked:
+            self._probed[probed.number] = probed.is_reached
+        has_changed = self._peers.on_probed(probed.number, is_reached=probed.is_reached)
+        return [self._send_status(now)] if is_asked or has_changed else []
+
+    def _on_peer_reported(self, reported: PeerReported) -> list[AgentAction]:
+        host = self.members.get(reported.peer)
+        if reported.generation != self.generation or self.stage != Stage.RUN or host is None:
+            return []
+        address = self._addresses.get(reported.peer, "")
+        probes = self._peers.on_reported(host, address, is_broken=reported.is_broken)
+        return [ProbeHost(probe) for probe in probes]
 
     def _reconcile(self, desired: DesiredState, now: float) -> list[AgentAction]:
         if desired.stage == Stage.END:
@@ -179,7 +194,7 @@ class AgentStateMachine:
                 actions += self._on_checkpoint_result(desired.checkpoint_result)
             if (desired.stage, self.stage) == (Stage.RUN, Stage.HALT) and not self._failed:
                 assert desired.resume_point is not None
-                self.stage = Stage.RUN
+                self.stage, self._addresses = Stage.RUN, desired.addresses
                 actions += [
                     RemovePartialCheckpoints(self.generation),
                     ResumeWorkers(self.generation, desired.resume_point, desired.addresses),
@@ -201,6 +216,7 @@ class AgentStateMachine:
         self._desired, self.generation = desired, desired.generation
         self.stage, self._requested_checkpoint = Stage.IDLE, 0
         self._failed.clear()
+        self._peers.clear()
         self._finished.clear()
         self._parts.clear()
         self._draft = self._newest_checkpoint = None
@@ -351,5 +367,6 @@ class AgentStateMachine:
                     for number, is_reached in self._probed.items()
                     if is_reached is not None
                 },
+                severed=dict(self._peers.severed),
             )
         )

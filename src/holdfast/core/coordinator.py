@@ -39,6 +39,7 @@ from holdfast.core.events import (
 )
 from holdfast.core.failures import is_state_untrusted, root_cause
 from holdfast.core.heartbeats import Heartbeats
+from holdfast.core.links import Links
 from holdfast.core.membership import Membership, in_words
 from holdfast.core.policy import RecoveryPolicy
 from holdfast.core.protocol import (
@@ -99,7 +100,7 @@ class CoordinatorStateMachine:
         self.heartbeats = Heartbeats(
             interval_s=policy.heartbeat_s, floor_s=policy.heartbeat_timeout_s
         )
-        self._reachability = Reachability(policy.heartbeat_timeout_s)
+        self._reachability, self._links = Reachability(policy.heartbeat_timeout_s), Links()
         self._waiting = dict.fromkeys(self._members.by_host)
         for host in self._waiting:
             self.heartbeats.record(host, now)
@@ -142,6 +143,7 @@ class CoordinatorStateMachine:
         waits = (
             self.heartbeats.next_deadline(),
             self._reachability.next_deadline(),
+            self._links.next_deadline(),
             self._members.next_deadline(),
             save_at,
         )
@@ -203,6 +205,7 @@ class CoordinatorStateMachine:
         if status.generation == self.generation:
             if status.failed:
                 return self._on_worker_failure(status, now)
+            self._links.on_status(status, now)
             self._finished |= status.finished
             self.result = status.result or self.result
             if self._finished >= self.members.keys():
@@ -272,7 +275,8 @@ class CoordinatorStateMachine:
     def _on_tick(self, now: float) -> list[RunAction]:
         if self.stage == END:
             return []
-        actions = [*self._probe(now), *self._fence_silent(now)]
+        probes, lost = self._probe(now), self._reachability.lost(now)
+        actions = [*probes, *(self._fence(lost, "fell silent", now) or self._check_links(now))]
         if actions:
             return actions
         if too_few := self._members.join_timeout(now):
@@ -292,8 +296,15 @@ class CoordinatorStateMachine:
         witnesses = dict.fromkeys(witness for _, witness in probes if witness)
         return [*(ProbeHost(probe) for probe, _ in probes), *self._send_desired_state(witnesses)]
 
-    def _fence_silent(self, now: float) -> list[RunAction]:
-        return self._fence(self._reachability.lost(now), "fell silent", now)
+    def _check_links(self, now: float) -> list[RunAction]:
+        """Continue without a host that others cannot reach, or let all connect again."""
+        hosts = [host for host in self._members.statuses if host in self._members.by_host]
+        decision = self._links.decide(hosts, self._reachability.suspected, now)
+        if decision is None:
+            return []
+        if decision.fence:
+            return self._fence([decision.fence], decision.reason, now)
+        return self._on_failure(decision.reason, now)
 
     def _fence(self, lost: Sequence[str], why: str, now: float) -> list[RunAction]:
         """Fence hosts, and continue without them where they run ranks."""
@@ -323,6 +334,7 @@ class CoordinatorStateMachine:
         self.generation += 1
         self.stage, self.resume_point = HALT, None
         self._finished.clear()
+        self._links.clear()
         self._checkpoints.on_generation_opened()
         self._waiting = dict.fromkeys(self._members.by_host)
         self._restart_all |= self.policy.restart_all

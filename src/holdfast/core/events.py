@@ -147,6 +147,23 @@ class WorkerExited:
 
 
 CheckpointEvent = CheckpointFound | CheckpointPrepared | CheckpointCompleted
+
+
+@dataclass(frozen=True, slots=True)
+class PeerReported:
+    """A worker does not get what it waits for from a worker of another host.
+
+    Attributes:
+        generation: In which it waits.
+        peer: The rank of the other.
+        is_broken: Whether their connection has broken.
+    """
+
+    generation: int
+    peer: int
+    is_broken: bool
+
+
 AgentEvent = (
     DesiredStateReceived
     | WorkerHalted
@@ -154,6 +171,7 @@ AgentEvent = (
     | CheckpointEvent
     | WorkerFinished
     | WorkerExited
+    | PeerReported
     | ProbeCompleted
     | Tick
 )

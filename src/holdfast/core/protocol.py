@@ -184,6 +184,8 @@ class Status:
             it.
         probe_address: Where the agent accepts connections, which say that its host is well.
         probed: Whether it has reached the hosts that it was asked to probe, by number.
+        severed: Hosts to which connections of its workers have broken or cannot be made, and
+            whether new ones can be made.
     """
 
     host: str
@@ -205,6 +207,7 @@ class Status:
     progress: Mapping[int, WorkerProgress] = field(default_factory=dict)
     probe_address: str = ""
     probed: Mapping[int, bool] = field(default_factory=dict)
+    severed: Mapping[str, bool] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,7 +14,7 @@ as lost: by the coordinator, and by another host, the witness.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -67,6 +67,11 @@ class Reachability:
         self._timeout_s = timeout_s
         self._suspicions: dict[str, _Suspicion] = {}
         self._number = 0
+
+    @property
+    def suspected(self) -> Collection[str]:
+        """The hosts that are suspected."""
+        return self._suspicions.keys()
 
     def probes_due(
         self, silent: Iterable[str], statuses: Mapping[str, Status], now: float

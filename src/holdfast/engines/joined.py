@@ -8,12 +8,14 @@ from __future__ import annotations
 import select
 import signal
 import socket
+import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 from types import FrameType
 from typing import Final
 
+from holdfast.core.rejoin import RejoinDelay
 from holdfast.engines.endpoint import Interface, address_towards
 from holdfast.engines.host import HostHandle, HostState
 from holdfast.engines.local import LocalEngine
@@ -34,6 +36,7 @@ JOIN_TIMEOUT_S: Final = 60.0
 REJOIN_TIMEOUT_S: Final = 5.0
 """How long to wait for it once the agent has ended: the run may be over."""
 TICK_S: Final = 0.1
+_ENDED: Final = "the agent was ended; the run continues without this host"
 
 
 def serve(
@@ -65,11 +68,14 @@ def serve(
         say(f"workers use {address}, the address of the route to {coordinator}")
     with _stop_requested() as stop:
         joined = join(coordinator, token, hostname, JOIN_TIMEOUT_S, None)
+        delay, delay_s = RejoinDelay(), 0.0
         while True:
+            _rest(delay_s, stop)
+            began = time.monotonic()
             with _run_directory(joined, coordinator, run_dir) as directory:
                 say(f"joined as {joined.message.name}; run directory {directory.path}")
                 _work(directory, joined, coordinator, address, stop)
-            before = joined.credentials.agent
+            before, delay_s = joined.credentials.agent, delay.after(time.monotonic() - began)
             try:
                 joined = join(coordinator, token, hostname, REJOIN_TIMEOUT_S, before)
             except JobError:
@@ -134,7 +140,16 @@ def _work(
         with closing(engine), closing(engine.start_host(message.name, control)) as host:
             while _is_here(host):
                 if stop:
-                    raise Interrupted("the agent was ended; the run continues without this host")
+                    raise Interrupted(_ENDED)
+
+
+def _rest(delay_s: float, stop: list[bool]) -> None:
+    """Wait before an agent offers its workers again."""
+    ends_at = time.monotonic() + delay_s
+    while time.monotonic() < ends_at:
+        if stop:
+            raise Interrupted(_ENDED)
+        time.sleep(TICK_S)
 
 
 def _is_here(host: HostHandle) -> bool:

@@ -95,7 +95,8 @@ class Listener:
                 for each in making.handshakes:
                     poll.register(each.socket, each.events)
                 host = min(missing)[0]
-                ready = {fd for fd, _ in deadline.glance(poll, f"host {host} to connect")}
+                what = f"host {host} to connect"
+                ready = {fd for fd, _ in deadline.glance(poll, what, missing)}
                 making.advance(ready)
                 if self.socket.fileno() in ready:
                     making.accept()

@@ -5,11 +5,11 @@ from __future__ import annotations
 import socket
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Self
+from typing import Protocol, Self
 
 from holdfast.core.step.cells import lanes_of
 from holdfast.transport.connections import Listener, Peers
-from holdfast.transport.tcp import Buffers, Deadline, Place, transfer
+from holdfast.transport.tcp import Buffers, Deadline, Place, Report, transfer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,13 +36,25 @@ class Hosts:
         return next(host for host, ranks in enumerate(self.ranks) if rank in ranks)
 
 
+class PeerReport(Protocol):
+    """Takes note of a worker that does not send what is awaited."""
+
+    def __call__(self, peer: int, *, is_broken: bool) -> None:
+        """Report the worker of a rank, and whether the connection to it has broken."""
+
+
+def ignore(peer: int, *, is_broken: bool) -> None:
+    """A `PeerReport` where no agent decides what follows."""
+
+
 class Network:
     """The connections of one worker.
 
     Args:
         hosts: Of the generation.
         rank: The worker.
-        deadline: Makes the deadline of a transfer.
+        deadline: Makes the deadline of a transfer, given what reports peers.
+        report: Reports peers to the agent, if there is one.
 
     Attributes:
         hosts: The same.
@@ -51,12 +63,18 @@ class Network:
         others: The positions of the other hosts.
     """
 
-    def __init__(self, hosts: Hosts, rank: int, deadline: Callable[[], Deadline]) -> None:
+    def __init__(
+        self,
+        hosts: Hosts,
+        rank: int,
+        deadline: Callable[[Report], Deadline],
+        report: PeerReport = ignore,
+    ) -> None:
         self.hosts, self.host = hosts, hosts.host_of(rank)
         own = hosts.ranks[self.host]
         self.lanes = lanes_of(own.index(rank), len(own), hosts.num_lanes)
         self.others = [host for host in range(len(hosts.ranks)) if host != self.host]
-        self._deadline = deadline
+        self._deadline, self._report_peer = deadline, report
         self._connections: dict[Place, socket.socket] = {}
 
     def connect(self, listener: Listener, generation: int) -> Self:
@@ -68,12 +86,12 @@ class Network:
         """
         hosts = self.hosts
         addresses = {
-            (host, lane): hosts.addresses[hosts.ranks[host][lane % len(hosts.ranks[host])]]
+            (host, lane): hosts.addresses[self._rank_at((host, lane))]
             for host in self.others
             for lane in self.lanes
         }
         peers = Peers(generation=generation, key=hosts.key, host=self.host, addresses=addresses)
-        self._connections = listener.connect(peers, self._deadline())
+        self._connections = listener.connect(peers, self._deadline(self._report))
         return self
 
     def transfer(self, flows: Mapping[Place, tuple[Buffers, Buffers]], what: str) -> None:
@@ -83,8 +101,16 @@ class Network:
             flows: What to send to a place, and where to receive what comes from there.
             what: What is waited for, in words.
         """
-        connected = [(self._connections[place], *both) for place, both in flows.items()]
-        transfer(connected, self._deadline(), what)
+        connected = {place: (self._connections[place], *both) for place, both in flows.items()}
+        transfer(connected, self._deadline(self._report), what)
+
+    def _rank_at(self, place: Place) -> int:
+        """The worker that serves a lane of another host."""
+        host, lane = place
+        return self.hosts.ranks[host][lane % len(self.hosts.ranks[host])]
+
+    def _report(self, place: Place, *, is_broken: bool) -> None:
+        self._report_peer(self._rank_at(place), is_broken=is_broken)
 
     def close(self) -> None:
         """Close all connections."""

@@ -23,7 +23,7 @@ from holdfast.arena.memory import ABORT_POLL_S, MAILBOX_BYTES, Arena, Phase, Wor
 from holdfast.arena.worker_status import WorkerStatus
 from holdfast.errors import Aborted, HoldfastError, JobError
 from holdfast.transport.network import Network
-from holdfast.transport.tcp import Buffers, Deadline
+from holdfast.transport.tcp import Buffers, Deadline, Report
 
 SPINS: Final = 200
 """Checks before sleeping: some 10 µs, about what a sleep and a wake cost."""
@@ -83,9 +83,9 @@ class SharedMemoryGroup:
                 self._arena.enter_generation(peer, generation)
         self._arena.enter_generation(self.rank, generation)
 
-    def deadline(self) -> Deadline:
+    def deadline(self, report: Report) -> Deadline:
         """The end of a wait for other hosts that begins now."""
-        return Deadline(self.check_abort, self._timeout_s, self._status)
+        return Deadline(self.check_abort, self._timeout_s, self._status, report)
 
     def check_abort(self) -> None:
         """Raises: Aborted: The generation is over."""

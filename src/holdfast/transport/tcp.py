@@ -11,8 +11,8 @@ import select
 import socket
 import ssl
 import time
-from collections.abc import Callable, Iterator, Sequence
-from typing import Final
+from collections.abc import Callable, Collection, Iterator, Mapping
+from typing import Final, Protocol
 
 from holdfast.arena.memory import ABORT_POLL_S, Phase
 from holdfast.arena.worker_status import WorkerStatus
@@ -30,6 +30,17 @@ Buffers = Iterator[memoryview | None]
 something else has been received. It is resumed when a buffer is sent, or full."""
 
 
+STALL_S: Final = 2.0
+"""How long nothing may come from a peer, of which its host may know that it is computing."""
+
+
+class Report(Protocol):
+    """Takes note of a peer that does not send what is awaited."""
+
+    def __call__(self, place: Place, *, is_broken: bool) -> None:
+        """Report the peer at a place, and whether the connection to it has broken."""
+
+
 class ConnectionLost(Exception):
     """A connection has ended. Whether its host is lost is for the coordinator to decide."""
 
@@ -41,13 +52,20 @@ class Deadline:
         check_abort: Raises if the generation is over.
         timeout_s: How long all waits may take together, seconds.
         status: Shows that the worker waits, while it does.
+        report: See `Report`.
     """
 
     def __init__(
-        self, check_abort: Callable[[], None], timeout_s: float, status: WorkerStatus
+        self,
+        check_abort: Callable[[], None],
+        timeout_s: float,
+        status: WorkerStatus,
+        report: Report,
     ) -> None:
         self._check_abort, self._timeout_s, self._status = check_abort, timeout_s, status
+        self.report = report
         self._ends_at = time.monotonic() + timeout_s
+        self._stalled_at = time.monotonic() + STALL_S
 
     def wait(self, source: socket.socket | None, events: int, what: str) -> None:
         """Wait until a socket is ready; for the end of the generation if there is none.
@@ -61,45 +79,52 @@ class Deadline:
             poll.register(source, events)
         self.poll(poll, what)
 
-    def check(self, what: str) -> None:
-        """Look whether a wait must end; see `wait`."""
+    def check(self, what: str, awaited: Collection[Place] = ()) -> None:
+        """Look whether a wait must end; see `wait`. Peers that are awaited for long are reported,
+        again and again.
+        """
         self._check_abort()
-        if time.monotonic() > self._ends_at:
+        now = time.monotonic()
+        if now > self._stalled_at:
+            self._stalled_at = now + STALL_S
+            for place in awaited:
+                self.report(place, is_broken=False)
+        if now > self._ends_at:
             raise HoldfastError(
                 f"waited {self._timeout_s:.0f} s for {what}; see whether the network lets the "
                 "hosts reach each other, and raise timeout_s if a step may take that long"
             )
 
-    def poll(self, poll: select.poll, what: str) -> None:
+    def poll(self, poll: select.poll, what: str, awaited: Collection[Place] = ()) -> None:
         """Wait until one of the sockets in `poll` is ready; see `wait`."""
         before = self._status.enter(Phase.WAIT)
         try:
-            self._poll(poll, what)
+            self.check(what)
+            while not poll.poll(1000 * ABORT_POLL_S):
+                self.check(what, awaited)
+            self._stalled_at = time.monotonic() + STALL_S
         finally:
             self._status.enter(before)
 
-    def _poll(self, poll: select.poll, what: str) -> None:
-        self.check(what)
-        while not poll.poll(1000 * ABORT_POLL_S):
-            self.check(what)
-
-    def glance(self, poll: select.poll, what: str) -> list[tuple[int, int]]:
-        """Wait a moment; returns which sockets in `poll` are ready, and for what. See `wait`."""
+    def glance(
+        self, poll: select.poll, what: str, awaited: Collection[Place]
+    ) -> list[tuple[int, int]]:
+        """Wait a moment; returns which sockets in `poll` are ready, and for what. See `check`."""
         before = self._status.enter(Phase.WAIT)
         try:
-            self.check(what)
+            self.check(what, awaited)
             return poll.poll(1000 * ABORT_POLL_S)
         finally:
             self._status.enter(before)
 
 
 def transfer(
-    flows: Sequence[tuple[socket.socket, Buffers, Buffers]], deadline: Deadline, what: str
+    flows: Mapping[Place, tuple[socket.socket, Buffers, Buffers]], deadline: Deadline, what: str
 ) -> None:
     """Send and receive on all connections until nothing is left to do.
 
     Args:
-        flows: For each connection, what to send and where to receive.
+        flows: For each peer, the connection, what to send and where to receive.
         deadline: Ends the wait.
         what: What is waited for, in words.
 
@@ -107,11 +132,14 @@ def transfer(
         Aborted: The generation is over.
         HoldfastError: It took too long.
     """
-    running = [_Flow(*flow) for flow in flows]
+    running = [_Flow(place, *flow) for place, flow in flows.items()]
     while running:
         try:
             moved = [flow.move() for flow in running]  # every one, whatever the others do
         except ConnectionLost:
+            for flow in running:
+                if flow.is_broken:
+                    deadline.report(flow.place, is_broken=True)
             deadline.wait(None, 0, what)
             raise AssertionError("unreachable") from None
         running = [flow for flow in running if not flow.is_over]
@@ -119,14 +147,16 @@ def transfer(
             poll = select.poll()
             for flow in running:
                 poll.register(flow.socket, flow.events)
-            deadline.poll(poll, what)
+            deadline.poll(poll, what, [flow.place for flow in running])
 
 
 class _Flow:
     """What is under way on one connection."""
 
-    def __init__(self, connection: socket.socket, outgoing: Buffers, incoming: Buffers) -> None:
-        self.socket = connection
+    def __init__(
+        self, place: Place, connection: socket.socket, outgoing: Buffers, incoming: Buffers
+    ) -> None:
+        self.place, self.socket, self.is_broken = place, connection, False
         self._outgoing, self._incoming = outgoing, incoming
         self._to_send, self._sends = _next(outgoing)
         self._to_fill, self._receives = _next(incoming)
@@ -144,7 +174,11 @@ class _Flow:
 
     def move(self) -> bool:
         """Send and receive what can be without waiting; returns whether anything was."""
-        sent, received = self._send(), self._receive()
+        try:
+            sent, received = self._send(), self._receive()
+        except ConnectionLost:
+            self.is_broken = True
+            raise
         return sent or received
 
     def _send(self) -> bool:

@@ -21,6 +21,7 @@ from holdfast.core import (
     debug_log,
     events,
     heartbeats,
+    links,
     membership,
     policy,
     protocol,
@@ -31,8 +32,8 @@ from holdfast.core.coordinator import CoordinatorStateMachine
 from holdfast.core.debug_log import DebugLog, LogEntry
 
 _MODULES: Final = (
-    actions, checkpoint_tracker, coordinator, debug_log, events, heartbeats, membership, policy,
-    protocol, reachability, restart_budget,
+    actions, checkpoint_tracker, coordinator, debug_log, events, heartbeats, links, membership,
+    policy, protocol, reachability, restart_budget,
 )  # fmt: skip
 _CLASSES: Final = {
     name: each

@@ -4,7 +4,7 @@
             ◀─ Ready, WorkersReaped ─────
     agent ── Fork ──────────────────────▶ fork server ── (forks) ──▶ worker
           ◀─ Ready, Forked, Exited ──────
-    agent ◀─ Halted, PartWritten, CheckpointRejected, Finished, Failed ── worker
+    agent ◀─ Halted, PartWritten, CheckpointRejected, PeerUnreachable, Finished, Failed ── worker
           ── Resume, CheckpointResult, Shutdown ─────────────────────────▶
 
 They are pydantic models: what a process reads is validated before it is used.
@@ -137,6 +137,15 @@ class CheckpointResultMessage(Message):
     error: str
 
 
+class PeerUnreachableMessage(Message):
+    """A worker does not get what it waits for from one of another host; see `PeerReported`."""
+
+    kind: Literal["peer-unreachable"] = "peer-unreachable"
+    generation: int
+    peer: int
+    is_broken: bool
+
+
 class CheckpointRejectedMessage(Message):
     """A checkpoint failed its verification on some worker and was skipped by all."""
 
@@ -167,6 +176,7 @@ AnyMessage = Annotated[
     ForkMessage | PrepareMessage | ReadyMessage | AttachMessage | WorkersReapedMessage
     | ForkedMessage | ExitedMessage | HaltedMessage | ResumeMessage | ShutdownMessage
     | PartWrittenMessage | CheckpointResultMessage | CheckpointRejectedMessage
+    | PeerUnreachableMessage
     | FinishedMessage | FailedMessage,
     Field(discriminator="kind"),
 ]  # fmt: skip

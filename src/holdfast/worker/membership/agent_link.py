@@ -6,7 +6,12 @@ from holdfast.arena.memory import ABORT_POLL_S, Arena, Phase
 from holdfast.arena.worker_status import WorkerStatus
 from holdfast.errors import HoldfastError
 from holdfast.wire.channel import Channel
-from holdfast.wire.messages import HaltedMessage, ResumeMessage, ShutdownMessage
+from holdfast.wire.messages import (
+    HaltedMessage,
+    PeerUnreachableMessage,
+    ResumeMessage,
+    ShutdownMessage,
+)
 
 
 class WorkerShutdown(BaseException):
@@ -71,6 +76,12 @@ class AgentLink:
                     return message
             if self._channel.at_end:
                 raise WorkerShutdown
+
+    def report_peer(self, generation: int, peer: int, *, is_broken: bool) -> None:
+        """Report a worker of another host that does not send what is awaited."""
+        self._channel.send(
+            PeerUnreachableMessage(generation=generation, peer=peer, is_broken=is_broken)
+        )
 
     def await_shutdown(self) -> None:
         """Wait until the others have finished too.

@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from holdfast.arena.memory import Arena, Phase
@@ -312,7 +313,8 @@ class Member:
         assert self._listener is not None, "a run on several hosts without an interface"
         hosts = Hosts(ranks=resume.hosts, addresses=resume.addresses, key=bytes.fromhex(resume.key))
         group = self.group
-        network = Network(hosts, group.rank, group.deadline)
+        report = partial(self._agent.report_peer, resume.generation)
+        network = Network(hosts, group.rank, group.deadline, report)
         group.enter(resume.generation, resume.members, network)
         network.connect(self._listener, resume.generation)
 

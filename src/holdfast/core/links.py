@@ -1,0 +1,152 @@
+"""Links: hosts that send heartbeats, and whose workers cannot reach each other.
+
+Workers report to their agent that a connection to a worker of another host has broken, or that
+nothing has come from there for a while. The agent probes that worker (`PeerProbes`), and reports
+what it finds with its status. The coordinator (`Links`) waits for the reports of others, and for
+what heartbeats say of the same hosts, before it decides:
+
+| between two hosts | then |
+|---|---|
+| no connection can be made | the host with most such links is fenced, or the last that joined |
+| a connection has broken | all workers connect again, in a new generation |
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from holdfast.core.protocol import Probe, Status
+
+GRACE_S: Final = 1.0
+"""How long after the first report others are awaited. A host that is cut off is lost by then."""
+
+
+@dataclass(slots=True)
+class _Peer:
+    """Another host, as an agent knows it.
+
+    Attributes:
+        probe: The newest probe, while there is no result.
+        has_broken: Whether a connection to it has broken.
+    """
+
+    probe: Probe | None = None
+    has_broken: bool = False
+
+
+class PeerProbes:
+    """The hosts that workers of one agent have reported in a generation.
+
+    Attributes:
+        severed: As in `Status`.
+    """
+
+    def __init__(self) -> None:
+        self.severed: dict[str, bool] = {}
+        self._peers: dict[str, _Peer] = {}
+        self._number = 0
+
+    def clear(self) -> None:
+        """Forget all: another generation begins."""
+        self.severed.clear()
+        self._peers.clear()
+
+    def on_reported(self, host: str, address: str, *, is_broken: bool) -> list[Probe]:
+        """Note that a worker has reported one of another host; returns the probe to begin, if any.
+
+        Args:
+            host: The other host.
+            address: Of the other worker.
+            is_broken: Whether their connection has broken.
+        """
+        peer = self._peers.setdefault(host, _Peer())
+        peer.has_broken |= is_broken
+        if peer.probe is not None or not address:
+            return []
+        self._number -= 1  # the coordinator's are positive
+        peer.probe = Probe(self._number, host, address)
+        return [peer.probe]
+
+    def on_probed(self, number: int, *, is_reached: bool) -> bool:
+        """Note the result of a probe; returns whether `severed` has changed."""
+        before = dict(self.severed)
+        for host, peer in self._peers.items():
+            if peer.probe is not None and peer.probe.number == number:
+                peer.probe = None
+                self.severed.pop(host, None)
+                if peer.has_broken or not is_reached:
+                    self.severed[host] = is_reached
+        return self.severed != before
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LinkDecision:
+    """What to do about links.
+
+    Attributes:
+        fence: The host to fence; empty to open a new generation only.
+        reason: Why, in words.
+    """
+
+    fence: str
+    reason: str
+
+
+class Links:
+    """The links between hosts of the current generation."""
+
+    def __init__(self) -> None:
+        self._severed: dict[str, Mapping[str, bool]] = {}
+        self._decide_at: float | None = None
+
+    def clear(self) -> None:
+        """Forget all: another generation begins."""
+        self._severed.clear()
+        self._decide_at = None
+
+    def on_status(self, status: Status, now: float) -> None:
+        """Note which links a member reports."""
+        if status.severed:
+            self._severed[status.host] = status.severed
+            self._decide_at = now + GRACE_S if self._decide_at is None else self._decide_at
+        elif self._severed.pop(status.host, None) is not None and not self._severed:
+            self._decide_at = None
+
+    def next_deadline(self) -> float | None:
+        """When to ask for a decision; None if no link is reported."""
+        return self._decide_at
+
+    def decide(
+        self, hosts: Iterable[str], suspected: Collection[str], now: float
+    ) -> LinkDecision | None:
+        """What to do now, if anything.
+
+        Args:
+            hosts: In the order in which they joined.
+            suspected: Hosts that fell silent, of which heartbeats decide.
+            now: The time.
+        """
+        if self._decide_at is None or now < self._decide_at:
+            return None
+        self._decide_at = now + GRACE_S
+        known = [host for host in hosts if host not in suspected]
+        reports = [
+            (frozenset((host, peer)), is_reached)
+            for host, peers in self._severed.items()
+            for peer, is_reached in peers.items()
+            if host in known and peer in known
+        ]
+        unreachable = {pair for pair, is_reached in reports if not is_reached}
+        if unreachable:
+            links = Counter(host for pair in unreachable for host in pair)
+            fence = max(known, key=lambda host: (links[host], known.index(host)))
+            others = frozenset[str]().union(*(pair for pair in unreachable if fence in pair))
+            reason = f"cannot reach {', '.join(sorted(others - {fence}))}"
+            return LinkDecision(fence=fence, reason=reason)
+        if reports:
+            one, other = sorted(reports[0][0])
+            return LinkDecision(fence="", reason=f"the connection of {one} and {other} broke")
+        return None
