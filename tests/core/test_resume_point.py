@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from functools import cache
+from typing import NamedTuple, TypeVar
+
+import pytest
 
 from holdfast.core.protocol import ResumePoint, Stage, Status, StoredCheckpoint
 from holdfast.core.resume_point import choose_resume_point
@@ -100,31 +104,113 @@ def test_what_a_worker_elsewhere_has_does_not_count() -> None:
     assert choose_resume_point(members, reports).step == 4
 
 
-def reachable(hosts: str) -> Iterator[dict[str, tuple[bool, bool]]]:
-    """Whether each host can complete a step and has committed it, wherever the step may be.
+HOSTS = "abc"
+T = TypeVar("T")
+PAIRS = list(itertools.permutations(range(len(HOSTS)), 2))
+COMPUTES, SENT, REDUCED, COMPLETE, PARTLY_COMMITTED, COMMITTED = range(6)
+"""What a host with two workers has done in a step. It sends its sums to the others; with theirs it
+reduces its blocks, and sends these; with theirs it is complete, and says so; once all are complete,
+its workers commit one after the other."""
+SUMS, BLOCKS, ARRIVALS = range(3)
+"""The messages, in the order in which a host sends them: each once it has done so much."""
 
-    A host can complete it once it has the sums of all others, and commits once all can complete.
+
+class State(NamedTuple):
+    """One step on three hosts.
+
+    `arrived` holds the messages of each kind that have arrived; those that were sent may do so.
     """
-    for complete in itertools.product((False, True), repeat=len(hosts)):
-        for committed in itertools.product((False, True), repeat=len(hosts)):
-            if all(complete) or not any(committed):
-                yield dict(zip(hosts, zip(complete, committed, strict=True), strict=True))
+
+    done: tuple[int, ...]
+    halted: tuple[bool, ...]
+    arrived: tuple[frozenset[tuple[int, int]], ...]
 
 
-def test_whatever_hosts_are_lost_the_others_agree_with_what_they_have_committed() -> None:
-    members = dict(enumerate("abcabc"))
-    for state, survivors in itertools.product(reachable("abc"), ("a", "c", "ab", "bc", "abc")):
-        statuses = [
-            halted(
-                host,
-                {rank: 7 + state[host][1] for rank, place in members.items() if place == host},
-                reduced_step=8 if state[host][0] else 0,
-            )
-            for host in survivors
-        ]
-        start = choose_resume_point(members, statuses)
-        if any(committed for _, committed in state.values()):
-            assert start.step == 8, (state, survivors)
-        for rank, host in members.items():
-            if host in survivors:  # none needs the state of another host
-                assert start.donors[rank] == rank, (state, survivors)
+BEGIN = State((COMPUTES,) * 3, (False,) * 3, (frozenset(),) * 3)
+
+
+def successors(state: State, kinds: Sequence[int]) -> Iterator[State]:
+    """Everything that can happen next: a message arrives, a host does its next thing, or halts.
+
+    A host that dies does so at any time after which it does nothing, so it is one that has halted
+    and is not asked.
+    """
+    done, halted, arrived = state
+    for kind, pair in itertools.product(kinds, PAIRS):
+        source, target = pair
+        if not halted[target] and done[source] >= SENT + kind and pair not in arrived[kind]:
+            yield state._replace(arrived=changed(arrived, kind, value=arrived[kind] | {pair}))
+    for host in range(len(HOSTS)):
+        if not halted[host]:
+            yield state._replace(halted=changed(halted, host, value=True))
+            needed = done[host] - SENT  # the kind of message without which it can do nothing
+            others = {(other, host) for other in range(len(HOSTS)) if other != host}
+            if done[host] < COMMITTED and (needed not in kinds or others <= arrived[needed]):
+                yield state._replace(done=changed(done, host, value=done[host] + 1))
+
+
+def changed(values: tuple[T, ...], place: int, *, value: T) -> tuple[T, ...]:
+    return (*values[:place], value, *values[place + 1 :])
+
+
+def reachable(*kinds: int) -> set[State]:
+    """All states, if hosts wait for these kinds of messages."""
+    seen, new = {BEGIN}, [BEGIN]
+    while new:
+        for state in successors(new.pop(), kinds):
+            if state not in seen:
+                seen.add(state)
+                new.append(state)
+    return seen
+
+
+@cache
+def resumed(survivors: tuple[tuple[int, int], ...]) -> tuple[int, bool]:
+    """The step from which the generation after that of step 7 resumes, and whether a survivor
+    needs the state of another; given what each of them had done.
+    """
+    members = {rank: HOSTS[rank % len(HOSTS)] for rank in range(2 * len(HOSTS))}
+    statuses = [
+        halted(
+            HOSTS[host],
+            {host: 7 + (done >= PARTLY_COMMITTED), host + len(HOSTS): 7 + (done == COMMITTED)},
+            reduced_step=8 if done >= COMPLETE else 0,
+        )
+        for host, done in survivors
+    ]
+    start = choose_resume_point(members, statuses)
+    own = {status.host for status in statuses}
+    moved = any(start.donors[rank] != rank for rank, host in members.items() if host in own)
+    return start.step, moved
+
+
+def problems(states: set[State]) -> dict[str, int]:
+    """How many states and survivors there are, and how often a step that was committed is done
+    again, or a survivor cannot continue from what it has.
+    """
+    found = {"states": len(states), "cases": 0, "done again": 0, "stuck": 0}
+    for state in states:
+        halted = [(host, done) for host, done in enumerate(state.done) if state.halted[host]]
+        for count in range(1, len(halted) + 1):
+            for survivors in itertools.combinations(halted, count):
+                step, moved = resumed(survivors)
+                found["cases"] += 1
+                found["done again"] += step == 7 and max(state.done) >= PARTLY_COMMITTED
+                found["stuck"] += moved
+    return found
+
+
+@pytest.mark.slow
+def test_whatever_is_lost_no_step_is_done_again_and_no_survivor_is_stuck() -> None:
+    """Every order of messages, halts and losses; a host that was fenced may still run."""
+    found = problems(reachable(SUMS, BLOCKS, ARRIVALS))
+    assert found["states"] > 9_000
+    assert found["cases"] > found["states"]
+    assert (found["done again"], found["stuck"]) == (0, 0)
+
+
+@pytest.mark.slow
+def test_the_search_finds_what_would_be_wrong_without_the_barrier_before_a_commit() -> None:
+    found = problems(reachable(SUMS, BLOCKS))
+    assert found["done again"] > 0
+    assert found["stuck"] > 0
