@@ -25,7 +25,7 @@ def main(session):
         session.backward(torch.nn.functional.mse_loss(model(inputs), targets))
 """
 LAYERS = "import torch\n\ndef model():\n    return torch.nn.Linear(4, 1)\n"
-JOB = ["digits", "network=trusted", "shards=4", "workers=2"]
+JOB = ["digits", "shards=4", "workers=2"]
 
 
 @pytest.fixture
@@ -85,7 +85,7 @@ def test_hosts_get_the_code_of_a_task_and_keep_whole_checkpoints(hosts, begin):
     project.mkdir()
     (project / "mine.py").write_text(TASK)
     (project / "layers.py").write_text(LAYERS)
-    job = ["project/mine.py:main", "network=trusted", "shards=4", "epochs=3", "batch=20"]
+    job = ["project/mine.py:main", "shards=4", "epochs=3", "batch=20"]
     first, agent = begin(*job, "workers=2")
     finish(hosts, first, agent)
     assert result_of(run_dir(hosts, 1))["weights_sha256"] == sha_alone(hosts, *job)
@@ -127,7 +127,7 @@ def test_all_hosts_are_killed_and_the_run_continues_with_what_is_left(hosts, beg
         on = 2
     if loss == "a copy":
         damage(hosts)
-    first, agent = begin("network=trusted", "--resume", on=on)
+    first, agent = begin("--resume", on=on)
     finish(hosts, first, agent, on)
     result = result_of(run_dir(hosts, on))
     assert result["weights_sha256"] == sha_alone(hosts, *job)

@@ -13,6 +13,7 @@ from holdfast.wire.messages import ResumeMessage
 from holdfast.worker.barriers import describe
 from holdfast.worker.membership.agent_link import SelfEviction
 from holdfast.worker.membership.state_transfer import StateTransfer
+from holdfast.worker.metrics import Metrics
 from holdfast.worker.progress import Progress
 from holdfast.worker.sections import Sections
 
@@ -48,7 +49,7 @@ class Worker:
         donors = dict.fromkeys(members, 0)
         resume = ResumeMessage(generation=1, members=members, step=STEP, donors=donors, restore=())
         transfer = StateTransfer(self.group, self.sections, self.replica)
-        transfer.transfer(resume, Progress(step=STEP))
+        transfer.transfer(resume, Progress(step=STEP), Metrics("run"))
 
 
 @pytest.fixture

@@ -1,15 +1,36 @@
-"""HostFiles: what hosts that have joined get of the run's directory."""
+"""HostFiles: what hosts that have joined get of the run's directory, and what they add to it.
+
+Each host keeps a run directory of its own. It gets the job and the code, and sends what is appended
+to its logs, so that the coordinator's directory tells of all ranks.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import base64
+import binascii
 import hashlib
+import json
+import os
+import re
+from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
+from typing import Final
 
+from holdfast.errors import ProtocolError
 from holdfast.job.load import JOB_FILE
-from holdfast.observe.run_dir import ARCHIVE
-from holdfast.wire.rpc import JobMessage
+from holdfast.observe.lines import EventLog
+from holdfast.observe.run_dir import ARCHIVE, EVENTS
+from holdfast.wire.rpc import MAX_SHIPPED_BYTES, JobMessage, ShipMessage, ShippedMessage
+
+MAX_HOST_BYTES: Final = 256 << 20
+"""The most that one host may add."""
+_AGENT_LOG: Final = "logs/agent.log"
+_WORKER_LOG: Final = re.compile(r"logs/rank-\d{1,9}\.log", re.ASCII)
+_TAIL_BYTES: Final = 8 * MAX_SHIPPED_BYTES
+"""How far from its end the log of events is searched for what a coordinator before this one has
+appended and not answered."""
 
 
 class HostFiles:
@@ -17,10 +38,15 @@ class HostFiles:
 
     Args:
         run_dir: The run's directory.
+        log: The run's log of events.
     """
 
-    def __init__(self, run_dir: Path) -> None:
-        self._run_dir = run_dir
+    def __init__(self, run_dir: Path, log: EventLog) -> None:
+        self._run_dir, self._log = run_dir, log
+        self._ends: dict[tuple[str, str], int] = {}  # of what was appended, by host and log
+        self._sizes: dict[str, int] = {}  # bytes, by host
+        self._sending: set[str] = set()  # hosts that have more to send, maybe
+        self._all_sent = asyncio.Event()
 
     @cached_property
     def job(self) -> JobMessage:
@@ -36,3 +62,95 @@ class HostFiles:
             code=base64.b64encode(code).decode(),
             code_sha256=hashlib.sha256(code).hexdigest(),
         )
+
+    def receive(self, host: str, message: ShipMessage) -> ShippedMessage:
+        """Append what a host has logged, once, however often it is sent.
+
+        Raises:
+            ProtocolError: It is no log, or no part of one.
+        """
+        target, content = self._target(host, message.file), _content(message)
+        key = host, message.file
+        known = self._ends.get(key)
+        fresh = content[max(0, (known or message.offset) - message.offset) :]
+        is_event = message.file == EVENTS
+        if fresh and not (known is None and is_event and _is_at_end(target, fresh)):
+            self._append(host, target, _events_in(fresh) if is_event else fresh)
+        self._ends[key] = max(known or 0, message.offset + len(content))
+        (self._sending.discard if message.is_last else self._sending.add)(host)
+        if not self._sending:
+            self._all_sent.set()
+        return ShippedMessage()
+
+    def on_disconnected(self, host: str) -> None:
+        """Note that a host may be lost: nothing more may come from it."""
+        self._sending.discard(host)
+
+    async def await_last(self, timeout_s: float) -> None:
+        """Wait until all hosts have sent all that they have, `timeout_s` at most."""
+        self._all_sent.clear()
+        if self._sending:
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._all_sent.wait(), timeout_s)
+
+    def _target(self, host: str, file: str) -> Path:
+        """Where a log goes.
+
+        Raises:
+            ProtocolError: It is none that is sent.
+        """
+        if file == _AGENT_LOG:  # the names of hosts are ours
+            return self._run_dir / "logs" / f"agent-{host}.log"
+        if file == EVENTS or _WORKER_LOG.fullmatch(file):
+            return self._run_dir / file
+        raise ProtocolError("a file that is no log of a run")
+
+    def _append(self, host: str, target: Path, content: bytes) -> None:
+        size_bytes = self._sizes.get(host, 0)
+        if size_bytes > MAX_HOST_BYTES:
+            return
+        self._sizes[host] = size_bytes + len(content)
+        if self._sizes[host] > MAX_HOST_BYTES:
+            self._log.event("host-log-full", host=host)
+            return
+        with suppress(OSError):  # the disk is full: no run ends because of a log
+            fd = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+            try:
+                os.write(fd, content)
+            finally:
+                os.close(fd)
+
+
+def _content(message: ShipMessage) -> bytes:
+    try:
+        content = base64.b64decode(message.content, validate=True)
+    except binascii.Error:
+        raise ProtocolError("a part of a log that is not base64") from None
+    if len(content) > MAX_SHIPPED_BYTES:
+        raise ProtocolError("a part of a log that is too long")
+    return content
+
+
+def _events_in(content: bytes) -> bytes:
+    """The lines that are events."""
+    return b"".join(line + b"\n" for line in content.splitlines() if _is_event(line))
+
+
+def _is_event(line: bytes) -> bool:
+    try:
+        value = json.loads(line)
+    except (ValueError, RecursionError):
+        return False
+    return (
+        isinstance(value, dict)
+        and isinstance(value.get("event"), str)
+        and isinstance(value.get("time_unix_s"), int | float)
+    )
+
+
+def _is_at_end(path: Path, content: bytes) -> bool:
+    """Whether the end of a file has `content` in it."""
+    with suppress(OSError), path.open("rb") as file:
+        file.seek(max(0, path.stat().st_size - _TAIL_BYTES))
+        return content in file.read()
+    return False

@@ -55,7 +55,7 @@ def _serve(run_dir: Path, attempt: str, address: str, public: str) -> None:
             if public
             else None
         )
-        files = HostFiles(run_dir)
+        files = HostFiles(run_dir, log)
 
         async def serve() -> None:
             server = Server(debug_log, journal, log, admission, files)

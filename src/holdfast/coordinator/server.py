@@ -31,7 +31,7 @@ from holdfast.core.events import (
     Tick,
 )
 from holdfast.core.protocol import DesiredState, Probe, Stage, WorkerProgress
-from holdfast.errors import HoldfastError
+from holdfast.errors import HoldfastError, ProtocolError
 from holdfast.observe.lines import EventLog
 from holdfast.wire.join import JoinedMessage, JoinMessage, control_address
 from holdfast.wire.messages import Message
@@ -43,6 +43,8 @@ from holdfast.wire.rpc import (
     JobMessage,
     RunRequestMessage,
     RunStateMessage,
+    ShipMessage,
+    ShippedMessage,
     StatusMessage,
     handlers,
     server_credentials,
@@ -133,7 +135,7 @@ class Server:
             HoldfastError: It cannot listen at an address, or the journal cannot be written.
         """
         server = grpc.aio.server(options=OPTIONS)
-        server.add_generic_rpc_handlers((handlers(self._attend, self._watch, self._fetch_job),))
+        server.add_generic_rpc_handlers((self._handlers(),))
         mask = os.umask(0o177)  # only its owner may connect, whatever the umask is
         try:
             server.add_insecure_port(address)
@@ -149,10 +151,14 @@ class Server:
             self._wake_when_due()
             try:
                 await self._ended
+                await self._files.await_last(LEAVE_TIMEOUT_S)
             finally:
                 self._refusals.log_counts()
                 await server.stop(LEAVE_TIMEOUT_S if self._agents else None)
                 self._probers.shutdown(cancel_futures=True)
+
+    def _handlers(self) -> grpc.GenericRpcHandler:
+        return handlers(self._attend, self._watch, self._fetch_job, self._ship)
 
     @asynccontextmanager
     async def _joining(self, server: grpc.aio.Server, public: str) -> AsyncIterator[None]:
@@ -213,6 +219,8 @@ class Server:
             listening.cancel()
             for host in [name for name, own in self._agents.items() if own is outbox]:
                 del self._agents[host]
+                if self._driver.machine.stage != Stage.END:
+                    self._files.on_disconnected(host)
                 self._tell(Disconnected(host))
 
     async def _listen(
@@ -240,6 +248,15 @@ class Server:
         """Send another host what it must run."""
         await self._host_of(context)
         return self._files.job
+
+    async def _ship(self, message: ShipMessage, context: Any) -> ShippedMessage:
+        """Append what another host has logged to the logs of the run."""
+        host = await self._host_of(context)
+        try:
+            return self._files.receive(host, message)
+        except ProtocolError as error:
+            await self._refuse(context, str(error))
+            raise
 
     async def _host_of(self, context: Any) -> str:
         """The host whose agent makes a call from another host; others are refused."""

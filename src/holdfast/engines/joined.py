@@ -20,6 +20,7 @@ from holdfast.engines.endpoint import Interface, address_towards
 from holdfast.engines.host import HostHandle, HostState
 from holdfast.engines.local import LocalEngine
 from holdfast.engines.process_exits import ProcessExits
+from holdfast.engines.shipper import Positions, Shipper, positions_of
 from holdfast.errors import Interrupted, JobError, ProtocolError
 from holdfast.job import load
 from holdfast.linux.lifeline import STOP_SIGNALS
@@ -69,12 +70,16 @@ def serve(
     with _stop_requested() as stop:
         joined = join(coordinator, token, hostname, JOIN_TIMEOUT_S, None)
         delay, delay_s = RejoinDelay(), 0.0
+        sent: Positions | None = None
         while True:
             _rest(delay_s, stop)
             began = time.monotonic()
             with _run_directory(joined, coordinator, run_dir) as directory:
                 say(f"joined as {joined.message.name}; run directory {directory.path}")
-                _work(directory, joined, coordinator, address, stop)
+                sent = positions_of(directory.path) if sent is None else sent
+                control, agent = control_address(coordinator), joined.credentials.agent
+                shipper = Shipper(directory.path, control, agent, sent)
+                _work(directory, joined, control, address, shipper, stop)
             before, delay_s = joined.credentials.agent, delay.after(time.monotonic() - began)
             try:
                 joined = join(coordinator, token, hostname, REJOIN_TIMEOUT_S, before)
@@ -126,7 +131,12 @@ def _run_directory(joined: Joined, coordinator: str, path: Path | None) -> RunDi
 
 
 def _work(
-    directory: RunDirectory, joined: Joined, coordinator: str, address: str, stop: list[bool]
+    directory: RunDirectory,
+    joined: Joined,
+    control: str,
+    address: str,
+    shipper: Shipper,
+    stop: list[bool],
 ) -> None:
     """Run an agent until the run is over, or takes this host for lost."""
     message, credentials = joined.message, joined.credentials
@@ -136,8 +146,11 @@ def _work(
     with EventLog(directory.path / EVENTS) as log:
         exits = ProcessExits(directory.job, log)
         engine = LocalEngine(directory, message.attempt, log, exits, None, None, interface)
-        control = control_address(coordinator)
-        with closing(engine), closing(engine.start_host(message.name, control)) as host:
+        with (
+            closing(engine),
+            shipper,  # until the workers have ended
+            closing(engine.start_host(message.name, control)) as host,
+        ):
             while _is_here(host):
                 if stop:
                     raise Interrupted(_ENDED)

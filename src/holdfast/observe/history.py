@@ -20,6 +20,7 @@ TEMPLATES: Final = {
     "coordinator-exited": "coordinator {cause}",
     "coordinator-recovered": "coordinator recovered; the workers did not wait for it",
     "agent-started": "agent {host} started, process {pid}",
+    "host-log-full": "the logs of {host} take too much here; its own run directory has all of them",
     "host-joined": "host {host} joined from {address}",
     "host-refused": "a host at {address} was refused: {reason}",
     "refusals-counted": "refused in all: {counts}",

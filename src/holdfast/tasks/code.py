@@ -28,7 +28,8 @@ FOLDER: Final = "code"
 MAX_PACKED_BYTES: Final = 16 << 20
 MAX_BYTES: Final = 64 << 20
 """The most that sources may take, unpacked."""
-_SKIPPED: Final = {"__pycache__", "node_modules", "site-packages"}
+_INSTALLED: Final = {"site-packages", "dist-packages"}
+_SKIPPED: Final = {"__pycache__", "node_modules", *_INSTALLED}
 _MARKS: Final = {"pyvenv.cfg", "events.jsonl"}
 """A folder with one of these files is a virtual environment or a run directory."""
 _EPOCH: Final = (1980, 1, 1, 0, 0, 0)
@@ -150,9 +151,9 @@ def _package(name: str) -> Path | None:
         path = Path(next(iter(spec.submodule_search_locations)))
     else:
         path = Path(spec.origin or "")
-    paths = sysconfig.get_paths()
-    installed = [Path(paths[key]) for key in ("stdlib", "platstdlib", "purelib", "platlib")]
-    return None if any(path.is_relative_to(each) for each in installed) else path
+    standard = [Path(sysconfig.get_path(key)) for key in ("stdlib", "platstdlib")]
+    is_installed = _INSTALLED & set(path.parts) or any(map(path.is_relative_to, standard))
+    return None if is_installed else path
 
 
 def _below(root: Path) -> Iterator[Path]:

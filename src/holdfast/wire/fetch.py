@@ -17,7 +17,7 @@ from holdfast.wire.tls import Credentials
 TIMEOUT_S: Final = 60.0
 
 
-def fetch_job(address: str, credentials: Credentials) -> tuple[JobMessage, bytes]:
+def fetch_job(address: str, credentials: Credentials | None) -> tuple[JobMessage, bytes]:
     """The job of a run, and its packed sources.
 
     Args:

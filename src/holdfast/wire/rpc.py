@@ -6,6 +6,8 @@
              ◀───────── RunStateMessage ──────
     host     ── FetchJob: FetchJobMessage ──▶
              ◀─────────── JobMessage ─────────
+             ── Ship: ShipMessage ──────────▶
+             ◀─────── ShippedMessage ────────
 
 Agents of other hosts show a certificate (`wire.tls`); processes of the coordinator's host use a
 Unix socket that only its owner can open.
@@ -20,6 +22,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 import grpc
+from pydantic import Field
 
 from holdfast.core.protocol import DesiredState, Failure, Stage, Status, WorkerProgress
 from holdfast.wire.messages import Message
@@ -28,6 +31,7 @@ from holdfast.wire.tls import Credentials
 SERVICE: Final = "holdfast.Coordinator"
 SERVER_NAME: Final = "coordinator"
 """The host name in the coordinator's certificate, whatever its address is."""
+MAX_SHIPPED_BYTES: Final = 64 << 10
 OPTIONS: Final = (
     ("grpc.max_receive_message_length", 64 << 20),
     # Both ends notice within seconds that the other is gone without closing the stream.
@@ -104,6 +108,26 @@ class JobMessage(Message):
     code_sha256: str
 
 
+class ShipMessage(Message):
+    """What a host has appended to one of its logs.
+
+    Attributes:
+        file: The log, relative to the run's directory.
+        offset: Where the content begins in it, bytes.
+        content: At most `MAX_SHIPPED_BYTES`, in base64.
+        is_last: Whether this host has nothing more to send.
+    """
+
+    file: str = Field(max_length=64)
+    offset: int = Field(ge=0)
+    content: str = Field(max_length=2 * MAX_SHIPPED_BYTES)
+    is_last: bool = False
+
+
+class ShippedMessage(Message):
+    """What was sent is appended to the log of the run."""
+
+
 class Service:
     """The methods of a coordinator.
 
@@ -112,7 +136,7 @@ class Service:
 
     Attributes:
         attend, watch: Take an iterator of messages to send, return one of the answers.
-        fetch_job: Takes a message, returns the answer.
+        fetch_job, ship: Take a message, return the answer.
     """
 
     def __init__(self, channel: grpc.Channel) -> None:
@@ -126,6 +150,9 @@ class Service:
         )
         self.fetch_job: grpc.UnaryUnaryMultiCallable[FetchJobMessage, JobMessage] = (
             channel.unary_unary(f"/{SERVICE}/FetchJob", _dump, JobMessage.model_validate_json)
+        )
+        self.ship: grpc.UnaryUnaryMultiCallable[ShipMessage, ShippedMessage] = channel.unary_unary(
+            f"/{SERVICE}/Ship", _dump, ShippedMessage.model_validate_json
         )
 
 
@@ -152,7 +179,10 @@ def server_credentials(credentials: Credentials) -> grpc.ServerCredentials:
 
 
 def handlers(
-    attend: Callable[..., Any], watch: Callable[..., Any], fetch_job: Callable[..., Any]
+    attend: Callable[..., Any],
+    watch: Callable[..., Any],
+    fetch_job: Callable[..., Any],
+    ship: Callable[..., Any],
 ) -> grpc.GenericRpcHandler:
     """The handlers of a server: two asynchronous generators, given the messages and a context, and
     coroutines that answer one message.
@@ -167,6 +197,7 @@ def handlers(
         "FetchJob": grpc.unary_unary_rpc_method_handler(
             fetch_job, FetchJobMessage.model_validate_json, _dump
         ),
+        "Ship": grpc.unary_unary_rpc_method_handler(ship, ShipMessage.model_validate_json, _dump),
     }
     return grpc.method_handlers_generic_handler(SERVICE, offered)
 

@@ -1,27 +1,43 @@
-"""Metrics: the file of a run's metrics, which the first member of each generation continues."""
+"""Metrics: the file of a run's metrics, which the first member of each host continues.
+
+So every host has all metrics, but for the steps that it missed while none of its workers was a
+member. The newest of these come with the state of another worker.
+"""
 
 from __future__ import annotations
 
+import json
 import time
+from collections import deque
 from collections.abc import Mapping
+from itertools import accumulate
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from holdfast.observe import lines
 from holdfast.observe.run_dir import METRICS
 from holdfast.worker.progress import Progress
 from holdfast.worker.tally import together
 
+MAX_RECENT: Final = 100
+"""How many of the newest steps a host that has missed them gets."""
+MAX_RECENT_BYTES: Final = 128 << 10
+"""How much they may take as JSON."""
+
 
 class Metrics:
-    """One worker's metrics; only the first member writes them.
+    """One worker's metrics; only the first member of a host writes them.
 
     Args:
         run_dir: The directory of the run.
+
+    Attributes:
+        recent: What the newest steps have logged, oldest first, of all that this worker knows.
     """
 
     def __init__(self, run_dir: str) -> None:
         self.run_dir = Path(run_dir)
+        self.recent: deque[Mapping[str, Any]] = deque(maxlen=MAX_RECENT)
         self._path = self.run_dir / METRICS
         self._lines: lines.JsonLines | None = None
         self._evaluated_step = -1
@@ -40,16 +56,27 @@ class Metrics:
             newest = lines.forget_after(self._path, progress.step)
             self._lines = lines.JsonLines(self._path)
             noted = [entry for entry in newest if entry["step"] == progress.step]
-            if progress.record and not any("loss" in entry for entry in noted):
-                self._lines.write(**progress.record)
+            last = newest[-1]["step"] if newest else 0
+            known = last if any("loss" in entry for entry in newest) else last - 1
+            missed = {each["step"]: each for each in (*self.recent, progress.record) if each}
+            for step, record in sorted(missed.items()):
+                if known < step <= progress.step:
+                    self._lines.write(**record)
             if any("evaluation" in entry for entry in noted):
                 self._evaluated_step = progress.step
             elif progress.followup.calls and not progress.followup.pending:  # its writer was lost
                 results = progress.evaluations.results[: progress.followup.calls]
                 self.evaluation(progress.step, together(results))
 
+    def for_others(self) -> list[Mapping[str, Any]]:
+        """The newest of `recent`, for a worker of another host: at most `MAX_RECENT_BYTES`."""
+        sizes = accumulate(len(json.dumps(each)) for each in reversed(self.recent))
+        count = sum(size <= MAX_RECENT_BYTES for size in sizes)
+        return list(self.recent)[len(self.recent) - count :]
+
     def step(self, record: Mapping[str, Any], phases: Mapping[str, float]) -> None:
         """Write a committed step, and the seconds that this worker spent in each phase of it."""
+        self.recent.append(record)
         now = time.monotonic()
         seconds = None if self._last_step_at is None else now - self._last_step_at
         if seconds is not None:

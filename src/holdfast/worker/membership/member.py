@@ -293,7 +293,8 @@ class Member:
             self._transfer(resume, replica, sections, keeps_state=keeps_state)
         else:
             self._restore(resume, replica, sections)
-        self.metrics.set_writing(self.progress, writes=is_first_member)
+        is_first_here = self.group.rank == self.group.local[0]
+        self.metrics.set_writing(self.progress, writes=is_first_here)
         if self._joined is None:
             self._joined = self._parts(self._attached, replica, sections)
             self.state.on_state_loaded()
@@ -328,7 +329,8 @@ class Member:
         if not keeps_state:
             self._has_state = False  # until it has all of the donor's
             self.metrics.set_writing(self.progress, writes=False)
-        StateTransfer(self.group, sections, replica).transfer(resume, self.progress)
+        transfer = StateTransfer(self.group, sections, replica)
+        transfer.transfer(resume, self.progress, self.metrics)
         self._has_state = True
         if not keeps_state:
             self._restore_user_state()
@@ -343,7 +345,7 @@ class Member:
         if any(rank != donor for rank, donor in restored.donors.items()):
             agreed = {"step": restored.step, "donors": dict(restored.donors)}
             transfer = StateTransfer(self.group, sections, replica)
-            transfer.transfer(resume.model_copy(update=agreed), self.progress)
+            transfer.transfer(resume.model_copy(update=agreed), self.progress, self.metrics)
         if not restored.donors:  # from no checkpoint
             is_first = self.group.member_index == 0
             self._attached.record_start(self.metrics.run_dir if is_first else None)

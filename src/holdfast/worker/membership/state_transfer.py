@@ -15,6 +15,7 @@ between two steps, such as an evaluation, takes it from the header of the donor 
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import torch
@@ -30,6 +31,7 @@ from holdfast.transport.tcp import Buffers
 from holdfast.wire.messages import ResumeMessage
 from holdfast.worker.barriers import WorkerTag
 from holdfast.worker.membership.agent_link import SelfEviction
+from holdfast.worker.metrics import Metrics
 from holdfast.worker.progress import Progress
 from holdfast.worker.sections import Sections
 
@@ -51,12 +53,13 @@ class StateTransfer:
         # A replica on a GPU is staged in the arena for as long as others need it.
         self._in_arena = replica.flat.device.type == "cpu"
 
-    def transfer(self, resume: ResumeMessage, progress: Progress) -> None:
+    def transfer(self, resume: ResumeMessage, progress: Progress, metrics: Metrics) -> None:
         """Send this worker's state to joining workers, or receive it.
 
         Args:
             resume: Names the donor of each rank.
             progress: What this worker knows; replaced if it receives its state.
+            metrics: Of this worker; it receives what the newest steps have logged, too.
 
         Raises:
             Aborted: The generation is over.
@@ -68,7 +71,7 @@ class StateTransfer:
         if donor == rank:
             if rank == min(resume.donors.values()):
                 self._check_replicas_of_lost(resume)
-            header = self._header(progress)
+            header = self._header(progress, metrics.for_others() if group.network else ())
             if any(giver == rank != joining for joining, giver in resume.donors.items()):
                 self._stage()
         payloads = group.gather(WorkerTag.STAGED, step, header)
@@ -85,6 +88,7 @@ class StateTransfer:
                 self._sections.intact.begin_change(rank)
             self._replica.restored(frozenset(_parse(headers[donor])["uninitialized"]))
             progress.replace(Progress.from_donor(_parse(furthest)["progress"]))
+            metrics.recent.extend(_parse(headers[donor])["recent"])
         elif _work_done(header) < _work_done(furthest):
             progress.catch_up(Progress.from_donor(_parse(furthest)["progress"]))
         group.barrier(WorkerTag.COPIED, step)
@@ -180,7 +184,7 @@ class StateTransfer:
     def _staged(self, rank: int) -> torch.Tensor:
         return self._sections.replica(rank, self._replica.flat.numel())
 
-    def _header(self, progress: Progress) -> bytes:
+    def _header(self, progress: Progress, recent: Sequence[Mapping[str, Any]] = ()) -> bytes:
         """What this worker knows, for the others.
 
         Raises:
@@ -188,6 +192,7 @@ class StateTransfer:
         """
         header = {
             "progress": progress.to_json(),
+            "recent": list(recent),
             "uninitialized": sorted(self._replica.uninitialized),
         }
         text, most = json.dumps(header).encode(), MAILBOX_BYTES - _PREFIX
