@@ -6,23 +6,33 @@ import shutil
 import pytest
 
 from checkpoints import store_in
-from conftest import events_of, wait_until
+from conftest import events_of, metrics_of, wait_until
 from holdfast.checkpoint import names
 from namespaces import namespaces
 
 pytestmark = pytest.mark.slow
 
 TASK = """
+import os
+import pathlib
+import signal
+import socket
+
 import layers
 import torch
 
 def main(session):
+    print("hello from", socket.gethostname())
+    host, mark = socket.gethostname(), pathlib.Path("mark")
     torch.manual_seed(1)
     model, _ = session.attach(layers.model, lambda p: torch.optim.SGD(p, lr=0.1))
     data = [(torch.full((4,), i / 100), torch.tensor([i / 50])) for i in range(100)]
     for shard in session.shards(data):
         inputs, targets = shard.batch
         session.backward(torch.nn.functional.mse_loss(model(inputs), targets))
+        if host == "h2" and session.step == 5 and not mark.exists():
+            mark.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
 """
 LAYERS = "import torch\n\ndef model():\n    return torch.nn.Linear(4, 1)\n"
 JOB = ["digits", "shards=4", "workers=2"]
@@ -80,7 +90,7 @@ def sha_alone(hosts, *words):
     return result_of(hosts.disk(1) / "alone")["weights_sha256"]
 
 
-def test_hosts_get_the_code_of_a_task_and_keep_whole_checkpoints(hosts, begin):
+def test_hosts_get_the_code_of_a_task_keep_whole_checkpoints_and_send_their_logs(hosts, begin):
     project = hosts.disk(1) / "project"
     project.mkdir()
     (project / "mine.py").write_text(TASK)
@@ -94,8 +104,16 @@ def test_hosts_get_the_code_of_a_task_and_keep_whole_checkpoints(hosts, begin):
     roots = [store.manifest(store.newest().name).root for store in stores]
     assert roots[0] == roots[1]
     for number in (1, 2):
-        (saved,) = events_of(run_dir(hosts, number), "checkpoint-committed")
-        assert saved["host"] == ("local-1" if number == 1 else saved["host"])
+        steps = [line["step"] for line in metrics_of(run_dir(hosts, number)) if "loss" in line]
+        assert steps == list(range(1, 16))
+    saved = {event["host"] for event in events_of(run_dir(hosts, 1), "checkpoint-committed")}
+    assert {host.partition("-")[0] for host in saved} == {"local", "h2"}
+    printed = [(run_dir(hosts, 1) / "logs" / f"rank-{rank}.log").read_text() for rank in (0, 1)]
+    assert sorted(printed) == ["hello from h1\n", "hello from h2\n" * 2]
+    ended = events_of(run_dir(hosts, 1), "worker-exited")
+    assert sorted(each["status"] for each in ended) == [-9, 0, 0], "up to the last one"
+    (report,) = (run_dir(hosts, 1) / "recoveries.jsonl").read_text().splitlines()
+    assert "was killed by SIGKILL" in report
 
 
 def damage(hosts):
@@ -136,3 +154,31 @@ def test_all_hosts_are_killed_and_the_run_continues_with_what_is_left(hosts, beg
     assert steps_of(hosts, 1)[0] == steps_of(hosts, 2)[0] == result["steps"]
     if loss == "a copy":
         assert list((run_dir(hosts, 2) / "checkpoints").glob("*.rejected-1"))
+
+
+DIFFERENT = """
+import pathlib
+import socket
+
+import torch
+
+def main(session):
+    model, _ = session.attach(lambda: torch.nn.Linear(1, 1), lambda p: torch.optim.SGD(p, lr=0.1))
+    value = float(pathlib.Path("data.txt").read_text())
+    for shard in session.shards([torch.full((1,), value)] * 40):
+        session.backward(model(shard.batch).mean())
+"""
+
+
+@pytest.mark.soak
+def test_different_data_are_named_with_their_hosts_before_the_first_step(hosts, begin):
+    (hosts.disk(1) / "mine.py").write_text(DIFFERENT)
+    for number in (1, 2):
+        (hosts.disk(number) / "data.txt").write_text(f"{number}.5")
+    first, agent = begin("mine.py:main", "workers=2")
+    assert first.wait(120) == 2
+    agent.wait(60)
+    printed = hosts.output(1)
+    assert "have different data: some samples differ. Give every host the same data" in printed
+    assert "hosts 10.78.0." in printed
+    assert not (run_dir(hosts, 1) / "metrics.jsonl").read_text()

@@ -334,7 +334,7 @@ class Agent:
             self._selector.unregister(worker.channel)
         worker.close()
         end = self._exit_of(worker, status)
-        failure = judge(end)
+        failure = self._run.with_host(judge(end))
         self._log_exit(worker, end, failure)
         if end.is_finished:
             result = {"status": "stopped" if end.stopping else "finished"}

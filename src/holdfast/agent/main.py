@@ -58,6 +58,7 @@ def _serve(options: argparse.Namespace) -> None:
     memory = options.credentials
     credentials = HostCredentials() if memory is None else HostCredentials.take(memory)
     run = RunContext(
+        host=options.name,
         job=load.of_run(options.run_dir),
         directory=options.run_dir,
         attempt=options.attempt,

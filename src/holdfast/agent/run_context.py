@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+from holdfast.core.protocol import Failure
 from holdfast.job.spec import Job
 from holdfast.wire.tls import Credentials
 from holdfast.wire.worker_spec import WorkerSpec
@@ -15,6 +16,7 @@ class RunContext:
     """The run that an agent works for.
 
     Attributes:
+        host: The agent's name.
         job: The job.
         directory: The run's directory.
         attempt: The id of this start of the run, hexadecimal.
@@ -23,6 +25,7 @@ class RunContext:
         credentials: What they show to each other; None if they talk in plain.
     """
 
+    host: str
     job: Job
     directory: Path
     attempt: str
@@ -33,6 +36,12 @@ class RunContext:
     def capacity(self) -> int:
         """How many workers one host runs."""
         return -(-self.job.workers // self.job.hosts)
+
+    def with_host(self, failure: Failure) -> Failure:
+        """A failure that may be due to this host, such as data that are absent, with its name."""
+        if not self.interface or not (failure.fatal or failure.repeatable):
+            return failure
+        return replace(failure, cause=f"{failure.cause} (host {self.host})")
 
     def worker_spec(self, rank: int) -> WorkerSpec:
         """What a worker is started with."""

@@ -88,6 +88,7 @@ class StateTransfer:
                 self._sections.intact.begin_change(rank)
             self._replica.restored(frozenset(_parse(headers[donor])["uninitialized"]))
             progress.replace(Progress.from_donor(_parse(furthest)["progress"]))
+            progress.samples_checked &= donor in group.local  # this host may have other data
             metrics.recent.extend(_parse(headers[donor])["recent"])
         elif _work_done(header) < _work_done(furthest):
             progress.catch_up(Progress.from_donor(_parse(furthest)["progress"]))

@@ -11,13 +11,14 @@ the same on all. Replicas are compared by `worker.checks.replica_checker`, user 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from holdfast.arena.memory import MAILBOX_BYTES
 from holdfast.collectives.group import Group
 from holdfast.errors import JobError
+from holdfast.transport.network import Network
 from holdfast.worker.barriers import WorkerTag
 from holdfast.worker.checks.replica_checker import ReplicaChecker
 from holdfast.worker.membership.attach import AttachedModels
@@ -156,7 +157,8 @@ class WorkerState:
             )
 
     def user_digest(self) -> int:
-        """A digest of what user code keeps, for a commit; 56 bits.
+        """A digest of what user code keeps, for a commit; 56 bits. Hosts may also have different
+        data, so there it covers the data set and some samples.
 
         Raises:
             JobError: It has changed since the newest commit.
@@ -167,7 +169,8 @@ class WorkerState:
                 "a worker without a shard does not run the loop, so the weights would depend on "
                 "the number of workers; modify it in session.on_commit"
             )
-        return self._progress.user.digest
+        own = self._progress.user.digest
+        return own if self._group.network is None else digest(own, self._progress.order)
 
     def _changed(self) -> str:
         """What has changed since the newest commit; empty if nothing has."""
@@ -188,10 +191,10 @@ class WorkerState:
             JobError: Always.
         """
         transfer = StateTransfer(self._group, self._sections, self._replica)
-        left, right = (
-            UserValues.from_json(header["user"]).committed
-            for header in transfer.exchange(self._progress, first, other)
-        )
+        headers = transfer.exchange(self._progress, first, other)
+        if self._group.network is not None and headers[0]["order"] != headers[1]["order"]:
+            raise JobError(_data_differ(self._group.network, first, other, headers))
+        left, right = (UserValues.from_json(header["user"]).committed for header in headers)
         what = difference(left, right)
         if what.startswith(f"followed.{STREAM}"):
             raise JobError(
@@ -219,3 +222,20 @@ class WorkerState:
             if each != digests[0]:
                 self.fail_on_difference(group.members[0], rank)
         self.replicas.check_all(self._progress.step)
+
+
+def _data_differ(
+    network: Network, first: int, other: int, headers: Sequence[Mapping[str, Any]]
+) -> str:
+    """How the data of two hosts differ."""
+    left, right = (header["order"] for header in headers)
+    keys = sorted(key for key in left | right if left.get(key) != right.get(key))
+    hosts = [network.hosts.addresses[rank].rpartition(":")[0] for rank in (first, other)]
+    how = [
+        "some samples differ" if key == "samples" else f"{key}: {left.get(key)}, {right.get(key)}"
+        for key in keys
+    ]
+    return (
+        f"hosts {hosts[0]} and {hosts[1]} (ranks {first} and {other}) have different data: "
+        f"{'; '.join(how)}. Give every host the same data"
+    )
