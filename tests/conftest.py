@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import socket
+import subprocess
+import sys
 import time
 import uuid
 from collections.abc import Callable
@@ -121,6 +124,30 @@ def mark():
     name = f"HOLDFAST_TEST_{uuid.uuid4().hex}"
     yield name
     assert holdfast_processes(name) == []
+
+
+@pytest.fixture
+def command(tmp_path):
+    """Start a command: `command(word, …) -> Popen`; nothing of it is left at the end."""
+    mark, started = f"HOLDFAST_TEST={tmp_path}", []
+
+    def start(*words):
+        with (tmp_path / f"output-{len(started)}").open("wb") as output:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "holdfast", *map(str, words)],
+                stdout=output, stderr=subprocess.STDOUT, cwd=tmp_path, start_new_session=True,
+                env={**os.environ, "HOLDFAST_TEST": str(tmp_path)},
+            )  # fmt: skip
+        started.append(process)
+        return process
+
+    yield start
+    for each in started:
+        if each.poll() is None:
+            each.send_signal(signal.SIGINT)
+            each.send_signal(signal.SIGINT)
+            each.wait(60)
+    wait_until(lambda: holdfast_processes(mark) == [])
 
 
 @pytest.fixture

@@ -163,7 +163,7 @@ def test_the_keys_of_a_job_are_these():
         "restarts",
         "notify",
     ]
-    assert list(ScriptJob.model_fields) == [*every_job, "script", "on_failure"]
+    assert list(ScriptJob.model_fields) == [*every_job, "script", "on_failure", "port"]
     assert list(TrainJob.model_fields) == [
         *every_job, "task", "params", "data", "model", "init_from", "optimizer",
         "schedule", "batch", "epochs", "extend",
@@ -220,13 +220,18 @@ def test_the_options_of_the_command_are_these():
         "export": ["--best", "--force", "--of", "source", "target"],
         "jobs": ["--json"],
         "run": [
+            "--address",
             "--hang-timeout-s",
             "--json",
+            "--master-port",
+            "--master_port",
             "--max-restarts",
             "--module",
+            "--network",
             "--nnodes",
             "--nproc-per-node",
             "--nproc_per_node",
+            "--port",
             "--run",
             "--standalone",
             "--tee",

@@ -8,40 +8,14 @@ import json
 import os
 import re
 import signal
-import subprocess
-import sys
 
 import pytest
 
-from conftest import events_of, holdfast_processes, sampled, wait_until
+from conftest import events_of, sampled, wait_until
 
 pytestmark = pytest.mark.slow
 
 JOB = ["digits", "shards=8"]
-
-
-@pytest.fixture
-def command(tmp_path):
-    """Start a command: `command(word, …) -> Popen`; nothing of it is left at the end."""
-    mark, started = f"HOLDFAST_TEST={tmp_path}", []
-
-    def start(*words):
-        with (tmp_path / f"output-{len(started)}").open("wb") as output:
-            process = subprocess.Popen(
-                [sys.executable, "-m", "holdfast", *map(str, words)],
-                stdout=output, stderr=subprocess.STDOUT, cwd=tmp_path, start_new_session=True,
-                env={**os.environ, "HOLDFAST_TEST": str(tmp_path)},
-            )  # fmt: skip
-        started.append(process)
-        return process
-
-    yield start
-    for each in started:
-        if each.poll() is None:
-            each.send_signal(signal.SIGINT)
-            each.send_signal(signal.SIGINT)
-            each.wait(60)
-    wait_until(lambda: holdfast_processes(mark) == [])
 
 
 @pytest.fixture
@@ -141,7 +115,6 @@ def test_a_host_that_is_slow_is_not_lost(begin, tmp_path):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["coordinator", *JOB, "sync=ddp", "--address", "127.0.0.1"], "sync=ddp does not support"),
         (["train", *JOB, "hosts=2"], "hosts=2 needs holdfast coordinator"),
         (["agent", "--join", "127.0.0.1:1", "--token-file", "none"], "token file none cannot be"),
         (["token", "."], "no run on several hosts"),

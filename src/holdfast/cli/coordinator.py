@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Annotated
@@ -14,8 +11,9 @@ import typer
 from holdfast.cli import complete
 from holdfast.cli.arguments import EndingJson, Overrides
 from holdfast.cli.ending import run_and_print
+from holdfast.cli.joining import Address, Port, announcing, endpoint_at
 from holdfast.engines import train as engine
-from holdfast.engines.endpoint import DEFAULT_PORT, Endpoint, address_towards, make_secrets
+from holdfast.engines.endpoint import DEFAULT_PORT
 from holdfast.engines.run import LaunchOptions, RunResult
 from holdfast.errors import JobError
 from holdfast.job import load
@@ -36,13 +34,8 @@ def coordinator(
     hosts: Annotated[
         int, typer.Option(min=2, help="Hosts that the run begins with, this one included.")
     ] = 2,
-    address: Annotated[
-        str | None,
-        typer.Option(help="Address of this host for the others; default: of the default route."),
-    ] = None,
-    port: Annotated[
-        int, typer.Option(min=1, max=65534, help="Port where others join; the next is used too.")
-    ] = DEFAULT_PORT,
+    address: Address = None,
+    port: Port = DEFAULT_PORT,
     run: Annotated[
         Path | None,
         typer.Option(help="Run directory of this host; default: a new one in runs/."),
@@ -58,16 +51,10 @@ def coordinator(
     """
     words = [*([] if job is None else [job]), *(overrides or [])]
     chosen = _request(words, hosts, run if resume else None)
-    endpoint = Endpoint(address=address or _default_address(), port=port)
-
-    @contextmanager
-    def announced(run_dir: Path) -> Iterator[None]:
-        print(make_secrets(run_dir, endpoint, hosts), file=sys.stderr, flush=True)
-        yield
-
+    endpoint = endpoint_at(address, port)
     run_and_print(
         partial(engine.run_job, chosen, run_dir=run, resume=resume),
-        LaunchOptions(forks=context.obj, endpoint=endpoint, sidecar=announced),
+        LaunchOptions(forks=context.obj, endpoint=endpoint, sidecar=announcing(endpoint, hosts)),
         _next_commands,
         as_json=as_json,
     )
@@ -83,17 +70,6 @@ def _request(words: list[str], hosts: int, begun: Path | None) -> TrainRequest:
         raise JobError("name a job; only --resume with --run takes it from the run directory")
     RunDirectory.job_of(begun)  # else it names a better remedy
     return load.resumed(begun, keys)
-
-
-def _default_address() -> str:
-    try:
-        found = address_towards()
-    except OSError:
-        raise JobError(
-            "this host has no default route, so its address is not known; give it by --address"
-        ) from None
-    print(f"this host is {found}, the address of its default route", file=sys.stderr)
-    return found
 
 
 def _next_commands(result: RunResult) -> dict[str, list[str]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Annotated
@@ -11,7 +12,9 @@ import typer
 
 from holdfast.cli.arguments import EndingJson, ranks
 from holdfast.cli.ending import run_and_print
+from holdfast.cli.joining import Address, Port, announcing, endpoint_at
 from holdfast.engines import script as engine
+from holdfast.engines.endpoint import DEFAULT_PORT
 from holdfast.engines.run import LaunchOptions, RunResult
 from holdfast.errors import JobError
 from holdfast.job import load
@@ -31,7 +34,7 @@ def run(
             "--workers",
             "--nproc-per-node",
             "--nproc_per_node",
-            help="Number of workers; auto: one per CPU core.",
+            help="Number of workers on each host; auto: one per CPU core.",
         ),
     ] = "1",
     max_restarts: Annotated[
@@ -54,23 +57,37 @@ def run(
         bool, typer.Option("-m", "--module", help="Run SCRIPT as a module, like python -m.")
     ] = False,
     nnodes: Annotated[
-        str,
-        typer.Option("--nnodes", help="As in torchrun; 1, because all workers are on one host."),
+        str, typer.Option("--nnodes", help="Number of hosts; the others run holdfast agent.")
     ] = "1",
+    address: Address = None,
+    port: Port = DEFAULT_PORT,
+    network: Annotated[
+        str, typer.Option(help="How hosts talk to each other: tls, or trusted for plain.")
+    ] = "tls",
+    master_port: Annotated[
+        int,
+        typer.Option(
+            "--master-port",
+            "--master_port",
+            help="Port of the store, MASTER_PORT; default: a free one.",
+        ),
+    ] = 0,
     standalone: Annotated[  # noqa: ARG001  # it changes nothing
-        bool, typer.Option("--standalone", help="As in torchrun; always the case.")
+        bool, typer.Option("--standalone", help="As in torchrun; always the case on one host.")
     ] = False,
     as_json: EndingJson = False,
 ) -> None:
     """Run an unchanged torchrun script; when a worker fails, all workers restart."""
-    if nnodes not in ("1", "1:1"):
-        raise JobError(f"--nnodes {nnodes}: all workers run on one host; remove it, or use 1")
+    hosts = _number_of_hosts(nnodes)
     place = {"module": script} if module else {"path": script}
     asked = Script(**place, arguments=tuple(arguments or ()))
     values = {
         "name": engine.name_of(asked),
         "script": asked.model_dump(),
-        "workers": _number(workers),
+        "workers": hosts * _number(workers),
+        "hosts": hosts,
+        "network": network,
+        "port": master_port,
         "hang_timeout_s": hang_timeout_s,
         "restarts": None if max_restarts is None else {"limit": max_restarts},
     }
@@ -78,6 +95,9 @@ def run(
         {key: each for key, each in values.items() if each is not None}, where=script
     )
     options = LaunchOptions(tee=ranks(tee, job.workers), forks=context.obj)
+    if hosts > 1:
+        endpoint = endpoint_at(address, port)
+        options = replace(options, endpoint=endpoint, sidecar=announcing(endpoint, hosts))
     run_and_print(
         partial(engine.run_script, job, run_dir=run_dir), options, _next_commands, as_json=as_json
     )
@@ -85,6 +105,17 @@ def run(
 
 def _next_commands(result: RunResult) -> dict[str, list[str]]:
     return {"what happened": ["holdfast", "events", str(result.run_dir)]}
+
+
+def _number_of_hosts(nnodes: str) -> int:
+    """The number of hosts in the value of `--nnodes`, which torchrun also takes as a range."""
+    least, _, most = nnodes.partition(":")
+    if not least.isdecimal() or int(least) < 1 or (most or least) != least:
+        raise JobError(
+            f"--nnodes {nnodes}: use a number; a script keeps its number of workers, and waits for "
+            "a host that is lost to join again"
+        )
+    return int(least)
 
 
 def _number(workers: str) -> int:

@@ -31,11 +31,12 @@ def policy_of(job: Job) -> RecoveryPolicy:
     if not job.records_progress:  # every hang takes long, and the budget must outlast it
         hangs_s = 2 * job.hang_timeout_s * (job.restarts.limit + 1)
         window_s = max(window_s, min(hangs_s, MAX_WINDOW_S))
-    least = 1 if shrinks else job.workers
+    continues = job.hosts > 1 and not job.has_process_groups  # without a host that is lost
+    least = 1 if shrinks or continues else job.workers
     timeout_s = HEARTBEAT_TIMEOUT_S if job.hosts == 1 else HOST_TIMEOUT_S
     return RecoveryPolicy(
         world_size=job.workers,
-        min_workers=1 if job.hosts > 1 else least,
+        min_workers=least,
         start_workers=job.workers if job.hosts > 1 else 0,
         regrow_delay_s=REGROW_DELAY_S if shrinks else 0.0,
         heartbeat_s=job.heartbeat.interval_s,

@@ -12,6 +12,7 @@ Fraction = Annotated[float, Field(ge=0, lt=1)]
 Workers = Annotated[int, Field(ge=1, le=256)]
 Shards = Annotated[int, Field(ge=1, le=4096)]
 Threads = Annotated[int, Field(ge=1, le=1024)]
+Port = Annotated[int, Field(ge=0, le=65535)]
 
 AUTO: Final = "auto"
 NUMBER: Final = "number"

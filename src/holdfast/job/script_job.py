@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Literal, Self
 
 from pydantic import model_validator
 
-from holdfast.job.part import Spec, Workers
+from holdfast.job.part import Port, Spec, Workers
 from holdfast.job.run_keys import RunKeys, changed_key
 from holdfast.job.settings import CheckpointSettings
 
@@ -38,6 +38,8 @@ class ScriptJob(RunKeys):
     workers: Workers = 1
     script: Script
     on_failure: Literal["restart", "stop"] = "restart"
+    port: Port = 0
+    """Port of the store through which process groups meet, on rank 0's host; 0 takes a free one."""
 
     checkpoint: ClassVar[CheckpointSettings] = CheckpointSettings(every_steps=0)
     restarts_all: ClassVar[bool] = True

@@ -15,7 +15,7 @@ from holdfast.errors import JobError
 from holdfast.job.data import Data
 from holdfast.job.models import Model
 from holdfast.job.optimizers import AdamW, Constant, Optimizer, Schedule
-from holdfast.job.part import AUTO, AutoShards, AutoThreads, Count, Shards, Threads, Workers
+from holdfast.job.part import AUTO, AutoShards, AutoThreads, Count, Port, Shards, Threads, Workers
 from holdfast.job.portable import PINNED
 from holdfast.job.run_keys import RunKeys, changed_key
 from holdfast.job.settings import (
@@ -74,8 +74,8 @@ class TrainRequest(RunKeys):
     sync: Literal["tree", "ddp"] = "tree"
     """How gradients are summed. `tree`: along a tree over shards, through shared memory. `ddp`:
     PyTorch's DistributedDataParallel (gloo, or NCCL on GPUs); a worker's shards form one batch."""
-    port: Annotated[int, Field(ge=0, le=65535)] = 0
-    """Port of the rendezvous of `sync: ddp`, on this host only; 0 chooses a free port."""
+    port: Port = 0
+    """Port of the rendezvous of `sync: ddp`, on the host of rank 0; 0 chooses a free port."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """`auto`: GPUs if there are any."""
     precision: Literal["fp32", "bf16"] = "fp32"
@@ -150,7 +150,6 @@ class TrainRequest(RunKeys):
     def _check_hosts(self) -> None:
         """Raises: JobError: Several hosts cannot run the job."""
         refused = {
-            "sync=ddp": (self.sync == "ddp", "sync=tree"),
             "non_finite=recompute": (self.non_finite == "recompute", "non_finite=stop or skip"),
             "verify.recompute": (self.verify.recompute > 0, "verify.recompute=0"),
             "workers=auto": (self.workers == AUTO, "a number of workers"),

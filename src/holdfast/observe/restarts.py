@@ -14,14 +14,14 @@ from holdfast.observe.run_dir import EVENTS
 def count(run_dir: Path) -> int:
     """Restarts since the newest start of a run.
 
-    An agent logs a generation before its workers resume, so they find their own start counted,
-    unless the disk is full: then the log drops lines.
+    The agent of each host logs a generation before its workers resume, so they find their own start
+    counted, unless the disk is full: then the log drops lines.
     """
-    starts = 0
+    starts = set[int]()
     for entry in lines.read(run_dir / EVENTS):
         match entry.get("event"):
             case "run-started":
-                starts = 0
+                starts.clear()
             case "generation-started":
-                starts += 1
-    return max(0, starts - 1)  # it may have been stopped before any
+                starts.add(entry["number"])
+    return max(0, len(starts) - 1)  # it may have been stopped before any

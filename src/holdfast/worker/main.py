@@ -52,7 +52,7 @@ def main(config: str, arena_fd: int, socket_fd: int) -> int:
     listener = Listener(spec.interface, spec.credentials) if spec.interface else None
     agent = AgentLink(status, arena, channel, listener.address if listener else "")
     if isinstance(spec.job, ScriptJob):
-        return runner.run(spec, spec.job, arena, agent, channel)
+        return runner.run(spec, spec.job, arena, agent, channel, listener)
     torch.set_num_threads(spec.train_job.threads_per_worker)
     try:
         member = Member(spec, arena, agent, channel, listener)

@@ -13,7 +13,6 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 from holdfast.arena.memory import Arena, Phase
@@ -21,7 +20,6 @@ from holdfast.arena.replica import Replica
 from holdfast.core.step.plan import Plan
 from holdfast.errors import Aborted, HardwareError, JobError, UntrustedStateError
 from holdfast.transport.connections import Listener
-from holdfast.transport.network import Hosts, Network
 from holdfast.transport.shared_memory import SharedMemoryGroup
 from holdfast.wire.channel import Channel
 from holdfast.wire.messages import ResumeMessage
@@ -37,6 +35,7 @@ from holdfast.worker.context import WorkerContext
 from holdfast.worker.evaluation import Evaluator
 from holdfast.worker.membership.agent_link import AgentLink, SelfEviction
 from holdfast.worker.membership.attach import AttachedModels
+from holdfast.worker.membership.enter_group import enter_group
 from holdfast.worker.membership.state_transfer import StateTransfer
 from holdfast.worker.membership.worker_state import WorkerState
 from holdfast.worker.metrics import Metrics
@@ -279,7 +278,7 @@ class Member:
         }
 
     def _enter(self, resume: ResumeMessage) -> None:
-        self._enter_group(resume)
+        enter_group(self.group, self._agent, self._listener, resume)
         self.plan = plan_of(self.job, len(resume.members))
         if self._attached is None:
             return  # a task that trains nothing
@@ -303,21 +302,6 @@ class Member:
             self.state.on_state_loaded()
         self.stepper.assign(self.progress.step, self.plan)
         self.stepper.resume(self.progress.step)
-
-    def _enter_group(self, resume: ResumeMessage) -> None:
-        """Take part in the generation, connected to its other hosts."""
-        if self.group.network is not None:
-            self.group.network.close()
-        if not resume.hosts:
-            self.group.enter(resume.generation, resume.members)
-            return
-        assert self._listener is not None, "a run on several hosts without an interface"
-        hosts = Hosts(ranks=resume.hosts, addresses=resume.addresses, key=bytes.fromhex(resume.key))
-        group = self.group
-        report = partial(self._agent.report_peer, resume.generation)
-        network = Network(hosts, group.rank, group.deadline, report)
-        group.enter(resume.generation, resume.members, network)
-        network.connect(self._listener, resume.generation)
 
     def _transfer(
         self, resume: ResumeMessage, replica: Replica, sections: Sections, *, keeps_state: bool

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import socket
 import sys
 from pathlib import Path
 from typing import Any
@@ -22,36 +23,53 @@ from holdfast.arena.memory import Arena, Phase
 from holdfast.arena.worker_status import WorkerStatus
 from holdfast.collectives.group import Group
 from holdfast.core.failures import LEFT_STATUS
-from holdfast.errors import Aborted
+from holdfast.errors import Aborted, JobError
 from holdfast.job.script_job import ScriptJob
 from holdfast.launch import environment
 from holdfast.linux.lifeline import STOP_SIGNALS
 from holdfast.observe import restarts
+from holdfast.transport.connections import Listener
 from holdfast.transport.shared_memory import SharedMemoryGroup
 from holdfast.wire.channel import Channel
 from holdfast.wire.messages import FinishedMessage
 from holdfast.wire.worker_spec import WorkerSpec
 from holdfast.worker import barriers
+from holdfast.worker.barriers import WorkerTag
 from holdfast.worker.failure import failure
 from holdfast.worker.membership.agent_link import AgentLink, WorkerShutdown
+from holdfast.worker.membership.enter_group import enter_group
 from holdfast.worker.process_groups import cascade
-from holdfast.worker.process_groups.rendezvous import HOST, await_store_port, keep_store
+from holdfast.worker.process_groups.interface import set_interface
+from holdfast.worker.process_groups.rendezvous import (
+    address_of_store,
+    await_store_port,
+    keep_store,
+)
 from holdfast.worker.script import program
 
 
-def run(spec: WorkerSpec, job: ScriptJob, arena: Arena, agent: AgentLink, channel: Channel) -> int:
+def run(
+    spec: WorkerSpec,
+    job: ScriptJob,
+    arena: Arena,
+    agent: AgentLink,
+    channel: Channel,
+    listener: Listener | None,
+) -> int:
     """Run a script as one of its workers; returns the exit status."""
     group = SharedMemoryGroup(arena, spec.rank, spec.job.timeout_s, barriers.describe)
     try:
-        resume = agent.await_resume(None)
-        group.enter(resume.generation, resume.members)
+        enter_group(group, agent, listener, agent.await_resume(None))
         # The store lasts as long as rank 0 holds it here.
-        store = keep_store(group, port=0) if spec.rank == 0 else None
+        store = keep_store(group, job.port) if spec.rank == 0 else None
         port = store.port if store else await_store_port(group)
-        _set_environment(spec, port)
+        restarted = max(group.barrier(WorkerTag.ATTACH, 0, restarts.count(Path(spec.run_dir))))
+        _set_environment(spec, group, port, restarted)
+        _leave_network(group, listener)
         _forget_the_fork()
         _keep_process_groups()
         if not arena.stop_requested:
+            _check_script(job)
             WorkerStatus(arena, spec.rank).enter(Phase.COMPUTE)
             code = program.run(job.script)
             arena.check_abort()  # another worker's failure may have ended it
@@ -94,23 +112,30 @@ def _fail(error: BaseException, group: Group, channel: Channel) -> int:
     return 1
 
 
-def _set_environment(spec: WorkerSpec, port: int) -> None:
-    """Undo the fork server's changes, and set the variables that torchrun sets."""
+def _set_environment(spec: WorkerSpec, group: Group, port: int, restarted: int) -> None:
+    """Undo the fork server's changes, and set the variables that torchrun sets.
+
+    Args:
+        spec: Of this worker.
+        group: Says which workers are on which host.
+        port: Of the store.
+        restarted: How often all workers were restarted.
+    """
     environment.restore()
-    rank, world_size = str(spec.rank), str(spec.job.workers)
-    restarted = restarts.count(Path(spec.run_dir))
+    hosts = (group.members,) if group.network is None else group.network.hosts.ranks
+    rank, world_size = str(spec.rank), str(len(group.members))
     errors = Path(spec.run_dir) / "logs" / f"rank-{rank}.error-{restarted}.json"
     os.environ |= {
         "RANK": rank,
-        "LOCAL_RANK": rank,
+        "LOCAL_RANK": str(group.local.index(spec.rank)),
         "ROLE_RANK": rank,
-        "GROUP_RANK": "0",
+        "GROUP_RANK": str(hosts.index(group.local)),
         "WORLD_SIZE": world_size,
-        "LOCAL_WORLD_SIZE": world_size,
+        "LOCAL_WORLD_SIZE": str(len(group.local)),
         "ROLE_WORLD_SIZE": world_size,
-        "GROUP_WORLD_SIZE": "1",
+        "GROUP_WORLD_SIZE": str(len(hosts)),
         "ROLE_NAME": "default",
-        "MASTER_ADDR": HOST,
+        "MASTER_ADDR": address_of_store(group),
         "MASTER_PORT": str(port),
         "TORCHELASTIC_RUN_ID": spec.attempt,
         "TORCHELASTIC_RESTART_COUNT": str(restarted),
@@ -119,9 +144,28 @@ def _set_environment(spec: WorkerSpec, port: int) -> None:
         "TORCHELASTIC_ERROR_FILE": str(errors),
         "HOLDFAST_RUN_DIR": spec.run_dir,
     }
+    set_interface(group)
     os.environ.setdefault("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1")
-    if spec.job.workers > 1:
+    if len(group.local) > 1:
         os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+
+def _check_script(job: ScriptJob) -> None:
+    """Raises: JobError: The script is not on this host."""
+    path = job.script.path
+    if path is not None and not Path(path).is_file():
+        raise JobError(
+            f"script {path!r} is not on host {socket.gethostname()}, in {Path.cwd()}; start "
+            "holdfast agent in a directory from which this path leads to the script"
+        )
+
+
+def _leave_network(group: Group, listener: Listener | None) -> None:
+    """Close what the script, and processes that it forks, must not inherit."""
+    if group.network is not None:
+        group.network.close()
+    if listener is not None:
+        listener.close()
 
 
 def _forget_the_fork() -> None:

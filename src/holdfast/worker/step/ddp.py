@@ -29,6 +29,7 @@ from holdfast.data.dataset import seed_everything
 from holdfast.errors import JobError
 from holdfast.worker.barriers import WorkerTag
 from holdfast.worker.process_groups.cascade import await_abort, is_connection_error
+from holdfast.worker.process_groups.interface import set_interface
 from holdfast.worker.process_groups.rendezvous import connect_store
 from holdfast.worker.shard import work_items_of
 from holdfast.worker.step.buffers import Buffers
@@ -85,7 +86,8 @@ class DdpStepper:
         self.work_items: Sequence[WorkItem] = ()
         self.needs_every_worker = True
         device = replica.flat.device
-        own_gpus = device.type == "cuda" and torch.cuda.device_count() >= len(group.members)
+        own_gpus = device.type == "cuda" and torch.cuda.device_count() >= len(group.local)
+        set_interface(group)
         dist.init_process_group(
             "nccl" if own_gpus else "gloo",
             store=connect_store(group, job.port),

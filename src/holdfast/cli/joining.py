@@ -1,0 +1,54 @@
+"""How other hosts join a run of this one: the options for it, and the line to paste on them."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from holdfast.engines.endpoint import Endpoint, address_towards, make_secrets
+from holdfast.errors import JobError
+
+Address = Annotated[
+    str | None,
+    typer.Option(help="Address of this host for the others; default: of the default route."),
+]
+Port = Annotated[
+    int, typer.Option(min=1, max=65534, help="Port where others join; the next is used too.")
+]
+
+
+def endpoint_at(address: str | None, port: int) -> Endpoint:
+    """Where the others connect to.
+
+    Raises:
+        JobError: No address is given, and there is no default route.
+    """
+    return Endpoint(address=address or _default_address(), port=port)
+
+
+def announcing(endpoint: Endpoint, hosts: int) -> Callable[[Path], AbstractContextManager[object]]:
+    """The sidecar that says how the other hosts join, once the run has its directory."""
+    return partial(_announced, endpoint, hosts)
+
+
+@contextmanager
+def _announced(endpoint: Endpoint, hosts: int, run_dir: Path) -> Iterator[None]:
+    print(make_secrets(run_dir, endpoint, hosts), file=sys.stderr, flush=True)
+    yield
+
+
+def _default_address() -> str:
+    try:
+        found = address_towards()
+    except OSError:
+        raise JobError(
+            "this host has no default route, so its address is not known; give it by --address"
+        ) from None
+    print(f"this host is {found}, the address of its default route", file=sys.stderr)
+    return found

@@ -1,0 +1,39 @@
+"""Enter group: how a worker takes part in a generation, connected to its other hosts."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from holdfast.transport.connections import Listener
+from holdfast.transport.network import Hosts, Network
+from holdfast.transport.shared_memory import SharedMemoryGroup
+from holdfast.wire.messages import ResumeMessage
+from holdfast.worker.membership.agent_link import AgentLink
+
+
+def enter_group(
+    group: SharedMemoryGroup, agent: AgentLink, listener: Listener | None, resume: ResumeMessage
+) -> None:
+    """Take part in a generation.
+
+    Args:
+        group: Of this worker.
+        agent: Hears of hosts that cannot be reached.
+        listener: Where it accepts workers of other hosts; None if there are none.
+        resume: Says who takes part.
+
+    Raises:
+        Aborted: The generation is over.
+        HoldfastError: Connecting takes too long.
+    """
+    if group.network is not None:
+        group.network.close()
+    if not resume.hosts:
+        group.enter(resume.generation, resume.members)
+        return
+    assert listener is not None, "a run on several hosts without an interface"
+    hosts = Hosts(ranks=resume.hosts, addresses=resume.addresses, key=bytes.fromhex(resume.key))
+    report = partial(agent.report_peer, resume.generation)
+    network = Network(hosts, group.rank, group.deadline, report)
+    group.enter(resume.generation, resume.members, network)
+    network.connect(listener, resume.generation)
