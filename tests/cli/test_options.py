@@ -33,6 +33,6 @@ def test_a_short_option_asks_for_help(command, arguments):
     assert (status, "Usage" in out) == (0, True)
 
 
-def test_several_hosts_are_refused(command):
-    status, _, err = command("run", "--standalone", "--nnodes", "2", "train.py")
-    assert (status, "--nnodes 2: all workers run on one host" in err) == (2, True)
+def test_a_range_of_hosts_is_refused(command):
+    status, _, err = command("run", "--nnodes", "1:4", "train.py")
+    assert (status, "--nnodes 1:4: use a number" in err) == (2, True)

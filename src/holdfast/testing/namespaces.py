@@ -1,8 +1,8 @@
 """Namespaces: hosts on one machine, on a switch of their own, whose links can be cut and shaped.
 
 Each host is a network namespace with its own address, host name and disk: the same path, `folder`,
-shows every host another directory. Nothing here touches the network of the machine, so several
-tests can run at once. It needs root and iproute2.
+shows every host another directory. Hosts know each other as `h1`, `h2` and so on. Nothing here
+touches the network of the machine, so several tests can run at once. It needs root and iproute2.
 """
 
 from __future__ import annotations
@@ -20,7 +20,11 @@ from typing import IO
 from holdfast.errors import HoldfastError
 
 NET = "10.78.0"
-_ENTER = 'hostname "$0"; mount --bind "$1" "$2"; cd "$2"; shift 2; exec "$@"'
+_ENTER = (
+    'hostname "$0"; mount --bind "$1" "$2"; mount --bind "$3" /etc/hosts; '
+    'mount --bind /dev/null /etc/resolv.conf; cd "$2"; shift 3; exec "$@"'
+)
+"""There is no name server to wait for."""
 
 
 class Namespaces:
@@ -35,6 +39,7 @@ class Namespaces:
         self.folder, self.numbers = folder, range(1, count + 1)
         self._switch = f"holdfast-{os.getpid()}"
         self._shaped: set[int] = set()
+        self._names = folder.with_name(f"{folder.name}-names")
 
     @staticmethod
     def what_is_missing() -> str:
@@ -56,6 +61,9 @@ class Namespaces:
 
     def _up(self) -> None:
         self.folder.mkdir()
+        known = {"127.0.0.1": "localhost"} | {self.address(n): f"h{n}" for n in self.numbers}
+        lines = [f"{address} {name}\n" for address, name in known.items()]
+        self._names.write_text("".join(lines), encoding="ascii")
         _ip("netns", "add", self._switch)
         _ip("-n", self._switch, "link", "add", "switch", "type", "bridge")
         _ip("-n", self._switch, "link", "set", "switch", "up")
@@ -119,7 +127,7 @@ class Namespaces:
             [
                 *("ip", "netns", "exec", self.name(number)),
                 *("unshare", "--mount", "--uts", "sh", "-c", _ENTER, f"h{number}"),
-                *map(str, (self.disk(number), self.folder, *command)),
+                *map(str, (self.disk(number), self.folder, self._names, *command)),
             ],
             stdout=output, stderr=subprocess.STDOUT, start_new_session=True,
             env=environment,
