@@ -13,6 +13,7 @@ from holdfast.engines import joined
 
 
 def agent(
+    context: typer.Context,
     join: Annotated[
         str, typer.Option(metavar="ADDRESS:PORT", help="The coordinator, as its run has printed.")
     ],
@@ -28,4 +29,4 @@ def agent(
 ) -> None:
     """Run workers of this host for a run, until the run is over."""
     say = partial(print, file=sys.stderr, flush=True)
-    joined.serve(join, token_file, say, address, run)
+    joined.serve(join, token_file, say, address, run, spawned=context.obj)

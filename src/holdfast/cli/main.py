@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import sys
+from typing import Final
 
 from holdfast.launch.spawn import WORKER, spawn
+
+WITH_WORKERS: Final = {"train", "run", "drill", "coordinator", "agent"}
 
 
 def main() -> None:
@@ -13,7 +16,7 @@ def main() -> None:
         sys.exit("holdfast: needs Linux (memfd, pidfd and fork)")
     words = sys.argv[1:]
     command, first = [*words, "", ""][:2]
-    new = command in {"train", "run", "drill"} or (command == "chaos" and not first.startswith("-"))
+    new = command in WITH_WORKERS or (command == "chaos" and not first.startswith("-"))
     at_once = new and not {"-h", "--help", "--dry-run"} & set(words)
     spawned = spawn(WORKER) if at_once else None
     try:

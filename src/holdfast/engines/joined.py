@@ -20,9 +20,13 @@ from holdfast.engines.endpoint import Interface, address_towards
 from holdfast.engines.host import HostHandle, HostState
 from holdfast.engines.local import LocalEngine
 from holdfast.engines.process_exits import ProcessExits
+from holdfast.engines.run_fork_server import fork_server
 from holdfast.engines.shipper import Positions, Shipper, positions_of
 from holdfast.errors import Interrupted, JobError, ProtocolError
 from holdfast.job import load
+from holdfast.job.spec import Job
+from holdfast.launch.fork_client import ForkServer
+from holdfast.launch.spawn import Spawned
 from holdfast.linux.lifeline import STOP_SIGNALS
 from holdfast.observe.lines import EventLog
 from holdfast.observe.run_dir import EVENTS, RUNS, RunDirectory
@@ -46,6 +50,8 @@ def serve(
     say: Callable[[str], None],
     address: str = "",
     run_dir: Path | None = None,
+    *,
+    spawned: Spawned | None = None,
 ) -> None:
     """Work for a run until it is over.
 
@@ -57,6 +63,7 @@ def serve(
             to the coordinator.
         run_dir: The run's directory on this host, which may hold checkpoints of the run already; by
             default one below `runs/` with the name that it has on the coordinator's host.
+        spawned: The process of a fork server, if it has been started.
 
     Raises:
         JobError: The run cannot be joined.
@@ -70,21 +77,16 @@ def serve(
     with _stop_requested() as stop:
         joined = join(coordinator, token, hostname, JOIN_TIMEOUT_S, None)
         delay, delay_s = RejoinDelay(), 0.0
-        sent: Positions | None = None
-        while True:
-            _rest(delay_s, stop)
-            began = time.monotonic()
-            with _run_directory(joined, coordinator, run_dir) as directory:
-                say(f"joined as {joined.message.name}; run directory {directory.path}")
-                sent = positions_of(directory.path) if sent is None else sent
-                control, agent = control_address(coordinator), joined.credentials.agent
-                shipper = Shipper(directory.path, control, agent, sent)
-                _work(directory, joined, control, address, shipper, stop)
-            before, delay_s = joined.credentials.agent, delay.after(time.monotonic() - began)
-            try:
-                joined = join(coordinator, token, hostname, REJOIN_TIMEOUT_S, before)
-            except JobError:
-                break
+        with closing(_Host(coordinator, address, run_dir, spawned)) as host:
+            while True:
+                _rest(delay_s, stop)
+                began = time.monotonic()
+                host.work(joined, say, stop)
+                before, delay_s = joined.credentials.agent, delay.after(time.monotonic() - began)
+                try:
+                    joined = join(coordinator, token, hostname, REJOIN_TIMEOUT_S, before)
+                except JobError:
+                    break
     say("the run is over")
 
 
@@ -107,53 +109,84 @@ def _route_to(coordinator: str) -> str:
         raise JobError(f"{host} cannot be reached: {error.strerror or error}") from None
 
 
-def _run_directory(joined: Joined, coordinator: str, path: Path | None) -> RunDirectory:
-    """The run's directory on this host, with the job and the code of its task.
+class _Host:
+    """What this host keeps while its agents come and go.
 
-    Raises:
-        JobError: It is that of another run, or cannot be used.
-        ProtocolError: The coordinator has sent no job.
+    Args:
+        coordinator: Its address and port.
+        address: Of the interface on which workers accept other hosts.
+        run_dir: See `serve`.
+        spawned: The process of a fork server, if it has been started.
     """
-    message, packed = fetch_job(control_address(coordinator), joined.credentials.agent)
-    if path is None:
-        if Path(message.run).name != message.run:
-            raise ProtocolError(f"the coordinator sent a run named {message.run!r:.80}")
-        path = RUNS / message.run
-    job = load.of_text(message.job, "of the coordinator")
-    directory = RunDirectory(path, job, resume=(path / load.JOB_FILE).exists())
-    try:
-        code.unpack(packed, path)
-    except OSError as error:
-        raise JobError(
-            f"{error.filename or path}: {error.strerror}; fix that, or name another --run"
-        ) from None
-    return directory
 
+    def __init__(
+        self, coordinator: str, address: str, run_dir: Path | None, spawned: Spawned | None
+    ) -> None:
+        self._control, self._address = control_address(coordinator), address
+        self._run_dir, self._spawned = run_dir, spawned
+        self._forks: ForkServer | None = None
+        self._sent: Positions | None = None
 
-def _work(
-    directory: RunDirectory,
-    joined: Joined,
-    control: str,
-    address: str,
-    shipper: Shipper,
-    stop: list[bool],
-) -> None:
-    """Run an agent until the run is over, or takes this host for lost."""
-    message, credentials = joined.message, joined.credentials
-    if directory.job.network == "trusted":
-        credentials = HostCredentials(agent=credentials.agent)
-    interface = Interface(address=address, credentials=credentials)
-    with EventLog(directory.path / EVENTS) as log:
-        exits = ProcessExits(directory.job, log)
-        engine = LocalEngine(directory, message.attempt, log, exits, None, None, interface)
-        with (
-            closing(engine),
-            shipper,  # until the workers have ended
-            closing(engine.start_host(message.name, control)) as host,
-        ):
-            while _is_here(host):
-                if stop:
-                    raise Interrupted(_ENDED)
+    def work(self, joined: Joined, say: Callable[[str], None], stop: list[bool]) -> None:
+        """Run an agent until the run is over, or takes this host for lost."""
+        with self._run_directory(joined) as directory, EventLog(directory.path / EVENTS) as log:
+            say(f"joined as {joined.message.name}; run directory {directory.path}")
+            sent = self._sent = self._sent or positions_of(directory.path)
+            shipper = Shipper(directory.path, self._control, joined.credentials.agent, sent)
+            forks, exits = self._fork_server(directory.job), ProcessExits(directory.job, log)
+            attempt, interface = joined.message.attempt, self._interface(directory, joined)
+            engine = LocalEngine(directory, attempt, log, exits, forks, None, interface)
+            with (
+                closing(engine),
+                shipper,  # until the workers have ended
+                closing(engine.start_host(joined.message.name, self._control)) as host,
+            ):
+                while _is_here(host):
+                    if stop:
+                        raise Interrupted(_ENDED)
+
+    def close(self) -> None:
+        """End the fork server."""
+        if self._forks is not None:
+            self._forks.close()
+
+    def _run_directory(self, joined: Joined) -> RunDirectory:
+        """The run's directory on this host, with the job and the code of its task.
+
+        Raises:
+            JobError: It is that of another run, or cannot be used.
+            ProtocolError: The coordinator has sent no job.
+        """
+        message, packed = fetch_job(self._control, joined.credentials.agent)
+        path = self._run_dir
+        if path is None:
+            if Path(message.run).name != message.run:
+                raise ProtocolError(f"the coordinator sent a run named {message.run!r:.80}")
+            path = RUNS / message.run
+        job = load.of_text(message.job, "of the coordinator")
+        directory = RunDirectory(path, job, resume=(path / load.JOB_FILE).exists())
+        try:
+            code.unpack(packed, path)
+        except OSError as error:
+            raise JobError(
+                f"{error.filename or path}: {error.strerror}; fix that, or name another --run"
+            ) from None
+        return directory
+
+    def _fork_server(self, job: Job) -> ForkServer:
+        """A fork server that lasts, so that no agent's workers need to import torch again."""
+        if self._forks is not None and self._forks.process.status is not None:
+            self._forks.close()
+            self._forks = None
+        if self._forks is None:
+            self._forks, self._spawned = fork_server(job, self._spawned), None
+        return self._forks
+
+    def _interface(self, directory: RunDirectory, joined: Joined) -> Interface:
+        credentials = joined.credentials
+        if directory.job.network == "trusted":
+            credentials = HostCredentials(agent=credentials.agent)
+        return Interface(address=self._address, credentials=credentials)
 
 
 def _rest(delay_s: float, stop: list[bool]) -> None:

@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 import os
+from typing import Final
 
 from holdfast.collectives.group import Group
 from holdfast.linux.interfaces import interface_of
 from holdfast.worker.process_groups.rendezvous import host_of
 
-VARIABLES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
+VARIABLES: Final = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
+LOOPBACK: Final = "lo"
+"""What the fork server sets: the interface for workers that are all on one host."""
 
 
 def set_interface(group: Group) -> None:
     """Have gloo and NCCL use the interface on which this worker accepts those of other hosts.
 
-    Without it, gloo uses the address that the host's name resolves to, and NCCL any interface. A
-    variable that the user has set remains.
+    Without it, gloo uses the address that the host's name resolves to, and NCCL any interface. An
+    interface that the user has named remains.
     """
     if group.network is None:
         return
     name = interface_of(host_of(group.network.hosts.addresses[group.rank]))
     for variable in VARIABLES if name else ():
-        os.environ.setdefault(variable, name)
+        if os.environ.get(variable, LOOPBACK) == LOOPBACK:
+            os.environ[variable] = name
