@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from conftest import events_of, wait_until
+from conftest import events_of, sampled, wait_until
 
 pytestmark = pytest.mark.slow
 
@@ -33,9 +33,12 @@ def weights(tmp_path):
     return (tmp_path / "weights").read_text()
 
 
-def test_a_script_on_two_hosts_ends_as_on_one_though_a_worker_is_killed(begin, command, tmp_path):
+@pytest.mark.parametrize("network", sampled(["tls", "trusted"], 0))
+def test_a_script_on_two_hosts_ends_as_on_one_though_a_worker_is_killed(
+    begin, command, tmp_path, network
+):
     first, agents = begin(
-        2, "run", "--nnodes", 2, "--network", "trusted", "--nproc-per-node", 1,
+        2, "run", "--nnodes", 2, "--network", network, "--nproc-per-node", 1,
         TRAIN, tmp_path, "--fault", "kill@1",
     )  # fmt: skip
     assert first.wait(120) == 0, (tmp_path / "output-0").read_text()
@@ -48,7 +51,7 @@ def test_a_script_on_two_hosts_ends_as_on_one_though_a_worker_is_killed(begin, c
 
 
 def test_a_job_with_ddp_on_two_hosts_continues_from_its_checkpoint(begin, command, tmp_path):
-    job = ["digits", "network=trusted", "shards=8", "workers=2", "sync=ddp", "epochs=20"]
+    job = ["digits", "network=tls", "shards=8", "workers=2", "sync=ddp", "epochs=20"]
     job += ["checkpoint.every_steps=10"]
     first, agents = begin(2, "coordinator", *job, "--hosts", 2)
     wait_until(lambda: events_of(tmp_path / "run", "checkpoint-committed"))

@@ -29,7 +29,7 @@ def begin(tmp_path):
         shared = tmp_path / "shared"
         shared.mkdir(exist_ok=True)
         where = ["--nnodes", count, "--address", hosts.address(1), "--run", shared / "run"]
-        first = hosts.start(1, "run", *where, "--network", "trusted", *words)
+        first = hosts.start(1, "run", *where, *words)
         token = shared / "run" / "secrets" / "join.token"
         wait_until(token.exists)
         join = ["agent", "--join", f"{hosts.address(1)}:50051", "--token-file", token]
@@ -52,8 +52,9 @@ def test_a_script_finds_what_torchrun_would_give_it_on_each_host(begin, tmp_path
         ]  # fmt: skip
         assert [node.wait(60) for node in nodes] == [0, 0]
         first, agents = begin(
-            hosts, 2, "--nproc-per-node", 2, "--master-port", 29500, script, tmp_path / "holdfast-"
-        )
+            hosts, 2, "--network", "trusted", "--nproc-per-node", 2, "--master-port", 29500,
+            script, tmp_path / "holdfast-",
+        )  # fmt: skip
         assert [each.wait(60) for each in (first, *agents)] == [0, 0], hosts.output(1)
         addresses = {hosts.address(number) for number in hosts.numbers}
     for rank in range(4):
@@ -106,7 +107,7 @@ def test_a_script_on_three_hosts_restarts_unattended(begin, tmp_path, fault, inj
     with namespaces(tmp_path, 3) as hosts:
         script = ["--nproc-per-node", 2, TRAIN, work]
         first, agents = begin(hosts, 3, *script, "--fault", fault)
-        wait_until(lambda: saved(work) == 10)
+        wait_until(lambda: saved(work) >= 10)
         inject(hosts, tmp_path / "shared" / "run")
         assert first.wait(120) == 0, hosts.output(1)
         assert [agent.wait(60) for agent in agents] == [0, 0], hosts.output(2)

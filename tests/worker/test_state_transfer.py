@@ -10,8 +10,8 @@ from holdfast.arena.replica import Replica, Trained, replica_layout
 from holdfast.errors import ReplicaError
 from holdfast.transport.shared_memory import SharedMemoryGroup
 from holdfast.wire.messages import ResumeMessage
+from holdfast.worker.agent_link import SelfEviction
 from holdfast.worker.barriers import describe
-from holdfast.worker.membership.agent_link import SelfEviction
 from holdfast.worker.membership.state_transfer import StateTransfer
 from holdfast.worker.metrics import Metrics
 from holdfast.worker.progress import Progress

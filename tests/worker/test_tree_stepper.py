@@ -7,10 +7,13 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from holdfast.arena.memory import Arena
 from holdfast.arena.replica import Replica, Trained, replica_layout
+from holdfast.arena.worker_status import WorkerStatus
 from holdfast.core.step.plan import Plan
 from holdfast.job import load
 from holdfast.transport.shared_memory import SharedMemoryGroup
+from holdfast.wire.channel import pair
 from holdfast.worker import barriers
+from holdfast.worker.agent_link import AgentLink
 from holdfast.worker.checks.replica_checker import ReplicaChecker
 from holdfast.worker.context import WorkerContext
 from holdfast.worker.sections import Sections
@@ -52,6 +55,7 @@ def stepper(replica, precision):
     job, arena = load.check(keys, where="test"), Arena.create(1)
     group = SharedMemoryGroup(arena, 0, 10.0, barriers.describe)
     group.enter(1, (0,))
+    agent = AgentLink(WorkerStatus(arena, 0), arena, pair()[0])
     sections = Sections(
         arena,
         dict(replica.model.named_parameters()),
@@ -65,7 +69,7 @@ def stepper(replica, precision):
             replica=replica,
             sections=sections,
             replicas=ReplicaChecker(replica, group, 0),
-            worker=WorkerContext.of(job, group, arena),
+            worker=WorkerContext.of(job, group, agent, arena),
         )
     )
     found.assign(0, Plan.even(SHARDS, 1))

@@ -44,6 +44,7 @@ from holdfast.wire.messages import (
     FailedMessage,
     FinishedMessage,
     HaltedMessage,
+    OpenTunnelMessage,
     PartWrittenMessage,
     PeerUnreachableMessage,
     ResumeMessage,
@@ -170,8 +171,7 @@ class Agent:
                 progress = progress_of(self._arena, self._machine.ranks)
                 self._link.send(StatusMessage(status=replace(status, progress=progress)))
             case actions.Abort(generation):
-                self._forming_since = time.monotonic()
-                self._arena.announce(generation)
+                self._abort(generation)
             case actions.ForkWorker(rank, _, process):
                 self._fork(rank, process)
             case actions.KillWorker(rank, process):
@@ -191,6 +191,13 @@ class Agent:
                 if not reason:
                     self._send_all(ShutdownMessage())
                     self._checkpoints.delete_old()  # an agent before this one may not have
+
+    def _abort(self, generation: int) -> None:
+        """End the generations before this one on this host."""
+        self._forming_since = time.monotonic()
+        self._arena.announce(generation)
+        if self._run.tunnel is not None:
+            self._run.tunnel.end(generation)
 
     def _fork(self, rank: int, number: int) -> None:
         worker = fork_worker(self._forks, self._run, self._arena.fd, rank, number)
@@ -276,6 +283,8 @@ class Agent:
             case CheckpointRejectedMessage():
                 rejected = message.model_dump(exclude={"kind"})
                 self._log.event("checkpoint-rejected", **rejected)
+            case OpenTunnelMessage() if self._run.tunnel is not None:
+                worker.channel.send(self._run.tunnel.open(message))
             case _:
                 raise ProtocolError(f"rank {worker.rank} sent {message.kind!r}")
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from holdfast.agent.agent import Agent
 from holdfast.agent.checkpoints import Checkpoints
 from holdfast.agent.run_context import RunContext
+from holdfast.agent.tunnel import Tunnel
 from holdfast.arena.memory import Arena
 from holdfast.checkpoint.store import CheckpointStore
 from holdfast.errors import HoldfastError
@@ -57,13 +58,15 @@ def main() -> int:
 def _serve(options: argparse.Namespace) -> None:
     memory = options.credentials
     credentials = HostCredentials() if memory is None else HostCredentials.take(memory)
+    job, data = load.of_run(options.run_dir), credentials.data
     run = RunContext(
         host=options.name,
-        job=load.of_run(options.run_dir),
+        job=job,
         directory=options.run_dir,
         attempt=options.attempt,
         interface=options.interface,
-        credentials=credentials.data,
+        credentials=data,
+        tunnel=Tunnel(options.interface, data) if data and job.has_process_groups else None,
     )
     forks = ForkClient(Channel(socket.socket(fileno=options.forks)))
     link = CoordinatorLink[StatusMessage, DesiredStateMessage](

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from holdfast.agent.tunnel import Tunnel
 from holdfast.core.protocol import Failure
 from holdfast.job.spec import Job
 from holdfast.wire.tls import Credentials
@@ -23,6 +24,7 @@ class RunContext:
         interface: The address on which its workers accept those of other hosts; empty if there are
             none.
         credentials: What they show to each other; None if they talk in plain.
+        tunnel: Carries the connections of their process groups, if it is needed.
     """
 
     host: str
@@ -31,6 +33,7 @@ class RunContext:
     attempt: str
     interface: str = ""
     credentials: Credentials | None = None
+    tunnel: Tunnel | None = None
 
     @property
     def capacity(self) -> int:
@@ -52,4 +55,5 @@ class RunContext:
             attempt=self.attempt,
             interface=self.interface,
             credentials=self.credentials,
+            tunnel=self.tunnel.address if self.tunnel else "",
         )

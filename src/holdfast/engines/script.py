@@ -54,11 +54,6 @@ def run_script(job: ScriptJob, options: LaunchOptions, *, run_dir: Path | None) 
         WorkerFailed: A worker died or its code raised, and that is not tolerated.
     """
     _check(job.script)
-    if job.hosts > 1 and job.network == "tls":
-        raise JobError(
-            "--network tls does not support scripts on several hosts yet; set --network trusted, "
-            "on a network that is yours"
-        )
     path = run_dir or new_run(job.name)
     began = time.monotonic()
     return run_and_record(

@@ -6,6 +6,8 @@
           ◀─ Ready, Forked, Exited ──────
     agent ◀─ Halted, PartWritten, CheckpointRejected, PeerUnreachable, Finished, Failed ── worker
           ── Resume, CheckpointResult, Shutdown ─────────────────────────▶
+          ◀─ OpenTunnel ─────────────────────────────────────────────────
+          ── TunnelOpened ───────────────────────────────────────────────▶
 
 They are pydantic models: what a process reads is validated before it is used.
 """
@@ -115,6 +117,40 @@ class ResumeMessage(Message):
     """What only members of the generation know, hexadecimal."""
 
 
+class Place(Message):
+    """Where a process group listens: a loopback address that is another one for each host."""
+
+    address: Annotated[str, Field(pattern=r"^127\.77\.\d{1,3}\.1$")]
+    port: Annotated[int, Field(ge=1, le=65535)]
+
+
+class Route(Message):
+    """How to reach a process group of another host."""
+
+    to: Place
+    tunnel: str
+    """The address of the other agent's tunnel."""
+
+
+class OpenTunnelMessage(Message):
+    """Carry connections of process groups between hosts; see `agent.tunnel`."""
+
+    kind: Literal["open-tunnel"] = "open-tunnel"
+    generation: int
+    exposed: tuple[Place, ...]
+    """Where workers of this host listen."""
+    routes: tuple[Route, ...]
+    """Where workers of other hosts do."""
+
+
+class TunnelOpenedMessage(Message):
+    """The answer to it."""
+
+    kind: Literal["tunnel-opened"] = "tunnel-opened"
+    generation: int
+    error: str = ""
+
+
 class ShutdownMessage(Message):
     """The run is over for this worker."""
 
@@ -177,7 +213,7 @@ AnyMessage = Annotated[
     | ForkedMessage | ExitedMessage | HaltedMessage | ResumeMessage | ShutdownMessage
     | PartWrittenMessage | CheckpointResultMessage | CheckpointRejectedMessage
     | PeerUnreachableMessage
-    | FinishedMessage | FailedMessage,
+    | FinishedMessage | FailedMessage | OpenTunnelMessage | TunnelOpenedMessage,
     Field(discriminator="kind"),
 ]  # fmt: skip
 

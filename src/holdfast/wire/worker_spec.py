@@ -19,6 +19,7 @@ class WorkerSpec(BaseModel):
         attempt: The id of this start of the run, hexadecimal, never used before.
         interface: The address on which it accepts workers of other hosts; empty if there are none.
         credentials: What it shows to those; None if they talk in plain.
+        tunnel: The address of its agent's tunnel for process groups; empty if there is none.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
@@ -29,6 +30,7 @@ class WorkerSpec(BaseModel):
     attempt: str
     interface: str = ""
     credentials: Credentials | None = None
+    tunnel: str = ""
 
     @property
     def train_job(self) -> TrainJob:

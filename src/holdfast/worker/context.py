@@ -10,6 +10,7 @@ from holdfast.arena.memory import Arena
 from holdfast.arena.worker_status import WorkerStatus
 from holdfast.collectives.group import Group
 from holdfast.job.train_job import TrainJob
+from holdfast.worker.agent_link import AgentLink
 from holdfast.worker.failpoints import Failpoints
 
 
@@ -20,18 +21,20 @@ class WorkerContext:
     Attributes:
         job: The job.
         group: The members of the current generation.
+        agent: The agent of this worker.
         status: What this worker publishes about itself.
         failpoints: Where it injects faults into itself.
     """
 
     job: TrainJob
     group: Group
+    agent: AgentLink
     status: WorkerStatus
     failpoints: Failpoints
 
     @classmethod
-    def of(cls, job: TrainJob, group: Group, arena: Arena) -> Self:
+    def of(cls, job: TrainJob, group: Group, agent: AgentLink, arena: Arena) -> Self:
         """The context of this process, whose words are in `arena`."""
         status = WorkerStatus(arena, group.rank)
         failpoints = Failpoints(FaultRequests(arena, group.rank), status)
-        return cls(job=job, group=group, status=status, failpoints=failpoints)
+        return cls(job=job, group=group, agent=agent, status=status, failpoints=failpoints)

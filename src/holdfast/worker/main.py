@@ -27,9 +27,9 @@ from holdfast.wire.channel import Channel
 from holdfast.wire.messages import FinishedMessage
 from holdfast.wire.worker_spec import WorkerSpec
 from holdfast.worker import fit
+from holdfast.worker.agent_link import AgentLink, SelfEviction, WorkerShutdown
 from holdfast.worker.checks.self_test import sensitive_kernels
 from holdfast.worker.failure import failure
-from holdfast.worker.membership.agent_link import AgentLink, SelfEviction, WorkerShutdown
 from holdfast.worker.membership.member import Member
 from holdfast.worker.script import runner
 from holdfast.worker.session import Session
@@ -50,7 +50,8 @@ def main(config: str, arena_fd: int, socket_fd: int) -> int:
     status.claim()
     write_on_signal(stacks_file(Path(spec.run_dir) / "logs", spec.rank))
     listener = Listener(spec.interface, spec.credentials) if spec.interface else None
-    agent = AgentLink(status, arena, channel, listener.address if listener else "")
+    address = listener.address if listener else ""
+    agent = AgentLink(status, arena, channel, address, spec.tunnel)
     if isinstance(spec.job, ScriptJob):
         return runner.run(spec, spec.job, arena, agent, channel, listener)
     torch.set_num_threads(spec.train_job.threads_per_worker)

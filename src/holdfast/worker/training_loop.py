@@ -28,10 +28,10 @@ from holdfast.observe import lines
 from holdfast.observe.lines import EventLog
 from holdfast.observe.run_dir import EVENTS
 from holdfast.worker import compute
+from holdfast.worker.agent_link import SelfEviction
 from holdfast.worker.followups import Followups
 from holdfast.worker.key_reads import ReadJob
 from holdfast.worker.main_only import MainOnly
-from holdfast.worker.membership.agent_link import SelfEviction
 from holdfast.worker.membership.member import Member
 from holdfast.worker.progress import Progress
 from holdfast.worker.shard import Shard

@@ -24,10 +24,10 @@ from holdfast.errors import JobError, NoStateError
 from holdfast.job.train_job import TrainJob
 from holdfast.linux.host_memory import available
 from holdfast.wire.messages import ResumeMessage
+from holdfast.worker.agent_link import SelfEviction
 from holdfast.worker.barriers import WorkerTag, agree
 from holdfast.worker.compute import compile_every_shape
 from holdfast.worker.context import WorkerContext
-from holdfast.worker.membership.agent_link import SelfEviction
 from holdfast.worker.membership.initial_weights import InitialWeights
 from holdfast.worker.sections import Sections
 from holdfast.worker.shard import plan_of, work_items_of

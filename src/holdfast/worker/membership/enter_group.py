@@ -8,7 +8,7 @@ from holdfast.transport.connections import Listener
 from holdfast.transport.network import Hosts, Network
 from holdfast.transport.shared_memory import SharedMemoryGroup
 from holdfast.wire.messages import ResumeMessage
-from holdfast.worker.membership.agent_link import AgentLink
+from holdfast.worker.agent_link import AgentLink
 
 
 def enter_group(

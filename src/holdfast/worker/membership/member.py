@@ -25,6 +25,7 @@ from holdfast.wire.channel import Channel
 from holdfast.wire.messages import ResumeMessage
 from holdfast.wire.worker_spec import WorkerSpec
 from holdfast.worker import barriers, compute
+from holdfast.worker.agent_link import AgentLink, SelfEviction
 from holdfast.worker.barriers import WorkerTag, agree
 from holdfast.worker.checkpoints.restore import Restorer
 from holdfast.worker.checkpoints.writer import CheckpointWriter
@@ -33,7 +34,6 @@ from holdfast.worker.checks.replica_checker import ReplicaChecker
 from holdfast.worker.checks.self_test import check_reduction, log_sensitive_kernels
 from holdfast.worker.context import WorkerContext
 from holdfast.worker.evaluation import Evaluator
-from holdfast.worker.membership.agent_link import AgentLink, SelfEviction
 from holdfast.worker.membership.attach import AttachedModels
 from holdfast.worker.membership.enter_group import enter_group
 from holdfast.worker.membership.state_transfer import StateTransfer
@@ -89,7 +89,7 @@ class Member:
         if not job.merges_shards:
             check_reduction()
         self.group = SharedMemoryGroup(arena, spec.rank, job.timeout_s, barriers.describe)
-        self.context = WorkerContext.of(job, self.group, arena)
+        self.context = WorkerContext.of(job, self.group, agent, arena)
         self.progress = Progress()
         self.plan = Plan(counts=())
         self.metrics = Metrics(spec.run_dir)

@@ -29,8 +29,8 @@ from holdfast.errors import JobError, ReplicaError
 from holdfast.transport.network import Network
 from holdfast.transport.tcp import Buffers
 from holdfast.wire.messages import ResumeMessage
+from holdfast.worker.agent_link import SelfEviction
 from holdfast.worker.barriers import WorkerTag
-from holdfast.worker.membership.agent_link import SelfEviction
 from holdfast.worker.metrics import Metrics
 from holdfast.worker.progress import Progress
 from holdfast.worker.sections import Sections

@@ -6,6 +6,7 @@ import os
 from typing import Final
 
 from holdfast.collectives.group import Group
+from holdfast.job.spec import Job
 from holdfast.linux.interfaces import interface_of
 from holdfast.worker.process_groups.rendezvous import host_of
 
@@ -14,13 +15,13 @@ LOOPBACK: Final = "lo"
 """What the fork server sets: the interface for workers that are all on one host."""
 
 
-def set_interface(group: Group) -> None:
-    """Have gloo and NCCL use the interface on which this worker accepts those of other hosts.
+def set_interface(job: Job, group: Group) -> None:
+    """Have gloo and NCCL use the interface of this host, on a trusted network.
 
     Without it, gloo uses the address that the host's name resolves to, and NCCL any interface. An
     interface that the user has named remains.
     """
-    if group.network is None:
+    if group.network is None or job.network != "trusted":
         return
     name = interface_of(host_of(group.network.hosts.addresses[group.rank]))
     for variable in VARIABLES if name else ():

@@ -1,6 +1,8 @@
-"""Rendezvous: the store through which workers connect for PyTorch's collectives.
+"""Rendezvous: how the workers of a generation find each other for PyTorch's collectives.
 
-Rank 0 serves a new one for every generation, and passes its port to the others.
+Rank 0 serves a new store for every generation, and passes its port to the others. On several hosts,
+process groups listen on the interface of their host if the network is trusted; else on a loopback
+address of their host, to which the agents of the others carry connections; see `agent.tunnel`.
 """
 
 from __future__ import annotations
@@ -9,64 +11,114 @@ import errno
 import os
 import socket
 import time
+from dataclasses import dataclass
 from typing import Final
 
+from pydantic import BaseModel, ConfigDict
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
 from holdfast.arena.memory import ABORT_POLL_S
 from holdfast.collectives.group import Group
 from holdfast.errors import JobError
+from holdfast.job.spec import Job
+from holdfast.transport.network import Network
+from holdfast.wire.messages import OpenTunnelMessage, Place, Route
+from holdfast.worker.agent_link import AgentLink
 from holdfast.worker.barriers import WorkerTag
+from holdfast.worker.process_groups.loopback import bind_gloo, loopback_of
 
 HOST: Final = "127.0.0.1"
-"""Where it listens if all workers are on this host: no other can connect."""
+"""Where rank 0 listens if all workers are on its host: no other can connect."""
 PORT_RELEASE_TIMEOUT_S: Final = 10.0
 """How long the port of the previous store may stay in use."""
 
 
-def address_of_store(group: Group) -> str:
-    """Where rank 0 serves the store, for the workers of every host."""
-    network = group.network
-    if network is None:
-        return HOST
-    return host_of(network.hosts.addresses[group.members[0]])
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rendezvous:
+    """Where the workers of a generation meet.
+
+    Attributes:
+        address, port: Of the store, for this worker.
+        store: The store, on rank 0: it lasts as long as it is held there.
+    """
+
+    address: str
+    port: int
+    store: TCPStore | None
+
+    def connect(self) -> TCPStore:
+        """The store for this worker."""
+        return self.store or TCPStore(self.address, self.port, is_master=False)
 
 
-def connect_store(group: Group, port: int) -> TCPStore:
-    """The store for this worker.
+class _Own(BaseModel):
+    """What a worker says to those of other hosts.
 
-    Args:
-        group: The workers.
-        port: Where rank 0 listens; 0 takes a free port.
+    Attributes:
+        tunnel: The address of its agent's tunnel.
+        ports: Where it listens.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    tunnel: str
+    ports: tuple[int, ...]
+
+
+def meet(job: Job, group: Group, agent: AgentLink) -> Rendezvous:
+    """Serve the store, as rank 0, or learn where it is.
 
     Raises:
-        JobError: The port is in use.
+        JobError: The job's port is in use.
+        OSError: Connections to another host cannot be carried.
     """
-    if group.member_index == 0:
-        return keep_store(group, port)
-    return TCPStore(address_of_store(group), await_store_port(group), is_master=False)
-
-
-def keep_store(group: Group, port: int) -> TCPStore:
-    """Serve the store, as rank 0; see `connect_store`."""
-    address = address_of_store(group)
-    with _listener(group, address, port) as listener:
-        taken = listener.getsockname()[1]
-        store = TCPStore(
-            address, taken, is_master=True, master_listen_fd=listener.detach(), use_libuv=True
-        )
-    group.barrier(WorkerTag.ATTACH, 0, taken)
-    return store
-
-
-def await_store_port(group: Group) -> int:
-    """The port at which rank 0 serves the store, once it does."""
-    return group.barrier(WorkerTag.ATTACH, 0)[0]
+    network, ports = group.network, list[int]()
+    if network is None:
+        address = HOST
+    elif job.network == "tls":
+        address = loopback_of(network.hosts.host_of(group.members[0]))
+        ports.append(bind_gloo(loopback_of(network.host)))
+    else:
+        address = host_of(network.hosts.addresses[group.members[0]])
+    store = _serve(group, address, job.port) if group.member_index == 0 else None
+    if network is not None and ports:
+        _open_tunnel(network, group, agent, [*ports, *([store.port] if store else [])])
+    port = group.barrier(WorkerTag.ATTACH, 0, store.port if store else 0)[0]
+    return Rendezvous(address=address, port=port, store=store)
 
 
 def host_of(address: str) -> str:
     """The host of `host:port`."""
     return address.rpartition(":")[0]
+
+
+def _serve(group: Group, address: str, port: int) -> TCPStore:
+    with _listener(group, address, port) as listener:
+        taken = listener.getsockname()[1]
+        return TCPStore(
+            address, taken, is_master=True, master_listen_fd=listener.detach(), use_libuv=True
+        )
+
+
+def _open_tunnel(network: Network, group: Group, agent: AgentLink, ports: list[int]) -> None:
+    """Have the agents of all hosts carry connections to the ports on which workers listen."""
+    own = _Own(tunnel=agent.tunnel, ports=tuple(ports))
+    gathered = group.gather(WorkerTag.ATTACH, 0, own.model_dump_json().encode())
+    places: dict[int, list[Route]] = {}
+    for rank, payload in zip(group.members, gathered, strict=True):
+        host, theirs = network.hosts.host_of(rank), _Own.model_validate_json(payload)
+        places.setdefault(host, []).extend(
+            Route(to=Place(address=loopback_of(host), port=port), tunnel=theirs.tunnel)
+            for port in theirs.ports
+        )
+    if group.rank == group.local[0]:
+        agent.open_tunnel(
+            OpenTunnelMessage(
+                generation=group.generation,
+                exposed=tuple(route.to for route in places[network.host]),
+                routes=tuple(route for host in network.others for route in places[host]),
+            )
+        )
 
 
 def _listener(group: Group, address: str, port: int) -> socket.socket:

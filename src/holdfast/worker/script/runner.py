@@ -34,17 +34,13 @@ from holdfast.wire.channel import Channel
 from holdfast.wire.messages import FinishedMessage
 from holdfast.wire.worker_spec import WorkerSpec
 from holdfast.worker import barriers
+from holdfast.worker.agent_link import AgentLink, WorkerShutdown
 from holdfast.worker.barriers import WorkerTag
 from holdfast.worker.failure import failure
-from holdfast.worker.membership.agent_link import AgentLink, WorkerShutdown
 from holdfast.worker.membership.enter_group import enter_group
 from holdfast.worker.process_groups import cascade
 from holdfast.worker.process_groups.interface import set_interface
-from holdfast.worker.process_groups.rendezvous import (
-    address_of_store,
-    await_store_port,
-    keep_store,
-)
+from holdfast.worker.process_groups.rendezvous import Rendezvous, meet
 from holdfast.worker.script import program
 
 
@@ -60,11 +56,9 @@ def run(
     group = SharedMemoryGroup(arena, spec.rank, spec.job.timeout_s, barriers.describe)
     try:
         enter_group(group, agent, listener, agent.await_resume(None))
-        # The store lasts as long as rank 0 holds it here.
-        store = keep_store(group, job.port) if spec.rank == 0 else None
-        port = store.port if store else await_store_port(group)
+        rendezvous = meet(job, group, agent)  # its store lasts as long as rank 0 holds it here
         restarted = max(group.barrier(WorkerTag.ATTACH, 0, restarts.count(Path(spec.run_dir))))
-        _set_environment(spec, group, port, restarted)
+        _set_environment(spec, group, rendezvous, restarted)
         _leave_network(group, listener)
         _forget_the_fork()
         _keep_process_groups()
@@ -74,7 +68,7 @@ def run(
             code = program.run(job.script)
             arena.check_abort()  # another worker's failure may have ended it
             program.end()
-            if code != 0 or store is None:
+            if code != 0 or rendezvous.store is None:
                 return code
             _be_quiet()  # others may still need the store
         result = {"status": "stopped" if arena.stop_requested else "finished"}
@@ -112,13 +106,15 @@ def _fail(error: BaseException, group: Group, channel: Channel) -> int:
     return 1
 
 
-def _set_environment(spec: WorkerSpec, group: Group, port: int, restarted: int) -> None:
+def _set_environment(
+    spec: WorkerSpec, group: Group, rendezvous: Rendezvous, restarted: int
+) -> None:
     """Undo the fork server's changes, and set the variables that torchrun sets.
 
     Args:
         spec: Of this worker.
         group: Says which workers are on which host.
-        port: Of the store.
+        rendezvous: Where the store is.
         restarted: How often all workers were restarted.
     """
     environment.restore()
@@ -135,8 +131,8 @@ def _set_environment(spec: WorkerSpec, group: Group, port: int, restarted: int) 
         "ROLE_WORLD_SIZE": world_size,
         "GROUP_WORLD_SIZE": str(len(hosts)),
         "ROLE_NAME": "default",
-        "MASTER_ADDR": address_of_store(group),
-        "MASTER_PORT": str(port),
+        "MASTER_ADDR": rendezvous.address,
+        "MASTER_PORT": str(rendezvous.port),
         "TORCHELASTIC_RUN_ID": spec.attempt,
         "TORCHELASTIC_RESTART_COUNT": str(restarted),
         "TORCHELASTIC_MAX_RESTARTS": str(spec.job.restarts.limit),
@@ -144,7 +140,7 @@ def _set_environment(spec: WorkerSpec, group: Group, port: int, restarted: int) 
         "TORCHELASTIC_ERROR_FILE": str(errors),
         "HOLDFAST_RUN_DIR": spec.run_dir,
     }
-    set_interface(group)
+    set_interface(spec.job, group)
     os.environ.setdefault("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1")
     if len(group.local) > 1:
         os.environ.setdefault("OMP_NUM_THREADS", "1")

@@ -30,7 +30,7 @@ from holdfast.errors import JobError
 from holdfast.worker.barriers import WorkerTag
 from holdfast.worker.process_groups.cascade import await_abort, is_connection_error
 from holdfast.worker.process_groups.interface import set_interface
-from holdfast.worker.process_groups.rendezvous import connect_store
+from holdfast.worker.process_groups.rendezvous import meet
 from holdfast.worker.shard import work_items_of
 from holdfast.worker.step.buffers import Buffers
 from holdfast.worker.step.commit import (
@@ -87,10 +87,10 @@ class DdpStepper:
         self.needs_every_worker = True
         device = replica.flat.device
         own_gpus = device.type == "cuda" and torch.cuda.device_count() >= len(group.local)
-        set_interface(group)
+        set_interface(job, group)
         dist.init_process_group(
             "nccl" if own_gpus else "gloo",
-            store=connect_store(group, job.port),
+            store=meet(job, group, worker.agent).connect(),
             rank=group.rank,
             world_size=len(group.members),
         )

@@ -8,9 +8,11 @@ from holdfast.errors import HoldfastError
 from holdfast.wire.channel import Channel
 from holdfast.wire.messages import (
     HaltedMessage,
+    OpenTunnelMessage,
     PeerUnreachableMessage,
     ResumeMessage,
     ShutdownMessage,
+    TunnelOpenedMessage,
 )
 
 
@@ -38,11 +40,21 @@ class AgentLink:
         arena: Says which generation is the newest.
         channel: To the agent.
         address: Where this worker accepts connections of other hosts.
+        tunnel: The address of the agent's tunnel for process groups, if it has one.
+
+    Attributes:
+        tunnel: The same.
     """
 
     def __init__(
-        self, status: WorkerStatus, arena: Arena, channel: Channel, address: str = ""
+        self,
+        status: WorkerStatus,
+        arena: Arena,
+        channel: Channel,
+        address: str = "",
+        tunnel: str = "",
     ) -> None:
+        self.tunnel = tunnel
         self._status, self._arena, self._channel = status, arena, channel
         self._address = address
 
@@ -82,6 +94,23 @@ class AgentLink:
         self._channel.send(
             PeerUnreachableMessage(generation=generation, peer=peer, is_broken=is_broken)
         )
+
+    def open_tunnel(self, wanted: OpenTunnelMessage) -> None:
+        """Have the agent carry connections of process groups to other hosts.
+
+        Raises:
+            Aborted: The generation is over.
+            OSError: It cannot, for example because a port is in use.
+        """
+        self._channel.send(wanted)
+        while not self._channel.at_end:
+            self._arena.check_abort()
+            for message in self._channel.poll(ABORT_POLL_S):
+                if isinstance(message, TunnelOpenedMessage):
+                    if message.error:
+                        raise OSError(message.error)  # another start takes other ports
+                    return
+        raise WorkerShutdown
 
     def await_shutdown(self) -> None:
         """Wait until the others have finished too.

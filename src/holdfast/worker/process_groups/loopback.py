@@ -1,0 +1,81 @@
+"""Loopback: has gloo listen on an address of this host alone, for connections that are tunnelled.
+
+`agent.tunnel` says why. Every host has an address of its own, so an address and a port name the
+same worker on all of them.
+"""
+
+from __future__ import annotations
+
+import socket
+import sys
+from contextlib import suppress
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, Final
+
+from torch.distributed import distributed_c10d
+
+from holdfast.errors import JobError
+
+_LISTENS: Final = "0A"
+
+
+def loopback_of(host: int) -> str:
+    """The address for the process groups of the host at this position in its generation."""
+    return f"127.77.{host}.1"
+
+
+def bind_gloo(address: str) -> int:
+    """Have every process group of gloo in this process listen on `address`; returns the port.
+
+    NCCL cannot be bound like this: from now on, process groups of NCCL are refused.
+    """
+    plain: Any = distributed_c10d.ProcessGroupGloo
+    device = plain.create_device(hostname=address)
+
+    class BoundGloo(plain):  # type: ignore[misc]
+        """Process group of gloo on one device, whatever its creator asks for."""
+
+        def __init__(
+            self,
+            store: Any,
+            rank: int,
+            size: int,
+            timeout: timedelta = distributed_c10d.default_pg_timeout,
+        ) -> None:
+            options = plain._Options()
+            options._devices, options._threads, options._timeout = [device], 2, timeout
+            super().__init__(store, rank, size, options)
+
+    names: Any = distributed_c10d
+    names.ProcessGroupGloo = BoundGloo
+    if hasattr(names, "ProcessGroupNCCL"):
+        names.ProcessGroupNCCL = _RefusedNccl
+    return _listening_port(address)
+
+
+class _Refused:
+    def __init__(self, *_: object, **__: object) -> None:
+        raise JobError(
+            "NCCL between hosts is not encrypted; set network=trusted (--network trusted), on a "
+            "network that no one else can read or write to, or use gloo"
+        )
+
+
+class _RefusedNccl(_Refused):
+    Options = _Refused
+
+
+def _listening_port(address: str) -> int:
+    """The port at `address` on which this process listens."""
+    own = set()
+    for descriptor in Path("/proc/self/fd").iterdir():
+        with suppress(OSError):  # the one with which the directory is read
+            own.add(str(descriptor.readlink()))
+    number = int.from_bytes(socket.inet_aton(address), sys.byteorder)
+    for line in Path("/proc/self/net/tcp").read_text(encoding="ascii").splitlines()[1:]:
+        _, local, _, state, *_, inode = line.split()[:10]
+        name, _, port = local.partition(":")
+        if (name, state) == (f"{number:08X}", _LISTENS) and f"socket:[{inode}]" in own:
+            return int(port, 16)
+    raise AssertionError(f"gloo does not listen on {address}")
