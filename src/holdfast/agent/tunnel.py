@@ -1,9 +1,9 @@
 """Tunnel: carries connections of process groups between hosts, encrypted and authenticated.
 
-gloo acts on offsets that it reads from its sockets (https://github.com/pytorch/gloo/issues/509), so
-whoever reaches one can write to the memory of its process; and it encrypts nothing. So it listens
-on a loopback address, which is another one for each host. The agents of the other hosts listen on
-the same address and port, and carry each connection to the agent of that host:
+gloo encrypts nothing, and acts on offsets that it reads from its sockets
+(https://github.com/pytorch/gloo/issues/509): a stranger who reaches one can write to the memory of
+its process. So it listens on a loopback address, which is another one for each host. The agents of
+the other hosts listen on the same address and port, and carry each connection to that host's agent:
 
     worker of host 1 ─▶ 127.77.0.1:4001, its agent ══ TLS ══▶ agent of host 0 ─▶ 127.77.0.1:4001
 
@@ -92,10 +92,12 @@ class Tunnel:
 
     def close(self) -> None:
         """End everything."""
-        self._loop.call_soon_threadsafe(self._end, self._newest)
-        self._loop.call_soon_threadsafe(self._server.close)
+        with suppress(HoldfastError):
+            self._run(self._close())
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(OPEN_TIMEOUT_S)
+        if not self._thread.is_alive():
+            self._loop.close()
 
     def _run(self, work: Coroutine[Any, Any, T]) -> T:
         future = asyncio.run_coroutine_threadsafe(work, self._loop)
@@ -130,6 +132,13 @@ class Tunnel:
         for connection in self._connections:
             connection.cancel()
 
+    async def _close(self) -> None:
+        self._server.close()
+        ending = set(self._connections)
+        self._end(self._newest)
+        if ending:
+            await asyncio.wait(ending, timeout=OPEN_TIMEOUT_S / 2)
+
     async def _handle(
         self, serve: Serve, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
@@ -143,7 +152,7 @@ class Tunnel:
             else:
                 await serve(reader, writer)
         except (OSError, EOFError, TimeoutError, asyncio.CancelledError):
-            pass  # whoever is at the other end sees it close
+            pass  # the other end sees it close
         finally:
             writer.transport.abort()
             self._connections.discard(task)
@@ -198,7 +207,8 @@ async def _listener(serve: Serve, at: Place) -> asyncio.Server:
 
 
 async def _soon(work: Awaitable[T]) -> T:
-    return await asyncio.wait_for(work, HANDSHAKE_TIMEOUT_S)
+    async with asyncio.timeout(HANDSHAKE_TIMEOUT_S):  # `wait_for` may lose a cancellation
+        return await work
 
 
 async def _join(one: Streams, other: Streams) -> None:
