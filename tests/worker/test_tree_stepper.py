@@ -55,7 +55,8 @@ def stepper(replica, precision):
     job, arena = load.check(keys, where="test"), Arena.create(1)
     group = SharedMemoryGroup(arena, 0, 10.0, barriers.describe)
     group.enter(1, (0,))
-    agent = AgentLink(WorkerStatus(arena, 0), arena, pair()[0])
+    near, far = pair()
+    agent = AgentLink(WorkerStatus(arena, 0), arena, near)
     sections = Sections(
         arena,
         dict(replica.model.named_parameters()),
@@ -74,7 +75,9 @@ def stepper(replica, precision):
     )
     found.assign(0, Plan.even(SHARDS, 1))
     found.resume(0)
-    return found
+    yield found
+    near.close()
+    far.close()
 
 
 def batch(shard):

@@ -1,7 +1,7 @@
 """HostFiles: what hosts that have joined get of the run's directory, and what they add to it.
 
 Each host keeps a run directory of its own. It gets the job and the code, and sends what is appended
-to its logs, so that the coordinator's directory tells of all ranks.
+to its logs, so that the coordinator's directory covers all ranks.
 """
 
 from __future__ import annotations
