@@ -270,7 +270,8 @@ class Agent:
         match message:
             case HaltedMessage():
                 halted = (message.generation, message.committed, self._arena.reduced_step)
-                self._handle(events.WorkerHalted(worker.rank, *halted, message.address))
+                where = (message.address, message.numerics)
+                self._handle(events.WorkerHalted(worker.rank, *halted, *where))
             case PartWrittenMessage():
                 self._handle(events.PartWritten(worker.rank, message.generation, message.part))
             case FinishedMessage():

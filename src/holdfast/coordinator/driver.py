@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 
 from holdfast.coordinator.journal import Journal
-from holdfast.core.actions import AppendToJournal, ProbeHost, SendDesiredState
+from holdfast.core.actions import AppendToJournal, ProbeHost, RefuseHost, SendDesiredState
 from holdfast.core.debug_log import DebugLog
 from holdfast.core.events import RunEvent
 from holdfast.core.protocol import DesiredState, Probe, Stage
@@ -22,6 +22,7 @@ class Driver:
         log: The run's log of events.
         send: Called with the name of an agent and its desired state.
         probe: Called with a probe to begin.
+        refuse: Called with the name of an agent that must end, and why.
 
     Attributes:
         machine: The coordinator's machine.
@@ -34,8 +35,10 @@ class Driver:
         log: EventLog,
         send: Callable[[str, DesiredState], None],
         probe: Callable[[Probe], None],
+        refuse: Callable[[str, str], None],
     ) -> None:
-        self._journal, self._send, self._probe, self._log = journal, send, probe, log
+        self._journal, self._log = journal, log
+        self._send, self._probe, self._refuse = send, probe, refuse
         self._debug_log, self.machine = debug_log, debug_log.machine
 
     def handle(self, event: RunEvent) -> None:
@@ -56,6 +59,8 @@ class Driver:
                     self._send(host, desired)
                 case ProbeHost(probe):
                     self._probe(probe)
+                case RefuseHost(host, reason):
+                    self._refuse(host, reason)
 
     def wait_s(self) -> float | None:
         """Seconds until a tick is due; None if none is."""

@@ -80,6 +80,11 @@ class _Outbox(Generic[Sent]):
         self._newest = message
         self._ready.set()
 
+    def refuse(self, reason: str) -> None:
+        """End the client's stream with an error."""
+        self.refusal = reason
+        self.close()
+
     def close(self) -> None:
         """End the client's stream."""
         self._over = True
@@ -113,7 +118,7 @@ class Server:
     ) -> None:
         self._files = files
         self._admission, self._log, self._refusals = admission, log, Refusals(log)
-        self._driver = Driver(debug_log, journal, log, self._send, self._probe)
+        self._driver = Driver(debug_log, journal, log, self._send, self._probe, self._refuse_host)
         self._probers = ThreadPoolExecutor(MAX_PROBES, "holdfast-probe")
         self._probing: set[asyncio.Task[None]] = set()
         self._agents: dict[str, _Outbox[DesiredStateMessage]] = {}
@@ -234,7 +239,7 @@ class Server:
             async for message in statuses:
                 host = message.status.host
                 if only is not None and host != only:
-                    outbox.refusal = "a status in the name of another host"
+                    outbox.refuse("a status in the name of another host")
                     return
                 if self._admission and host not in self._agents:
                     self._admission.on_connected(host)
@@ -310,6 +315,12 @@ class Server:
         if host in self._agents:  # else it is sent when its stream is back
             key = self._admission.key_of(desired.generation) if self._admission else ""
             self._agents[host].put(DesiredStateMessage(desired=desired, key=key))
+
+    def _refuse_host(self, host: str, reason: str) -> None:
+        """End the stream of an agent whose host is unlike the others."""
+        advice = "use hosts of one kind, or numerics=portable on x86-64 processors"
+        if host in self._agents:
+            self._agents[host].refuse(f"{host} is not like the other hosts: {reason}; {advice}")
 
     def _probe(self, probe: Probe) -> None:
         """Begin a probe of a host."""

@@ -72,7 +72,19 @@ class ProbeHost:
     probe: Probe
 
 
-RunAction = AppendToJournal | SendDesiredState | ProbeHost
+@dataclass(frozen=True, slots=True)
+class RefuseHost:
+    """Tell an agent that its host cannot take part, now or later.
+
+    Attributes:
+        reason: Why, in words.
+    """
+
+    host: str
+    reason: str
+
+
+RunAction = AppendToJournal | SendDesiredState | ProbeHost | RefuseHost
 
 
 @dataclass(frozen=True, slots=True)

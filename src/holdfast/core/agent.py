@@ -10,7 +10,7 @@ asking the coordinator: no worker can finish a step there.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from holdfast.core.actions import (
@@ -68,7 +68,7 @@ class _Worker:
     Attributes:
         process: Its number.
         halted_generation: The newest generation in which it has halted.
-        committed, reduced_step, address: What it reported there; see `WorkerHalted`.
+        committed, reduced_step, address, numerics: What it reported there; see `WorkerHalted`.
     """
 
     process: int
@@ -76,6 +76,7 @@ class _Worker:
     committed: int | None = None
     reduced_step: int = 0
     address: str = ""
+    numerics: Mapping[str, str] = field(default_factory=dict)
 
 
 class AgentStateMachine:
@@ -231,6 +232,7 @@ class AgentStateMachine:
             return []
         worker.halted_generation, worker.committed = halted.generation, halted.committed
         worker.reduced_step, worker.address = halted.reduced_step, halted.address
+        worker.numerics = halted.numerics
         return self._halt_if_all_halted(now)
 
     def _halt_if_all_halted(self, now: float) -> list[AgentAction]:
@@ -346,6 +348,7 @@ class AgentStateMachine:
                 addresses={
                     rank: worker.address for rank, worker in self._workers.items() if worker.address
                 },
+                numerics=next((w.numerics for w in self._workers.values()), {}),
                 committed={
                     rank: worker.committed
                     for rank, worker in self._workers.items()

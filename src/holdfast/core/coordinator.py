@@ -22,6 +22,7 @@ from holdfast.core.actions import (
     GenerationOpened,
     JournalEntry,
     ProbeHost,
+    RefuseHost,
     RunAction,
     RunEnded,
     SendDesiredState,
@@ -306,12 +307,22 @@ class CoordinatorStateMachine:
             return self._fence([decision.fence], decision.reason, now)
         return self._on_failure(decision.reason, now)
 
-    def _fence(self, lost: Sequence[str], why: str, now: float) -> list[RunAction]:
-        """Fence hosts, and continue without them where they run ranks."""
-        are_members = self._members.fence(lost)
-        for host in lost:
+    def _refuse(self, unlike: Mapping[str, str], now: float) -> list[RunAction]:
+        """Fence hosts that would compute other bits, and go ahead without them."""
+        self._remove(list(unlike))
+        refusals = [RefuseHost(host, reason) for host, reason in unlike.items()]
+        return [*refusals, *self._open_generation(now)]
+
+    def _remove(self, hosts: Sequence[str]) -> bool:
+        """Remove hosts for good; returns whether any of them runs ranks."""
+        for host in hosts:
             self.heartbeats.remove(host)
             self._reachability.remove(host)
+        return self._members.fence(hosts)
+
+    def _fence(self, lost: Sequence[str], why: str, now: float) -> list[RunAction]:
+        """Fence hosts, and continue without them where they run ranks."""
+        are_members = self._remove(lost)
         if self.stage == END or not are_members:
             return []
         if self.stage == IDLE:
@@ -344,6 +355,8 @@ class CoordinatorStateMachine:
 
     def _choose_resume_point(self, now: float) -> list[RunAction]:
         """All members have halted: resume from the state of one, or else from a checkpoint."""
+        if unlike := self._members.unlike():
+            return self._refuse(unlike, now)
         self._restart_budget.on_resumed(now)
         self.resume_point = choose_resume_point(self.members, self._member_statuses())
         self.stage, self._restart_all = RUN, self.policy.restart_all

@@ -16,6 +16,7 @@ from holdfast.core.actions import (
     GenerationOpened,
     JournalEntry,
     ProbeHost,
+    RefuseHost,
     RunAction,
     RunEnded,
     SendDesiredState,
@@ -142,6 +143,8 @@ def action_in_words(action: RunAction) -> str:
             return _entry_in_words(entry)
         case SendDesiredState(host, desired):
             return f"ask {host} for {_desired_in_words(desired)}"
+        case RefuseHost(host, reason):
+            return f"refuse {host}: {reason}"
         case ProbeHost(probe):
             return f"probe {probe.host} at {probe.address} (probe {probe.number})"
 

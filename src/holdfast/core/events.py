@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from holdfast.core.protocol import (
@@ -87,6 +87,7 @@ class WorkerHalted:
         committed: Steps that are committed in its replica; None if it has no state.
         reduced_step: As in `Status`.
         address: Where it accepts connections of other hosts.
+        numerics: As in `Status`.
     """
 
     rank: int
@@ -94,6 +95,7 @@ class WorkerHalted:
     committed: int | None
     reduced_step: int
     address: str = ""
+    numerics: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -68,6 +68,19 @@ class Membership:
         self._capacity += status.capacity - (known.capacity if known else 0)
         return True
 
+    def unlike(self) -> dict[str, str]:
+        """Members whose workers compute other bits than those of the first host, and why.
+
+        The first is a host with a state, if there is one: the others trained with it.
+        """
+        members = [status for host, status in self.statuses.items() if host in self.by_host]
+        first = next((each for each in members if each.committed), members[0])
+        return {
+            each.host: f"its {differences} on {first.host}"
+            for each in members
+            if (differences := _differences(each.numerics, first.numerics))
+        }
+
     def fence(self, hosts: Sequence[str]) -> bool:
         """Remove hosts for good; returns whether any of them runs ranks."""
         for host in hosts:
@@ -184,6 +197,14 @@ def place(
     vacant = [host for host in hosts for _ in range(free[host])]
     absent = (rank for rank in range(world_size) if rank not in placed)
     return dict(sorted((placed | dict(zip(absent, vacant, strict=False))).items()))
+
+
+def _differences(other: Mapping[str, str], first: Mapping[str, str]) -> str:
+    return ", ".join(
+        f"{name} is {other.get(name, 'unknown')}, but {value}"
+        for name, value in first.items()
+        if other.get(name) != value
+    )
 
 
 def by_host(members: Mapping[int, str]) -> dict[str, tuple[int, ...]]:

@@ -167,6 +167,7 @@ class Status:
         capacity: How many workers it can run.
         failed: Why workers of this generation have failed, by rank, in the order of their exits.
         addresses: Where each halted worker accepts connections of other hosts, by rank.
+        numerics: What decides the bits of its workers, by name; empty if there is one host.
         committed: Steps that are committed in the replica of each worker, by rank, without workers
             that have no state. Empty unless the workers have halted.
         reduced_step: The number of steps that would be committed with the reduced gradient that is
@@ -195,6 +196,7 @@ class Status:
     capacity: int = 0
     failed: Mapping[int, Failure] = field(default_factory=dict)
     addresses: Mapping[int, str] = field(default_factory=dict)
+    numerics: Mapping[str, str] = field(default_factory=dict)
     committed: Mapping[int, int] = field(default_factory=dict)
     reduced_step: int = 0
     finished: frozenset[int] = frozenset()

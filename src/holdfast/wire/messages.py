@@ -95,6 +95,8 @@ class HaltedMessage(Message):
     committed: int | None
     address: str = ""
     """Where it accepts connections of workers on other hosts."""
+    numerics: dict[str, str] = {}
+    """What decides the bits of its results; see `worker.checks.numerics`."""
 
 
 class ResumeMessage(Message):

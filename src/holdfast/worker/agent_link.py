@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
+
 from holdfast.arena.memory import ABORT_POLL_S, Arena, Phase
 from holdfast.arena.worker_status import WorkerStatus
 from holdfast.errors import HoldfastError
@@ -41,6 +44,7 @@ class AgentLink:
         channel: To the agent.
         address: Where this worker accepts connections of other hosts.
         tunnel: The address of the agent's tunnel for process groups, if it has one.
+        numerics: What other hosts must have in common with this one.
 
     Attributes:
         tunnel: The same.
@@ -53,10 +57,11 @@ class AgentLink:
         channel: Channel,
         address: str = "",
         tunnel: str = "",
+        numerics: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
         self.tunnel = tunnel
         self._status, self._arena, self._channel = status, arena, channel
-        self._address = address
+        self._address, self._numerics = address, dict(numerics)
 
     def await_resume(self, committed: int | None) -> ResumeMessage:
         """Halt until all members of the newest generation have halted and are resumed.
@@ -78,6 +83,7 @@ class AgentLink:
                         generation=halted_in,
                         committed=committed,
                         address=self._address,
+                        numerics=self._numerics,
                     )
                 )
             for message in self._channel.poll(ABORT_POLL_S):

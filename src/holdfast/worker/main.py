@@ -28,6 +28,7 @@ from holdfast.wire.messages import FinishedMessage
 from holdfast.wire.worker_spec import WorkerSpec
 from holdfast.worker import fit
 from holdfast.worker.agent_link import AgentLink, SelfEviction, WorkerShutdown
+from holdfast.worker.checks.numerics import numerics_of
 from holdfast.worker.checks.self_test import sensitive_kernels
 from holdfast.worker.failure import failure
 from holdfast.worker.membership.member import Member
@@ -51,7 +52,8 @@ def main(config: str, arena_fd: int, socket_fd: int) -> int:
     write_on_signal(stacks_file(Path(spec.run_dir) / "logs", spec.rank))
     listener = Listener(spec.interface, spec.credentials) if spec.interface else None
     address = listener.address if listener else ""
-    agent = AgentLink(status, arena, channel, address, spec.tunnel)
+    numerics = _numerics(spec) if listener else {}
+    agent = AgentLink(status, arena, channel, address, spec.tunnel, numerics)
     if isinstance(spec.job, ScriptJob):
         return runner.run(spec, spec.job, arena, agent, channel, listener)
     torch.set_num_threads(spec.train_job.threads_per_worker)
@@ -74,6 +76,14 @@ def main(config: str, arena_fd: int, socket_fd: int) -> int:
         sys.stdout.flush()
         sys.stderr.flush()
     return 0
+
+
+def _numerics(spec: WorkerSpec) -> dict[str, str]:
+    """What other hosts must have in common with this one to compute the same bits."""
+    if isinstance(spec.job, ScriptJob):
+        return {}
+    on_gpu = spec.train_job.device != "cpu" and torch.cuda.is_available()
+    return numerics_of(spec.train_job, torch.device("cuda" if on_gpu else "cpu"))
 
 
 def _train(session: Session, run_dir: Path) -> str:
