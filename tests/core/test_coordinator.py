@@ -2,7 +2,13 @@
 
 import dataclasses
 
-from holdfast.core.actions import AppendToJournal, GenerationOpened, RunEnded, SendDesiredState
+from holdfast.core.actions import (
+    AppendToJournal,
+    GenerationOpened,
+    RefuseHost,
+    RunEnded,
+    SendDesiredState,
+)
 from holdfast.core.coordinator import CoordinatorStateMachine
 from holdfast.core.events import ProgressRequested, StatusReceived
 from holdfast.core.policy import RecoveryPolicy
@@ -148,3 +154,36 @@ def test_agents_hear_that_a_command_shows_progress():
     sent = run.handle(ProgressRequested(), 9.0)
     assert [(each.host, each.desired.watched) for each in sent] == [(host, True) for host in "abc"]
     assert all(isinstance(each, SendDesiredState) for each in sent)
+
+
+def halted(run, host, number, kind, **fields):
+    """The host has halted in the newest generation, with a processor of this kind."""
+    numerics = {"torch": "2", "processor": kind}
+    where = {"generation": run.generation, "stage": Stage.HALT, "numerics": numerics}
+    return tell(run, host, number, **where, **fields)
+
+
+def test_a_host_unlike_the_first_is_refused_and_the_others_wait_for_another():
+    run = machine()
+    tell(run, "a", 1)
+    tell(run, "b", 1)
+    assert halted(run, "b", 2, "odd") == []
+    refused, *_ = halted(run, "a", 2, "good")
+    assert refused == RefuseHost("b", "its processor is odd, but good on a")
+    assert (run.stage, run.members, run.hosts) == (Stage.HALT, {0: "a"}, {"a"})
+    tell(run, "c", 1)
+    halted(run, "c", 2, "good")
+    halted(run, "a", 3, "good")
+    assert (run.stage, run.members) == (Stage.RUN, {0: "a", 1: "c"})
+
+
+def test_the_first_host_is_one_that_has_trained():
+    run = CoordinatorStateMachine(
+        RecoveryPolicy(world_size=2, min_workers=1), [GenerationOpened(5, {0: "a"})], 0.0
+    )
+    tell(run, "new", 1)
+    halted(run, "a", 1, "good", committed={0: 7})
+    assert run.members == {0: "a", 1: "new"}
+    halted(run, "new", 2, "odd")
+    refused, *_ = halted(run, "a", 2, "good", committed={0: 7})
+    assert refused == RefuseHost("new", "its processor is odd, but good on a")

@@ -20,9 +20,11 @@ JOB = ["digits", "shards=8"]
 
 @pytest.fixture
 def begin(command, tmp_path, free_port):
-    """Begin a run on hosts: `begin(hosts, key=value, …) -> (coordinator, agents, join)`."""
+    """Begin a run on hosts: `begin(hosts, key=value, …) -> (coordinator, agents, join)`. The agents
+    of all of them join, or of the first `joining`.
+    """
 
-    def run(hosts, *keys):
+    def run(hosts, *keys, joining=None):
         first = command(
             "coordinator", *JOB, *keys, "--hosts", hosts, "--address", "127.0.0.1",
             "--port", free_port, "--run", "run",
@@ -30,7 +32,9 @@ def begin(command, tmp_path, free_port):
         token = tmp_path / "run" / "secrets" / "join.token"
         wait_until(token.exists)
         join = ["agent", "--join", f"127.0.0.1:{free_port}", "--token-file", token]
-        agents = [command(*join, "--run", f"host-{number}") for number in range(2, hosts + 1)]
+        agents = [
+            command(*join, "--run", f"host-{number}") for number in range(2, (joining or hosts) + 1)
+        ]
         return first, agents, join
 
     return run
@@ -94,6 +98,24 @@ def test_a_lost_host_is_continued_without_and_another_one_joins(begin, command, 
     assert result_of(tmp_path)["weights_sha256"] == alone("epochs=25")
     begun = [event["step"] for event in events_of(tmp_path / "run", "generation-started")]
     assert begun == sorted(begun), "no step was lost"
+
+
+@pytest.mark.soak
+def test_a_host_of_another_kind_is_refused_and_another_one_takes_its_place(
+    command, begin, alone, tmp_path, monkeypatch
+):
+    first, _, join = begin(2, "workers=2", "epochs=2", joining=1)
+    with monkeypatch.context() as odd:
+        odd.setenv("ONEDNN_MAX_CPU_ISA", "SSE41")
+        assert command(*join, "--run", "host-2").wait(120) == 1
+    odd_output = (tmp_path / "output-1").read_text()
+    assert "is not like the other hosts: its ONEDNN_MAX_CPU_ISA is SSE41, but unset" in odd_output
+    assert command("token", "run").wait(60) == 0
+    command(*join, "--run", "host-3")
+    assert first.wait(120) == 0
+    assert result_of(tmp_path)["weights_sha256"] == alone("epochs=2")
+    assert len(events_of(tmp_path / "run", "host-refused")) == 1
+    assert sizes(tmp_path) == [2]
 
 
 def test_a_host_that_is_slow_is_not_lost(begin, tmp_path):

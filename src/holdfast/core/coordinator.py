@@ -254,7 +254,7 @@ class CoordinatorStateMachine:
             self._waiting.pop(host, None)
         if self._waiting:
             return []
-        statuses = self._member_statuses()
+        statuses = self._members.of_generation
         training = [status for status in statuses if self._is_training(status)]
         if training:
             self._restart_all = self.policy.restart_all
@@ -267,11 +267,6 @@ class CoordinatorStateMachine:
 
     def _is_training(self, status: Status) -> bool:
         return (status.generation, status.stage) == (self.generation, RUN)
-
-    def _member_statuses(self) -> list[Status]:
-        """The newest status of every host of the generation that has joined and is not fenced."""
-        statuses = self._members.statuses
-        return [statuses[host] for host in self._members.by_host if host in statuses]
 
     def _on_tick(self, now: float) -> list[RunAction]:
         if self.stage == END:
@@ -358,7 +353,7 @@ class CoordinatorStateMachine:
         if unlike := self._members.unlike():
             return self._refuse(unlike, now)
         self._restart_budget.on_resumed(now)
-        self.resume_point = choose_resume_point(self.members, self._member_statuses())
+        self.resume_point = choose_resume_point(self.members, self._members.of_generation)
         self.stage, self._restart_all = RUN, self.policy.restart_all
         self._members.on_resumed()
         self._waiting = dict.fromkeys(self._members.by_host)
@@ -378,11 +373,6 @@ class CoordinatorStateMachine:
         """Whether all members have halted, and are enough to resume."""
         return self.stage == HALT and not self._waiting and not self._members.lacks_workers
 
-    def _addresses(self) -> dict[int, str]:
-        """Where members accept connections, as their agents have reported it."""
-        statuses = self._member_statuses()
-        return {rank: each for status in statuses for rank, each in status.addresses.items()}
-
     def _send_desired_state(self, hosts: Iterable[str]) -> list[RunAction]:
         return [
             SendDesiredState(
@@ -393,7 +383,7 @@ class CoordinatorStateMachine:
                     ranks=self._members.by_host.get(host, ()),
                     restart_all=self._restart_all,
                     members=self.members,
-                    addresses=self._addresses() if self.stage == RUN else {},
+                    addresses=self._members.addresses if self.stage == RUN else {},
                     resume_point=self.resume_point,
                     checkpoint_result=self._checkpoints.result,
                     requested_checkpoint=self._checkpoints.requested,

@@ -68,6 +68,18 @@ class Membership:
         self._capacity += status.capacity - (known.capacity if known else 0)
         return True
 
+    @property
+    def of_generation(self) -> list[Status]:
+        """The newest status of every host of the generation that has joined and is not fenced."""
+        return [self.statuses[host] for host in self.by_host if host in self.statuses]
+
+    @property
+    def addresses(self) -> dict[int, str]:
+        """Where members accept connections, as their agents have reported it."""
+        return {
+            rank: each for status in self.of_generation for rank, each in status.addresses.items()
+        }
+
     def unlike(self) -> dict[str, str]:
         """Members whose workers compute other bits than those of the first host, and why.
 
