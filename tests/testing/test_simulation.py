@@ -183,6 +183,34 @@ def test_a_host_that_is_cut_off_is_fenced_and_comes_back_as_another() -> None:
     assert_finished(simulation, 60)
 
 
+def test_a_checkpoint_survives_a_host_and_its_disk() -> None:
+    cluster = Cluster(hosts=2, capacity=1, num_steps=60, checkpoint_every=10)
+    simulation = Simulation(cluster, replacing(2), seed=0)
+    simulation.run_until(32)
+    before = simulation.checkpoint
+    assert before >= 20
+    first, second = simulation.living_agents()
+    simulation.kill_agent(first, back_s=1, loses_disk=True)
+    simulation.kill_agent(second, back_s=2)
+    simulation.run_until(40)
+    resumed = [line for line in simulation.log if "resumes in generation" in line][2:]
+    assert {int(line.rpartition(" ")[2]) for line in resumed} == {before}
+    simulation.run_until(200)
+    assert_finished(simulation, 60)
+
+
+def test_without_any_disk_a_run_begins_again() -> None:
+    cluster = Cluster(hosts=2, capacity=1, num_steps=30, checkpoint_every=10)
+    simulation = Simulation(cluster, replacing(2), seed=0)
+    simulation.run_until(15)
+    assert simulation.checkpoint == 10
+    for name in simulation.living_agents():
+        simulation.kill_agent(name, back_s=1, loses_disk=True)
+    simulation.run_until(200)
+    assert_finished(simulation, 30)
+    assert any(line.endswith("from step 0") for line in simulation.log[-8:])
+
+
 def test_a_run_that_fails_again_and_again_ends_with_the_reason() -> None:
     policy = replacing(2, max_failures=3)
     simulation = Simulation(Cluster(hosts=1, capacity=2, num_steps=1000), policy, seed=0)

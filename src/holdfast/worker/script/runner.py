@@ -24,10 +24,11 @@ from holdfast.arena.worker_status import WorkerStatus
 from holdfast.collectives.group import Group
 from holdfast.core.failures import LEFT_STATUS
 from holdfast.errors import Aborted, JobError
-from holdfast.job.script_job import ScriptJob
+from holdfast.job.script_job import Script, ScriptJob
 from holdfast.launch import environment
 from holdfast.linux.lifeline import STOP_SIGNALS
 from holdfast.observe import restarts
+from holdfast.tasks.code import FOLDER as CODE_FOLDER
 from holdfast.transport.connections import Listener
 from holdfast.transport.shared_memory import SharedMemoryGroup
 from holdfast.wire.channel import Channel
@@ -63,9 +64,9 @@ def run(
         _forget_the_fork()
         _keep_process_groups()
         if not arena.stop_requested:
-            _check_script(job)
+            script = _script_here(job.script, Path(spec.run_dir))
             WorkerStatus(arena, spec.rank).enter(Phase.COMPUTE)
-            code = program.run(job.script)
+            code = program.run(script)
             arena.check_abort()  # another worker's failure may have ended it
             program.end()
             if code != 0 or rendezvous.store is None:
@@ -146,14 +147,24 @@ def _set_environment(
         os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 
-def _check_script(job: ScriptJob) -> None:
-    """Raises: JobError: The script is not on this host."""
-    path = job.script.path
-    if path is not None and not Path(path).is_file():
-        raise JobError(
-            f"script {path!r} is not on host {socket.gethostname()}, in {Path.cwd()}; start "
-            "holdfast agent in a directory from which this path leads to the script"
-        )
+def _script_here(script: Script, run_dir: Path) -> Script:
+    """The script as this host has it: as its own path says, else as the coordinator has sent it.
+
+    Raises:
+        JobError: This host does not have it.
+    """
+    sent = run_dir.resolve() / CODE_FOLDER
+    if script.path is None:
+        sys.path += [str(sent)] * sent.is_dir()
+        return script
+    if Path(script.path).is_file():
+        return script
+    if (sent / Path(script.path).name).is_file():
+        return script.model_copy(update={"path": str(sent / Path(script.path).name)})
+    raise JobError(
+        f"script {script.path!r} is not on host {socket.gethostname()}, in {Path.cwd()}; start "
+        "holdfast agent in a directory from which this path leads to the script"
+    )
 
 
 def _leave_network(group: Group, listener: Listener | None) -> None:
