@@ -9,6 +9,7 @@ import pytest
 from checkpoints import store_in
 from conftest import events_of, metrics_of, wait_until
 from holdfast.checkpoint import names
+from holdfast.worker.metrics import MAX_RECENT
 from namespaces import namespaces
 
 pytestmark = pytest.mark.slow
@@ -45,25 +46,36 @@ def hosts(tmp_path):
         yield made
 
 
-@pytest.fixture
-def begin(hosts):
-    """Begin a run, whose directory is runs/run on every host: `begin(word, …, on=host)` returns
-    the commands of the coordinator's host and of the other one.
-    """
+class Run:
+    """A run, whose directory is runs/run on each of two hosts."""
 
-    def start(*words, on=1):
-        other = 3 - on
-        address = ["--hosts", 2, "--address", hosts.address(on)]
-        token = hosts.disk(on) / "runs" / "run" / "secrets" / "join.token"
+    def __init__(self, hosts):
+        self.hosts = hosts
+
+    def __call__(self, *words, on=1):
+        """Begin it; returns the commands of the coordinator's host and of the other one."""
+        hosts, token = self.hosts, self.token(on)
         token.unlink(missing_ok=True)
+        address = ["--hosts", 2, "--address", hosts.address(on)]
         first = hosts.start(on, "coordinator", *words, *address, "--run", "runs/run")
         wait_until(lambda: token.exists() or first.poll() is not None)
         assert token.exists(), hosts.output(on)
-        shutil.copy(token, hosts.disk(other) / "join.token")
-        join = ["--join", f"{hosts.address(on)}:50051", "--token-file", "join.token"]
-        return first, hosts.start(other, "agent", *join)
+        return first, self.join(on)
 
-    return start
+    def join(self, on):
+        """Have the other host join; returns its command."""
+        hosts, other = self.hosts, 3 - on
+        shutil.copy(self.token(on), hosts.disk(other) / "join.token")
+        join = ["--join", f"{hosts.address(on)}:50051", "--token-file", "join.token"]
+        return hosts.start(other, "agent", *join)
+
+    def token(self, on):
+        return run_dir(self.hosts, on) / "secrets" / "join.token"
+
+
+@pytest.fixture
+def begin(hosts):
+    return Run(hosts)
 
 
 def run_dir(hosts, number):
@@ -183,3 +195,31 @@ def test_different_data_are_named_with_their_hosts_before_the_first_step(hosts, 
     assert "have different data: some samples differ. Give every host the same data" in printed
     assert "hosts 10.78.0." in printed
     assert not (run_dir(hosts, 1) / "metrics.jsonl").read_text()
+
+
+@pytest.mark.soak
+def test_a_host_that_has_lost_its_disk_gets_the_state_and_the_newest_metrics(hosts, begin):
+    job = [*JOB, "epochs=30", "checkpoint.every_steps=20"]
+    first, agent = begin(*job)
+    wait_until(lambda: (steps_of(hosts, 2) or [0])[0] >= 40)
+    hosts.kill(2)
+    agent.wait(60)
+    shutil.rmtree(hosts.disk(2))
+    hosts.disk(2).mkdir()
+    wait_until(lambda: sizes(hosts) == {1: 2, 2: 1})
+    assert hosts.start(1, "token", "runs/run").wait(60) == 0
+    agent = begin.join(1)
+    wait_until(lambda: sizes(hosts) == {1: 2, 2: 1, 3: 2})
+    finish(hosts, first, agent)
+    result = result_of(run_dir(hosts, 1))
+    assert result["weights_sha256"] == sha_alone(hosts, *job)
+    back = [e["step"] for e in events_of(run_dir(hosts, 2), "generation-started")]
+    seen = [line["step"] for line in metrics_of(run_dir(hosts, 2)) if "loss" in line]
+    assert seen == list(range(max(1, back[0] - MAX_RECENT + 1), result["steps"] + 1))
+    assert steps_of(hosts, 2)[0] == result["steps"]
+
+
+def sizes(hosts):
+    """The world size of each generation, as the first host has seen it."""
+    started = events_of(run_dir(hosts, 1), "generation-started")
+    return {event["number"]: len(event["members"]) for event in started}
