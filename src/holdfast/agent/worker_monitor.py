@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Collection, Mapping
 from contextlib import suppress
@@ -50,7 +51,10 @@ class WorkerMonitor:
 
     def __init__(self, job: Job, arena: Arena) -> None:
         self._arena = arena
-        self._hangs = HangDetector(job.hang_timeout_s, together=not job.records_progress)
+        together = not job.records_progress
+        # The workers of one host may all wait for another, whose processor time is not known here.
+        idle_s = math.inf if together and job.hosts > 1 else job.hang_timeout_s
+        self._hangs = HangDetector(idle_s, together=together)
         self._accounts: dict[int, _Account] = {}
         self._running: set[int] = set()
         self._search_at = 0.0

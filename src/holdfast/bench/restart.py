@@ -7,6 +7,7 @@
 
 Each run trains with two workers and writes a checkpoint every ten steps; one worker is killed at a
 random moment of a step. The time ends when both have committed a step in their new processes.
+`--hosts` measures several hosts in its place; see `bench.restart_hosts`.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from holdfast.arena.memory import Arena
-from holdfast.bench import launched
+from holdfast.bench import launched, restart_hosts
 from holdfast.bench.faulted_run import WORKERS, FaultedRun, min_committed
 from holdfast.bench.faulted_script import ProcessSpec, time_recovery
 from holdfast.bench.figures import ratio, spread
@@ -140,14 +141,20 @@ def main() -> None:
     parser.add_argument("--workloads", default="small")
     parser.add_argument("--rounds", type=int, default=10)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--hosts", type=int, default=1)
     options = parser.parse_args()
     unknown = set(options.workloads.split(",")) - WORKLOADS.keys()
     if unknown:
         parser.error(f"no workload {', '.join(sorted(unknown))}; there are {', '.join(WORKLOADS)}")
+    ways = ["ddp", *LAUNCHERS]
     rows = [
         row
         for workload in options.workloads.split(",")
-        for row in measure(workload, ["ddp", *LAUNCHERS], options.rounds, options.seed)
+        for row in (
+            measure(workload, ways, options.rounds, options.seed)
+            if options.hosts == 1
+            else restart_hosts.rows(workload, options.hosts, options.rounds, options.seed)
+        )
     ]
     print(json.dumps({"benchmark": "restart", "rounds": options.rounds, "rows": rows}))
 

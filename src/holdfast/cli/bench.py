@@ -103,11 +103,15 @@ def restart(
     workloads: Annotated[
         str, typer.Option(help="Workloads: small, large, lm, vit, vit-bf16.")
     ] = "small",
+    hosts: Annotated[
+        int, typer.Option(min=1, help="Number of hosts; several are network namespaces (root).")
+    ] = 1,
     rounds: Rounds = 10,
     as_json: Json = False,
 ) -> None:
     """Measure restart time of a DDP job, compared with torchrun."""
-    _run("restart", ["--workloads", workloads, "--rounds", str(rounds)], as_json=as_json)
+    options = ["--workloads", workloads, "--hosts", str(hosts), "--rounds", str(rounds)]
+    _run("restart", options, as_json=as_json)
 
 
 @app.command()

@@ -88,9 +88,13 @@ class Namespaces:
 
     def kill(self, number: int) -> None:
         """End every process of a host at once, as if its power was cut."""
-        for pid in _try("ip", "netns", "pids", self.name(number)).split():
+        for pid in self.processes(number):
             with suppress(ProcessLookupError):
-                os.kill(int(pid), signal.SIGKILL)
+                os.kill(pid, signal.SIGKILL)
+
+    def processes(self, number: int) -> list[int]:
+        """The processes on a host."""
+        return _processes(self.name(number))
 
     def name(self, number: int) -> str:
         """The namespace of a host."""
@@ -124,14 +128,20 @@ class Namespaces:
     ) -> subprocess.Popen[bytes]:
         """Start any command on a host; its environment is that of this process by default."""
         return subprocess.Popen(
-            [
-                *("ip", "netns", "exec", self.name(number)),
-                *("unshare", "--mount", "--uts", "sh", "-c", _ENTER, f"h{number}"),
-                *map(str, (self.disk(number), self.folder, self._names, *command)),
-            ],
-            stdout=output, stderr=subprocess.STDOUT, start_new_session=True,
+            self.command(number, *command),
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
             env=environment,
-        )  # fmt: skip
+        )
+
+    def command(self, number: int, *command: object) -> list[str]:
+        """The command that runs another one on a host."""
+        return [
+            *("ip", "netns", "exec", self.name(number)),
+            *("unshare", "--mount", "--uts", "sh", "-c", _ENTER, f"h{number}"),
+            *map(str, (self.disk(number), self.folder, self._names, *command)),
+        ]
 
     def cut(self, number: int) -> None:
         """Cut a host off: neither end of a connection sees a FIN or a RST."""
@@ -179,6 +189,10 @@ def _ip(*words: str) -> None:
 
 def _run(*words: str) -> None:
     subprocess.run(words, check=True, capture_output=True)
+
+
+def _processes(namespace: str) -> list[int]:
+    return [int(pid) for pid in _try("ip", "netns", "pids", namespace).split()]
 
 
 def _try(*words: str) -> str:
