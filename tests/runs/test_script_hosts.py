@@ -54,9 +54,11 @@ def test_a_job_with_ddp_on_two_hosts_continues_from_its_checkpoint(begin, comman
     job = ["digits", "network=tls", "shards=8", "workers=2", "sync=ddp", "epochs=20"]
     job += ["checkpoint.every_steps=10"]
     first, agents = begin(2, "coordinator", *job, "--hosts", 2)
+    wait_until((tmp_path / "run" / "events.jsonl").exists)
     wait_until(lambda: events_of(tmp_path / "run", "checkpoint-committed"))
-    started = events_of(tmp_path / "run", "worker-started")
-    os.kill(next(event["pid"] for event in started if event["rank"] == 1), signal.SIGKILL)
+    pids = lambda: {e["rank"]: e["pid"] for e in events_of(tmp_path / "run", "worker-started")}  # noqa: E731
+    wait_until(lambda: 1 in pids())
+    os.kill(pids()[1], signal.SIGKILL)
     assert first.wait(120) == 0, (tmp_path / "output-0").read_text()
     assert [each.wait(60) for each in agents] == [0]
     assert command("train", *job, "--run", "alone").wait(120) == 0
