@@ -173,8 +173,8 @@ def _rows_of(
     seconds: dict[str, list[float | None]] = {"run": [], "torchrun": []}
     for number in range(rounds):
         for way, tries in seconds.items():
-            print(f"{workload}, {fault}, round {number + 1}, {way}", file=sys.stderr)
             tries.append(_once(way, fault, workload, num_hosts, chance))
+            print(f"{workload}, {fault}, round {number + 1}, {way}: {tries[-1]} s", file=sys.stderr)
     return [_row(fault, way, tries, seconds) for way, tries in seconds.items()]
 
 
