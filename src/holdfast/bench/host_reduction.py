@@ -15,9 +15,11 @@ from pathlib import Path
 from typing import Any, Final
 
 from holdfast.bench.figures import ratio, spread
+from holdfast.coordinator.authority import Authority
 from holdfast.errors import HoldfastError
 from holdfast.launch.spawn import worker_environment
 from holdfast.testing.namespaces import NET, Namespaces
+from holdfast.wire.tls import Role
 
 Row = dict[str, Any]
 TIMEOUT_S: Final = 600.0
@@ -64,6 +66,10 @@ def _run(
     }
     words = [word for name, value in options.items() for word in (f"--{name}", value)]
     words += ["--stream"] if is_shaped else []
+    authority = Authority.create(folder)
+    for number in made.numbers:
+        credentials = authority.issue(made.name(number), Role.DATA).model_dump_json()
+        (folder / f"host-{number - 1}.json").write_text(credentials, encoding="ascii")
     outputs = [folder / f"host-{number}.out" for number in made.numbers]
     started = []
     for number, path in zip(made.numbers, outputs, strict=True):

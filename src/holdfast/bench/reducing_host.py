@@ -3,10 +3,11 @@
 Every worker measures all systems in turn, repetition by repetition, in one process. The first rank
 prints how long each repetition took for the slowest worker.
 
-    holdfast     the exact reduction: every block is added along the tree
-    order-free   the same exchange, but a block is added when it arrives
-    gloo         torch.distributed's all-reduce on gloo
-    stream       one TCP stream of the same bytes from the first host to the second
+    holdfast        the exact reduction: every block is added along the tree
+    holdfast, TLS   the same, encrypted
+    order-free      the same exchange in plain, but a block is added when it arrives
+    gloo            torch.distributed's all-reduce on gloo, in plain
+    stream          one TCP stream of the same bytes from the first host to the second
 """
 
 from __future__ import annotations
@@ -37,6 +38,7 @@ from holdfast.linux.lifeline import die_with_parent
 from holdfast.transport.connections import Listener
 from holdfast.transport.network import Hosts, Network
 from holdfast.transport.shared_memory import SharedMemoryGroup
+from holdfast.wire.tls import Credentials
 from holdfast.worker.barriers import describe
 
 TIMEOUT_S: Final = 120.0
@@ -90,13 +92,11 @@ class _Worker:
         self.rank, self._options = rank, options
         ranks = _ranks(options)
         self.world_size = sum(map(len, ranks))
-        listener = Listener(options.address)
-        addresses = _everyone(options.folder, f"{options.size}", rank, listener.address, ranks)
-        hosts = Hosts(ranks=ranks, addresses=addresses, key=_KEY)
         self.group = SharedMemoryGroup(arena, rank, TIMEOUT_S, describe)
-        network = Network(hosts, rank, self.group.deadline)
-        self.group.enter(1, tuple(range(self.world_size)), network)
-        network.connect(listener, 1)
+        self._plain = self._network(ranks, "plain", None)
+        self.group.enter(1, tuple(range(self.world_size)), self._plain)
+        shown = Credentials.model_validate_json(_credentials_of(options.folder, options.host))
+        self._encrypted = self._network(ranks, "tls", shown)
         self._reducer = TreeReducer(self.group, memory, self.world_size)
         self._table = [tree.ABSENT] * tree.num_nodes(self.world_size)
         self._table[tree.leaf(rank, self.world_size)] = 0
@@ -106,6 +106,20 @@ class _Worker:
         slot.used.fill_(1)
         slot.write_logged({}, 1)
         self._steps = 0
+
+    def _network(
+        self, ranks: tuple[tuple[int, ...], ...], name: str, credentials: Credentials | None
+    ) -> Network:
+        listener = Listener(self._options.address, credentials)
+        addresses = _everyone(self._options.folder, name, self.rank, listener.address, ranks)
+        hosts = Hosts(ranks=ranks, addresses=addresses, key=_KEY)
+        return Network(hosts, self.rank, self.group.deadline).connect(listener, 1)
+
+    def encrypted(self) -> None:
+        """Reduce once over TLS."""
+        self.group.network = self._encrypted
+        self.exact()
+        self.group.network = self._plain
 
     def exact(self) -> None:
         """Reduce once."""
@@ -119,7 +133,7 @@ class _Worker:
 
 
 def _systems(worker: _Worker, options: argparse.Namespace) -> dict[str, System]:
-    systems: dict[str, System] = {"holdfast": worker.exact}
+    systems: dict[str, System] = {"holdfast": worker.exact, "holdfast, TLS": worker.encrypted}
     if options.workers == 1 and options.hosts > 2:
         systems["order-free"] = worker.order_free
     gradient = torch.zeros(options.size // 4)
@@ -166,6 +180,11 @@ def _connect(address: tuple[str, int]) -> socket.socket:
             if time.monotonic() > deadline:
                 raise
             time.sleep(POLL_S)
+
+
+def _credentials_of(folder: Path, host: int) -> str:
+    """What `host_reduction` has written for a host: `Credentials` as JSON."""
+    return (folder / f"host-{host}.json").read_text(encoding="ascii")
 
 
 def measure(worker: _Worker, options: argparse.Namespace) -> dict[str, list[float]]:
