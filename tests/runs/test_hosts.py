@@ -24,9 +24,9 @@ def begin(command, tmp_path, free_port):
     of all of them join, or of the first `joining`.
     """
 
-    def run(hosts, *keys, joining=None):
+    def run(hosts, *keys, joining=None, job=JOB):
         first = command(
-            "coordinator", *JOB, *keys, "--hosts", hosts, "--address", "127.0.0.1",
+            "coordinator", *job, *keys, "--hosts", hosts, "--address", "127.0.0.1",
             "--port", free_port, "--run", "run",
         )  # fmt: skip
         token = tmp_path / "run" / "secrets" / "join.token"
@@ -48,8 +48,8 @@ def result_of(tmp_path):
 def alone(command, tmp_path):
     """The weights of the same job on one host: `alone(key, …) -> sha256`."""
 
-    def run(*keys):
-        assert command("train", *JOB, *keys, "--run", "alone").wait(120) == 0
+    def run(*keys, job=JOB):
+        assert command("train", *job, *keys, "--run", "alone").wait(120) == 0
         return json.loads((tmp_path / "alone" / "result.json").read_text())["weights_sha256"]
 
     return run
@@ -145,3 +145,21 @@ def test_a_host_that_is_slow_is_not_lost(begin, tmp_path):
 def test_what_several_hosts_cannot_do_yet_is_said(command, tmp_path, words, message):
     assert command(*words).wait(60) == 2
     assert message in (tmp_path / "output-0").read_text()
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("hosts", [2, 3])
+@pytest.mark.parametrize(
+    "job",
+    [
+        ["digits", "model={name: mlp}", "epochs=2"],
+        ["digits", "epochs=2"],  # a CNN with batch normalization and dropout
+        ["synthetic-text", "epochs=1"],  # a GPT
+    ],
+    ids=["mlp", "cnn", "gpt"],
+)
+def test_models_have_the_weights_of_one_host_on_several(begin, alone, tmp_path, job, hosts):
+    job = [*job, "shards=6"]
+    first, agents, _ = begin(hosts, "workers=6", job=job)
+    assert [each.wait(200) for each in (first, *agents)] == [0] * hosts
+    assert result_of(tmp_path)["weights_sha256"] == alone("workers=1", job=job)
