@@ -11,7 +11,7 @@ import socket
 import ssl
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Final
+from typing import Final, Self
 
 from pydantic import ValidationError
 
@@ -37,34 +37,51 @@ Raises:
 
 
 class JoinServer:
-    """Serves one run.
+    """Serves one run, within its context.
 
     Args:
+        address: Where it listens, with the port.
         authority: Of the run.
         admit: Answers a request.
         refusals: Counts those that are refused.
+
+    Raises:
+        OSError: It cannot listen.
     """
 
-    def __init__(self, authority: Authority, admit: Admit, refusals: Refusals) -> None:
+    def __init__(
+        self, address: str, authority: Authority, admit: Admit, refusals: Refusals
+    ) -> None:
+        host, _, port = address.rpartition(":")
+        self._socket = socket.create_server(
+            (host.strip("[]"), int(port)),
+            family=socket.AF_INET6 if ":" in host else socket.AF_INET,
+        )
+        self._socket.setblocking(False)
+        self._serving: asyncio.Task[None] | None = None
         self._context = authority.coordinator.server_context(strangers=True)
         self._admit, self._refusals = admit, refusals
         self._connections: dict[asyncio.Task[None], str] = {}  # oldest first
 
-    async def serve(self, listening: socket.socket) -> None:
-        """Serve at a socket until cancelled."""
+    async def __aenter__(self) -> Self:
+        self._serving = asyncio.create_task(self._serve())
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        assert self._serving is not None
+        for task in (self._serving, *self._connections):
+            task.cancel()
+        self._socket.close()
+
+    async def _serve(self) -> None:
         loop = asyncio.get_running_loop()
-        listening.setblocking(False)
-        try:
-            while True:
-                try:
-                    connection, address = await loop.sock_accept(listening)
-                except OSError:
-                    await asyncio.sleep(RETRY_S)
-                    continue
+        while True:
+            try:
+                connection, address = await loop.sock_accept(self._socket)
+            except OSError:
+                await asyncio.sleep(RETRY_S)
+            else:
                 self._begin(connection, str(address[0]))
-        finally:
-            for task in self._connections:
-                task.cancel()
 
     def _begin(self, connection: socket.socket, address: str) -> None:
         if len(self._connections) >= MAX_CONNECTIONS:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import os
-import socket
 import time
 from collections.abc import AsyncIterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, Final
 
 import grpc
 
@@ -18,6 +17,7 @@ from holdfast.coordinator.driver import Driver
 from holdfast.coordinator.host_files import HostFiles
 from holdfast.coordinator.join_server import JoinServer
 from holdfast.coordinator.journal import Journal
+from holdfast.coordinator.outbox import Outbox
 from holdfast.coordinator.refusals import Refusals, Refused
 from holdfast.core.debug_log import DebugLog
 from holdfast.core.events import (
@@ -34,7 +34,6 @@ from holdfast.core.protocol import DesiredState, Probe, Stage, WorkerProgress
 from holdfast.errors import HoldfastError, ProtocolError
 from holdfast.observe.lines import EventLog
 from holdfast.wire.join import JoinedMessage, JoinMessage, control_address
-from holdfast.wire.messages import Message
 from holdfast.wire.probe import accepts
 from holdfast.wire.rpc import (
     OPTIONS,
@@ -59,42 +58,6 @@ PROGRESS_INTERVAL_S: Final = 0.1
 """Least time between two messages to a command in which only the progress has changed."""
 MAX_PROBES: Final = 64
 """Probes at a time."""
-
-Sent = TypeVar("Sent", bound=Message)
-
-
-class _Outbox(Generic[Sent]):
-    """The newest message that was not yet sent to a client.
-
-    Attributes:
-        refusal: Why the client is refused, once it is.
-    """
-
-    def __init__(self) -> None:
-        self.refusal = ""
-        self._newest: Sent | None = None
-        self._over = False
-        self._ready = asyncio.Event()
-
-    def put(self, message: Sent) -> None:
-        self._newest = message
-        self._ready.set()
-
-    def refuse(self, reason: str) -> None:
-        """End the client's stream with an error."""
-        self.refusal = reason
-        self.close()
-
-    def close(self) -> None:
-        """End the client's stream."""
-        self._over = True
-        self._ready.set()
-
-    async def get(self) -> Sent | None:
-        """The next message; None at the end."""
-        await self._ready.wait()
-        self._ready.clear()
-        return None if self._over else self._newest
 
 
 class Server:
@@ -121,8 +84,8 @@ class Server:
         self._driver = Driver(debug_log, journal, log, self._send, self._probe, self._refuse_host)
         self._probers = ThreadPoolExecutor(MAX_PROBES, "holdfast-probe")
         self._probing: set[asyncio.Task[None]] = set()
-        self._agents: dict[str, _Outbox[DesiredStateMessage]] = {}
-        self._watchers: list[_Outbox[RunStateMessage]] = []
+        self._agents: dict[str, Outbox[DesiredStateMessage]] = {}
+        self._watchers: list[Outbox[RunStateMessage]] = []
         self._progress: dict[str, Mapping[int, WorkerProgress]] = {}  # by host
         self._shown: RunStateMessage | None = None
         self._show_at = 0.0
@@ -172,25 +135,16 @@ class Server:
             yield
             return
         authority, control = self._admission.authority, control_address(public)
-        host, _, port = public.rpartition(":")
         try:
-            listening = socket.create_server(
-                (host.strip("[]"), int(port)),
-                family=socket.AF_INET6 if host.startswith("[") else socket.AF_INET,
-            )
+            joining = JoinServer(public, authority, self._admit, self._refusals)
             server.add_secure_port(control, server_credentials(authority.coordinator))
         except (OSError, RuntimeError) as error:
             raise HoldfastError(
                 f"the coordinator cannot listen at {public} and {control}: {error}; name another "
                 "--port or --address"
             ) from None
-        with listening:
-            joining = JoinServer(authority, self._admit, self._refusals).serve(listening)
-            task = asyncio.create_task(joining)
-            try:
-                yield
-            finally:
-                task.cancel()
+        async with joining:
+            yield
 
     def _admit(self, request: JoinMessage, before: Identity | None, address: str) -> JoinedMessage:
         """Let another host take part; see `join_server.Admit`."""
@@ -212,7 +166,7 @@ class Server:
         self, statuses: AsyncIterator[StatusMessage], context: Any
     ) -> AsyncIterator[DesiredStateMessage]:
         """Serve one agent until its stream ends."""
-        outbox = _Outbox[DesiredStateMessage]()
+        outbox = Outbox[DesiredStateMessage]()
         only = None if is_local(context) else await self._host_of(context)
         listening = asyncio.create_task(self._listen(statuses, outbox, only))
         try:
@@ -231,7 +185,7 @@ class Server:
     async def _listen(
         self,
         statuses: AsyncIterator[StatusMessage],
-        outbox: _Outbox[DesiredStateMessage],
+        outbox: Outbox[DesiredStateMessage],
         only: str | None,
     ) -> None:
         """Take the statuses of an agent, which may speak for one host if it comes from another."""
@@ -282,7 +236,7 @@ class Server:
         """Serve one command of this host until its stream ends."""
         if not is_local(context):
             await self._refuse(context, "a command from another host")
-        outbox = _Outbox[RunStateMessage]()
+        outbox = Outbox[RunStateMessage]()
         outbox.put(self._with_progress(self._state()))
         self._watchers.append(outbox)
         reading = asyncio.create_task(self._read_requests(requests, outbox))
@@ -298,7 +252,7 @@ class Server:
                 self._ended.set_result(None)
 
     async def _read_requests(
-        self, requests: AsyncIterator[RunRequestMessage], outbox: _Outbox[RunStateMessage]
+        self, requests: AsyncIterator[RunRequestMessage], outbox: Outbox[RunStateMessage]
     ) -> None:
         try:
             async for request in requests:

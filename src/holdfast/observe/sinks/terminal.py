@@ -45,6 +45,7 @@ _NEED_ATTENTION: Final = frozenset(
         "checkpoint-corrupt",
         "checkpoint-unreadable",
         "numerics-changed",
+        "host-refused",
     }
 )
 """Events that are shown as they happen: the user may have to do something."""
