@@ -132,8 +132,9 @@ class JoinServer:
             request = await _read(reader)
             return self._admit(request, identity, address)
         except Refused as refused:
-            self._refusals.add(address, refused.reason)
-            return RefusedMessage(reason=str(refused))
+            if not refused.is_over:
+                self._refusals.add(address, refused.reason)
+            return RefusedMessage(reason=str(refused), is_over=refused.is_over)
 
 
 async def _read(reader: asyncio.StreamReader) -> JoinMessage:

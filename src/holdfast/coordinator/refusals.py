@@ -17,11 +17,12 @@ class Refused(Exception):
     Args:
         reason: Why, in a few words without what differs from case to case.
         advice: What its owner can do.
+        is_over: Whether the reason is that the run has ended.
     """
 
-    def __init__(self, reason: str, advice: str) -> None:
+    def __init__(self, reason: str, advice: str, *, is_over: bool = False) -> None:
         super().__init__(f"{reason}; {advice}")
-        self.reason = reason
+        self.reason, self.is_over = reason, is_over
 
 
 class Refusals:

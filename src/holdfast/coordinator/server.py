@@ -151,7 +151,7 @@ class Server:
         assert self._admission is not None
         machine = self._driver.machine
         if machine.stage == Stage.END:
-            raise Refused("a host after the end of the run", "there is nothing left to do")
+            raise Refused("the run is over", "there is nothing left to do", is_over=True)
         try:
             joined = self._admission.admit(request, before, machine.hosts, time.time())
         except HoldfastError as error:  # the journal is broken

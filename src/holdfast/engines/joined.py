@@ -32,7 +32,7 @@ from holdfast.observe.lines import EventLog
 from holdfast.observe.run_dir import EVENTS, RUNS, RunDirectory
 from holdfast.tasks import code
 from holdfast.wire.fetch import fetch_job
-from holdfast.wire.join import Joined, control_address, join
+from holdfast.wire.join import Joined, NoRun, control_address, join
 from holdfast.wire.tls import HostCredentials
 from holdfast.wire.token import Token
 
@@ -85,7 +85,7 @@ def serve(
                 before, delay_s = joined.credentials.agent, delay.after(time.monotonic() - began)
                 try:
                     joined = join(coordinator, token, hostname, REJOIN_TIMEOUT_S, before)
-                except JobError:
+                except NoRun:
                     break
     say("the run is over")
 

@@ -71,10 +71,16 @@ class RefusedMessage(Message):
 
     Attributes:
         reason: Why, and what to do, for people.
+        is_over: Whether the reason is that the run has ended.
     """
 
     kind: Literal["refused"] = "refused"
     reason: str
+    is_over: bool = False
+
+
+class NoRun(JobError):
+    """There is no run to take part in: no coordinator answers, or its run has ended."""
 
 
 ANSWERS: Final = TypeAdapter[JoinedMessage | RefusedMessage](
@@ -114,7 +120,8 @@ def join(
         before: The agent's credentials if this host has taken part before, in place of the token.
 
     Raises:
-        JobError: It refuses, does not answer, or is not the token's.
+        NoRun: It does not answer, or its run has ended.
+        JobError: It refuses, or is not the token's.
     """
     agent, data = new_request(), new_request()
     request = JoinMessage(
@@ -125,7 +132,8 @@ def join(
     )
     answer = _answer(coordinator, token, request, before, time.monotonic() + timeout_s)
     if isinstance(answer, RefusedMessage):
-        raise JobError(f"the coordinator at {coordinator} refuses this host: {answer.reason}")
+        kind = NoRun if answer.is_over else JobError
+        raise kind(f"the coordinator at {coordinator} refuses this host: {answer.reason}")
     authority = answer.authority
     credentials = HostCredentials(
         agent=Credentials(authority=authority, certificate=answer.agent, key=agent.key),
@@ -147,7 +155,7 @@ def _answer(
             return _ask(coordinator, token, request, pinned_context(before))
         except (OSError, ValidationError) as error:
             if time.monotonic() > until:
-                raise JobError(
+                raise NoRun(
                     f"no coordinator answers at {coordinator} ({_in_words(error)}); see whether "
                     "its run continues, and whether the network lets this host reach the port"
                 ) from None
