@@ -3,12 +3,12 @@
 import socket
 import ssl
 import struct
-from contextlib import closing
+from contextlib import ExitStack, closing
 
 import pytest
 
 from conftest import wait_until
-from holdfast.agent.tunnel import Tunnel
+from holdfast.agent.tunnel import MAX_HANDSHAKES, Tunnel
 from holdfast.coordinator.authority import Authority
 from holdfast.wire.messages import OpenTunnelMessage, Place, Route
 from holdfast.wire.tls import Role
@@ -108,6 +108,20 @@ def test_a_stranger_is_refused(tunnel, tmp_path, worker):
     worker.settimeout(0)
     with pytest.raises(BlockingIOError):
         worker.accept()
+
+
+def test_strangers_that_say_nothing_keep_no_one_out(tunnel, authority, worker):
+    expose(tunnel, worker)
+    host, _, port = tunnel.address.partition("/")[0].rpartition(":")
+    with ExitStack() as silent:
+        for _ in range(2 * MAX_HANDSHAKES):
+            silent.enter_context(socket.create_connection((host, int(port))))
+        with connect(tunnel, authority.issue("second", Role.DATA), worker) as remote:
+            local, _ = worker.accept()
+            with local:
+                remote.sendall(b"word")
+                assert local.recv(4) == b"word"
+        wait_until(lambda: tunnel.num_refused >= MAX_HANDSHAKES)
 
 
 def test_a_port_in_use_is_named(tunnel, worker):

@@ -16,6 +16,7 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
+import ssl
 import struct
 import threading
 from collections.abc import Awaitable, Callable, Coroutine
@@ -32,10 +33,14 @@ CHUNK_BYTES: Final = 256 << 10
 """How much of each direction of a connection is buffered at most, at each of three places."""
 MAX_CONNECTIONS: Final = 4096
 """Connections at once; more are refused."""
+MAX_HANDSHAKES: Final = 64
+"""Connections at once that have not shown what they are; when there are more, the oldest ends."""
 HANDSHAKE_TIMEOUT_S: Final = 5.0
 """How long connecting to another agent may take, and its first message."""
 OPEN_TIMEOUT_S: Final = 10.0
 """How long it may take to listen, or to end the connections of a generation."""
+ACCEPT_PAUSE_S: Final = 0.1
+"""How long to wait after a connection could not be accepted."""
 RESET_TIMEOUT_MS: Final = 10_000
 """How long the kernel may keep data that the other host does not acknowledge."""
 
@@ -63,20 +68,18 @@ class Tunnel:
         self._generation = self._newest = 0
         self._exposed = frozenset[tuple[str, int]]()
         self._listeners: list[asyncio.Server] = []
+        self._handshakes: dict[asyncio.Task[None], None] = {}  # the oldest first
         self._connections = set[asyncio.Task[None]]()
         self.num_refused = 0
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self._thread.start()
-        accept = partial(self._handle, self._accept)
-        self._server = self._run(
-            asyncio.start_server(
-                accept, interface, 0, ssl=credentials.server_context(), limit=CHUNK_BYTES,
-                ssl_handshake_timeout=HANDSHAKE_TIMEOUT_S,
-            )
-        )  # fmt: skip
-        port = self._server.sockets[0].getsockname()[1]
-        self.address = f"{interface}:{port}/{_network()}"
+        family = socket.AF_INET6 if ":" in interface else socket.AF_INET
+        self._listening = socket.create_server((interface, 0), family=family)
+        self._listening.setblocking(False)
+        self.address = f"{interface}:{self._listening.getsockname()[1]}/{_network()}"
+        accepting = self._accept_all(credentials.server_context())
+        self._accepting = asyncio.run_coroutine_threadsafe(accepting, self._loop)
 
     def open(self, wanted: OpenTunnelMessage) -> TunnelOpenedMessage:
         """Carry the connections of a generation; those of older ones end."""
@@ -133,11 +136,50 @@ class Tunnel:
             connection.cancel()
 
     async def _close(self) -> None:
-        self._server.close()
-        ending = set(self._connections)
+        self._accepting.cancel()
+        ending = {*self._connections, *self._handshakes}
         self._end(self._newest)
+        for handshake in self._handshakes:
+            handshake.cancel()
         if ending:
             await asyncio.wait(ending, timeout=OPEN_TIMEOUT_S / 2)
+        self._listening.close()
+
+    async def _accept_all(self, context: ssl.SSLContext) -> None:
+        """Accept connections of other agents, of which a few at once may still be strangers."""
+        while True:
+            try:
+                accepted, _ = await self._loop.sock_accept(self._listening)
+            except OSError:  # too many descriptors, or a connection that ended at once
+                await asyncio.sleep(ACCEPT_PAUSE_S)
+                continue
+            if len(self._handshakes) >= MAX_HANDSHAKES:
+                oldest = next(iter(self._handshakes))
+                del self._handshakes[oldest]
+                oldest.cancel()
+            self._handshakes[self._loop.create_task(self._greet(accepted, context))] = None
+            await asyncio.sleep(0)  # it begins, so that it closes its socket if it is cancelled
+
+    async def _greet(self, accepted: socket.socket, context: ssl.SSLContext) -> None:
+        """Let another agent say where it wants to connect to, and carry its connection there."""
+        task = asyncio.current_task()
+        assert task is not None
+        reader = asyncio.StreamReader(limit=CHUNK_BYTES)
+        protocol = asyncio.StreamReaderProtocol(reader)
+        with accepted:
+            try:
+                async with asyncio.timeout(HANDSHAKE_TIMEOUT_S):
+                    transport, _ = await self._loop.connect_accepted_socket(
+                        lambda: protocol, accepted, ssl=context
+                    )
+                    header = await reader.readexactly(_HEADER.size)
+            except (OSError, EOFError, asyncio.CancelledError):
+                self.num_refused += 1
+                return
+            finally:
+                self._handshakes.pop(task, None)
+            writer = asyncio.StreamWriter(transport, protocol, reader, self._loop)
+            await self._handle(partial(self._accept, header), reader, writer)
 
     async def _handle(
         self, serve: Serve, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
@@ -157,9 +199,10 @@ class Tunnel:
             writer.transport.abort()
             self._connections.discard(task)
 
-    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _accept(
+        self, header: bytes, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
         """A connection of another agent, to a worker of this host."""
-        header = await _soon(reader.readexactly(_HEADER.size))
         magic, generation, packed, port = _HEADER.unpack(header)
         target = socket.inet_ntoa(packed), port
         if (magic, generation) != (_MAGIC, self._generation) or target not in self._exposed:

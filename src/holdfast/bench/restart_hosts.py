@@ -27,12 +27,15 @@ from holdfast.bench import launched
 from holdfast.bench.faulted_run import FAULT_STEP
 from holdfast.bench.faulted_script import START_TIMEOUT_S, LaunchedProcesses, ProcessSpec
 from holdfast.bench.figures import ratio, spread
+from holdfast.core.rejoin import MAX_DELAY_S
 from holdfast.errors import HoldfastError
 from holdfast.testing.namespaces import Namespaces
 
 WORKERS_PER_HOST: Final = 2
 CUT_S: Final = 30.0
 """How long a host is cut off: longer than TCP repeats a packet often."""
+START_S: Final = 10.0
+"""About how long it takes until hosts have joined."""
 RESTART_TIMEOUT_S: Final = 120.0
 """A restart that takes longer has failed."""
 FAULTY_HOST: Final = 2
@@ -102,11 +105,18 @@ class _Trial:
             HoldfastError: They have not started, or not restarted.
         """
         commands = {"run": self.holdfast, "torchrun": self.torchrun}[way]()
+        least_s = MAX_DELAY_S if fault == "host" else 0.0  # hosts lost sooner wait to join again
+        began = time.monotonic()
         with LaunchedProcesses(commands, self._folder) as launch:
-            if not launch.wait(lambda: self._is_warm(launch), START_TIMEOUT_S):
+
+            def is_warm() -> bool:
+                steps = [len(launch.steps(rank)) for rank in self._ranks]
+                return min(steps) >= FAULT_STEP and time.monotonic() > began + START_S + least_s
+
+            if not launch.wait(is_warm, START_TIMEOUT_S):
                 raise HoldfastError(f"no {FAULT_STEP} steps: {launch.last_line()}")
             fault_at = self._inject(fault, launch, chance)
-            field = "ended" if fault == "host" else "began"  # a step may go on where it was cut
+            field = "ended" if fault == "host" else "began"  # a step may continue where it was cut
 
             def first_steps() -> list[float]:
                 return [
@@ -119,9 +129,6 @@ class _Trial:
             if not launch.wait(restarted, RESTART_TIMEOUT_S):
                 raise HoldfastError(f"no step of all workers within {RESTART_TIMEOUT_S:.0f} s")
             return max(first_steps()) - fault_at
-
-    def _is_warm(self, launch: LaunchedProcesses) -> bool:
-        return all(len(launch.steps(rank)) >= FAULT_STEP for rank in self._ranks)
 
     def _inject(self, fault: str, launch: LaunchedProcesses, chance: random.Random) -> float:
         """Inject a fault; returns when the restart could begin."""

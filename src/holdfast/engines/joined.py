@@ -81,8 +81,9 @@ def serve(
             while True:
                 _rest(delay_s, stop)
                 began = time.monotonic()
-                host.work(joined, say, stop)
-                before, delay_s = joined.credentials.agent, delay.after(time.monotonic() - began)
+                was_told = host.work(joined, say, stop)
+                served_s, before = time.monotonic() - began, joined.credentials.agent
+                delay_s = delay.after(served_s) if was_told else 0.0
                 try:
                     joined = join(coordinator, token, hostname, REJOIN_TIMEOUT_S, before)
                 except NoRun:
@@ -127,8 +128,12 @@ class _Host:
         self._forks: ForkServer | None = None
         self._sent: Positions | None = None
 
-    def work(self, joined: Joined, say: Callable[[str], None], stop: list[bool]) -> None:
-        """Run an agent until the run is over, or takes this host for lost."""
+    def work(self, joined: Joined, say: Callable[[str], None], stop: list[bool]) -> bool:
+        """Run an agent until it ends.
+
+        Returns:
+            Whether the coordinator told it to: the run is over, or this host was taken for lost.
+        """
         with self._run_directory(joined) as directory, EventLog(directory.path / EVENTS) as log:
             say(f"joined as {joined.message.name}; run directory {directory.path}")
             sent = self._sent = self._sent or positions_of(directory.path)
@@ -141,9 +146,10 @@ class _Host:
                 shipper,  # until the workers have ended
                 closing(engine.start_host(joined.message.name, self._control)) as host,
             ):
-                while _is_here(host):
+                while (state := _next_state(host)) in (HostState.STARTING, HostState.UP):
                     if stop:
                         raise Interrupted(_ENDED)
+        return state is HostState.LEFT
 
     def close(self) -> None:
         """End the fork server."""
@@ -198,23 +204,20 @@ def _rest(delay_s: float, stop: list[bool]) -> None:
         time.sleep(TICK_S)
 
 
-def _is_here(host: HostHandle) -> bool:
-    """Wait a moment; returns whether an agent still serves.
+def _next_state(host: HostHandle) -> HostState:
+    """Wait a moment for news of an agent; returns its state.
 
     Raises:
-        HoldfastError: It has ended by itself.
+        HoldfastError: It cannot be replaced.
     """
     news = select.poll()
     for source in host.sources():
         news.register(source, select.POLLIN)
     news.poll(1000 * TICK_S)
-    match host.state():
-        case HostState.LOST:
-            host.lose()
-            return False
-        case HostState.LEFT:
-            return False
-    return True
+    state = host.state()
+    if state is HostState.LOST:
+        host.lose()
+    return state
 
 
 @contextmanager
