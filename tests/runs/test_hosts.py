@@ -134,6 +134,18 @@ def test_a_host_that_is_slow_is_not_lost(begin, tmp_path):
     assert {event["number"] for event in events_of(tmp_path / "run", "generation-started")} == {1}
 
 
+@pytest.mark.soak
+def test_a_host_does_not_mix_two_runs_in_one_directory(begin, command, tmp_path):
+    assert command("train", *JOB, "seed=5", "--run", "host-2").wait(120) == 0
+    first, (agent,), _ = begin(2, "workers=2")
+    assert agent.wait(60) == 2
+    assert "host-2 is a run with seed=5, not 0" in (tmp_path / "output-2").read_text()
+    first.send_signal(signal.SIGINT)
+    wait_until(lambda: "once more to abort" in (tmp_path / "output-1").read_text())
+    first.send_signal(signal.SIGINT)
+    assert first.wait(60) == 130
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [

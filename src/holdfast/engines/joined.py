@@ -24,7 +24,6 @@ from holdfast.engines.run_fork_server import fork_server
 from holdfast.engines.shipper import Positions, Shipper, positions_of
 from holdfast.errors import Interrupted, JobError, ProtocolError
 from holdfast.job import load
-from holdfast.job.spec import Job
 from holdfast.launch.fork_client import ForkServer
 from holdfast.launch.spawn import Spawned
 from holdfast.linux.lifeline import STOP_SIGNALS
@@ -136,9 +135,11 @@ class _Host:
         """
         with self._run_directory(joined) as directory, EventLog(directory.path / EVENTS) as log:
             say(f"joined as {joined.message.name}; run directory {directory.path}")
-            sent = self._sent = self._sent or positions_of(directory.path)
-            shipper = Shipper(directory.path, self._control, joined.credentials.agent, sent)
-            forks, exits = self._fork_server(directory.job), ProcessExits(directory.job, log)
+            if self._sent is None:
+                self._sent = positions_of(directory.path)
+            agent = joined.credentials.agent
+            shipper = Shipper(directory.path, self._control, agent, self._sent)
+            forks, exits = self._fork_server(directory), ProcessExits(directory.job, log)
             attempt, interface = joined.message.attempt, self._interface(directory, joined)
             engine = LocalEngine(directory, attempt, log, exits, forks, None, interface)
             with (
@@ -179,13 +180,14 @@ class _Host:
             ) from None
         return directory
 
-    def _fork_server(self, job: Job) -> ForkServer:
+    def _fork_server(self, directory: RunDirectory) -> ForkServer:
         """A fork server that lasts, so that no agent's workers need to import torch again."""
         if self._forks is not None and self._forks.process.status is not None:
             self._forks.close()
             self._forks = None
         if self._forks is None:
-            self._forks, self._spawned = fork_server(job, self._spawned), None
+            self._forks = fork_server(directory.job, self._spawned, run_dir=directory.path)
+            self._spawned = None
         return self._forks
 
     def _interface(self, directory: RunDirectory, joined: Joined) -> Interface:
