@@ -34,18 +34,24 @@ def decided(made, suspected=()):
 
 
 def test_of_two_hosts_that_cannot_reach_each_other_the_later_one_is_fenced():
-    assert decided(links(a={"b": False})) == LinkDecision(fence="b", reason="cannot reach a")
-    assert decided(links(a={"b": False}, b={"a": False})).fence == "b"
-    assert decided(links(b={"a": False}, a={"b": True})).fence == "b"
+    assert decided(links(a={"b": False})) == LinkDecision(fence=("b",), reason="cannot reach a")
+    assert decided(links(a={"b": False}, b={"a": False})).fence == ("b",)
+    assert decided(links(b={"a": False}, a={"b": True})).fence == ("b",)
 
 
 def test_the_host_with_most_links_that_are_severed_is_fenced():
     made = links(a={"b": False}, c={"a": False})
-    assert decided(made) == LinkDecision(fence="a", reason="cannot reach b, c")
+    assert decided(made) == LinkDecision(fence=("a",), reason="cannot reach b, c")
+
+
+def test_as_many_hosts_are_fenced_as_it_takes():
+    made = links(a={"b": False}, c={"d": False})
+    decision = made.decide("abcd", (), 10.0 + GRACE_S)
+    assert decision == LinkDecision(fence=("d", "b"), reason="cannot reach a, c")
 
 
 def test_workers_whose_connection_broke_connect_again():
-    decision = LinkDecision(fence="", reason="the connection of b and c broke")
+    decision = LinkDecision(fence=(), reason="the connection of b and c broke")
     assert decided(links(c={"b": True})) == decision
 
 
@@ -53,7 +59,7 @@ def test_heartbeats_decide_of_hosts_that_fell_silent():
     made = links(a={"b": False}, b={"c": False})
     assert decided(made, suspected=["b"]) is None
     assert made.next_deadline() == 10.0 + 2 * GRACE_S, "it is asked again"
-    assert made.decide(HOSTS, [], 10.0 + 2 * GRACE_S).fence == "b"
+    assert made.decide(HOSTS, [], 10.0 + 2 * GRACE_S).fence == ("b",)
 
 
 def test_a_link_that_is_back_needs_no_decision():

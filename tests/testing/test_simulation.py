@@ -307,3 +307,55 @@ def test_checkpoints_are_asked_for_by_the_clock_though_everything_fails_at_times
     simulation.run_until(5000)
     assert_finished(simulation, 500)
     assert simulation.checkpoint > 400
+
+
+def test_hosts_that_cannot_reach_each_other_are_separated_once() -> None:
+    policy = RecoveryPolicy(world_size=3, min_workers=1, max_failures=100)
+    simulation = Simulation(Cluster(hosts=3, capacity=1, num_steps=100), policy, seed=0)
+    simulation.run_until(5)
+    one, other = simulation.living_agents()[:2]
+    simulation.cut_between(one, other, heal_s=8)
+    simulation.run_until(12)
+    assert len({one, other} & set(simulation.living_agents())) == 1, "one of them is fenced"
+    simulation.run_until(40)
+    assert len(simulation.living_workers()) == 3
+    simulation.run_until(400)
+    assert_finished(simulation, 100)
+    assert generations(simulation) == 3
+
+
+def test_a_host_that_is_starved_is_waited_for() -> None:
+    simulation = Simulation(Cluster(hosts=3, capacity=1, num_steps=60), replacing(3), seed=0)
+    simulation.run_until(5)
+    simulation.starve(simulation.living_agents()[1], heal_s=25)
+    simulation.run_until(400)
+    assert_finished(simulation, 60)
+    assert generations(simulation) == 1
+
+
+def test_what_is_left_of_a_partition_continues_where_the_coordinator_is() -> None:
+    policy = RecoveryPolicy(world_size=5, min_workers=1, max_failures=100)
+    simulation = Simulation(Cluster(hosts=5, capacity=1, num_steps=100), policy, seed=0)
+    simulation.run_until(5)
+    before, island = simulation.steps, simulation.living_agents()[2:]
+    simulation.cut_off(island, heal_s=20)
+    simulation.run_until(20)
+    assert simulation.steps > before + 5
+    assert simulation.run is not None
+    assert not set(island) & set(simulation.run.members.values())
+    simulation.run_until(400)
+    assert_finished(simulation, 100)
+
+
+def test_a_host_that_was_fenced_does_not_bring_back_an_old_state() -> None:
+    """The coordinator does not remember whom its predecessor has fenced."""
+    policy = RecoveryPolicy(world_size=2, min_workers=1, max_failures=100)
+    simulation = Simulation(Cluster(hosts=2, capacity=1, num_steps=200), policy, seed=0)
+    simulation.run_until(5)
+    lost, other = simulation.living_agents()
+    simulation.cut(lost, to=True, back=True, heal_s=20)
+    simulation.run_until(24)
+    simulation.kill_coordinator(back_s=3)
+    simulation.kill_agent(other, back_s=10)
+    simulation.run_until(1000)
+    assert_finished(simulation, 200)

@@ -97,7 +97,7 @@ class CoordinatorStateMachine:
         self._checkpoints = CheckpointTracker(policy.checkpoint_s, now)
         self._stop = self._restart_all = self.watched = False
         self._members = Membership(policy, self._replay(journal), now)
-        self._finished: set[int] = set()
+        self._finished, self._addresses = set[int](), dict[int, str]()
         self.heartbeats = Heartbeats(
             interval_s=policy.heartbeat_s, floor_s=policy.heartbeat_timeout_s
         )
@@ -187,7 +187,7 @@ class CoordinatorStateMachine:
         host = status.host
         if self.stage == END:
             return self._send_desired_state([host])
-        if self._members.is_fenced(host) or status.generation > self.generation:
+        if self._members.is_fenced(status) or status.generation > self.generation:
             reason = "this agent was fenced, or belongs to another run; restart it"
             ended = DesiredState(generation=self.generation, stage=END, reason=reason)
             return [SendDesiredState(host, ended)]
@@ -261,7 +261,7 @@ class CoordinatorStateMachine:
         self._restart_all |= any(is_state_untrusted(status.failed) for status in statuses)
         if len(training) < len(self._members.by_host) or any(each.failed for each in training):
             return self._open_generation(now)
-        self.stage = RUN
+        self.stage, self._addresses = RUN, self._members.addresses
         self._members.on_recovered()
         return [action for status in training for action in self._on_member_status(status, now)]
 
@@ -294,19 +294,21 @@ class CoordinatorStateMachine:
 
     def _check_links(self, now: float) -> list[RunAction]:
         """Continue without a host that others cannot reach, or let all connect again."""
+        due = self._links.next_deadline()
+        if due is None or now < due:
+            return []
         hosts = [host for host in self._members.statuses if host in self._members.by_host]
         decision = self._links.decide(hosts, self._reachability.suspected, now)
         if decision is None:
             return []
-        if decision.fence:
-            return self._fence([decision.fence], decision.reason, now)
-        return self._on_failure(decision.reason, now)
+        fence, reason = decision.fence, decision.reason
+        return self._fence(fence, reason, now) if fence else self._on_failure(reason, now)
 
     def _refuse(self, unlike: Mapping[str, str], now: float) -> list[RunAction]:
         """Fence hosts that would compute other bits, and go ahead without them."""
         self._remove(list(unlike))
-        refusals = [RefuseHost(host, reason) for host, reason in unlike.items()]
-        return [*refusals, *self._open_generation(now)]
+        refused = (RefuseHost(host, reason) for host, reason in unlike.items())
+        return [*refused, *self._open_generation(now)]
 
     def _remove(self, hosts: Sequence[str]) -> bool:
         """Remove hosts for good; returns whether any of them runs ranks."""
@@ -353,6 +355,7 @@ class CoordinatorStateMachine:
         if unlike := self._members.unlike():
             return self._refuse(unlike, now)
         self._restart_budget.on_resumed(now)
+        self._addresses = self._members.addresses
         self.resume_point = choose_resume_point(self.members, self._members.of_generation)
         self.stage, self._restart_all = RUN, self.policy.restart_all
         self._members.on_resumed()
@@ -383,7 +386,7 @@ class CoordinatorStateMachine:
                     ranks=self._members.by_host.get(host, ()),
                     restart_all=self._restart_all,
                     members=self.members,
-                    addresses=self._members.addresses if self.stage == RUN else {},
+                    addresses=self._addresses if self.stage == RUN else {},
                     resume_point=self.resume_point,
                     checkpoint_result=self._checkpoints.result,
                     requested_checkpoint=self._checkpoints.requested,

@@ -93,9 +93,12 @@ class Heartbeats:
         self._arrivals[host].queued = math.inf
 
     def resume(self, host: str, times: Iterable[float]) -> None:
-        """Note when `host` was heard while it was at rest, and wait for it again."""
-        self._arrivals[host].add(times, self._interval_s)
-        self._enqueue(host)
+        """Note when `host` was heard while it was at rest, and wait for it again, unless it was
+        removed meanwhile.
+        """
+        if host in self._arrivals:
+            self._arrivals[host].add(times, self._interval_s)
+            self._enqueue(host)
 
     def deadline_of(self, host: str) -> float:
         """When `host` will be suspected if it stays silent."""

@@ -14,7 +14,7 @@ what heartbeats say of the same hosts, before it decides:
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -87,11 +87,11 @@ class LinkDecision:
     """What to do about links.
 
     Attributes:
-        fence: The host to fence; empty to open a new generation only.
+        fence: The hosts to fence; none to open a new generation only.
         reason: Why, in words.
     """
 
-    fence: str
+    fence: tuple[str, ...]
     reason: str
 
 
@@ -139,14 +139,23 @@ class Links:
             for peer, is_reached in peers.items()
             if host in known and peer in known
         ]
-        unreachable = {pair for pair, is_reached in reports if not is_reached}
-        if unreachable:
-            links = Counter(host for pair in unreachable for host in pair)
-            fence = max(known, key=lambda host: (links[host], known.index(host)))
-            others = frozenset[str]().union(*(pair for pair in unreachable if fence in pair))
-            reason = f"cannot reach {', '.join(sorted(others - {fence}))}"
+        severed = {pair for pair, is_reached in reports if not is_reached}
+        if severed:
+            fence = _cover(severed, known)
+            peers = sorted(frozenset[str]().union(*severed) - set(fence))
+            reason = f"cannot reach {', '.join(peers or fence)}"
             return LinkDecision(fence=fence, reason=reason)
         if reports:
             one, other = sorted(reports[0][0])
-            return LinkDecision(fence="", reason=f"the connection of {one} and {other} broke")
+            return LinkDecision(fence=(), reason=f"the connection of {one} and {other} broke")
         return None
+
+
+def _cover(severed: Collection[frozenset[str]], known: Sequence[str]) -> tuple[str, ...]:
+    """Hosts without which no link is severed: again and again the one with most such links."""
+    fence, left = list[str](), set(severed)
+    while left:
+        links = Counter(host for pair in left for host in pair)
+        fence.append(max(known, key=lambda host: (links[host], known.index(host))))
+        left = {pair for pair in left if fence[-1] not in pair}
+    return tuple(fence)

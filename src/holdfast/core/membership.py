@@ -55,9 +55,16 @@ class Membership:
         policy = self._policy
         return max(policy.min_workers, 0 if self._has_trained else policy.start_workers)
 
-    def is_fenced(self, host: str) -> bool:
-        """Whether a host must not take part any more."""
-        return host in self._fenced
+    def is_fenced(self, status: Status) -> bool:
+        """Whether a host must not take part any more.
+
+        A coordinator that was restarted does not know which hosts were fenced before. But an agent
+        that has taken part, and that is not a member of the newest generation, may have been: the
+        state of its workers is old.
+        """
+        host = status.host
+        is_known = host in self.statuses or host in self.by_host
+        return host in self._fenced or (status.generation > 0 and not is_known)
 
     def join(self, status: Status) -> bool:
         """Record a host's status; returns False if a newer one is recorded already."""

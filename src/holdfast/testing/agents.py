@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from holdfast.core import actions, events
 from holdfast.core.agent import AgentStateMachine
 from holdfast.core.hangs import STOPPED_S
-from holdfast.core.protocol import DesiredState, Failure, Part, ResumePoint, Stage, Status
+from holdfast.core.protocol import DesiredState, Failure, Part, Probe, ResumePoint, Stage, Status
+from holdfast.core.reachability import PROBE_S
 from holdfast.testing.cluster import Cluster
+from holdfast.testing.cuts import Cut, Cuts
 from holdfast.testing.data_plane import DataPlane, Group, SimulatedWorker
 from holdfast.testing.disk import SimulatedDisk
 from holdfast.testing.network import LATE_S, SimulatedLink
 from holdfast.testing.rest import Rest, SimulatedAgent
 from holdfast.testing.timeline import Timeline
 
+STALL_S: Final = 2.0
+"""How long workers get nothing from each other before they report it."""
 RECONNECT_S: Final = 0.1
 """An agent without a connection tries again this often."""
 
@@ -44,7 +48,8 @@ class Agents:
         self._usual = SimulatedLink(cluster.delay_s, cluster.loss, cluster.late)
         self._agents: dict[str, SimulatedAgent] = {}
         self._names = itertools.count()
-        self.plane = DataPlane(self._chance, cluster.num_steps, cluster.step_s, self._begun)
+        self._cuts = Cuts()
+        self.plane = DataPlane(timeline, cluster, self._cuts, self._begun, self._stalled)
         """What the workers do together."""
         self.rest = Rest(cluster, heartbeat_s, timeline, tell_run, self._tick)
 
@@ -67,6 +72,23 @@ class Agents:
         agent.link = trouble
         self._timeline.after(heal_s, self._heal, agent)
 
+    def cut_between(self, source: str, target: str, heal_s: float) -> None:
+        """Lose all packets from one host to another for a while."""
+        self._made(self._cuts.between(source, target), heal_s)
+
+    def cut_off(self, names: Sequence[str], heal_s: float) -> None:
+        """Cut hosts off from the coordinator and all other hosts for a while."""
+        for name in names:
+            self.disturb(
+                name, SimulatedLink(self._cluster.delay_s, cut_to=True, cut_from=True), heal_s
+            )
+        self._made(self._cuts.around(names), heal_s)
+
+    def accepts(self, name: str) -> bool:
+        """Whether the agent of a host accepts a connection of the coordinator."""
+        agent = self._agents[name]
+        return agent.alive and not agent.link.cut
+
     def newest_checkpoint(self) -> int:
         """The step of the newest checkpoint on any host that is up; 0 if there is none."""
         return max((self._agents[name].disk.newest for name in self.living()), default=0)
@@ -74,11 +96,10 @@ class Agents:
     def start(self, disk: SimulatedDisk | None = None) -> None:
         """A host joins, by default with an empty disk."""
         name = f"host-{next(self._names):04}"
-        machine = AgentStateMachine(
-            name, self._cluster.capacity, self._heartbeat_s, self._timeline.now
-        )
+        now, capacity = self._timeline.now, self._cluster.capacity
+        machine = AgentStateMachine(name, capacity, self._heartbeat_s, now, f"{name}:1")
         disk = SimulatedDisk() if disk is None else disk
-        self._agents[name] = SimulatedAgent(name, machine, self._usual, self._timeline.now, disk)
+        self._agents[name] = SimulatedAgent(name, machine, self._usual, now, now, disk)
         self._timeline.after(self._chance.uniform(0, 0.01), self._tell, name, events.Tick())
 
     def connect(self, name: str) -> None:
@@ -120,6 +141,21 @@ class Agents:
         if not link.cut_to and not link.loses(self._chance):
             ordered = events.DesiredStateReceived(desired)
             self._timeline.after(link.draw_delay_s(self._chance), self._tell, name, ordered)
+
+    def _made(self, cut: Cut, heal_s: float) -> None:
+        self.plane.on_cut()
+        self._timeline.after(heal_s, self._undo, cut)
+
+    def _undo(self, cut: Cut) -> None:
+        self._cuts.heal(cut)
+        self.plane.on_healed()
+
+    def _rejoin(self, agent: SimulatedAgent) -> None:
+        """Start an agent in place of one that was fenced."""
+        self.start(agent.disk)
+        name = next(reversed(self._agents))
+        self._agents[name].delay = agent.delay
+        self._cuts.rename(agent.name, name)
 
     def _connect(self, agent: SimulatedAgent) -> None:
         if agent.alive and agent.newest is not None:
@@ -192,11 +228,21 @@ class Agents:
                     self._release(worker, generation, start)
             case actions.ShutDownAgent():
                 self._end(agent)
-                self._timeline.after(1.0, self.start, agent.disk)
+                delay_s = agent.delay.after(self._timeline.now - agent.joined_at)
+                self._timeline.after(1.0 + delay_s, self._rejoin, agent)
+            case actions.ProbeHost(probe):
+                self._probe(agent, probe)
             case actions.RequestSave(generation, number):
                 self.plane.request_save(generation, number)
             case actions.RequestStop():
                 self.plane.request_stop(agent.name)
+
+    def _probe(self, agent: SimulatedAgent, probe: Probe) -> None:
+        other = self._agents[probe.host]
+        is_reached = other.alive and not self._cuts.separate(agent.name, probe.host)
+        delay_s = PROBE_S if other.alive and not is_reached else self._cluster.delay_s
+        completed = events.ProbeCompleted(probe.number, is_reached)
+        self._timeline.after(delay_s, self._tell, agent.name, completed)
 
     def _end(self, agent: SimulatedAgent) -> None:
         agent.alive = False
@@ -227,14 +273,18 @@ class Agents:
     def _halt(self, worker: SimulatedWorker, generation: int) -> None:
         if worker.alive and not worker.hangs:
             reduced = self.plane.reduced_step(worker.host)
-            halted = events.WorkerHalted(worker.rank, generation, worker.committed, reduced)
+            address = f"{worker.host}:2"
+            halted = events.WorkerHalted(
+                worker.rank, generation, worker.committed, reduced, address
+            )
             self._tell(worker.host, halted)
 
     def _release(self, worker: SimulatedWorker, generation: int, start: ResumePoint) -> None:
+        self.plane.check(generation, start)
         donor = start.donors.get(worker.rank)
         assert worker.committed is None or worker.committed <= start.step, "a step is taken back"
         if donor == worker.rank:
-            self.plane.resume(worker, start)
+            self.plane.resume(worker, generation, start)
             self._timeline.after(0.001, self._join, worker, generation)
         else:
             worker.committed = None
@@ -248,11 +298,14 @@ class Agents:
             return
         source = None
         if donor is None:
-            held = self.newest_checkpoint()
-            assert start.step <= held or not start.step, "a checkpoint that no host has"
+            if start.step and start.step > self.newest_checkpoint():
+                return  # its only host was lost meanwhile: another generation follows
         else:
             host = self._agents[worker.host].machine.members[donor]
             source = self._agents[host].workers.get(donor)
+            if source is not None and source.committed == start.step - 1:  # it completes the step
+                self._timeline.after(0.05, self._copy, worker, generation, start, donor)
+                return
             if source is None or source.committed != start.step:
                 return  # it failed or left meanwhile: another generation follows
         self.plane.copy(worker, start, source)
@@ -261,7 +314,7 @@ class Agents:
     def _join(self, worker: SimulatedWorker, generation: int) -> None:
         if self._belongs(worker, generation):
             members = self._agents[worker.host].machine.members
-            self.plane.join(worker, generation, len(members), self._timeline.now)
+            self.plane.join(worker, generation, len(members))
 
     def _belongs(self, worker: SimulatedWorker, generation: int) -> bool:
         machine = self._agents[worker.host].machine
@@ -281,6 +334,17 @@ class Agents:
             for worker in group.workers.values():
                 wrote = events.PartWritten(worker.rank, group.generation, part)
                 self._timeline.after(0.5, self._tell, worker.host, wrote)
-        self._timeline.at(
-            group.committed_at, lambda: self.plane.end_step(group, self._timeline.now)
-        )
+
+    def _stalled(self, group: Group) -> None:
+        self._timeline.after(STALL_S, self._report_peers, group, group.step)
+
+    def _report_peers(self, group: Group, step: int) -> None:
+        """The workers of two hosts report that they get nothing from each other."""
+        if not group.severed or not group.is_complete or group.step != step:
+            return
+        ranks = {worker.host: worker.rank for worker in group.workers.values()}
+        for pair in group.severed:
+            for host, peer in (pair, pair[::-1]):
+                reported = events.PeerReported(group.generation, ranks[peer], group.has_broken)
+                self._tell(host, reported)
+        self._stalled(group)

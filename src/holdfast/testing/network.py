@@ -18,6 +18,7 @@ class SimulatedLink:
         delay_s: How long a message is usually under way.
         loss, late: Part of the messages that get lost, and that come up to `LATE_S` late.
         cut_to, cut_from: Whether all messages to the agent, and all from it, get lost.
+        answers: Whether connections are made all the same, as where the agent is starved.
     """
 
     delay_s: float
@@ -25,11 +26,12 @@ class SimulatedLink:
     late: float = 0.0
     cut_to: bool = False
     cut_from: bool = False
+    answers: bool = False
 
     @property
     def cut(self) -> bool:
         """Whether no connection can be made."""
-        return self.cut_to or self.cut_from
+        return (self.cut_to or self.cut_from) and not self.answers
 
     @property
     def well(self) -> bool:

@@ -7,7 +7,10 @@ from typing import Final
 
 from holdfast.testing.simulation import Simulation
 
-KINDS: Final = ("worker", "hang", "agent", "disk", "network", "noise", "coordinator", "crash")
+KINDS: Final = (
+    "worker", "hang", "agent", "disk", "network", "noise", "island", "one-way", "starved",
+    "coordinator", "crash",
+)  # fmt: skip
 """The kinds of faults; the last two are for the coordinator, the others for an agent."""
 
 
@@ -34,8 +37,11 @@ def burst(simulation: Simulation, size: int) -> int:
     chance, agents = simulation.chance, simulation.living_agents()
     kind, first = chance.choice(KINDS[:-2]), chance.randrange(len(agents))
     hit = agents[first : first + size]
-    for name in hit:
-        inject(simulation, kind, name)
+    if kind == "island":  # the whole rack is
+        simulation.cut_off(hit, chance.uniform(0.1, 20))
+    else:
+        for name in hit:
+            inject(simulation, kind, name)
     if chance.random() < 0.8:
         return len(hit)
     inject(simulation, chance.choice(KINDS[-2:]), agents[first])
@@ -65,5 +71,20 @@ def inject(simulation: Simulation, kind: str, name: str) -> None:
             simulation.kill_coordinator(chance.uniform(0.1, 3))
         case "crash":
             simulation.crash_coordinator(chance.randrange(6), chance.uniform(0.1, 3))
+        case _:
+            _inject_between_hosts(simulation, kind, name)
+
+
+def _inject_between_hosts(simulation: Simulation, kind: str, name: str) -> None:
+    chance = simulation.chance
+    match kind:
+        case "island":
+            simulation.cut_off([name], chance.uniform(0.1, 20))
+        case "one-way":
+            others = [other for other in simulation.living_agents() if other != name]
+            if others:
+                simulation.cut_between(name, chance.choice(others), chance.uniform(0.1, 20))
+        case "starved":
+            simulation.starve(name, chance.uniform(0.1, 20))
         case _:
             raise ValueError(f"{kind!r} is none of {KINDS}")

@@ -26,6 +26,7 @@ from holdfast.core.agent import AgentStateMachine
 from holdfast.core.events import RunEvent, StatusReceived, Tick
 from holdfast.core.heartbeats import Heartbeats
 from holdfast.core.protocol import Status
+from holdfast.core.rejoin import RejoinDelay
 from holdfast.testing.cluster import Cluster
 from holdfast.testing.data_plane import SimulatedWorker
 from holdfast.testing.disk import SimulatedDisk
@@ -41,21 +42,25 @@ class SimulatedAgent:
         machine: Its state machine.
         link: Its network to the coordinator.
         touched_at: When something last happened to it or its network.
+        joined_at: When it was started.
         tick_at: When its next tick is due, if one is scheduled.
         disk: Its host's.
         newest: Its last status, which it sends again on a new connection.
         workers: Its living ones, by rank.
+        delay: How long its host waits if it is fenced.
     """
 
     name: str
     machine: AgentStateMachine
     link: SimulatedLink
     touched_at: float
+    joined_at: float
     disk: SimulatedDisk
     alive: bool = True
     tick_at: float | None = None
     newest: Status | None = None
     workers: dict[int, SimulatedWorker] = field(default_factory=dict)
+    delay: RejoinDelay = field(default_factory=RejoinDelay)
 
 
 class Rest:

@@ -9,14 +9,15 @@ hang, and come back under other names.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from holdfast.core import actions, events
 from holdfast.core.coordinator import CoordinatorStateMachine
 from holdfast.core.debug_log import DebugLog
 from holdfast.core.policy import RecoveryPolicy
-from holdfast.core.protocol import Stage
+from holdfast.core.protocol import Probe, Stage
+from holdfast.core.reachability import PROBE_S
 from holdfast.testing.agents import Agents
 from holdfast.testing.cluster import Cluster
 from holdfast.testing.data_plane import SimulatedWorker
@@ -143,6 +144,22 @@ class Simulation:
         self._timeline.note(f"network of {name} loses {loss:.0%} and delays {late:.0%}")
         self._agents.disturb(name, SimulatedLink(self.cluster.delay_s, loss, late), heal_s)
 
+    def cut_between(self, source: str, target: str, heal_s: float) -> None:
+        """Lose all packets from one host to another for a while; both reach the coordinator."""
+        self._timeline.note(f"network from {source} to {target} cut")
+        self._agents.cut_between(source, target, heal_s)
+
+    def cut_off(self, names: Sequence[str], heal_s: float) -> None:
+        """Cut hosts off from the coordinator and all other hosts for a while."""
+        self._timeline.note(f"{', '.join(names)} cut off")
+        self._agents.cut_off(names, heal_s)
+
+    def starve(self, name: str, heal_s: float) -> None:
+        """Let an agent do nothing for a while; its kernel accepts connections."""
+        self._timeline.note(f"agent {name} is starved")
+        starved = SimulatedLink(self.cluster.delay_s, cut_to=True, cut_from=True, answers=True)
+        self._agents.disturb(name, starved, heal_s)
+
     def kill_coordinator(self, back_s: float) -> None:
         """Kill the coordinator; it comes back with the entries of its journal."""
         if self.run is None:
@@ -181,7 +198,7 @@ class Simulation:
         self._seen += 1
         if self._seen % self.cluster.check_every == 0:
             self.run.check_invariants()
-        if asked or self.run.stage != stage:
+        if self.run.stage != stage or not all(map(_is_probe, asked)):
             self._agents.rest.stir(self.run.heartbeats)
         for action in asked:
             if self._crashes_at(action):
@@ -192,7 +209,15 @@ class Simulation:
                     self._timeline.note(f"recorded {fact}")
                 case actions.SendDesiredState(host, desired):
                     self._agents.order(host, desired)
+                case actions.ProbeHost(probe):
+                    self._probe(probe)
         self._wake_run()
+
+    def _probe(self, probe: Probe) -> None:
+        is_reached = self._agents.accepts(probe.host)
+        delay_s = self.cluster.delay_s if is_reached else PROBE_S
+        completed = events.ProbeCompleted(probe.number, is_reached)
+        self._timeline.after(delay_s, self._tell_run, completed)
 
     def _crashes_at(self, action: actions.RunAction) -> bool:
         """Whether the coordinator dies while it performs this.
@@ -226,3 +251,9 @@ class Simulation:
         if run is self.run and due == self._run_tick:
             self._run_tick = None
             self._tell_run(events.Tick())
+
+
+def _is_probe(action: actions.RunAction) -> bool:
+    """Whether an action concerns a probe, and so no agent but the one that gets a message."""
+    is_for_witness = isinstance(action, actions.SendDesiredState) and action.desired.probes
+    return isinstance(action, actions.ProbeHost) or bool(is_for_witness)
