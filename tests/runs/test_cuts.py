@@ -85,7 +85,10 @@ def begin(tmp_path):
     with namespaces(tmp_path, 3) as hosts:
         folder = tmp_path / "shared"
         folder.mkdir()
-        yield lambda *keys: Run(hosts, folder, *keys)
+        runs = []
+        yield lambda *keys: runs.append(Run(hosts, folder, *keys)) or runs[-1]
+    for process in (process for run in runs for process in (run.first, *run.agents.values())):
+        process.wait(60)
 
 
 def test_the_others_commit_soon_after_a_cut(begin):
