@@ -53,10 +53,11 @@ class Histories(RuleBasedStateMachine):
         if workers := self.simulation.living_workers():
             self.simulation.hang_worker(workers[int(part * len(workers))])
 
-    @rule(part=PART, back_s=st.floats(0.01, 5))
-    def kill_agent(self, part: float, back_s: float) -> None:
+    @rule(part=PART, back_s=st.floats(0.01, 5), loses_disk=st.booleans())
+    def kill_agent(self, part: float, back_s: float, loses_disk: bool) -> None:
         if agents := self.simulation.living_agents():
-            self.simulation.kill_agent(agents[int(part * len(agents))], back_s)
+            name = agents[int(part * len(agents))]
+            self.simulation.kill_agent(name, back_s, loses_disk=loses_disk)
 
     @rule(part=PART, to=st.booleans(), back=st.booleans(), heal_s=st.floats(0.01, 10))
     def cut(self, part: float, to: bool, back: bool, heal_s: float) -> None:

@@ -283,7 +283,7 @@ class Agent:
                 self._handle(events.PeerReported(generation, peer, message.is_broken))
             case CheckpointRejectedMessage():
                 rejected = message.model_dump(exclude={"kind"})
-                self._log.event("checkpoint-rejected", **rejected)
+                self._log.event("checkpoint-rejected", **rejected, **self._run.where)
             case OpenTunnelMessage() if self._run.tunnel is not None:
                 worker.channel.send(self._run.tunnel.open(message))
             case _:

@@ -11,6 +11,8 @@ import os
 import queue
 import threading
 from collections import deque
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Final, Self
 
 from holdfast.checkpoint import names
@@ -52,14 +54,18 @@ class Checkpoints:
         attempt: This start of the run.
         keep: How many to keep besides that of the best evaluation.
         log: The run's log of events.
-        host: The name of the agent, in a run on several hosts.
+        where: What names the host in an event; see `RunContext.where`.
     """
 
     def __init__(
-        self, store: CheckpointStore, attempt: str, keep: int, log: EventLog, host: str = ""
+        self,
+        store: CheckpointStore,
+        attempt: str,
+        keep: int,
+        log: EventLog,
+        where: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
-        self._store, self._attempt, self._log = store, attempt, log
-        self._where = {"host": host} if host else {}
+        self._store, self._attempt, self._log, self._where = store, attempt, log, where
         self._retention = Retention(store, keep, self._on_retention_event)
         self._prepared: Prepared | None = None
         self._actions: queue.SimpleQueue[CheckpointAction | None] = queue.SimpleQueue()

@@ -73,11 +73,10 @@ def _serve(options: argparse.Namespace) -> None:
         options.address, lambda channel: Service(channel).attend, credentials.agent
     )
     store, keep = CheckpointStore.of_run(options.run_dir), run.job.checkpoint.keep
-    host = options.name if options.interface else ""
     with (
         closing(link),
         EventLog(options.run_dir / EVENTS) as log,
-        Checkpoints(store, options.attempt, keep, log, host) as checkpoints,
+        Checkpoints(store, options.attempt, keep, log, run.where) as checkpoints,
     ):
         forks.await_ready()
         arena = Arena(options.arena)

@@ -40,6 +40,11 @@ class RunContext:
         """How many workers one host runs."""
         return -(-self.job.workers // self.job.hosts)
 
+    @property
+    def where(self) -> dict[str, str]:
+        """What names this host in an event of a run on several hosts."""
+        return {"host": self.host} if self.interface else {}
+
     def with_host(self, failure: Failure) -> Failure:
         """A failure that may be due to this host, such as data that are absent, with its name."""
         if not self.interface or not (failure.fatal or failure.repeatable):

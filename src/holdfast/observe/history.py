@@ -51,7 +51,14 @@ TEMPLATES: Final = {
 }
 """The words for each event."""
 
+_ON_HOST: Final = {"host": " (host {})"}
 _MORE: Final = {
+    "checkpoint-committed": _ON_HOST,
+    "checkpoint-failed": _ON_HOST,
+    "checkpoint-corrupt": _ON_HOST,
+    "checkpoint-unreadable": _ON_HOST,
+    "checkpoint-rejected": _ON_HOST,
+    "retention-failed": _ON_HOST,
     "run-ended": {"steps": ", {} steps"},
     "weights-loaded": {"misfits": "; not loaded: {}"},
     "fault-injected": {"rank": ", rank {}", "step": ", after step {}"},
