@@ -1,6 +1,10 @@
 """Runs on hosts with networks and disks of their own: network namespaces whose links are cut."""
 
 import json
+import re
+import shlex
+import shutil
+from pathlib import Path
 
 import pytest
 
@@ -44,3 +48,25 @@ def test_a_host_that_is_cut_off_does_not_count_and_joins_again(hosts, tmp_path):
     assert several["weights_sha256"] == one["weights_sha256"]
     begun = [event["step"] for event in events_of(shared / "run", "generation-started")]
     assert begun == sorted(begun), "no step was lost"
+
+
+def test_the_lines_of_the_page_about_hosts_train_on_three(tmp_path):
+    page = (Path(__file__).parents[2] / "docs" / "hosts.md").read_text()
+    lines = re.findall(r"^\$ holdfast (.*)$", page, re.MULTILINE)
+    first, other = map(shlex.split, lines[:2])
+    assert (first[0], other[0]) == ("coordinator", "agent")
+    with namespaces(tmp_path, 3) as hosts:
+        began = hosts.start(1, *first, "epochs=3")
+        token = hosts.disk(1) / "runs" / "three" / "secrets" / "join.token"
+        wait_until(token.exists)
+        for number in (2, 3):
+            shutil.copy(token, hosts.disk(number) / "join.token")
+        agents = [hosts.start(number, *other) for number in (2, 3)]
+        assert began.wait(240) == 0, hosts.output(1)
+        assert [each.wait(60) for each in agents] == [0, 0]
+        assert hosts.start(1, "train", "digits", "epochs=3", "--run", "alone").wait(240) == 0
+        several, one = (
+            json.loads((hosts.disk(1) / path / "result.json").read_text())
+            for path in ("runs/three", "alone")
+        )
+    assert several["weights_sha256"] == one["weights_sha256"]

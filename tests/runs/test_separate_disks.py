@@ -193,7 +193,7 @@ def test_different_data_are_named_with_their_hosts_before_the_first_step(hosts, 
     agent.wait(60)
     printed = hosts.output(1)
     assert "have different data: some samples differ. Give every host the same data" in printed
-    assert "hosts 10.78.0." in printed
+    assert "hosts 10.77.0." in printed
     assert not (run_dir(hosts, 1) / "metrics.jsonl").read_text()
 
 

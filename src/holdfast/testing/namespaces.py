@@ -19,7 +19,7 @@ from typing import IO
 
 from holdfast.errors import HoldfastError
 
-NET = "10.78.0"
+NET = "10.77.0"
 _ENTER = (
     'hostname "$0"; mount --bind "$1" "$2"; mount --bind "$3" /etc/hosts; '
     'mount --bind /dev/null /etc/resolv.conf; cd "$2"; shift 3; exec "$@"'
@@ -28,7 +28,7 @@ _ENTER = (
 
 
 class Namespaces:
-    """Hosts 1, 2 and so on with the addresses 10.78.0.1, 10.78.0.2, ….
+    """Hosts 1, 2 and so on with the addresses 10.77.0.1, 10.77.0.2, ….
 
     Args:
         folder: What each host sees at this path is in `folder-1`, `folder-2` and so on.
