@@ -8,7 +8,6 @@ import hashlib
 from typing import Final
 
 import grpc
-from pydantic import ValidationError
 
 from holdfast.errors import JobError, ProtocolError
 from holdfast.wire.rpc import FetchJobMessage, JobMessage, Service, details_of, open_channel
@@ -38,8 +37,6 @@ def fetch_job(address: str, credentials: Credentials | None) -> tuple[JobMessage
                 f"the coordinator at {address} did not send its job: {details_of(error)}; join "
                 "again"
             ) from None
-        except ValidationError as error:
-            raise ProtocolError(f"the coordinator sent no job: {error}") from None
     try:
         code = base64.b64decode(job.code, validate=True)
     except binascii.Error:
