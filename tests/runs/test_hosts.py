@@ -4,14 +4,18 @@ Here the hosts are agents on one machine. Each has its own shared memory, fork s
 directory, so they share nothing but the processor.
 """
 
+import contextlib
 import json
 import os
+import random
 import re
 import signal
+import socket
 
+import psutil
 import pytest
 
-from conftest import events_of, sampled, wait_until
+from conftest import events_of, holdfast_processes, sampled, wait_until
 
 pytestmark = pytest.mark.slow
 
@@ -144,6 +148,39 @@ def test_a_host_does_not_mix_two_runs_in_one_directory(begin, command, tmp_path)
     wait_until(lambda: "once more to abort" in (tmp_path / "output-1").read_text())
     first.send_signal(signal.SIGINT)
     assert first.wait(60) == 130
+
+
+@pytest.mark.soak
+def test_a_run_continues_under_nonsense_on_all_of_its_ports(begin, alone, tmp_path):
+    first, _, _ = begin(2, "workers=4", "epochs=30")
+    wait_until(lambda: steps(tmp_path) > 10)
+    processes = set(holdfast_processes(f"HOLDFAST_TEST={tmp_path}"))
+    listening = [
+        each.laddr
+        for each in psutil.net_connections("tcp")
+        if each.status == psutil.CONN_LISTEN and each.pid in processes
+    ]
+    assert len(listening) >= 6, "two of the coordinator, and one of each worker"
+    draw, kept = random.Random(0), []
+    for number in range(1000):
+        try:
+            stranger = socket.create_connection(draw.choice(listening), 0.05)
+        except TimeoutError:  # a worker that trains accepts none, and its queue is full
+            continue
+        start = draw.choice([b"", b"\x16\x03\x01\x02\x00\x01", b"PRI * HTTP/2.0", b"holdfast"])
+        with contextlib.suppress(ConnectionError):
+            stranger.sendall(start + os.urandom(draw.randrange(300)))
+        if number % 20:
+            stranger.close()
+        else:
+            kept.append(stranger)  # and say nothing any more
+    assert first.poll() is None, "it is still training"
+    assert first.wait(240) == 0
+    for each in kept:
+        each.close()
+    assert result_of(tmp_path)["weights_sha256"] == alone("epochs=30")
+    assert sizes(tmp_path) == [4], "no worker was disturbed"
+    assert len(events_of(tmp_path / "run", "refusals-counted")) == 1
 
 
 @pytest.mark.parametrize(

@@ -94,8 +94,7 @@ class Listener:
                 poll.register(self.socket, select.POLLIN)
                 for each in making.handshakes:
                     poll.register(each.socket, each.events)
-                host = min(missing)[0]
-                what = f"host {host} to connect"
+                what = f"a connection with {peers.addresses[min(missing)]}"
                 ready = {fd for fd, _ in deadline.glance(poll, what, missing)}
                 making.advance(ready)
                 if self.socket.fileno() in ready:
