@@ -35,6 +35,7 @@ bench: $(READY)  ## measure; print medians and spreads
 	$(BIN)/holdfast bench restart
 	$(BIN)/holdfast bench scaling
 	$(BIN)/holdfast bench overhead
+	$(BIN)/holdfast bench heartbeat
 
 clean:
 	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis

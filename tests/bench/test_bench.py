@@ -158,3 +158,11 @@ def test_reductions_of_hosts_are_told_beside_gloo_and_a_stream_on_the_same_links
     assert rows["gloo"]["speed_of_gloo"] == 1
     assert all(row["ms"]["min"] <= row["ms"]["median"] <= row["ms"]["max"] for row in rows.values())
     assert {"time_of_order_free", "of_line"} <= rows["holdfast"].keys()
+
+
+@pytest.mark.soak
+def test_a_host_that_is_cut_off_is_found_after_the_timeout_and_a_probe():
+    few = ["--intervals", "0.5", "--agents", "2", "--seconds", "2", "--json"]
+    (row,) = json.loads(bench("heartbeat", *few))["rows"]
+    assert row["bytes_per_s"] > 100
+    assert row["detection_s"]["min"] > row["timeout_s"] - row["interval_s"]

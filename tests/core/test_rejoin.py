@@ -1,12 +1,12 @@
 """How long a host waits before it joins again."""
 
-from holdfast.core.rejoin import MAX_DELAY_S, MIN_DELAY_S, RejoinDelay
+from holdfast.core.rejoin import MIN_DELAY_S, SOON_S, RejoinDelay
 
 
 def test_a_host_that_is_fenced_soon_after_it_joined_waits_longer_each_time():
     delay = RejoinDelay()
     assert [delay.after(3.0) for _ in range(6)] == [5.0, 10.0, 20.0, 40.0, 60.0, 60.0]
-    assert delay.after(MAX_DELAY_S) == 0.0
+    assert delay.after(SOON_S) == 0.0
     assert delay.after(3.0) == MIN_DELAY_S
 
 

@@ -10,7 +10,7 @@ from conftest import wait_until
 from holdfast.observe.lines import Tail
 from namespaces import namespaces
 
-pytestmark = [pytest.mark.slow, pytest.mark.soak, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.slow, pytest.mark.soak, pytest.mark.timeout(1500)]
 
 JOB = ["digits", "network=trusted", "shards=12", "restarts.limit=1000"]
 MAX_RECOVERY_S = 3.0
@@ -92,7 +92,7 @@ def begin(tmp_path):
 
 
 def test_the_others_commit_soon_after_a_cut(begin):
-    run = begin("epochs=300", "evaluation.every_epochs=300")
+    run = begin("epochs=600", "evaluation.every_epochs=600")
     recoveries_s = []
     for number in [2, 3] * 5:
         cut_at = time.time()

@@ -183,6 +183,33 @@ def test_a_run_continues_under_nonsense_on_all_of_its_ports(begin, alone, tmp_pa
     assert len(events_of(tmp_path / "run", "refusals-counted")) == 1
 
 
+@pytest.mark.soak
+@pytest.mark.parametrize("policy", ["replace", "shrink", "restart"])
+def test_the_world_continues_smaller_and_grows_again(begin, alone, tmp_path, policy):
+    keys = ["epochs=40", "checkpoint.every_steps=20"]
+    first, *_ = begin(2, "workers=4", *keys, f"on_failure={policy}")
+    wait_until(lambda: steps(tmp_path) > 30)
+    (lost,) = events_of(tmp_path / "host-2", "agent-started")
+    os.kill(lost["pid"], signal.SIGKILL)
+    wait_until(lambda: sizes(tmp_path) == [4, 2, 4], 120)
+    assert first.wait(240) == 0
+    assert result_of(tmp_path)["weights_sha256"] == alone(*keys)
+    begun = events_of(tmp_path / "run", "generation-started")
+    loaded = {event["from_checkpoint"] for event in begun if event["number"] > 1}
+    assert loaded == {policy == "restart"}
+
+
+@pytest.mark.soak
+def test_a_lost_host_ends_a_run_that_must_stop(begin, tmp_path):
+    first, *_ = begin(2, "workers=2", "epochs=40", "on_failure=stop")
+    wait_until(lambda: steps(tmp_path) > 30)
+    (lost,) = events_of(tmp_path / "host-2", "agent-started")
+    os.kill(lost["pid"], signal.SIGKILL)
+    assert first.wait(60) == 1
+    printed = " ".join((tmp_path / "output-0").read_text().split())
+    assert f"{lost['host']} fell silent" in printed, printed
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [

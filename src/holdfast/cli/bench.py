@@ -150,6 +150,18 @@ def hosts(
 
 
 @app.command()
+def heartbeat(
+    intervals: Annotated[str, typer.Option(help="Heartbeat intervals, seconds.")] = "0.5,1,2,5",
+    agents: Annotated[str, typer.Option(help="Numbers of agents.")] = "1,4,16",
+    seconds: Annotated[float, typer.Option(min=1, help="Seconds that each row measures.")] = 20.0,
+    as_json: Json = False,
+) -> None:
+    """Measure what heartbeats of hosts cost, and how soon they show that a host is cut off."""
+    options = ["--intervals", intervals, "--agents", agents, "--seconds", str(seconds)]
+    _run("heartbeat", options, as_json=as_json)
+
+
+@app.command()
 def startup(rounds: Rounds = 7, as_json: Json = False) -> None:
     """Measure the time to the first step, compared with a plain PyTorch process."""
     _run("startup", ["--rounds", str(rounds)], as_json=as_json)

@@ -10,6 +10,8 @@ from typing import Final
 
 MIN_DELAY_S: Final = 5.0
 MAX_DELAY_S: Final = 60.0
+SOON_S: Final = 20.0
+"""A host that cannot reach others is fenced this soon: it starts its workers, and they report."""
 
 
 class RejoinDelay:
@@ -25,5 +27,5 @@ class RejoinDelay:
             served_s: How long the host took part since it joined, seconds.
         """
         longer_s = min(max(MIN_DELAY_S, 2 * self._delay_s), MAX_DELAY_S)
-        self._delay_s = longer_s if served_s < MAX_DELAY_S else 0.0
+        self._delay_s = longer_s if served_s < SOON_S else 0.0
         return self._delay_s
