@@ -207,7 +207,7 @@ def test_a_lost_host_ends_a_run_that_must_stop(begin, tmp_path):
     os.kill(lost["pid"], signal.SIGKILL)
     assert first.wait(60) == 1
     printed = " ".join((tmp_path / "output-0").read_text().split())
-    assert f"{lost['host']} fell silent" in printed, printed
+    assert f"holdfast: {lost['host']} " in printed, printed
 
 
 @pytest.mark.parametrize(
