@@ -37,7 +37,6 @@ class Membership:
         self._policy = policy
         self.members, self.by_host = members, by_host(members)
         self.statuses: dict[str, Status] = {}
-        self._addresses: Mapping[int, str] | None = None
         self._capacity = 0
         self._fenced: dict[str, None] = {}
         self._grow_at: float | None = None
@@ -82,14 +81,11 @@ class Membership:
         return [self.statuses[host] for host in self.by_host if host in self.statuses]
 
     @property
-    def addresses(self) -> Mapping[int, str]:
-        """Where members accept connections, as their agents have reported it; from when all have
-        halted, until the next generation.
-        """
-        if self._addresses is None:
-            reported = self.of_generation
-            self._addresses = {r: each for one in reported for r, each in one.addresses.items()}
-        return self._addresses
+    def addresses(self) -> dict[int, str]:
+        """Where members accept connections, as their agents have reported it."""
+        return {
+            rank: each for status in self.of_generation for rank, each in status.addresses.items()
+        }
 
     def unlike(self) -> dict[str, str]:
         """Members whose workers compute other bits than those of the first host, and why.
@@ -140,7 +136,7 @@ class Membership:
         if now < self._regrow_from and len(present) >= self._least:
             capacity = dict(Counter(present.values()))
         self.members = place(self._policy.world_size, capacity, present)
-        self.by_host, self._grow_at, self._addresses = by_host(self.members), None, None
+        self.by_host, self._grow_at = by_host(self.members), None
         if not self.lacks_workers:
             self._join_deadline = None
         elif self._join_deadline is None:
