@@ -67,6 +67,22 @@ def test_a_worker_that_is_replaced():
     assert (report.number, report.outcome, report.time_unix_s) == (1, "recovered", 6.7)
 
 
+def test_a_host_that_does_not_answer_is_a_failure_of_its_workers():
+    [report] = track(
+        [
+            event(8, "host-lost", host="node-2", ranks=[2, 3]),
+            generation(8.1, 2, [0, 1], at_step=5),
+        ],
+        [step(8.4, 6)],
+    )
+    assert recovery_reports.text(report, LOGS).splitlines() == [
+        "── recovery 1, after step 5 ── the host node-2 does not answer",
+        "   others      ranks 2 and 3 were ended; ranks 0 and 1 halted and kept their state",
+        "   time        0.40 s: all ready 0.10, next step 0.30",
+        "   recomputed  0 steps, 0 samples",
+    ]
+
+
 def test_a_script_that_restarts_has_steps_of_its_own():
     events, _ = run_of(2, 0)
     went = [

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from holdfast.coordinator.journal import Journal
 from holdfast.core.actions import AppendToJournal, ProbeHost, RefuseHost, SendDesiredState
 from holdfast.core.debug_log import DebugLog
-from holdfast.core.events import RunEvent
+from holdfast.core.events import RunEvent, Tick
 from holdfast.core.protocol import DesiredState, Probe, Stage
 from holdfast.observe.lines import EventLog
 
@@ -47,10 +47,16 @@ class Driver:
         Raises:
             HoldfastError: The journal cannot be written.
         """
-        before = self.machine.stage
+        before, members = self.machine.stage, self.machine.members
+        hosts = [*self.machine.hosts]
         actions = self._debug_log.handle(event, time.monotonic())
         if (before, self.machine.stage) == (Stage.IDLE, Stage.RUN):  # the workers kept training
             self._log.event("coordinator-recovered", generation=self.machine.generation)
+        if isinstance(event, Tick):  # else something has ended, and its exit is logged
+            for host in hosts:
+                if host not in self.machine.hosts:
+                    ranks = [rank for rank, its in members.items() if its == host]
+                    self._log.event("host-lost", host=host, ranks=ranks)
         for action in actions:
             match action:
                 case AppendToJournal(entry):

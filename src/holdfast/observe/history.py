@@ -25,6 +25,7 @@ TEMPLATES: Final = {
     "host-refused": "a host at {address} was refused: {reason}",
     "refusals-counted": "refused in all: {counts}",
     "host-probed": "host {host} fell silent; it accepts connections: {answered}",
+    "host-lost": "host {host} does not answer; it is lost with ranks {ranks}",
     "agent-exited": "agent {cause}",
     "fork-server-started": "fork server started, process {pid}",
     "fork-server-exited": "fork server {cause}",

@@ -24,7 +24,7 @@ class Cause:
     """A root cause.
 
     Attributes:
-        who: What failed: `rank 1`, `agent`, `fork-server` or `coordinator`.
+        who: What failed: `rank 1`, `agent`, `fork-server`, `coordinator` or `host`.
         rank: The rank, if it was a worker.
         what: What happened to it, in words.
         injected_fault: The kind of the fault, if it was injected.

@@ -29,6 +29,7 @@ _OF_THE_JOB: Final = frozenset({"JobError", "NonFiniteError"})
 _AGENT: Final = "agent"
 _FORKS: Final = "fork-server"
 _COORDINATOR: Final = "coordinator"
+_HOST: Final = "host"
 
 Entry = Mapping[str, Any]
 """A line of the events, or of the metrics."""
@@ -105,8 +106,8 @@ class RecoveryTracker:
                 self._hangs[entry["event"], entry["pid"]] = entry
             case "worker-exited":
                 self._on_worker_exit(entry)
-            case "agent-exited" | "fork-server-exited" | "coordinator-exited":
-                self._on_process_exit(entry)
+            case "agent-exited" | "fork-server-exited" | "coordinator-exited" | "host-lost":
+                self._on_control_loss(entry)
             case "generation-started":
                 self._on_generation(entry)
                 return None if self._counts_steps else self._close(entry, "restarted")
@@ -117,6 +118,9 @@ class RecoveryTracker:
             case "run-failed":
                 return self._on_run_failed(entry)
         return None
+
+    def _has_cause(self, who: str) -> bool:
+        return self._open is not None and any(cause.who == who for cause in self._open.causes)
 
     def _note_fault(self, fault: Entry) -> None:
         """Note an injected fault; its effect may have been found before."""
@@ -150,11 +154,15 @@ class RecoveryTracker:
         )
         self._add_cause(cause, _time(hung or event))
 
-    def _on_process_exit(self, event: Entry) -> None:
+    def _on_control_loss(self, event: Entry) -> None:
+        """Note the exit of a control process, or that a host does not answer."""
         who = _who(event)
-        causes = [] if self._open is None else self._open.causes
-        followed = who == _AGENT and any(cause.who == _FORKS for cause in causes)
-        if event["status"] == 0 or followed:
+        if who == _HOST:
+            if not self._has_cause(_AGENT):  # its exit says more
+                cause = Cause(who=who, what=f"{event['host']} does not answer")
+                self._add_cause(cause, _time(event), event["ranks"])
+            return
+        if event["status"] == 0 or (who == _AGENT and self._has_cause(_FORKS)):
             return  # it left as told, or because it has no fork server
         ended = () if who == _COORDINATOR else self._members
         if ended:
@@ -274,7 +282,8 @@ def _who(event: Entry) -> str:
     if "rank" in event:
         return f"rank {event['rank']}"
     is_fault = event["event"] == "fault-injected"
-    return str(event["kind"] if is_fault else event["event"].removesuffix("-exited"))
+    name = event["event"].removesuffix("-exited").removesuffix("-lost")
+    return str(event["kind"] if is_fault else name)
 
 
 def _time(entry: Entry) -> float:
