@@ -1,8 +1,13 @@
 """Runs on three hosts with two workers each, whose links are cut, one-way, flapping or slow."""
 
 import json
+import os
+import random
+import signal
 import statistics
+import subprocess
 import time
+from contextlib import suppress
 
 import pytest
 
@@ -13,6 +18,7 @@ from namespaces import namespaces
 pytestmark = [pytest.mark.slow, pytest.mark.soak, pytest.mark.timeout(1500)]
 
 JOB = ["digits", "network=trusted", "shards=12", "restarts.limit=1000"]
+OVERLOADED_S = 600
 MAX_RECOVERY_S = 3.0
 """From a cut to the next commit of the others: 2 s without a heartbeat, 0.3 s of probes, the time
 to halt and to resume, and a step."""
@@ -64,11 +70,33 @@ class Run:
         wait_until(train, 240)
         return self.first_commit_at
 
-    def end(self):
+    def await_progress(self, steps):
+        """Wait until so many more steps are committed."""
+        self.look()
+        before = len(self.commits)
+        wait_until(lambda: self.look() or len(self.commits) >= before + steps, 240)
+
+    def lose(self, chance):
+        """Kill a worker or an agent, or cut a host off until the others have committed a step."""
+        kind = chance.choice(["worker", "worker", "agent", "link"])
+        if kind == "link":
+            number = chance.choice([2, 3])
+            self.hosts.cut(number)
+            self.await_progress(2)  # one of them may have been under way
+            self.hosts.heal(number)
+            return
+        self.look()
+        key = {"worker": "rank", "agent": "host"}[kind]
+        started = [each for each in self.events if each["event"] == f"{kind}-started"]
+        newest = {str(each[key]).rpartition("-")[0] or each[key]: each["pid"] for each in started}
+        with suppress(ProcessLookupError):  # its host was lost
+            os.kill(newest[chance.choice(sorted(newest))], signal.SIGKILL)
+
+    def end(self, *, keeps_steps=True):
         """Wait for the end; returns the hash of the weights."""
         assert self.first.wait(300) == 0, self.hosts.output(1)
         begun = [each["step"] for each in self.generations()]
-        assert begun == sorted(begun), "a step was lost"
+        assert not keeps_steps or begun == sorted(begun), "a step was lost"
         return json.loads((self.folder / "result.json").read_text())["weights_sha256"]
 
     def alone(self):
@@ -145,3 +173,27 @@ def test_no_host_is_lost_on_a_slow_network_that_drops_packets(begin):
         run.hosts.heal(number)
     assert {each["number"] for each in run.generations()} == {1}
     assert run.end() == run.alone()
+
+
+def test_no_host_is_lost_while_all_cores_are_overloaded(begin):
+    run = begin("epochs=40", "evaluation.every_epochs=40")
+    busy = [subprocess.Popen(["sh", "-c", "while :; do :; done"]) for _ in range(16)]
+    try:
+        began = time.monotonic()
+        wait_until(lambda: time.monotonic() > began + OVERLOADED_S, OVERLOADED_S + 10)
+    finally:
+        for each in busy:
+            each.kill()
+            each.wait()
+    assert {each["number"] for each in run.generations()} == {1}
+    assert run.end() == run.alone()
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_sixty_random_losses_change_no_weight(begin, seed):
+    chance = random.Random(seed)
+    run = begin("batch=512", "epochs=150", "checkpoint.every_steps=20")
+    for _ in range(60):
+        run.lose(chance)
+        run.await_progress(3)
+    assert run.end(keeps_steps=False) == run.alone()
