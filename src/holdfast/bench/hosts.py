@@ -9,8 +9,8 @@ import argparse
 import json
 from typing import Final
 
-from holdfast.bench import host_reduction, host_runs
-from holdfast.bench.host_reduction import UNSHAPED, Row
+from holdfast.bench.on_hosts import reduction, runs
+from holdfast.bench.on_hosts.reduction import UNSHAPED, Row
 from holdfast.testing.namespaces import Namespaces
 
 MEASURES: Final = ("reduction", "step", "recovery")
@@ -38,12 +38,12 @@ def main() -> None:
     for hosts in map(int, options.hosts.split(",")):
         for workers in map(int, options.workers.split(",")):
             if "reduction" in measures:
-                rows += host_reduction.rows(hosts, workers, options.link, sizes, rounds)
+                rows += reduction.rows(hosts, workers, options.link, sizes, rounds)
             for workload in workloads:
                 if "step" in measures:
-                    rows += host_runs.step_rows(hosts, workers, options.link, workload)
+                    rows += runs.step_rows(hosts, workers, options.link, workload)
                 if "recovery" in measures:
-                    rows += host_runs.recovery_rows(hosts, workers, options.link, workload, rounds)
+                    rows += runs.recovery_rows(hosts, workers, options.link, workload, rounds)
     print(json.dumps({"benchmark": "hosts", "rounds": rounds, "rows": rows}))
 
 

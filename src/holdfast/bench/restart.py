@@ -7,7 +7,7 @@
 
 Each run trains with two workers and writes a checkpoint every ten steps; one worker is killed at a
 random moment of a step. The time ends when both have committed a step in their new processes.
-`--hosts` measures several hosts in its place; see `bench.restart_hosts`.
+`--hosts` measures several hosts in its place; see `bench.on_hosts.restart`.
 """
 
 from __future__ import annotations
@@ -25,10 +25,11 @@ from pathlib import Path
 from typing import Any, Final
 
 from holdfast.arena.memory import Arena
-from holdfast.bench import launched, restart_hosts
+from holdfast.bench import launched
 from holdfast.bench.faulted_run import WORKERS, FaultedRun, min_committed
 from holdfast.bench.faulted_script import ProcessSpec, time_recovery
 from holdfast.bench.figures import ratio, spread
+from holdfast.bench.on_hosts import restart as on_hosts
 from holdfast.bench.workloads import WORKLOADS
 from holdfast.errors import HoldfastError
 
@@ -153,7 +154,7 @@ def main() -> None:
         for row in (
             measure(workload, ways, options.rounds, options.seed)
             if options.hosts == 1
-            else restart_hosts.rows(workload, options.hosts, options.rounds, options.seed)
+            else on_hosts.rows(workload, options.hosts, options.rounds, options.seed)
         )
     ]
     print(json.dumps({"benchmark": "restart", "rounds": options.rounds, "rows": rows}))

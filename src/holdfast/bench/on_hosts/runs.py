@@ -22,7 +22,7 @@ from typing import Any, Final
 import yaml
 
 from holdfast.bench.figures import spread
-from holdfast.bench.host_reduction import UNSHAPED, Row
+from holdfast.bench.on_hosts.reduction import UNSHAPED, Row
 from holdfast.bench.workloads import job_keys
 from holdfast.errors import HoldfastError
 from holdfast.observe import lines

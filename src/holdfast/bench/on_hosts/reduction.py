@@ -1,7 +1,7 @@
 """How long hosts take to reduce a gradient, compared with gloo over the same links.
 
 The hosts are network namespaces of this machine (root and iproute2), so all share its cores. The
-systems take turns, repetition by repetition; `bench.reducing_host` says what they are.
+systems take turns, repetition by repetition; `reducing_host` says what they are.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def _run(
     started = []
     for number, path in zip(made.numbers, outputs, strict=True):
         own = ["--host", number - 1, "--address", made.address(number)]
-        command = [sys.executable, "-m", "holdfast.bench.reducing_host", *words, *own]
+        command = [sys.executable, "-m", "holdfast.bench.on_hosts.reducing_host", *words, *own]
         with path.open("wb") as output:
             started.append(
                 made.run(number, *command, output=output, environment=worker_environment())

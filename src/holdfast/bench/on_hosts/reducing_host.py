@@ -1,4 +1,4 @@
-"""One host of `bench.host_reduction`: its workers reduce a gradient with those of the other hosts.
+"""One host of `reduction`: its workers reduce a gradient with those of the other hosts.
 
 Every worker measures all systems in turn, repetition by repetition, in one process. The first rank
 prints how long each repetition took for the slowest worker.
@@ -183,7 +183,7 @@ def _connect(address: tuple[str, int]) -> socket.socket:
 
 
 def _credentials_of(folder: Path, host: int) -> str:
-    """What `host_reduction` has written for a host: `Credentials` as JSON."""
+    """What `reduction` has written for a host: `Credentials` as JSON."""
     return (folder / f"host-{host}.json").read_text(encoding="ascii")
 
 

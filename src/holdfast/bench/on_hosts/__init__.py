@@ -1,0 +1,1 @@
+"""Benchmarks of several hosts, which are network namespaces of this machine."""
