@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from conftest import sampled
 from holdfast.testing.exactness.case import Case, Configuration, Kill, Recipe, dump, load
 from holdfast.testing.exactness.draw import draw
 from holdfast.testing.exactness.fuzz import (
@@ -36,9 +35,8 @@ def test_drawn_jobs_give_the_same_weights_in_every_configuration():
             assert not report.found, f"seed {seed}\n{details(report)}"
 
 
-@pytest.mark.parametrize(
-    "plant", sampled(["alignment", "arrival", "buffers", "chance", "scheduler"], 3)
-)
+@pytest.mark.soak
+@pytest.mark.parametrize("plant", ["alignment", "arrival", "buffers", "chance", "scheduler"])
 def test_a_planted_bug_is_found(monkeypatch, plant):
     monkeypatch.syspath_prepend(PLANTED_BUGS)
     monkeypatch.setenv("HOLDFAST_BUG", plant)

@@ -122,6 +122,7 @@ def test_a_host_of_another_kind_is_refused_and_another_one_takes_its_place(
     assert sizes(tmp_path) == [2]
 
 
+@pytest.mark.soak
 def test_a_host_that_is_slow_is_not_lost(begin, tmp_path):
     """Its agent sends no heartbeats for a while, but its kernel accepts connections."""
     first, (command,), _ = begin(2, "workers=2", "epochs=8", "heartbeat.timeout_s=1.1")

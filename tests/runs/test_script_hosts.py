@@ -50,6 +50,7 @@ def test_a_script_on_two_hosts_ends_as_on_one_though_a_worker_is_killed(
     assert weights(tmp_path) == on_two
 
 
+@pytest.mark.soak
 def test_a_job_with_ddp_on_two_hosts_continues_from_its_checkpoint(begin, command, tmp_path):
     job = ["digits", "network=tls", "shards=8", "workers=2", "sync=ddp", "epochs=20"]
     job += ["checkpoint.every_steps=10"]

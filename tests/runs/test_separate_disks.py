@@ -135,14 +135,8 @@ def damage(hosts):
     part.write_bytes(part.read_bytes()[:-1] + b"\xa5")
 
 
-@pytest.mark.parametrize(
-    "loss",
-    [
-        "host 1",
-        pytest.param("nothing", marks=pytest.mark.soak),
-        pytest.param("a copy", marks=pytest.mark.soak),
-    ],
-)
+@pytest.mark.soak
+@pytest.mark.parametrize("loss", ["host 1", "nothing", "a copy"])
 def test_all_hosts_are_killed_and_the_run_continues_with_what_is_left(hosts, begin, loss):
     job = [*JOB, "epochs=20", "checkpoint.every_steps=20"]
     commands = begin(*job)
