@@ -192,8 +192,9 @@ def test_no_host_is_lost_while_all_cores_are_overloaded(begin):
 @pytest.mark.parametrize("seed", [0, 1])
 def test_sixty_random_losses_change_no_weight(begin, seed):
     chance = random.Random(seed)
-    run = begin("batch=512", "epochs=150", "checkpoint.every_steps=20")
+    run = begin("batch=512", "epochs=800", "checkpoint.every_steps=20")
     for _ in range(60):
         run.lose(chance)
         run.await_progress(3)
+    run.await_members(6)
     assert run.end(keeps_steps=False) == run.alone()

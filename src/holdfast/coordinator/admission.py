@@ -85,6 +85,8 @@ class Admission:
         admitted = HostAdmitted(host=name, keys=keys, token=digest)
         self._journal.admit(admitted)
         self._admitted.append(admitted)
+        if before is not None:  # it may have ended before it connected
+            self._expected_until.pop(before.host, None)
         self._expected_until[name] = now + GRACE_S
         return joined
 
