@@ -59,9 +59,13 @@ class _OrderFree(HostExchange):
     For a plan in which every host passes on one sum.
     """
 
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self._counts: dict[int, int] = {}  # hosts whose block has been added, by place in the cell
+
     def _reduce_what_has_come(self, lane: int) -> None:
         own = self._cells[self._network.host][lane]
-        counts: dict[int, int] = self.__dict__.setdefault("counts", {})
+        counts = self._counts
         for host in self._network.others:
             come = self._received.get((host, lane), {})
             for count in list(come):
