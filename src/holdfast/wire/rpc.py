@@ -164,6 +164,7 @@ def open_channel(address: str, credentials: Credentials | None) -> grpc.Channel:
         credentials: Those of an agent; None for a Unix socket of this host.
     """
     if credentials is None:
+        assert address.startswith("unix:"), f"a connection in plain to {address}"
         return grpc.insecure_channel(address, options=OPTIONS)
     shown = grpc.ssl_channel_credentials(
         credentials.authority.encode(), credentials.key.encode(), credentials.certificate.encode()
