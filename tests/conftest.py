@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import secrets
 import signal
 import socket
 import subprocess
@@ -19,14 +20,14 @@ from threading import Event
 import pytest
 import torch
 
-from holdfast.engines.run import LaunchOptions
-from holdfast.engines.run import run as run_in
-from holdfast.engines.script import run_script
 from holdfast.faults.target import Target
 from holdfast.job import load
 from holdfast.launch.fork_client import ForkServer
 from holdfast.launch.spawn import WORKER, spawn
 from holdfast.observe.run_dir import RunDirectory
+from holdfast.runs.run import LaunchOptions
+from holdfast.runs.run import run as run_in
+from holdfast.runs.script import run_script
 
 TASKS = Path(__file__).parent / "runs" / "sample_tasks.py"
 FAILING_TASKS = TASKS.with_name("failing_tasks.py")
@@ -148,6 +149,11 @@ def command(tmp_path):
             each.send_signal(signal.SIGINT)
             each.wait(60)
     wait_until(lambda: holdfast_processes(mark) == [])
+
+
+def own_loopback_address():
+    """An address of this machine that no other test uses, so that all its ports are free."""
+    return "127." + ".".join(str(1 + secrets.randbelow(254)) for _ in range(3))
 
 
 @pytest.fixture

@@ -129,7 +129,7 @@ def test_retired_words_do_not_come_back():
 
 @pytest.mark.parametrize(
     "module",
-    ["holdfast", "holdfast.cli.app", "holdfast.cli.main", "holdfast.engines.run",
+    ["holdfast", "holdfast.cli.app", "holdfast.cli.main", "holdfast.runs.run",
      "holdfast.agent.agent", "holdfast.wire.channel", "holdfast.core.step.plan",
      "holdfast.job.load"],
 )  # fmt: skip

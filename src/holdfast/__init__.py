@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from holdfast.data.dataset import Dataset
-    from holdfast.engines.train import Result, train
     from holdfast.errors import (
         CheckpointError,
         HoldfastError,
@@ -27,6 +26,7 @@ if TYPE_CHECKING:
     )
     from holdfast.job.train_job import TrainJob as Job
     from holdfast.observe.sinks.callback import Event
+    from holdfast.runs.train import Result, train
     from holdfast.worker.session import Session
     from holdfast.worker.shard import Shard
 
@@ -39,11 +39,11 @@ _HOMES = {
     "JobError": "holdfast.errors",
     "NonFiniteError": "holdfast.errors",
     "OutOfMemory": "holdfast.errors",
-    "Result": "holdfast.engines.train",
+    "Result": "holdfast.runs.train",
     "Session": "holdfast.worker.session",
     "Shard": "holdfast.worker.shard",
     "WorkerFailed": "holdfast.errors",
-    "train": "holdfast.engines.train",
+    "train": "holdfast.runs.train",
 }
 
 __all__ = [

@@ -3,8 +3,8 @@
 import pytest
 
 from conftest import FAILING_TASKS, TASKS, events_of
-from holdfast.engines.supervisor import Controls
 from holdfast.errors import HoldfastError, WorkerFailed
+from holdfast.runs.supervisor import Controls
 
 pytestmark = pytest.mark.slow
 

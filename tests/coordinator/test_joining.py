@@ -11,15 +11,15 @@ from contextlib import contextmanager, suppress
 import grpc
 import pytest
 
-from conftest import events_of, sampled, wait_until
+from conftest import events_of, own_loopback_address, sampled, wait_until
 from holdfast.coordinator import tokens
 from holdfast.coordinator.authority import Authority
 from holdfast.core.protocol import Status
-from holdfast.engines.endpoint import Endpoint, make_secrets, make_token
 from holdfast.errors import JobError
 from holdfast.job import load
 from holdfast.launch.child import Child
 from holdfast.observe.run_dir import SECRETS, TOKEN, RunDirectory
+from holdfast.runs.endpoint import DEFAULT_PORT, Endpoint, make_secrets, make_token
 from holdfast.wire.certificate_request import new_request
 from holdfast.wire.join import ANSWERS, JoinMessage, control_address, join
 from holdfast.wire.link import CoordinatorLink
@@ -27,15 +27,15 @@ from holdfast.wire.rpc import RunRequestMessage, Service, StatusMessage, open_ch
 from holdfast.wire.tls import Role, pinned_context
 from holdfast.wire.token import Token
 
-pytestmark = [pytest.mark.slow, pytest.mark.soak]
+pytestmark = pytest.mark.slow
 
 
 class Coordinator:
     """A coordinator's process, for a run on some hosts."""
 
-    def __init__(self, folder, port, hosts):
+    def __init__(self, folder, hosts):
         self.run = folder / "run"
-        self.endpoint = Endpoint(address="127.0.0.1", port=port)
+        self.endpoint = Endpoint(address=own_loopback_address(), port=DEFAULT_PORT)
         job = load.check(
             {"workers": hosts, "hosts": hosts, "data": {"name": "digits"}}, where="test"
         )
@@ -93,10 +93,7 @@ class Coordinator:
 
 @pytest.fixture(scope="module")
 def coordinator(tmp_path_factory):
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    made = Coordinator(tmp_path_factory.mktemp("joining"), port, 50)
+    made = Coordinator(tmp_path_factory.mktemp("joining"), 50)
     yield made
     assert made.child.status is None, (made.run / "log").read_text()
     made.child.close()
@@ -202,10 +199,8 @@ def test_a_request_without_valid_requests_for_certificates_uses_nothing_up(coord
     assert again.kind == "joined"
 
 
-def test_the_same_request_gets_the_same_answer_and_another_one_finds_the_token_used(
-    tmp_path, free_port
-):
-    coordinator = Coordinator(tmp_path, free_port, 3)
+def test_the_same_request_gets_the_same_answer_and_another_one_finds_the_token_used(tmp_path):
+    coordinator = Coordinator(tmp_path, 3)
     token = coordinator.new_token()
     wait_until((coordinator.run / "events.jsonl").exists)
     first = coordinator.join(token)

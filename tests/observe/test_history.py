@@ -12,9 +12,7 @@ import holdfast
 from holdfast.observe import history
 
 SOURCES = Path(holdfast.__file__).parent
-COMPOSED = {
-    "engines/process_exits.py": ["agent-exited", "coordinator-exited", "fork-server-exited"]
-}
+COMPOSED = {"runs/process_exits.py": ["agent-exited", "coordinator-exited", "fork-server-exited"]}
 KILLED = "was killed by SIGKILL"
 EVENTS = [
     {"time_unix_s": 100.0, "event": "run-started", "workers": 2},

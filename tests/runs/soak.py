@@ -22,13 +22,13 @@ from pathlib import Path
 
 import psutil
 
-from holdfast.engines.run import run
 from holdfast.faults.target import Target
 from holdfast.job import load
 from holdfast.launch.fork_client import ForkServer
 from holdfast.launch.spawn import WORKER, spawn
 from holdfast.observe import lines
 from holdfast.observe.run_dir import RunDirectory
+from holdfast.runs.run import run
 
 KINDS = {"kill": 10, "stop": 2, "raise": 2, "agent": 3, "coordinator": 3}
 """Of twenty faults, how many are of each kind."""

@@ -3,12 +3,12 @@
 import pytest
 
 from conftest import FAILING_TASKS, SMALL, watching
-from holdfast.engines import choose_workers
-from holdfast.engines.run import LaunchOptions
-from holdfast.engines.supervisor import Controls
-from holdfast.engines.train import run_job
 from holdfast.errors import JobError, OutOfMemory
 from holdfast.job import load
+from holdfast.runs import choose_workers
+from holdfast.runs.run import LaunchOptions
+from holdfast.runs.supervisor import Controls
+from holdfast.runs.train import run_job
 
 
 @pytest.mark.parametrize(
@@ -87,7 +87,7 @@ def test_a_run_keeps_the_shards_of_its_first_start(train, tmp_path):
 
 @pytest.mark.slow
 def test_workers_are_measured_once_and_kept(train, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr("holdfast.engines.train.usable_cores", lambda: 2)
+    monkeypatch.setattr("holdfast.runs.train.usable_cores", lambda: 2)
     first = train("run", workers="auto", epochs=1)
     said = capsys.readouterr().err
     assert "workers=auto: measuring 1 worker of 2 threads, 2 workers of 1 thread\n" in said
@@ -104,7 +104,7 @@ def test_workers_are_measured_once_and_kept(train, tmp_path, monkeypatch, capsys
 
 @pytest.mark.soak
 def test_a_job_that_fails_in_a_trial_fails_as_its_run_would(train, tmp_path, monkeypatch):
-    monkeypatch.setattr("holdfast.engines.train.usable_cores", lambda: 2)
+    monkeypatch.setattr("holdfast.runs.train.usable_cores", lambda: 2)
     with pytest.raises(JobError, match=r"call session\.attach"):
         train("run", workers="auto", task=f"{FAILING_TASKS}:no_attach", batch=20)
     assert not (tmp_path / "run").exists()

@@ -6,14 +6,14 @@ import sys
 import pytest
 
 from conftest import SMALL, events_of, metrics_of, sampled
-from holdfast.engines.run import LaunchOptions
-from holdfast.engines.train import run_job
 from holdfast.errors import CheckpointError, HoldfastError, JobError, NonFiniteError
 from holdfast.faults.fault_injector import FaultInjector
 from holdfast.faults.plan import planned
 from holdfast.faults.target import Target
 from holdfast.job import load
 from holdfast.observe import lines
+from holdfast.runs.run import LaunchOptions
+from holdfast.runs.train import run_job
 
 pytestmark = pytest.mark.slow
 

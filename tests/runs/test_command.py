@@ -73,8 +73,8 @@ def wait_for_step(process, run_dir, step):
 
 @pytest.fixture(scope="module")
 def reference(forks, tmp_path_factory):
-    from holdfast.engines.run import run
     from holdfast.observe.run_dir import RunDirectory
+    from holdfast.runs.run import run
 
     chosen = load.check({**SMALL, "epochs": 10}, where="test")
     with RunDirectory(tmp_path_factory.mktemp("whole"), chosen, resume=False) as directory:

@@ -8,7 +8,7 @@ import pytest
 from faulty_tasks import marks
 
 from conftest import TASKS, events_of, metrics_of, sampled
-from holdfast.engines import coordinator_process, supervisor
+from holdfast.runs import coordinator_process, supervisor
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(60)]
 

@@ -16,9 +16,9 @@ MODELS = {"cnn": SMALL["model"], "mlp": {"name": "mlp", "hidden": [16, 16], "dro
 @pytest.fixture(scope="module")
 def reference(forks, tmp_path_factory):
     """The hash of each model trained by one worker."""
-    from holdfast.engines.run import run
     from holdfast.job import load
     from holdfast.observe.run_dir import RunDirectory
+    from holdfast.runs.run import run
 
     found = {}
     for name, model in MODELS.items():

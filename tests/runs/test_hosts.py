@@ -15,7 +15,7 @@ import socket
 import psutil
 import pytest
 
-from conftest import events_of, holdfast_processes, sampled, wait_until
+from conftest import events_of, holdfast_processes, own_loopback_address, sampled, wait_until
 
 pytestmark = pytest.mark.slow
 
@@ -23,19 +23,18 @@ JOB = ["digits", "shards=8"]
 
 
 @pytest.fixture
-def begin(command, tmp_path, free_port):
+def begin(command, tmp_path):
     """Begin a run on hosts: `begin(hosts, key=value, …) -> (coordinator, agents, join)`. The agents
     of all of them join, or of the first `joining`.
     """
 
     def run(hosts, *keys, joining=None, job=JOB):
-        first = command(
-            "coordinator", *job, *keys, "--hosts", hosts, "--address", "127.0.0.1",
-            "--port", free_port, "--run", "run",
-        )  # fmt: skip
+        address = own_loopback_address()
+        where = ["--hosts", hosts, "--address", address, "--run", "run"]
+        first = command("coordinator", *job, *keys, *where)
         token = tmp_path / "run" / "secrets" / "join.token"
         wait_until(token.exists)
-        join = ["agent", "--join", f"127.0.0.1:{free_port}", "--token-file", token]
+        join = ["agent", "--join", f"{address}:50051", "--token-file", token]
         agents = [
             command(*join, "--run", f"host-{number}") for number in range(2, (joining or hosts) + 1)
         ]

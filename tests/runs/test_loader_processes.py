@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from conftest import FAILING_TASKS, TASKS, events_of, sampled, wait_until
-from holdfast.engines.supervisor import Controls
 from holdfast.errors import HoldfastError, JobError, WorkerFailed
+from holdfast.runs.supervisor import Controls
 
 pytestmark = pytest.mark.slow
 

@@ -6,10 +6,10 @@ import pytest
 
 from conftest import events_of
 from holdfast.checkpoint.store import CheckpointStore
-from holdfast.engines.run import LaunchOptions
-from holdfast.engines.train import run_job
 from holdfast.errors import JobError
 from holdfast.job import load
+from holdfast.runs.run import LaunchOptions
+from holdfast.runs.train import run_job
 
 pytestmark = pytest.mark.slow
 

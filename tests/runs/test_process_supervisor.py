@@ -6,10 +6,10 @@ import signal
 import pytest
 
 from conftest import TASKS, events_of, metrics_of, sampled
-from holdfast.engines.supervisor import Controls
 from holdfast.errors import HoldfastError
 from holdfast.launch.fork_client import ForkServer
 from holdfast.launch.spawn import WORKER, spawn
+from holdfast.runs.supervisor import Controls
 
 pytestmark = pytest.mark.slow
 

@@ -10,8 +10,8 @@ import pytest
 from faulty_tasks import marks
 
 from conftest import FAILING_TASKS, TASKS, events_of, metrics_of, sampled
-from holdfast.engines.supervisor import Controls
 from holdfast.errors import WorkerFailed
+from holdfast.runs.supervisor import Controls
 
 pytestmark = pytest.mark.slow
 

@@ -9,11 +9,11 @@ import signal
 import pytest
 
 from conftest import FAILING_TASKS, TASKS, events_of, sampled
-from holdfast.engines.supervisor import Controls
 from holdfast.errors import HoldfastError
 from holdfast.observe import recovery_reports
 from holdfast.observe.sinks.run_files import RunFiles
 from holdfast.observe.sinks.sink import Sink
+from holdfast.runs.supervisor import Controls
 
 pytestmark = pytest.mark.slow
 

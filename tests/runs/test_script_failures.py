@@ -5,11 +5,11 @@ from pathlib import Path
 import pytest
 
 from conftest import events_of, printed, sampled, wait_until
-from holdfast.engines.run import LaunchOptions
-from holdfast.engines.script import run_script
 from holdfast.errors import WorkerFailed
 from holdfast.job import load
 from holdfast.observe import lines
+from holdfast.runs.run import LaunchOptions
+from holdfast.runs.script import run_script
 
 pytestmark = pytest.mark.slow
 

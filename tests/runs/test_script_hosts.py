@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from conftest import events_of, sampled, wait_until
+from conftest import events_of, own_loopback_address, sampled, wait_until
 
 pytestmark = pytest.mark.slow
 
@@ -15,15 +15,16 @@ TRAIN = Path(__file__).parent / "scripts" / "train.py"
 
 
 @pytest.fixture
-def begin(command, tmp_path, free_port):
+def begin(command, tmp_path):
     """Begin a run on hosts: `begin(hosts, word, …) -> (coordinator, agents)`."""
 
     def run(hosts, *words):
-        where = ["--address", "127.0.0.1", "--port", free_port, "--run", "run"]
+        address = own_loopback_address()
+        where = ["--address", address, "--run", "run"]
         first = command(words[0], *where, *words[1:])
         token = tmp_path / "run" / "secrets" / "join.token"
         wait_until(token.exists)
-        join = ["agent", "--join", f"127.0.0.1:{free_port}", "--token-file", token]
+        join = ["agent", "--join", f"{address}:50051", "--token-file", token]
         return first, [command(*join) for _ in range(hosts - 1)]
 
     return run

@@ -10,8 +10,6 @@ import pytest
 from test_resume_checks import back_to
 
 from conftest import FAILING_TASKS, TASKS, events_of, metrics_of, sampled
-from holdfast.engines.run import run
-from holdfast.engines.supervisor import Controls
 from holdfast.errors import (
     CheckpointError,
     HoldfastError,
@@ -21,6 +19,8 @@ from holdfast.errors import (
 )
 from holdfast.job import load
 from holdfast.observe.run_dir import RunDirectory
+from holdfast.runs.run import run
+from holdfast.runs.supervisor import Controls
 
 pytestmark = pytest.mark.slow
 

@@ -14,12 +14,12 @@ from typing import Any, Final
 from holdfast.arena.find import open_arena
 from holdfast.arena.memory import Arena, Phase, Word
 from holdfast.bench.workloads import job_keys
-from holdfast.engines.run import run
-from holdfast.engines.supervisor import Controls
 from holdfast.errors import HoldfastError
 from holdfast.job import load
 from holdfast.observe import lines
 from holdfast.observe.run_dir import EVENTS, METRICS, RunDirectory
+from holdfast.runs.run import run
+from holdfast.runs.supervisor import Controls
 
 WORKERS: Final = 2
 FAULT_STEP: Final = 25

@@ -22,12 +22,12 @@ from typing import Any, Final
 
 from holdfast.bench.figures import spread
 from holdfast.core.protocol import Status
-from holdfast.engines.endpoint import Endpoint, make_secrets
 from holdfast.errors import HoldfastError
 from holdfast.job import load
 from holdfast.launch.child import Child
 from holdfast.observe.lines import Tail
 from holdfast.observe.run_dir import EVENTS, TOKEN, RunDirectory
+from holdfast.runs.endpoint import Endpoint, make_secrets
 from holdfast.wire.join import control_address, join
 from holdfast.wire.link import CoordinatorLink
 from holdfast.wire.rpc import DesiredStateMessage, Service, StatusMessage

@@ -27,12 +27,12 @@ from typing import Any, Final
 
 from holdfast.bench.figures import ratio, spread
 from holdfast.bench.workloads import WORKLOADS, job_keys
-from holdfast.engines.run import run
 from holdfast.errors import HoldfastError
 from holdfast.job import load
 from holdfast.launch.spawn import worker_environment
 from holdfast.observe import lines
 from holdfast.observe.run_dir import METRICS, RunDirectory
+from holdfast.runs.run import run
 
 WARM_STEPS: Final = 8
 """Steps at the start that are not counted."""

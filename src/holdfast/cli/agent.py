@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from holdfast.engines import joined
+from holdfast.runs import joined
 
 
 def agent(

@@ -16,8 +16,6 @@ from rich.table import Table
 from holdfast.cli import complete
 from holdfast.cli.arguments import EndingJson, Overrides
 from holdfast.cli.ending import FAILED_STATUS, STOPPED_STATUS
-from holdfast.engines import train as engine
-from holdfast.engines.run import LaunchOptions
 from holdfast.errors import HoldfastError, JobError
 from holdfast.faults.fault_injector import FaultInjector
 from holdfast.faults.plan import Fault, FaultPlan, planned
@@ -27,6 +25,8 @@ from holdfast.job.train_job import TrainJob
 from holdfast.launch.spawn import Spawned
 from holdfast.linux.lifeline import STOP_SIGNALS
 from holdfast.observe.sinks.terminal import closing_table
+from holdfast.runs.run import LaunchOptions
+from holdfast.runs.train import Result, run_job
 
 
 def chaos(
@@ -91,18 +91,18 @@ def _inject(run: Path, plan: FaultPlan) -> FaultInjector:
 
 def _train(
     injector: FaultInjector, job: TrainJob, run: Path | None, *, forks: Spawned | None, quiet: bool
-) -> engine.Result:
+) -> Result:
     """Run a job with faults; if the run fails, the faults are printed all the same."""
     options = LaunchOptions(forks=forks, sidecar=injector.running)
     try:
-        return engine.run_job(job, options, run_dir=run, resume=False)
+        return run_job(job, options, run_dir=run, resume=False)
     except HoldfastError:
         if not quiet:
             _print_table(injector)
         raise
 
 
-def _print(injector: FaultInjector, result: engine.Result | None, *, as_json: bool) -> None:
+def _print(injector: FaultInjector, result: Result | None, *, as_json: bool) -> None:
     summary: dict[str, Any] = {} if result is None else result.as_dict()
     if as_json:
         injected = [each.as_dict() for each in injector.injected]

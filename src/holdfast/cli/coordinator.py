@@ -12,13 +12,13 @@ from holdfast.cli import complete
 from holdfast.cli.arguments import EndingJson, Overrides
 from holdfast.cli.ending import run_and_print
 from holdfast.cli.joining import Address, Port, announcing, endpoint_at
-from holdfast.engines import train as engine
-from holdfast.engines.endpoint import DEFAULT_PORT
-from holdfast.engines.run import LaunchOptions, RunResult
 from holdfast.errors import JobError
 from holdfast.job import load
 from holdfast.job.train_job import TrainRequest
 from holdfast.observe.run_dir import RunDirectory
+from holdfast.runs.endpoint import DEFAULT_PORT
+from holdfast.runs.run import LaunchOptions, RunResult
+from holdfast.runs.train import run_job
 
 
 def coordinator(
@@ -53,7 +53,7 @@ def coordinator(
     chosen = _request(words, hosts, run if resume else None)
     endpoint = endpoint_at(address, port)
     run_and_print(
-        partial(engine.run_job, chosen, run_dir=run, resume=resume),
+        partial(run_job, chosen, run_dir=run, resume=resume),
         LaunchOptions(forks=context.obj, endpoint=endpoint, sidecar=announcing(endpoint, hosts)),
         _next_commands,
         as_json=as_json,

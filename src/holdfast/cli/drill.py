@@ -15,7 +15,6 @@ from rich.table import Table
 
 from holdfast.cli.arguments import EndingJson, JobName, Overrides
 from holdfast.cli.ending import FAILED_STATUS, STOPPED_STATUS
-from holdfast.engines.run_fork_server import fork_server
 from holdfast.errors import JobError
 from holdfast.faults.drill import (
     KINDS,
@@ -33,6 +32,7 @@ from holdfast.job.part import AUTO
 from holdfast.job.train_job import TrainJob, TrainRequest
 from holdfast.observe.run_dir import new_run
 from holdfast.observe.sinks.terminal import closing_table
+from holdfast.runs.run_fork_server import fork_server
 
 
 def drill(

@@ -10,9 +10,9 @@ from typing import Final
 
 import typer
 
-from holdfast.engines.run import LaunchOptions, RunResult
 from holdfast.errors import HoldfastError, RankTraceback
 from holdfast.observe.sinks.terminal import closing_table
+from holdfast.runs.run import LaunchOptions, RunResult
 
 FAILED_STATUS: Final = 1
 """Exit status of a run that failed."""

@@ -11,8 +11,8 @@ from typing import Annotated
 
 import typer
 
-from holdfast.engines.endpoint import Endpoint, address_towards, make_secrets
 from holdfast.errors import JobError
+from holdfast.runs.endpoint import Endpoint, address_towards, make_secrets
 
 Address = Annotated[
     str | None,

@@ -13,12 +13,12 @@ import typer
 from holdfast.cli.arguments import EndingJson, ranks
 from holdfast.cli.ending import run_and_print
 from holdfast.cli.joining import Address, Port, announcing, endpoint_at
-from holdfast.engines import script as engine
-from holdfast.engines.endpoint import DEFAULT_PORT
-from holdfast.engines.run import LaunchOptions, RunResult
 from holdfast.errors import JobError
 from holdfast.job import load
 from holdfast.job.script_job import Script
+from holdfast.runs.endpoint import DEFAULT_PORT
+from holdfast.runs.run import LaunchOptions, RunResult
+from holdfast.runs.script import name_of, run_script
 
 
 def run(
@@ -82,7 +82,7 @@ def run(
     place = {"module": script} if module else {"path": script}
     asked = Script(**place, arguments=tuple(arguments or ()))
     values = {
-        "name": engine.name_of(asked),
+        "name": name_of(asked),
         "script": asked.model_dump(),
         "workers": hosts * _number(workers),
         "hosts": hosts,
@@ -99,7 +99,7 @@ def run(
         endpoint = endpoint_at(address, port)
         options = replace(options, endpoint=endpoint, sidecar=announcing(endpoint, hosts))
     run_and_print(
-        partial(engine.run_script, job, run_dir=run_dir), options, _next_commands, as_json=as_json
+        partial(run_script, job, run_dir=run_dir), options, _next_commands, as_json=as_json
     )
 
 

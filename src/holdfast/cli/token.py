@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from holdfast.engines.endpoint import make_token
+from holdfast.runs.endpoint import make_token
 
 
 def token(

@@ -13,8 +13,6 @@ from holdfast.cli.arguments import EndingJson, JobName, Overrides, ranks
 from holdfast.cli.ending import run_and_print
 from holdfast.data.download import download as fetch
 from holdfast.data.published import PUBLISHED, directory
-from holdfast.engines import train as engine
-from holdfast.engines.run import LaunchOptions, RunResult
 from holdfast.errors import JobError
 from holdfast.job import load
 from holdfast.job.data import Data
@@ -22,6 +20,8 @@ from holdfast.job.part import AUTO
 from holdfast.job.train_job import TrainRequest
 from holdfast.linux.cores import usable_cores
 from holdfast.observe.downloads import DownloadView
+from holdfast.runs.run import LaunchOptions, RunResult
+from holdfast.runs.train import run_job
 
 
 def train(
@@ -73,7 +73,7 @@ def train(
         _download(chosen.data)
     options = LaunchOptions(tee=shown, forks=context.obj)
     run_and_print(
-        partial(engine.run_job, chosen, run_dir=run, resume=resume or extend),
+        partial(run_job, chosen, run_dir=run, resume=resume or extend),
         options,
         partial(_next_commands, [job, *asked], chosen),
         as_json=as_json,

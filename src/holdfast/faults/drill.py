@@ -20,9 +20,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final, Literal, get_args
 
-from holdfast.engines.run import LaunchOptions, Sidecar, stopped_by_signals
-from holdfast.engines.supervisor import Controls
-from holdfast.engines.train import Result, run_job
 from holdfast.errors import HoldfastError, Interrupted, JobError
 from holdfast.faults.fault_injector import FaultInjector
 from holdfast.faults.plan import IN_GRADIENTS, WITHOUT_RANK, Fault, FaultPlan, Kind
@@ -31,6 +28,9 @@ from holdfast.job.train_job import TrainJob
 from holdfast.launch.fork_client import ForkServer
 from holdfast.observe import lines
 from holdfast.observe.run_dir import EVENTS, METRICS
+from holdfast.runs.run import LaunchOptions, Sidecar, stopped_by_signals
+from holdfast.runs.supervisor import Controls
+from holdfast.runs.train import Result, run_job
 
 FailurePolicy = Literal["replace", "shrink", "restart"]
 KINDS: Final[tuple[Kind, ...]] = get_args(Kind)

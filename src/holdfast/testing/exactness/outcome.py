@@ -50,7 +50,7 @@ class CaseOutcome:
         events: Iterable[Mapping[str, Any]],
         kills: int,
     ) -> CaseOutcome:
-        """From an answer of `engines.job_server`, and the run's metrics and events."""
+        """From an answer of `runs.job_server`, and the run's metrics and events."""
         lines = list(metrics)
         unfinished = "" if answer.get("status") == "finished" else str(answer.get("status", ""))
         return cls(

@@ -1,6 +1,6 @@
 """Runner: runs the configurations of a case, a few at a time, in processes of their own.
 
-Each lane is a `holdfast.engines.job_server`, which keeps its fork server from run to run.
+Each lane is a `holdfast.runs.job_server`, which keeps its fork server from run to run.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ class _Lane:
         # It ends with the thread that starts it, and those of the pool last as long as the runner.
         options = ["--parent", str(os.getpid()), "--import", TASK]
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "holdfast.engines.job_server", *options],
+            [sys.executable, "-m", "holdfast.runs.job_server", *options],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env={

@@ -16,12 +16,12 @@ from contextlib import ExitStack, suppress
 from typing import Final
 
 from holdfast.core.protocol import Stage
-from holdfast.engines.host import HasFileno
-from holdfast.engines.process_exits import ProcessExits, kill_if_stopped
 from holdfast.errors import HoldfastError
 from holdfast.launch.child import Child
 from holdfast.observe.lines import EventLog
 from holdfast.observe.run_dir import RunDirectory
+from holdfast.runs.host import HasFileno
+from holdfast.runs.process_exits import ProcessExits, kill_if_stopped
 from holdfast.wire.link import CoordinatorLink
 from holdfast.wire.rpc import RunRequestMessage, RunStateMessage, Service
 

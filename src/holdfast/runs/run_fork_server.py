@@ -8,7 +8,6 @@ from pathlib import Path
 
 from holdfast.coordinator.policy import policy_of
 from holdfast.core.failures import oom_killed
-from holdfast.engines.process_exits import ProcessExits, kill_if_stopped
 from holdfast.errors import HoldfastError, OutOfMemory
 from holdfast.job.spec import Job
 from holdfast.job.train_job import TrainJob
@@ -18,6 +17,7 @@ from holdfast.launch.spawn import WORKER, Spawned, spawn
 from holdfast.linux.host_memory import OomKills, available
 from holdfast.observe.lines import EventLog
 from holdfast.observe.run_dir import RunPaths
+from holdfast.runs.process_exits import ProcessExits, kill_if_stopped
 from holdfast.tasks import reference
 from holdfast.tasks.code import located
 

@@ -17,12 +17,13 @@ from typing import Any, Final, Self
 
 from holdfast import errors
 from holdfast.checkpoint.store import CheckpointStore
-from holdfast.engines.coordinator_process import SHUTDOWN_TIMEOUT_S, CoordinatorProcess
-from holdfast.engines.host import Engine, HostHandle, HostState
 from holdfast.errors import HoldfastError, Interrupted, RankTraceback, WorkerFailed
 from holdfast.observe.follower import Follower
 from holdfast.observe.lines import EventLog
 from holdfast.observe.run_dir import RunDirectory, worker_log
+from holdfast.runs.coordinator_process import SHUTDOWN_TIMEOUT_S, CoordinatorProcess
+from holdfast.runs.host import HostHandle, HostState
+from holdfast.runs.local import LocalHosts
 from holdfast.wire.rpc import RunStateMessage
 
 TICK_S: Final = 0.1
@@ -55,7 +56,7 @@ class RunSupervisor:
 
     Args:
         directory: The run's directory.
-        engine: Places the run's hosts.
+        hosts: Starts the run's hosts on this machine.
         coordinator: The run's coordinator.
         follower: Tells the run's sinks what happens.
         log: The run's log of events.
@@ -65,13 +66,13 @@ class RunSupervisor:
     def __init__(
         self,
         directory: RunDirectory,
-        engine: Engine,
+        hosts: LocalHosts,
         coordinator: CoordinatorProcess,
         follower: Follower,
         log: EventLog,
         controls: Controls,
     ) -> None:
-        self._directory, self._engine, self._coordinator = directory, engine, coordinator
+        self._directory, self._hosts, self._coordinator = directory, hosts, coordinator
         self._follower, self._log, self._controls = follower, log, controls
         self._num_hosts = 0
         self._has_begun = False  # whether any host has come up
@@ -143,7 +144,7 @@ class RunSupervisor:
 
     def _start_host(self) -> HostHandle:
         self._num_hosts += 1
-        return self._engine.start_host(f"local-{self._num_hosts}", self._coordinator.address)
+        return self._hosts.start_host(f"local-{self._num_hosts}", self._coordinator.address)
 
     def _replace_host_if_lost(self) -> None:
         state = self._host.state()
@@ -161,7 +162,7 @@ class RunSupervisor:
 
     def _check_controls(self) -> None:
         if self._controls.abort:
-            at = f" while {self._engine.doing}" if self._engine.doing else ""
+            at = f" while {self._hosts.doing}" if self._hosts.doing else ""
             raise Interrupted(f"the run was aborted{at}; resume it from its last checkpoint")
         now = time.monotonic()
         if self._controls.stop and self._stop_deadline is None and self._has_begun:

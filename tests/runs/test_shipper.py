@@ -11,8 +11,8 @@ import pytest
 
 from conftest import wait_until
 from holdfast.coordinator.host_files import HostFiles
-from holdfast.engines.shipper import Shipper, positions_of
 from holdfast.observe.lines import EventLog
+from holdfast.runs.shipper import Shipper, positions_of
 from holdfast.wire.rpc import MAX_SHIPPED_BYTES, OPTIONS, handlers
 
 pytestmark = pytest.mark.slow

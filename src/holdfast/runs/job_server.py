@@ -1,6 +1,6 @@
 """Job server: runs many jobs, one after the other, on one fork server.
 
-Start it with `python -m holdfast.engines.job_server`.
+Start it with `python -m holdfast.runs.job_server`.
 
 It serves a program that wants results and shows no progress, such as the exactness fuzzer. A
 request is a line of JSON on standard input, with the keys `job`, `run_dir` and `resume`. Its answer
@@ -16,13 +16,13 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from holdfast.engines.run import run
 from holdfast.errors import HoldfastError
 from holdfast.job import load
 from holdfast.launch.fork_client import ForkServer
 from holdfast.launch.spawn import WORKER, spawn
 from holdfast.linux.lifeline import die_with_parent
 from holdfast.observe.run_dir import RunDirectory
+from holdfast.runs.run import run
 
 
 def main() -> None:

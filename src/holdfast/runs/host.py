@@ -3,7 +3,7 @@
     STARTING ──▶ UP ──▶ LEFT   the run is over, and the agent ended as requested
         └─────────┴───▶ LOST   the agent is gone: the supervisor replaces the host
 
-Each engine knows its own evidence of a lost host: locally the exit statuses of child processes.
+The evidence of a loss: the exit statuses of child processes.
 """
 
 from __future__ import annotations
@@ -55,22 +55,3 @@ class HostHandle(Protocol):
 
     def close(self) -> None:
         """End the agent; returns when none of its workers is left."""
-
-
-class Engine(Protocol):
-    """Places hosts for one run."""
-
-    @property
-    def doing(self) -> str:
-        """What a host that starts waits for, in words; empty if nothing."""
-
-    def start_host(self, name: str, address: str) -> HostHandle:
-        """Start a host and do not wait for it.
-
-        Args:
-            name: The agent's, never used before in this run.
-            address: The coordinator's, as gRPC names it.
-        """
-
-    def close(self) -> None:
-        """Release what all hosts share."""

@@ -18,8 +18,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from holdfast.engines.run import run
-from holdfast.engines.supervisor import Controls
 from holdfast.errors import HoldfastError, Interrupted
 from holdfast.job.part import AUTO
 from holdfast.job.train_job import TrainJob, TrainRequest
@@ -27,6 +25,8 @@ from holdfast.launch.fork_client import ForkServer
 from holdfast.observe import lines
 from holdfast.observe.run_dir import METRICS, RunDirectory
 from holdfast.observe.sinks.sink import Sink
+from holdfast.runs.run import run
+from holdfast.runs.supervisor import Controls
 from holdfast.wire.rpc import RunStateMessage
 
 WARM_STEPS: Final = 3

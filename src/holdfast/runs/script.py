@@ -10,11 +10,11 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from holdfast.engines.run import LaunchOptions, run_and_record
 from holdfast.errors import JobError
 from holdfast.job.script_job import Script, ScriptJob
 from holdfast.observe import restarts
 from holdfast.observe.run_dir import new_run
+from holdfast.runs.run import LaunchOptions, run_and_record
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

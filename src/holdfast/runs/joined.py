@@ -16,12 +16,6 @@ from types import FrameType
 from typing import Final
 
 from holdfast.core.rejoin import RejoinDelay
-from holdfast.engines.endpoint import Interface, address_towards
-from holdfast.engines.host import HostHandle, HostState
-from holdfast.engines.local import LocalEngine
-from holdfast.engines.process_exits import ProcessExits
-from holdfast.engines.run_fork_server import fork_server
-from holdfast.engines.shipper import Positions, Shipper, positions_of
 from holdfast.errors import Interrupted, JobError, ProtocolError
 from holdfast.job import load
 from holdfast.launch.fork_client import ForkServer
@@ -29,6 +23,12 @@ from holdfast.launch.spawn import Spawned
 from holdfast.linux.lifeline import STOP_SIGNALS
 from holdfast.observe.lines import EventLog
 from holdfast.observe.run_dir import EVENTS, RUNS, RunDirectory
+from holdfast.runs.endpoint import Interface, address_towards
+from holdfast.runs.host import HostHandle, HostState
+from holdfast.runs.local import LocalHosts
+from holdfast.runs.process_exits import ProcessExits
+from holdfast.runs.run_fork_server import fork_server
+from holdfast.runs.shipper import Positions, Shipper, positions_of
 from holdfast.tasks import code
 from holdfast.wire.fetch import fetch_job
 from holdfast.wire.join import Joined, NoRun, control_address, join
@@ -141,11 +141,11 @@ class _Host:
             shipper = Shipper(directory.path, self._control, agent, self._sent)
             forks, exits = self._fork_server(directory), ProcessExits(directory.job, log)
             attempt, interface = joined.message.attempt, self._interface(directory, joined)
-            engine = LocalEngine(directory, attempt, log, exits, forks, None, interface)
+            hosts = LocalHosts(directory, attempt, log, exits, forks, None, interface)
             with (
-                closing(engine),
+                closing(hosts),
                 shipper,  # until the workers have ended
-                closing(engine.start_host(joined.message.name, self._control)) as host,
+                closing(hosts.start_host(joined.message.name, self._control)) as host,
             ):
                 while (state := _next_state(host)) in (HostState.STARTING, HostState.UP):
                     if stop:

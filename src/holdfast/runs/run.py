@@ -19,11 +19,6 @@ from types import FrameType
 from typing import Any, Protocol, TypeVar
 
 from holdfast.checkpoint.store import CheckpointStore
-from holdfast.engines.coordinator_process import CoordinatorProcess
-from holdfast.engines.endpoint import Endpoint
-from holdfast.engines.local import LocalEngine
-from holdfast.engines.process_exits import ProcessExits
-from holdfast.engines.supervisor import Controls, RunSupervisor
 from holdfast.errors import HoldfastError, JobError
 from holdfast.job.spec import Job
 from holdfast.launch.fork_client import ForkServer
@@ -40,6 +35,11 @@ from holdfast.observe.sinks.run_files import RunFiles
 from holdfast.observe.sinks.sink import Ending, Sink
 from holdfast.observe.sinks.terminal import Terminal
 from holdfast.observe.tee import Tee
+from holdfast.runs.coordinator_process import CoordinatorProcess
+from holdfast.runs.endpoint import Endpoint
+from holdfast.runs.local import LocalHosts
+from holdfast.runs.process_exits import ProcessExits
+from holdfast.runs.supervisor import Controls, RunSupervisor
 from holdfast.tasks import code as code_of_job
 
 Sidecar = Callable[[Path], AbstractContextManager[object]]
@@ -237,13 +237,13 @@ def _supervisor(
     interface = endpoint.own_interface(directory.path, directory.job) if endpoint else None
     public = endpoint.public if endpoint else ""
     with (
-        closing(LocalEngine(directory, attempt, log, exits, forks, code, interface)) as engine,
+        closing(LocalHosts(directory, attempt, log, exits, forks, code, interface)) as hosts,
         closing(
             CoordinatorProcess(
                 directory, attempt, log, exits, watch=follower.has_sinks, public=public
             )
         ) as coordinator,
-        RunSupervisor(directory, engine, coordinator, follower, log, controls) as supervisor,
+        RunSupervisor(directory, hosts, coordinator, follower, log, controls) as supervisor,
     ):
         yield supervisor
 

@@ -1,4 +1,4 @@
-"""The local engine: agents as children of this process, with workers that a fork server forks."""
+"""Local hosts: agents as children of this process, with workers that a fork server forks."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from contextlib import ExitStack
 from typing import Final
 
 from holdfast.arena.memory import Arena
-from holdfast.engines.endpoint import Interface
-from holdfast.engines.host import HasFileno, HostState
-from holdfast.engines.process_exits import ProcessExits, kill_if_stopped
-from holdfast.engines.run_fork_server import RunForkServer
 from holdfast.launch.child import Child
 from holdfast.launch.fork_client import ForkServer
 from holdfast.launch.spawn import Spawned
 from holdfast.observe.lines import EventLog
 from holdfast.observe.run_dir import RunPaths
+from holdfast.runs.endpoint import Interface
+from holdfast.runs.host import HasFileno, HostState
+from holdfast.runs.process_exits import ProcessExits, kill_if_stopped
+from holdfast.runs.run_fork_server import RunForkServer
 
 REAP_TIMEOUT_S: Final = 1.0
 """How long the end of a fork server may come after that of an agent which has lost it."""
@@ -114,7 +114,7 @@ class LocalHost:
         self._owned.callback(self.agent.close)  # before that
 
 
-class LocalEngine:
+class LocalHosts:
     """Starts hosts on this machine for one run; they share a fork server.
 
     Args:
@@ -147,7 +147,12 @@ class LocalEngine:
         return f"the fork server was {doing}" if doing else ""
 
     def start_host(self, name: str, address: str) -> LocalHost:
-        """See `Engine.start_host`."""
+        """Start a host and do not wait for it.
+
+        Args:
+            name: The agent's, never used before in this run.
+            address: The coordinator's, as gRPC names it.
+        """
         self._fork_server.replace_if_ended()
         host = LocalHost(
             name,

@@ -12,9 +12,6 @@ from typing import TYPE_CHECKING, Any
 from holdfast.checkpoint.names import checkpoint_name
 from holdfast.checkpoint.store import CheckpointStore
 from holdfast.core.step.plan import plan_step
-from holdfast.engines.choose_workers import divisions, fastest
-from holdfast.engines.run import LaunchOptions, run_and_record
-from holdfast.engines.run_fork_server import fork_server
 from holdfast.errors import HoldfastError, JobError
 from holdfast.job import load
 from holdfast.job.part import AUTO
@@ -24,6 +21,9 @@ from holdfast.linux.cores import usable_cores
 from holdfast.observe import lines
 from holdfast.observe.run_dir import CODE, METRICS, RunDirectory, new_run
 from holdfast.observe.sinks.callback import OnEvent
+from holdfast.runs.choose_workers import divisions, fastest
+from holdfast.runs.run import LaunchOptions, run_and_record
+from holdfast.runs.run_fork_server import fork_server
 from holdfast.tasks import by_value, reference
 
 if TYPE_CHECKING:

@@ -1,1 +1,0 @@
-"""Running jobs: placing agents, and supervising them to the end."""

@@ -1,0 +1,1 @@
+"""Running jobs: from the call or command that starts one to its result."""
