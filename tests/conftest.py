@@ -28,6 +28,7 @@ from holdfast.observe.run_dir import RunDirectory
 from holdfast.runs.run import LaunchOptions
 from holdfast.runs.run import run as run_in
 from holdfast.runs.script import run_script
+from holdfast.runs.supervisor import Controls
 
 TASKS = Path(__file__).parent / "runs" / "sample_tasks.py"
 FAILING_TASKS = TASKS.with_name("failing_tasks.py")
@@ -74,7 +75,8 @@ def train(forks, tmp_path):
             RunDirectory(path, job, resume=resume) as directory,
             watching(path, watch) if watch else nullcontext(),
         ):
-            return run_in(directory, on, controls, sinks)
+            options = LaunchOptions(forks=on, controls=controls or Controls())
+            return run_in(directory, options, sinks)
 
     return run
 

@@ -4,6 +4,7 @@
     ├── JobError            the job, task or data is wrong: the user can fix it
     │   └── NonFiniteError  a gradient contains NaN or infinity
     ├── DataError           a data set raised while it was read
+    ├── EngineError         a cluster manager refuses agents, or does not answer
     ├── CheckpointError     a checkpoint is missing, corrupt or cannot be written
     ├── ProtocolError       another process broke the protocol
     ├── HardwareError       a worker computed something wrongly; it is replaced
@@ -45,6 +46,10 @@ class NonFiniteError(JobError):
 
 class DataError(HoldfastError):
     """The user's data set raised in a process that read it; its traceback is in a note."""
+
+
+class EngineError(HoldfastError):
+    """What places a run's agents cannot do so: too little is free, or it does not answer."""
 
 
 class CheckpointError(HoldfastError):

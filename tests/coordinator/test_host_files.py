@@ -19,7 +19,7 @@ HOST = "h2-0a1b2c3d"
 def files(tmp_path):
     (tmp_path / "logs").mkdir()
     with EventLog(tmp_path / "events.jsonl") as log:
-        yield HostFiles(tmp_path, log)
+        yield HostFiles(tmp_path, log, collects=False)
 
 
 def message(file, offset, content, **more):
@@ -51,7 +51,7 @@ def test_an_event_that_a_coordinator_before_this_one_has_appended_is_not_appende
     files.receive(HOST, sent)
     with EventLog(tmp_path / "events.jsonl") as log:
         log.event("another")
-        successor = HostFiles(tmp_path, log)
+        successor = HostFiles(tmp_path, log, collects=False)
         successor.receive(HOST, sent)
         successor.receive(HOST, message("events.jsonl", len(event("first")), event("second")))
     lines = (tmp_path / "events.jsonl").read_text().splitlines()

@@ -34,20 +34,21 @@ class Coordinator:
     """A coordinator's process, for a run on some hosts."""
 
     def __init__(self, folder, hosts):
-        self.run = folder / "run"
+        self.run, self.hosts = folder / "run", hosts
         self.endpoint = Endpoint(address=own_loopback_address(), port=DEFAULT_PORT)
         job = load.check(
             {"workers": hosts, "hosts": hosts, "data": {"name": "digits"}}, where="test"
         )
         with RunDirectory(self.run, job, resume=False):
-            make_secrets(self.run, self.endpoint, hosts)
+            make_secrets(self.run, self.endpoint)
+            make_token(self.run, hosts - 1)
         self.authority = Authority.load(self.run / SECRETS)
         self.start()
 
     def start(self):
         options = {
             "run-dir": self.run, "attempt": "a1", "address": f"unix:{self.run}/socket",
-            "public": self.endpoint.public,
+            "public": self.endpoint.public, "joining": self.hosts - 1,
         }  # fmt: skip
         self.child = Child.start("holdfast.coordinator.main", options, self.run / "log")
         wait_until(self.accepts)
@@ -219,7 +220,7 @@ def test_the_same_request_gets_the_same_answer_and_another_one_finds_the_token_u
     joined = [first, coordinator.join(before=first.credentials.agent)]
     assert joined[1].message.name != first.message.name
     third = coordinator.join(coordinator.new_token())
-    with pytest.raises(JobError, match="one host more than the run's 3; all of them take part"):
+    with pytest.raises(JobError, match="one host more than the 2 that may join; all of"):
         coordinator.join(coordinator.new_token())
     again = coordinator.join(before=third.credentials.agent)
     assert again.message.name not in names

@@ -28,7 +28,7 @@ from holdfast.launch.fork_client import ForkServer
 from holdfast.launch.spawn import WORKER, spawn
 from holdfast.observe import lines
 from holdfast.observe.run_dir import RunDirectory
-from holdfast.runs.run import run
+from holdfast.runs.run import LaunchOptions, run
 
 KINDS = {"kill": 10, "stop": 2, "raise": 2, "agent": 3, "coordinator": 3}
 """Of twenty faults, how many are of each kind."""
@@ -94,7 +94,7 @@ class Soak:
             self._lasting = _lasting()
             thread.start()
             try:
-                return run(directory, forks)
+                return run(directory, LaunchOptions(forks=forks))
             finally:
                 self._over = True
                 thread.join()
@@ -191,7 +191,7 @@ def soak(forks, folder, *, seed, steps, faults):
     orders.mkdir(parents=True)
     job = job_of(orders, steps)
     with RunDirectory(folder / "undisturbed", job, resume=False) as directory:
-        whole = run(directory, forks)
+        whole = run(directory, LaunchOptions(forks=forks))
     began = time.monotonic()
     storm = Soak(folder / "disturbed", orders, seed, steps, faults)
     broken = storm.run(job, forks)

@@ -74,11 +74,11 @@ def wait_for_step(process, run_dir, step):
 @pytest.fixture(scope="module")
 def reference(forks, tmp_path_factory):
     from holdfast.observe.run_dir import RunDirectory
-    from holdfast.runs.run import run
+    from holdfast.runs.run import LaunchOptions, run
 
     chosen = load.check({**SMALL, "epochs": 10}, where="test")
     with RunDirectory(tmp_path_factory.mktemp("whole"), chosen, resume=False) as directory:
-        return run(directory, forks)["weights_sha256"]
+        return run(directory, LaunchOptions(forks=forks))["weights_sha256"]
 
 
 def test_json_ends_with_one_object_and_the_run_directory_is_whole(mark, job, tmp_path, reference):

@@ -18,13 +18,13 @@ def reference(forks, tmp_path_factory):
     """The hash of each model trained by one worker."""
     from holdfast.job import load
     from holdfast.observe.run_dir import RunDirectory
-    from holdfast.runs.run import run
+    from holdfast.runs.run import LaunchOptions, run
 
     found = {}
     for name, model in MODELS.items():
         job = load.check({**SMALL, "model": model}, where="reference")
         with RunDirectory(tmp_path_factory.mktemp(name), job, resume=False) as directory:
-            found[name] = run(directory, forks)["weights_sha256"]
+            found[name] = run(directory, LaunchOptions(forks=forks))["weights_sha256"]
     return found
 
 

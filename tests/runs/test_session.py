@@ -19,7 +19,7 @@ from holdfast.errors import (
 )
 from holdfast.job import load
 from holdfast.observe.run_dir import RunDirectory
-from holdfast.runs.run import run
+from holdfast.runs.run import LaunchOptions, run
 from holdfast.runs.supervisor import Controls
 
 pytestmark = pytest.mark.slow
@@ -160,7 +160,7 @@ def test_an_import_that_hangs_can_be_aborted(tmp_path):
         RunDirectory(tmp_path / "run", job, resume=False) as directory,
         pytest.raises(HoldfastError, match=r"aborted while .* importing .*hanging.py:main"),
     ):
-        run(directory, controls=controls)
+        run(directory, LaunchOptions(controls=controls))
 
 
 def test_a_process_that_a_task_forks_ends_when_it_is_told_to(train):

@@ -42,7 +42,7 @@ def coordinator(there, address):
         nonlocal loop
         loop = asyncio.get_running_loop()
         with EventLog(there / "events.jsonl") as log:
-            files = HostFiles(there, log)
+            files = HostFiles(there, log, collects=False)
 
             async def ship(message, _context):
                 return files.receive("h2", message)

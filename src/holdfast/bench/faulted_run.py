@@ -18,7 +18,7 @@ from holdfast.errors import HoldfastError
 from holdfast.job import load
 from holdfast.observe import lines
 from holdfast.observe.run_dir import EVENTS, METRICS, RunDirectory
-from holdfast.runs.run import run
+from holdfast.runs.run import LaunchOptions, run
 from holdfast.runs.supervisor import Controls
 
 WORKERS: Final = 2
@@ -64,7 +64,7 @@ class FaultedRun:
                 thread = threading.Thread(target=self._watch)
                 thread.start()
                 try:
-                    run(directory, controls=self._controls)
+                    run(directory, LaunchOptions(controls=self._controls))
                 finally:
                     self._over = True
                     thread.join()

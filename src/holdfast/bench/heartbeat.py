@@ -27,7 +27,7 @@ from holdfast.job import load
 from holdfast.launch.child import Child
 from holdfast.observe.lines import Tail
 from holdfast.observe.run_dir import EVENTS, TOKEN, RunDirectory
-from holdfast.runs.endpoint import Endpoint, make_secrets
+from holdfast.runs.endpoint import Endpoint, free_port, make_secrets, make_token
 from holdfast.wire.join import control_address, join
 from holdfast.wire.link import CoordinatorLink
 from holdfast.wire.rpc import DesiredStateMessage, Service, StatusMessage
@@ -107,18 +107,20 @@ class _Cluster:
     def __init__(self, folder: Path, interval_s: float, num_agents: int) -> None:
         self._owned = ExitStack()
         self.interval_s = interval_s
-        endpoint = Endpoint(address="127.0.0.1", port=_free_ports())
+        endpoint = Endpoint(address="127.0.0.1", port=free_port())
         heartbeat = {"interval_s": interval_s, "timeout_s": TIMEOUT_INTERVALS * interval_s}
         hosts = num_agents + 1  # the coordinator's own never joins, so nothing else happens
         keys = {"workers": hosts, "hosts": hosts, "heartbeat": heartbeat}
         job = load.check({**keys, "data": {"name": "digits"}}, where="bench")
         with RunDirectory(folder, job, resume=False):
-            make_secrets(folder, endpoint, hosts)
+            make_secrets(folder, endpoint)
+            make_token(folder, num_agents)
         options = {
             "run-dir": folder,
             "attempt": "a1",
             "address": f"unix:{folder}/socket",
             "public": endpoint.public,
+            "joining": num_agents,
         }
         self._coordinator = Child.start("holdfast.coordinator.main", options, folder / "log")
         self._owned.callback(self._coordinator.close)
@@ -214,17 +216,6 @@ def measure(interval_s: float, num_agents: int, seconds: float) -> dict[str, Any
         "coordinator_cpu_s_per_hour": round(3600 * cpu_s / elapsed_s, 1),
         "detection_s": spread(found, 2),
     }
-
-
-def _free_ports() -> int:
-    """The first of two ports that nothing listens on."""
-    while True:
-        with socket.socket() as one, socket.socket() as other:
-            one.bind(("127.0.0.1", 0))
-            port = int(one.getsockname()[1])
-            with suppress(OSError):
-                other.bind(("127.0.0.1", port + 1))
-                return port
 
 
 def main() -> None:

@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 
+from holdfast.errors import JobError
 from holdfast.runs import joined
 
 
@@ -17,7 +18,7 @@ def agent(
     join: Annotated[
         str, typer.Option(metavar="ADDRESS:PORT", help="The coordinator, as its run has printed.")
     ],
-    token_file: Annotated[Path, typer.Option(help="A copy of the run's token file.")],
+    token_file: Annotated[Path | None, typer.Option(help="A copy of the run's token file.")] = None,
     address: Annotated[
         str,
         typer.Option(help="Address of this host for the others; default: of the route to --join."),
@@ -26,7 +27,17 @@ def agent(
         Path | None,
         typer.Option(help="Run directory of this host; default: runs/NAME-OF-THE-RUN."),
     ] = None,
+    placed: Annotated[
+        str,
+        typer.Option(
+            metavar="NAME",
+            help="For engines: the agent's name. It reads its token from standard input, and ends "
+            "when that is closed.",
+        ),
+    ] = "",
 ) -> None:
     """Run workers of this host for a run, until the run is over."""
+    if (token_file is None) != bool(placed):
+        raise JobError("give --token-file, a copy of the token file that the run has printed")
     say = partial(print, file=sys.stderr, flush=True)
-    joined.serve(join, token_file, say, address, run, spawned=context.obj)
+    joined.serve(join, token_file, say, address, run, placed=placed, spawned=context.obj)

@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 
 from holdfast.errors import JobError
-from holdfast.runs.endpoint import Endpoint, address_towards, make_secrets
+from holdfast.runs.endpoint import Endpoint, address_towards, make_secrets, make_token
 
 Address = Annotated[
     str | None,
@@ -39,7 +39,8 @@ def announcing(endpoint: Endpoint, hosts: int) -> Callable[[Path], AbstractConte
 
 @contextmanager
 def _announced(endpoint: Endpoint, hosts: int, run_dir: Path) -> Iterator[None]:
-    print(make_secrets(run_dir, endpoint, hosts), file=sys.stderr, flush=True)
+    make_secrets(run_dir, endpoint)
+    print(make_token(run_dir, hosts - 1), file=sys.stderr, flush=True)
     yield
 
 

@@ -11,6 +11,7 @@ import typer
 
 from holdfast.cli.arguments import EndingJson, JobName, Overrides, ranks
 from holdfast.cli.ending import run_and_print
+from holdfast.cli.joining import Address
 from holdfast.data.download import download as fetch
 from holdfast.data.published import PUBLISHED, directory
 from holdfast.errors import JobError
@@ -20,6 +21,7 @@ from holdfast.job.part import AUTO
 from holdfast.job.train_job import TrainRequest
 from holdfast.linux.cores import usable_cores
 from holdfast.observe.downloads import DownloadView
+from holdfast.runs.placing import placed
 from holdfast.runs.run import LaunchOptions, RunResult
 from holdfast.runs.train import run_job
 
@@ -51,6 +53,11 @@ def train(
             help="Show the output of these ranks: all, or 0,2.",
         ),
     ] = None,
+    on: Annotated[
+        str,
+        typer.Option(metavar="ENGINE", help="Where agents are placed: ray, or ray:ADDRESS."),
+    ] = "",
+    address: Address = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Check the job and print all its keys, without a run.")
     ] = False,
@@ -73,11 +80,23 @@ def train(
         _download(chosen.data)
     options = LaunchOptions(tee=shown, forks=context.obj)
     run_and_print(
-        partial(run_job, chosen, run_dir=run, resume=resume or extend),
+        partial(_run, chosen, on, address or "", run, resume or extend),
         options,
         partial(_next_commands, [job, *asked], chosen),
         as_json=as_json,
     )
+
+
+def _run(
+    job: TrainRequest,
+    on: str,
+    address: str,
+    run_dir: Path | None,
+    resume: bool,
+    options: LaunchOptions,
+) -> RunResult:
+    with placed(job, options, on, address) as there:
+        return run_job(job, there, run_dir=run_dir, resume=resume)
 
 
 def _next_commands(asked: list[str], job: TrainRequest, result: RunResult) -> dict[str, list[str]]:

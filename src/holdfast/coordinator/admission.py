@@ -36,13 +36,13 @@ class Admission:
     Args:
         folder: With the run's secrets.
         journal: Outlives this process: a token that was used stays used.
-        hosts: How many hosts may take part at once, the coordinator's own included.
+        joining: How many hosts may take part at once besides the coordinator's own.
         attempt: Names this start of the run.
     """
 
-    def __init__(self, folder: Path, journal: Journal, *, hosts: int, attempt: str) -> None:
+    def __init__(self, folder: Path, journal: Journal, *, joining: int, attempt: str) -> None:
         self.authority = Authority.load(folder)
-        self._folder, self._journal, self._hosts = folder, journal, hosts
+        self._folder, self._journal, self._joining = folder, journal, joining
         self._attempt = attempt
         self._admitted = journal.admitted()
         self._expected_until: dict[str, float] = {}
@@ -75,9 +75,9 @@ class Admission:
             return self._joined(known.host, request)
         digest = self._token_of(request, before, now)
         replaced = {before.host} if before else set()
-        if len(self._remote(present, now) - replaced) >= self._hosts - 1:
+        if len(self._remote(present, now) - replaced) >= self._joining:
             raise Refused(
-                f"one host more than the run's {self._hosts}",
+                f"one host more than the {self._joining} that may join",
                 "all of them take part; join again once one is lost, or start a run with more",
             )
         name = _name_of(request.hostname)
@@ -138,6 +138,11 @@ def identity_of(context: Any) -> Identity | None:
     """What the verified certificate of the peer of a call says; None if it says nothing."""
     uris = context.auth_context().get("peer_uri", ())
     return Identity.of_uris(each.decode(errors="replace") for each in uris)
+
+
+def is_agent_of(host: str, name: str) -> bool:
+    """Whether `host` is the name that an agent called `name` got when it joined."""
+    return host == name or host.rpartition("-")[0] == name
 
 
 def _name_of(hostname: str) -> str:

@@ -20,8 +20,8 @@ from typing import Final
 
 from holdfast.errors import ProtocolError
 from holdfast.job.load import JOB_FILE
-from holdfast.observe.lines import EventLog
-from holdfast.observe.run_dir import ARCHIVE, EVENTS
+from holdfast.observe.lines import EventLog, StepFile
+from holdfast.observe.run_dir import ARCHIVE, EVENTS, METRICS, run_id_of
 from holdfast.wire.rpc import MAX_SHIPPED_BYTES, JobMessage, ShipMessage, ShippedMessage
 
 MAX_HOST_BYTES: Final = 256 << 20
@@ -39,10 +39,12 @@ class HostFiles:
     Args:
         run_dir: The run's directory.
         log: The run's log of events.
+        collects: Whether no agent of this host writes metrics here.
     """
 
-    def __init__(self, run_dir: Path, log: EventLog) -> None:
+    def __init__(self, run_dir: Path, log: EventLog, *, collects: bool) -> None:
         self._run_dir, self._log = run_dir, log
+        self._metrics = StepFile(run_dir / METRICS) if collects else None
         self._ends: dict[tuple[str, str], int] = {}  # of what was appended, by host and log
         self._sizes: dict[str, int] = {}  # bytes, by host
         self._sending: set[str] = set()  # hosts that have more to send, maybe
@@ -58,9 +60,11 @@ class HostFiles:
         code = (self._run_dir / ARCHIVE).read_bytes()
         return JobMessage(
             run=self._run_dir.resolve().name,
+            run_id=run_id_of(self._run_dir),
             job=(self._run_dir / JOB_FILE).read_text(encoding="utf-8"),
             code=base64.b64encode(code).decode(),
             code_sha256=hashlib.sha256(code).hexdigest(),
+            collects=self._metrics is not None,
         )
 
     def receive(self, host: str, message: ShipMessage) -> ShippedMessage:
@@ -69,6 +73,9 @@ class HostFiles:
         Raises:
             ProtocolError: It is no log, or no part of one.
         """
+        if message.file == METRICS and self._metrics is not None:
+            self._metrics.add(_content(message))
+            return ShippedMessage()
         target, content = self._target(host, message.file), _content(message)
         key = host, message.file
         known = self._ends.get(key)

@@ -33,33 +33,36 @@ def main() -> int:
     parser.add_argument("--attempt", required=True)
     parser.add_argument("--address", required=True)
     parser.add_argument("--public", default="")
+    parser.add_argument("--joining", type=int, default=0)
+    parser.add_argument("--collects", type=int, default=0)
     parser.add_argument("--parent", type=int, required=True)
     options = parser.parse_args()
     die_with_parent(options.parent)
     leave_signals_to_parent()
     try:
-        _serve(options.run_dir, options.attempt, options.address, options.public)
+        _serve(options)
     except (HoldfastError, OSError) as error:
         print(error, file=sys.stderr)
         return 1
     return os.EX_OK
 
 
-def _serve(run_dir: Path, attempt: str, address: str, public: str) -> None:
+def _serve(options: argparse.Namespace) -> None:
+    run_dir, public = options.run_dir, options.public
     job = load.of_run(run_dir)
     with Journal(run_dir / "coordinator.db") as journal, EventLog(run_dir / EVENTS) as log:
         machine = CoordinatorStateMachine(policy_of(job), journal.entries(), time.monotonic())
         debug_log = DebugLog(machine)
         admission = (
-            Admission(run_dir / SECRETS, journal, hosts=job.hosts, attempt=attempt)
+            Admission(run_dir / SECRETS, journal, joining=options.joining, attempt=options.attempt)
             if public
             else None
         )
-        files = HostFiles(run_dir, log)
+        files = HostFiles(run_dir, log, collects=options.collects)
 
         async def serve() -> None:
             server = Server(debug_log, journal, log, admission, files)
-            await server.serve(address, public)
+            await server.serve(options.address, public)
 
         try:
             asyncio.run(serve())

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import grpc
 
-from holdfast.coordinator.admission import Admission, identity_of, is_local
+from holdfast.coordinator.admission import Admission, identity_of, is_agent_of, is_local
 from holdfast.coordinator.driver import Driver
 from holdfast.coordinator.host_files import HostFiles
 from holdfast.coordinator.join_server import JoinServer
@@ -256,8 +256,10 @@ class Server:
     ) -> None:
         try:
             async for request in requests:
-                for host in request.lost:
-                    self._tell(AgentLost(host))
+                for name in request.lost:
+                    present = [*self._driver.machine.hosts]
+                    for host in {name, *(each for each in present if is_agent_of(each, name))}:
+                        self._tell(AgentLost(host))
                 if request.stop:
                     self._tell(StopReceived())
                 if request.watch:

@@ -9,6 +9,7 @@ from pydantic import BeforeValidator, Field
 from pydantic_core import PydanticCustomError
 
 from holdfast.job.part import AutoWorkers, Spec
+from holdfast.job.resources import Resources
 from holdfast.job.settings import Heartbeat, Restarts
 
 
@@ -45,6 +46,7 @@ class RunKeys(Spec):
     replaced; at least three times the duration of its slowest recent shard. Idle: the worker and
     the processes that it started use less than 1 % of one CPU."""
     restarts: Restarts = Restarts()
+    resources: Resources = Resources()
     notify: Annotated[tuple[str, ...], BeforeValidator(_are_variables)] = ()
     """Names of environment variables, each of which holds an Apprise address. Recoveries and the
     end of the run are announced there."""

@@ -42,6 +42,7 @@ class ScriptJob(RunKeys):
     """Port of the store through which process groups meet, on rank 0's host; 0 takes a free one."""
 
     checkpoint: ClassVar[CheckpointSettings] = CheckpointSettings(every_steps=0)
+    threads_per_worker: ClassVar[int] = 1
     restarts_all: ClassVar[bool] = True
     records_progress: ClassVar[bool] = False
     has_process_groups: ClassVar[bool] = True

@@ -230,6 +230,7 @@ class TrainJob(TrainRequest):
             "verify",
             "restarts",
             "notify",
+            "resources",
         }
     )
 

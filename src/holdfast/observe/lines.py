@@ -176,6 +176,38 @@ class StepTail:
         return start if isinstance(first, int) and first < self._steps["loss"] else 0
 
 
+class StepFile:
+    """The metrics of a run whose workers are on other hosts, each of which sends all that it has.
+
+    Args:
+        path: The file; it may hold the steps of earlier attempts.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._newest = dict.fromkeys(("loss", "evaluation"), -1)
+        for value in last(path):
+            self._is_new(value)
+
+    def add(self, content: bytes) -> None:
+        """Append the lines of steps and evaluations that come after those in the file."""
+        values = map(_object, content.splitlines())
+        new = [value for value in values if value is not None and self._is_new(value)]
+        if new:
+            with (
+                contextlib.suppress(OSError),
+                self._path.open("ab") as file,
+            ):  # no run ends for lack of space
+                file.write(b"".join(json.dumps(value).encode() + b"\n" for value in new))
+
+    def _is_new(self, value: Mapping[str, Any]) -> bool:
+        kind, step = "loss" if "loss" in value else "evaluation", value.get("step")
+        if not isinstance(step, int) or step <= self._newest[kind]:
+            return False
+        self._newest[kind] = step
+        return True
+
+
 def step_row(line: Mapping[str, Any]) -> dict[str, Any]:
     """The line of a step as a row of a table: numbers by name, without dictionaries in them."""
     row = {key: value for key, value in line.items() if not isinstance(value, dict)}

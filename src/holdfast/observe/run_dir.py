@@ -2,6 +2,7 @@
 
 runs/digits-20260102-150405/
   job.yaml            what was asked for
+  run.id              names the run on all of its hosts
   events.jsonl        what happened
   metrics.jsonl       a line a step
   recoveries.jsonl    recovery reports, if there were any
@@ -18,10 +19,12 @@ runs/digits-20260102-150405/
 from __future__ import annotations
 
 import fcntl
+import itertools
 import os
 import re
 import secrets
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Final, Self
 
@@ -48,6 +51,11 @@ SECRETS: Final = Path("secrets")
 TOKEN: Final = SECRETS / "join.token"
 """For runs on several hosts: keys and tokens, which only their owner can read."""
 _LOCK: Final = ".lock"
+_ID: Final = "run.id"
+
+
+class InUse(JobError):
+    """Another process holds the run directory."""
 
 
 def new_run(name: str) -> Path:
@@ -58,6 +66,14 @@ def new_run(name: str) -> Path:
 def worker_log(logs: Path, rank: int) -> Path:
     """Where worker `rank` of a run writes what it prints."""
     return logs / f"rank-{rank}.log"
+
+
+def run_id_of(run_dir: Path) -> str:
+    """The id of the run in a directory; empty if it has none."""
+    try:
+        return (run_dir / _ID).read_text(encoding="ascii")
+    except FileNotFoundError:
+        return ""
 
 
 def is_held(run_dir: Path) -> bool:
@@ -95,12 +111,13 @@ class RunDirectory(RunPaths):
         path: Where it is.
         job: The job that it belongs to.
         resume: Whether it must be there already.
+        run_id: Names the run, on all of its hosts; by default a new one, or that of the directory.
 
     Raises:
         JobError: It is another job's, is in use, cannot be made, or is not there to resume.
     """
 
-    def __init__(self, path: Path, job: Job, *, resume: bool) -> None:
+    def __init__(self, path: Path, job: Job, *, resume: bool, run_id: str = "") -> None:
         super().__init__(path, job)
         spec = path / "job.yaml"
         try:
@@ -114,6 +131,7 @@ class RunDirectory(RunPaths):
             self.logs.mkdir(parents=True, exist_ok=True)
             self.checkpoints.mkdir(exist_ok=True)
             self._lock = self._locked(path / _LOCK)
+            self._identify(path, run_id)
             replace_synced(spec, load.dump(job).encode())
             sync_directory(path.parent)
         except OSError as error:
@@ -135,10 +153,21 @@ class RunDirectory(RunPaths):
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             os.close(fd)
-            raise JobError(
+            raise InUse(
                 f"{path.parent} is in use by another process; wait for it or stop it"
             ) from None
         return fd
+
+    @staticmethod
+    def _identify(path: Path, run_id: str) -> None:
+        known = run_id_of(path)
+        if known and run_id not in ("", known):
+            raise JobError(
+                f"{path} holds another run of the same name: its checkpoints are not of this one; "
+                "name another --run, or remove it"
+            )
+        if not known:
+            replace_synced(path / _ID, (run_id or secrets.token_hex(8)).encode())
 
     @staticmethod
     def newest(job: RunKeys) -> Path:
@@ -185,3 +214,29 @@ class RunDirectory(RunPaths):
                 f"{job.weights_config().get(key)}: its weights would not be those of either job. "
                 "Resume with the same value, or start a new run"
             )
+
+
+def placed_directory(name: str, job: Job, run_id: str) -> RunDirectory:
+    """The directory of an agent that an engine has placed on this host: the first one of the run
+    that no other agent holds, so that one in the place of another finds its checkpoints.
+
+    Args:
+        name: The run's.
+        job: The run's job.
+        run_id: See `RunDirectory`.
+
+    Raises:
+        JobError: It cannot be used.
+    """
+    folder = state_dir() / "agents" / f"{name}-{run_id}"
+    for number in itertools.count(1):
+        path = folder / str(number)
+        with suppress(InUse):
+            return RunDirectory(path, job, resume=(path / load.JOB_FILE).exists(), run_id=run_id)
+    raise AssertionError
+
+
+def state_dir() -> Path:
+    """Where holdfast keeps what outlives a command and belongs to no run directory."""
+    given = os.environ.get("XDG_STATE_HOME")
+    return (Path(given) if given else Path.home() / ".local" / "state") / "holdfast"

@@ -25,7 +25,7 @@ from holdfast.launch.fork_client import ForkServer
 from holdfast.observe import lines
 from holdfast.observe.run_dir import METRICS, RunDirectory
 from holdfast.observe.sinks.sink import Sink
-from holdfast.runs.run import run
+from holdfast.runs.run import LaunchOptions, run
 from holdfast.runs.supervisor import Controls
 from holdfast.wire.rpc import RunStateMessage
 
@@ -147,7 +147,7 @@ def _samples_per_s(job: TrainJob, forks: ForkServer) -> float:
     with tempfile.TemporaryDirectory(prefix="holdfast-", ignore_cleanup_errors=True) as folder:
         with RunDirectory(Path(folder) / "run", trial, resume=False) as directory:
             try:
-                run(directory, forks, controls, [timer])
+                run(directory, LaunchOptions(forks=forks, controls=controls), [timer])
             except Interrupted:
                 if not timer.is_over or controls.stop:
                     raise

@@ -39,6 +39,7 @@ class CoordinatorProcess:
         attempt: Names this start of the run.
         watch: Whether the run's progress is shown.
         public: Its address for other hosts; empty if there are none.
+        has_own_host: Whether one of the run's hosts is this one.
         log: The run's log of events.
         exits: Counts the ends of coordinators.
 
@@ -56,8 +57,9 @@ class CoordinatorProcess:
         *,
         watch: bool,
         public: str = "",
+        has_own_host: bool = True,
     ) -> None:
-        self._public = public
+        self._public, self._has_own_host = public, has_own_host
         self._directory, self._attempt, self._log, self._exits = directory, attempt, log, exits
         self._request = RunRequestMessage(watch=watch)
         self.state: RunStateMessage | None = None
@@ -141,11 +143,20 @@ class CoordinatorProcess:
             "attempt": self._attempt,
             "address": self.address,
             "public": self._public,
+            "joining": self._joining(),
+            "collects": int(not self._has_own_host),
         }
         log = self._directory.logs / "coordinator.log"
         child = Child.start("holdfast.coordinator.main", options, log)
         self._log.event("coordinator-started", pid=child.pid)
         return child
+
+    def _joining(self) -> int:
+        """How many hosts may take part besides this one. One that an engine places may have its
+        successor beside it.
+        """
+        hosts = self._directory.job.hosts
+        return hosts - 1 if self._has_own_host else 2 * hosts
 
     def _connect(self) -> CoordinatorLink[RunRequestMessage, RunStateMessage]:
         link = CoordinatorLink[RunRequestMessage, RunStateMessage](

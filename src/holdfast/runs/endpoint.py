@@ -6,6 +6,7 @@ import secrets
 import shlex
 import socket
 import time
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -62,16 +63,12 @@ class Interface:
     credentials: HostCredentials = field(repr=False)
 
 
-def make_secrets(run_dir: Path, endpoint: Endpoint, hosts: int) -> str:
-    """Make the keys of one start of a run, and a token for its other hosts.
+def make_secrets(run_dir: Path, endpoint: Endpoint) -> None:
+    """Make the keys of one start of a run.
 
     Args:
         run_dir: The run's directory.
         endpoint: Where it listens.
-        hosts: How many the run begins with, the coordinator's own included.
-
-    Returns:
-        How the others join; see `make_token`.
     """
     folder = run_dir / SECRETS
     folder.mkdir(mode=0o700, exist_ok=True)
@@ -79,7 +76,6 @@ def make_secrets(run_dir: Path, endpoint: Endpoint, hosts: int) -> str:
     write_secret(folder / GENERATION_SECRET, secrets.token_bytes(32))
     write_secret(folder / _ADDRESS, endpoint.public.encode())
     tokens.forget(folder)
-    return make_token(run_dir, hosts - 1)
 
 
 def make_token(run_dir: Path, uses: int) -> str:
@@ -97,6 +93,18 @@ def make_token(run_dir: Path, uses: int) -> str:
     join = ["holdfast", "agent", "--join", address, "--token-file", str(run_dir / TOKEN)]
     who = "another host" if uses == 1 else f"each of {uses} other hosts"
     return f"on {who}, with a copy of the token file, run:\n  {shlex.join(join)}"
+
+
+def free_port() -> int:
+    """A port that nobody listens at now, nor at the one after it."""
+    for _ in range(100):
+        with socket.socket() as first, socket.socket() as second:
+            first.bind(("", 0))
+            port = int(first.getsockname()[1])
+            with suppress(OSError, OverflowError):
+                second.bind(("", port + 1))
+                return port
+    raise JobError("no two neighbouring ports are free on this host; end what holds them")
 
 
 def address_towards(host: str = "", port: int = 0) -> str:

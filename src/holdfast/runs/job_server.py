@@ -22,7 +22,7 @@ from holdfast.launch.fork_client import ForkServer
 from holdfast.launch.spawn import WORKER, spawn
 from holdfast.linux.lifeline import die_with_parent
 from holdfast.observe.run_dir import RunDirectory
-from holdfast.runs.run import run
+from holdfast.runs.run import LaunchOptions, run
 
 
 def main() -> None:
@@ -42,7 +42,7 @@ def _answer(request: dict[str, Any], forks: ForkServer) -> dict[str, Any]:
         job = load.check(request["job"], where="job server")
         path = Path(request["run_dir"])
         with RunDirectory(path, job, resume=request["resume"]) as directory:
-            return run(directory, forks)
+            return run(directory, LaunchOptions(forks=forks))
     except HoldfastError as error:
         return {"error": type(error).__name__, "message": str(error)}
 

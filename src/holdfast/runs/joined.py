@@ -8,6 +8,8 @@ from __future__ import annotations
 import select
 import signal
 import socket
+import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
@@ -18,11 +20,12 @@ from typing import Final
 from holdfast.core.rejoin import RejoinDelay
 from holdfast.errors import Interrupted, JobError, ProtocolError
 from holdfast.job import load
+from holdfast.job.spec import Job
 from holdfast.launch.fork_client import ForkServer
 from holdfast.launch.spawn import Spawned
 from holdfast.linux.lifeline import STOP_SIGNALS
-from holdfast.observe.lines import EventLog
-from holdfast.observe.run_dir import EVENTS, RUNS, RunDirectory
+from holdfast.observe.lines import EventLog, StepTail
+from holdfast.observe.run_dir import EVENTS, METRICS, RUNS, RunDirectory, placed_directory
 from holdfast.runs.endpoint import Interface, address_towards
 from holdfast.runs.host import HostHandle, HostState
 from holdfast.runs.local import LocalHosts
@@ -32,6 +35,7 @@ from holdfast.runs.shipper import Positions, Shipper, positions_of
 from holdfast.tasks import code
 from holdfast.wire.fetch import fetch_job
 from holdfast.wire.join import Joined, NoRun, control_address, join
+from holdfast.wire.rpc import JobMessage
 from holdfast.wire.tls import HostCredentials
 from holdfast.wire.token import Token
 
@@ -45,23 +49,27 @@ _ENDED: Final = "the agent was ended; the run continues without this host"
 
 def serve(
     coordinator: str,
-    token_file: Path,
+    token_file: Path | None,
     say: Callable[[str], None],
     address: str = "",
     run_dir: Path | None = None,
     *,
+    placed: str = "",
     spawned: Spawned | None = None,
 ) -> None:
     """Work for a run until it is over.
 
     Args:
         coordinator: Its address and port.
-        token_file: Holds the token.
+        token_file: Holds the token; see `placed`.
         say: Tells the user something.
         address: Of the interface on which workers accept other hosts; by default that of the route
             to the coordinator.
         run_dir: The run's directory on this host, which may hold checkpoints of the run already; by
             default one below `runs/` with the name that it has on the coordinator's host.
+        placed: The name of this agent, if an engine has placed it here. Then its token comes from
+            standard input, and it ends when that is closed; its run directory is one of its user's
+            that no other agent uses.
         spawned: The process of a fork server, if it has been started.
 
     Raises:
@@ -69,14 +77,16 @@ def serve(
         Interrupted: A signal has ended it.
         HoldfastError: The workers of this host cannot be started.
     """
-    token, hostname = _token(token_file), socket.gethostname()
+    token, hostname = _token(None if placed else token_file), placed or socket.gethostname()
     if not address:
         address = _route_to(coordinator)
         say(f"workers use {address}, the address of the route to {coordinator}")
     with _stop_requested() as stop:
+        if placed:
+            threading.Thread(target=_await_end_of_input, args=[stop], daemon=True).start()
         joined = join(coordinator, token, hostname, JOIN_TIMEOUT_S, None)
         delay, delay_s = RejoinDelay(), 0.0
-        with closing(_Host(coordinator, address, run_dir, spawned)) as host:
+        with closing(_Host(coordinator, address, run_dir, spawned, is_placed=bool(placed))) as host:
             while True:
                 _rest(delay_s, stop)
                 began = time.monotonic()
@@ -90,7 +100,17 @@ def serve(
     say("the run is over")
 
 
-def _token(path: Path) -> Token:
+def _await_end_of_input(stop: list[bool]) -> None:
+    """What an engine has started ends when its end of the pipe is closed, however that happens."""
+    while sys.stdin.read(1):
+        pass
+    stop.append(True)
+
+
+def _token(path: Path | None) -> Token:
+    """The token in a file, or in the first line of standard input."""
+    if path is None:
+        return Token.parse(sys.stdin.readline().strip())
     try:
         return Token.parse(path.read_text(encoding="ascii").strip())
     except (OSError, UnicodeDecodeError) as error:
@@ -117,15 +137,24 @@ class _Host:
         address: Of the interface on which workers accept other hosts.
         run_dir: See `serve`.
         spawned: The process of a fork server, if it has been started.
+        is_placed: Whether an engine has started this.
     """
 
     def __init__(
-        self, coordinator: str, address: str, run_dir: Path | None, spawned: Spawned | None
+        self,
+        coordinator: str,
+        address: str,
+        run_dir: Path | None,
+        spawned: Spawned | None,
+        *,
+        is_placed: bool,
     ) -> None:
         self._control, self._address = control_address(coordinator), address
-        self._run_dir, self._spawned = run_dir, spawned
+        self._run_dir, self._spawned, self._is_placed = run_dir, spawned, is_placed
         self._forks: ForkServer | None = None
         self._sent: Positions | None = None
+        self._collects = False
+        self._metrics: StepTail | None = None
 
     def work(self, joined: Joined, say: Callable[[str], None], stop: list[bool]) -> bool:
         """Run an agent until it ends.
@@ -137,8 +166,11 @@ class _Host:
             say(f"joined as {joined.message.name}; run directory {directory.path}")
             if self._sent is None:
                 self._sent = positions_of(directory.path)
+            if self._collects and self._metrics is None:
+                self._metrics = StepTail(directory.path / METRICS)
+                self._metrics.begin(-1)
             agent = joined.credentials.agent
-            shipper = Shipper(directory.path, self._control, agent, self._sent)
+            shipper = Shipper(directory.path, self._control, agent, self._sent, self._metrics)
             forks, exits = self._fork_server(directory), ProcessExits(directory.job, log)
             attempt, interface = joined.message.attempt, self._interface(directory, joined)
             hosts = LocalHosts(directory, attempt, log, exits, forks, None, interface)
@@ -165,20 +197,27 @@ class _Host:
             ProtocolError: The coordinator has sent no job.
         """
         message, packed = fetch_job(self._control, joined.credentials.agent)
-        path = self._run_dir
-        if path is None:
-            if Path(message.run).name != message.run:
-                raise ProtocolError(f"the coordinator sent a run named {message.run!r:.80}")
-            path = RUNS / message.run
+        if Path(message.run).name != message.run:
+            raise ProtocolError(f"the coordinator sent a run named {message.run!r:.80}")
         job = load.of_text(message.job, "of the coordinator")
-        directory = RunDirectory(path, job, resume=(path / load.JOB_FILE).exists())
+        directory = self._directory_of(message, job)
+        self._run_dir, self._collects = directory.path, message.collects
         try:
-            code.unpack(packed, path)
+            code.unpack(packed, directory.path)
         except OSError as error:
             raise JobError(
-                f"{error.filename or path}: {error.strerror}; fix that, or name another --run"
+                f"{error.filename or directory.path}: {error.strerror}; fix that, or name another "
+                "--run"
             ) from None
         return directory
+
+    def _directory_of(self, message: JobMessage, job: Job) -> RunDirectory:
+        path = self._run_dir
+        if path is None and self._is_placed:
+            return placed_directory(message.run, job, message.run_id)
+        path = path or RUNS / message.run
+        resume = (path / load.JOB_FILE).exists()
+        return RunDirectory(path, job, resume=resume, run_id=message.run_id)
 
     def _fork_server(self, directory: RunDirectory) -> ForkServer:
         """A fork server that lasts, so that no agent's workers need to import torch again."""

@@ -12,13 +12,14 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import AbstractContextManager, closing, contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
 from typing import Any, Protocol, TypeVar
 
 from holdfast.checkpoint.store import CheckpointStore
+from holdfast.engines.engine import Engine
 from holdfast.errors import HoldfastError, JobError
 from holdfast.job.spec import Job
 from holdfast.launch.fork_client import ForkServer
@@ -36,7 +37,9 @@ from holdfast.observe.sinks.sink import Ending, Sink
 from holdfast.observe.sinks.terminal import Terminal
 from holdfast.observe.tee import Tee
 from holdfast.runs.coordinator_process import CoordinatorProcess
-from holdfast.runs.endpoint import Endpoint
+from holdfast.runs.endpoint import Endpoint, make_secrets
+from holdfast.runs.fleet import Fleet
+from holdfast.runs.hosts import Hosts, OwnHost
 from holdfast.runs.local import LocalHosts
 from holdfast.runs.process_exits import ProcessExits
 from holdfast.runs.supervisor import Controls, RunSupervisor
@@ -59,6 +62,8 @@ class LaunchOptions:
         on_event: Called in this process with every `Event` of the run.
         code: The job's task, if it comes by value; see `tasks.by_value`.
         endpoint: Where other hosts join, if there are any.
+        engine: Places the agents of the run, all of them; None for agents on this host, and those
+            that join it.
     """
 
     tee: Collection[int] = ()
@@ -68,6 +73,7 @@ class LaunchOptions:
     on_event: OnEvent | None = None
     code: bytes | None = None
     endpoint: Endpoint | None = None
+    engine: Engine | None = None
 
 
 class RunResult(Protocol):
@@ -117,14 +123,7 @@ def run_and_record(
     with RunDirectory(path, job, resume=resume) as directory:
         try:
             with options.sidecar(path):
-                summary = run(
-                    directory,
-                    options.forks,
-                    options.controls,
-                    sinks,
-                    options.code,
-                    options.endpoint,
-                )
+                summary = run(directory, options, sinks)
                 result = conclude(summary)
                 ending = Ending(status=result.status, result=result.as_dict())
         except HoldfastError as error:  # of the sidecar, where there is a result
@@ -145,23 +144,16 @@ def _close(sink: Sink, ending: Ending | None) -> None:
 
 
 def run(
-    directory: RunDirectory,
-    forks: ForkServer | Spawned | None = None,
-    controls: Controls | None = None,
-    sinks: Sequence[Sink] = (),
-    code: bytes | None = None,
-    endpoint: Endpoint | None = None,
+    directory: RunDirectory, options: LaunchOptions | None = None, sinks: Sequence[Sink] = ()
 ) -> dict[str, Any]:
-    """Run the job of a directory on this machine, from its newest good checkpoint if it has any.
+    """Run the job of a directory, from its newest good checkpoint if it has any.
 
     The signals in STOP_SIGNALS stop it, and abort it when repeated.
 
     Args:
         directory: The run's directory, held by this process.
-        forks: See `LaunchOptions`.
-        controls: How to end the run.
+        options: How to launch it, as far as it concerns its processes.
         sinks: What the run's progress is shown to; the caller closes them.
-        code, endpoint: See `LaunchOptions`.
 
     Returns:
         What rank 0 reports: steps, loss, evaluation, throughput, hash of the weights.
@@ -179,7 +171,7 @@ def run(
         ) from None
     try:
         follower = Follower(directory, sinks)
-        return _run(directory, forks, controls or Controls(), follower, code, endpoint)
+        return _run(directory, options or LaunchOptions(), follower)
     except OSError as error:
         if error.filename is None:
             raise
@@ -191,25 +183,16 @@ def run(
             CheckpointStore.of_run(directory.path).remove_partial()
 
 
-def _run(
-    directory: RunDirectory,
-    forks: ForkServer | Spawned | None,
-    controls: Controls,
-    follower: Follower,
-    code: bytes | None,
-    endpoint: Endpoint | None,
-) -> dict[str, Any]:
+def _run(directory: RunDirectory, options: LaunchOptions, follower: Follower) -> dict[str, Any]:
     for old in directory.path.glob("coordinator.*"):
         old.unlink()  # the journal of an earlier attempt is of no use to this one
-    if directory.job.hosts > 1:
+    if options.endpoint is not None:
         replace_synced(directory.path / ARCHIVE, code_of_job.pack(directory.job, directory.path))
     what = "after this step" if directory.job.records_progress else "the script"
-    with EventLog(directory.path / EVENTS) as log, stopped_by_signals(controls, what):
+    with EventLog(directory.path / EVENTS) as log, stopped_by_signals(options.controls, what):
         log.event("run-started", workers=directory.job.workers, pid=os.getpid())
         try:
-            with _supervisor(
-                directory, forks, controls, follower, log, code, endpoint
-            ) as supervisor:
+            with _supervisor(directory, options, follower, log) as supervisor:
                 result = supervisor.result()
         except HoldfastError as error:
             log.event("run-failed", error=type(error).__name__, message=str(error))
@@ -224,28 +207,58 @@ def _run(
 
 @contextmanager
 def _supervisor(
-    directory: RunDirectory,
-    forks: ForkServer | Spawned | None,
-    controls: Controls,
-    follower: Follower,
-    log: EventLog,
-    code: bytes | None,
-    endpoint: Endpoint | None,
+    directory: RunDirectory, options: LaunchOptions, follower: Follower, log: EventLog
 ) -> Iterator[RunSupervisor]:
     """The run's processes, all of which end with the block."""
     exits, attempt = ProcessExits(directory.job, log), secrets.token_hex(4)
-    interface = endpoint.own_interface(directory.path, directory.job) if endpoint else None
-    public = endpoint.public if endpoint else ""
-    with (
-        closing(LocalHosts(directory, attempt, log, exits, forks, code, interface)) as hosts,
-        closing(
-            CoordinatorProcess(
-                directory, attempt, log, exits, watch=follower.has_sinks, public=public
-            )
-        ) as coordinator,
-        RunSupervisor(directory, hosts, coordinator, follower, log, controls) as supervisor,
-    ):
-        yield supervisor
+    with ExitStack() as owned:
+        if options.engine and options.endpoint:
+            make_secrets(directory.path, options.endpoint)
+        starter = None if options.engine else _starter(directory, options, attempt, log, exits)
+        if starter is not None:
+            owned.callback(starter.close)
+        coordinator = CoordinatorProcess(
+            directory,
+            attempt,
+            log,
+            exits,
+            watch=follower.has_sinks,
+            public=options.endpoint.public if options.endpoint else "",
+            has_own_host=starter is not None,
+        )
+        owned.callback(coordinator.close)
+        if starter is not None:
+            hosts: Hosts = OwnHost(starter, coordinator)
+        else:
+            hosts = _fleet(directory, options, coordinator, log)
+        controls = options.controls
+        yield owned.enter_context(
+            RunSupervisor(directory, hosts, coordinator, follower, log, controls)
+        )
+
+
+def _starter(
+    directory: RunDirectory,
+    options: LaunchOptions,
+    attempt: str,
+    log: EventLog,
+    exits: ProcessExits,
+) -> LocalHosts:
+    """What starts agents on this host."""
+    at = options.endpoint
+    interface = at.own_interface(directory.path, directory.job) if at else None
+    forks, code = options.forks, options.code
+    return LocalHosts(directory, attempt, log, exits, forks, code, interface)
+
+
+def _fleet(
+    directory: RunDirectory, options: LaunchOptions, coordinator: CoordinatorProcess, log: EventLog
+) -> Fleet:
+    """The agents that an engine places."""
+    assert options.engine is not None
+    assert options.endpoint is not None
+    public, agents = options.endpoint.public, directory.job.hosts
+    return Fleet(options.engine, agents, directory.path, public, coordinator, log)
 
 
 @contextmanager

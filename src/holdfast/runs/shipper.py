@@ -8,17 +8,21 @@ waits: the logs are on this host's disk.
 from __future__ import annotations
 
 import base64
+import json
 import re
 import threading
 import time
+from collections import deque
 from collections.abc import Iterator
 from contextlib import suppress
+from itertools import islice
 from pathlib import Path
 from typing import Final, Self
 
 import grpc
 
-from holdfast.observe.run_dir import EVENTS
+from holdfast.observe.lines import StepTail
+from holdfast.observe.run_dir import EVENTS, METRICS
 from holdfast.wire.rpc import MAX_SHIPPED_BYTES, Service, ShipMessage, open_channel
 from holdfast.wire.tls import Credentials
 
@@ -45,13 +49,19 @@ class Shipper:
         address: Of the coordinator's gRPC service.
         credentials: The agent's.
         positions: Changed as logs are sent.
+        metrics: What is appended to the metrics, if the coordinator collects them.
     """
 
     def __init__(
-        self, run_dir: Path, address: str, credentials: Credentials | None, positions: Positions
+        self,
+        run_dir: Path,
+        address: str,
+        credentials: Credentials | None,
+        positions: Positions,
+        metrics: StepTail | None = None,
     ) -> None:
         self._run_dir, self._address, self._credentials = run_dir, address, credentials
-        self._positions = positions
+        self._positions, self._metrics, self._steps = positions, metrics, deque[bytes]()
         self._closing, self._deadline = threading.Event(), 0.0
         self._thread = threading.Thread(target=self._work, name="shipper", daemon=True)
 
@@ -77,10 +87,30 @@ class Shipper:
 
     def _send_new(self, service: Service, *, is_end: bool) -> bool:
         """Send what is new; returns whether all of it was sent."""
+        if not self._send_steps(service):
+            return False
         while pieces := list(self._pieces(is_end=is_end)):
             for file, piece in pieces:  # of each log in turn
                 if not self._send(service, file, piece):
                     return False
+        return True
+
+    def _send_steps(self, service: Service) -> bool:
+        """Send the steps that were committed; returns whether all were sent."""
+        if self._metrics is None:
+            return True
+        with suppress(OSError):
+            self._steps += (json.dumps(line).encode() + b"\n" for line in self._metrics())
+        while self._steps:
+            count, size = 0, 0
+            while count < len(self._steps) and size + len(self._steps[count]) <= MAX_SHIPPED_BYTES:
+                size += len(self._steps[count])
+                count += 1
+            piece = b"".join(islice(self._steps, count))
+            if piece and not self._send(service, METRICS, piece):
+                return False
+            for _ in range(count or 1):  # one that is too long is lost
+                self._steps.popleft()
         return True
 
     def _pieces(self, *, is_end: bool) -> Iterator[tuple[str, bytes]]:
@@ -105,7 +135,7 @@ class Shipper:
             service.ship(message, timeout=FLUSH_TIMEOUT_S)
         except grpc.RpcError:
             return False
-        self._positions[file] = offset + len(piece)
+        self._positions[file] = offset + len(piece)  # of no use for metrics
         return True
 
 

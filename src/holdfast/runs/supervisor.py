@@ -1,9 +1,7 @@
 """RunSupervisor: brings one run to its end, and replaces control processes and hosts that are lost.
 
-    this process ── run requests ─▶ coordinator ◀── statuses ─────── agent ──▶ workers
-                 ◀─ run states ────             ── desired states ─▶
-
-An agent that is lost takes its workers with it: the host in its place has another name.
+this process ── run requests ─▶ coordinator ◀── statuses ─────── agent ──▶ workers
+◀─ run states ────             ── desired states ─▶
 """
 
 from __future__ import annotations
@@ -22,14 +20,11 @@ from holdfast.observe.follower import Follower
 from holdfast.observe.lines import EventLog
 from holdfast.observe.run_dir import RunDirectory, worker_log
 from holdfast.runs.coordinator_process import SHUTDOWN_TIMEOUT_S, CoordinatorProcess
-from holdfast.runs.host import HostHandle, HostState
-from holdfast.runs.local import LocalHosts
+from holdfast.runs.hosts import Hosts
 from holdfast.wire.rpc import RunStateMessage
 
 TICK_S: Final = 0.1
 """How often progress is shown and controls are looked at, seconds."""
-LAST_STATE_S: Final = 5.0
-"""How long after the end of an agent that left as told the run may still be said to be over."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -56,7 +51,7 @@ class RunSupervisor:
 
     Args:
         directory: The run's directory.
-        hosts: Starts the run's hosts on this machine.
+        hosts: The run's hosts, as far as this process starts them.
         coordinator: The run's coordinator.
         follower: Tells the run's sinks what happens.
         log: The run's log of events.
@@ -66,7 +61,7 @@ class RunSupervisor:
     def __init__(
         self,
         directory: RunDirectory,
-        hosts: LocalHosts,
+        hosts: Hosts,
         coordinator: CoordinatorProcess,
         follower: Follower,
         log: EventLog,
@@ -74,12 +69,9 @@ class RunSupervisor:
     ) -> None:
         self._directory, self._hosts, self._coordinator = directory, hosts, coordinator
         self._follower, self._log, self._controls = follower, log, controls
-        self._num_hosts = 0
-        self._has_begun = False  # whether any host has come up
         self._stop_deadline: float | None = None
         self._owned = ExitStack()
-        self._host = self._start_host()
-        self._owned.callback(self._end_host)
+        self._owned.callback(hosts.close)
         self._owned.callback(coordinator.disconnect)  # first, so that it ends with the hosts
 
     def __enter__(self) -> Self:
@@ -101,9 +93,9 @@ class RunSupervisor:
             if not self._coordinator.is_over:
                 self._check_controls()
                 self._coordinator.restart_if_ended()
-                self._replace_host_if_lost()
+                self._hosts.replace_lost()
         end = self._coordinator.state
-        self._let_host_leave()
+        self._let_hosts_leave()
         self._follower.poll(self._coordinator.state)
         assert end is not None
         if end.reason:
@@ -111,10 +103,10 @@ class RunSupervisor:
         assert end.result is not None, "all have finished and none has a result"
         return end.result
 
-    def _let_host_leave(self) -> None:
+    def _let_hosts_leave(self) -> None:
         deadline = time.monotonic() + SHUTDOWN_TIMEOUT_S
         with suppress(HoldfastError):  # the run has ended as it has
-            while self._host.state() is HostState.UP and time.monotonic() < deadline:
+            while self._hosts.are_up() and time.monotonic() < deadline:
                 self._await_news()
                 self._coordinator.restart_if_ended()  # the agent may not have heard of that yet
 
@@ -137,35 +129,17 @@ class RunSupervisor:
     def _await_news(self) -> None:
         """Wait until something has happened, or it is time to look at what nothing announces."""
         news = select.poll()  # select itself refuses the descriptors of a large program
-        for source in (*self._coordinator.sources(), *self._host.sources()):
+        for source in (*self._coordinator.sources(), *self._hosts.sources()):
             news.register(source, select.POLLIN)
         news.poll(1000 * TICK_S)
         self._coordinator.listen()
-
-    def _start_host(self) -> HostHandle:
-        self._num_hosts += 1
-        return self._hosts.start_host(f"local-{self._num_hosts}", self._coordinator.address)
-
-    def _replace_host_if_lost(self) -> None:
-        state = self._host.state()
-        self._has_begun |= state is HostState.UP
-        if state is HostState.LEFT and self._coordinator.await_end(LAST_STATE_S):
-            return
-        if state in (HostState.LEFT, HostState.LOST):
-            self._host.lose()
-            self._coordinator.report_lost(self._host.name)
-            self._host = self._start_host()
-
-    def _end_host(self) -> None:
-        with suppress(HoldfastError):  # the run has ended as it has
-            self._host.close()
 
     def _check_controls(self) -> None:
         if self._controls.abort:
             at = f" while {self._hosts.doing}" if self._hosts.doing else ""
             raise Interrupted(f"the run was aborted{at}; resume it from its last checkpoint")
         now = time.monotonic()
-        if self._controls.stop and self._stop_deadline is None and self._has_begun:
+        if self._controls.stop and self._stop_deadline is None and self._hosts.have_begun():
             self._coordinator.request_stop()
             self._stop_deadline = now + self._directory.job.timeout_s
             self._log.event("stop-requested")

@@ -22,6 +22,7 @@ from holdfast.observe import lines
 from holdfast.observe.run_dir import CODE, METRICS, RunDirectory, new_run
 from holdfast.observe.sinks.callback import OnEvent
 from holdfast.runs.choose_workers import divisions, fastest
+from holdfast.runs.placing import placed
 from holdfast.runs.run import LaunchOptions, run_and_record
 from holdfast.runs.run_fork_server import fork_server
 from holdfast.tasks import by_value, reference
@@ -158,6 +159,7 @@ def train(
     run_dir: str | Path | None = None,
     resume: bool = False,
     extend: bool = False,
+    on: str = "",
     on_event: OnEvent | None = None,
 ) -> Result:
     """Train a model with one or more workers, and wait until the run ends.
@@ -171,6 +173,8 @@ def train(
         run_dir: Directory for checkpoints, metrics and logs. Default: a new one in ``runs/``.
         resume: Continue the run in ``run_dir``, or the newest run of this job. Default: False.
         extend: Like ``resume``, for more epochs or steps than the run began with. Default: False.
+        on: The engine that places the run's agents, such as ``"ray"``; by default they run on this
+            host.
         on_event: Called in this process with each :class:`Event` of the run: steps, evaluations,
             failures, recoveries, checkpoints. If it raises, the run stops as with Ctrl-C.
 
@@ -190,7 +194,7 @@ def train(
         'finished'
     """
     try:
-        return _train(task, job, run_dir, on_event, resume=resume, extend=extend)
+        return _train(task, job, run_dir, on, on_event, resume=resume, extend=extend)
     except HoldfastError as error:
         raise error.with_traceback(None) from error.__cause__  # the user's frames are in its cause
 
@@ -199,6 +203,7 @@ def _train(
     task: str | Callable[..., Any],
     job: Mapping[str, Any] | TrainRequest | None,
     run_dir: str | Path | None,
+    on: str,
     on_event: OnEvent | None,
     *,
     resume: bool,
@@ -211,7 +216,8 @@ def _train(
     options = LaunchOptions(on_event=on_event, code=code)
     if code is not None and not isinstance(task, str):
         options = replace(options, sidecar=partial(_with_source, task))
-    result = run_job(request, options, run_dir=run_dir, resume=resume or extend)
+    with placed(request, options, on) as there:
+        result = run_job(request, there, run_dir=run_dir, resume=resume or extend)
     if options.controls.interrupted:
         raise KeyboardInterrupt(f"stopped after step {result.steps}; resume=True continues it")
     return result

@@ -97,23 +97,27 @@ class JobMessage(Message):
 
     Attributes:
         run: The name of its directory.
+        run_id: See `RunDirectory`.
         job: The job, as YAML.
         code: The sources of its task, as a zip file in base64; see `tasks.code`.
         code_sha256: The digest of the zip file.
+        collects: Whether the coordinator's host has no agent, so that the others send it metrics.
     """
 
     run: str
+    run_id: str = Field(pattern="^[0-9a-f]{16}$")
     job: str
     code: str
     code_sha256: str
+    collects: bool = False
 
 
 class ShipMessage(Message):
     """What a host has appended to one of its logs.
 
     Attributes:
-        file: The log, relative to the run's directory.
-        offset: Where the content begins in it, bytes.
+        file: The log, relative to the run's directory; or the metrics.
+        offset: Where the content begins in it, bytes; of no use for metrics.
         content: At most `MAX_SHIPPED_BYTES`, in base64.
         is_last: Whether this host has nothing more to send.
     """

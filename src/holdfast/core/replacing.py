@@ -1,0 +1,111 @@
+"""Replacing: which agents to start for those that an engine has lost.
+
+    wanted agents ─▶ one ends, or its host will be taken away ─▶ start another, with a new name
+
+An agent that ends soon after it was started may do so again: the next one waits, longer each time,
+and after MAX_EARLY_ENDS of them in a row the run gives up.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+EARLY_S: Final = 30.0
+"""An agent that ends this soon after its start has served for nothing, seconds."""
+MAX_EARLY_ENDS: Final = 5
+MIN_DELAY_S: Final = 0.5
+MAX_DELAY_S: Final = 30.0
+
+
+class PlaceState(enum.Enum):
+    """Where an agent is in its life, as its engine knows it."""
+
+    PENDING = "pending"
+    RUNNING = "running"
+    DRAINING = "draining"
+    ENDED = "ended"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Where an agent is.
+
+    Attributes:
+        state: How it is.
+        host: What the engine calls its host; empty while it has none.
+        cause: Why it ended, in words.
+        succeeded: Whether it ended by itself, because the run is over.
+        deadline_unix_s: When the host is taken away from it, if that is known.
+    """
+
+    state: PlaceState
+    host: str = ""
+    cause: str = ""
+    succeeded: bool = False
+    deadline_unix_s: float | None = None
+
+
+class Replacing:
+    """The agents of one run.
+
+    Args:
+        wanted: How many the run needs.
+    """
+
+    def __init__(self, wanted: int) -> None:
+        self._wanted = wanted
+        self._started: dict[str, float] = {}  # those that have not ended, and when they started
+        self._leaving: set[str] = set()
+        self._number = 0
+        self._early_ends = 0
+        self._resume_at = 0.0
+
+    def missing(self, now: float) -> list[str]:
+        """The names of the agents to start now.
+
+        Args:
+            now: Monotonic seconds.
+        """
+        if now < self._resume_at:
+            return []
+        staying = len(self._started) - len(self._leaving)
+        names = [f"agent-{self._number + each + 1}" for each in range(self._wanted - staying)]
+        self._number += len(names)
+        self._started |= dict.fromkeys(names, now)
+        return names
+
+    def look(self, places: Mapping[str, Place], now: float) -> dict[str, Place]:
+        """Take note of where agents are; returns those that have ended since the last look."""
+        ended = {
+            name: place
+            for name, place in places.items()
+            if place.state is PlaceState.ENDED and name in self._started
+        }
+        for name in ended:
+            self._end(name, now)
+        self._leaving |= {
+            name
+            for name, place in places.items()
+            if place.state is PlaceState.DRAINING and name in self._started
+        }
+        return ended
+
+    @property
+    def has_given_up(self) -> bool:
+        """Whether agents end as soon as they are started."""
+        return self._early_ends >= MAX_EARLY_ENDS
+
+    def wait_s(self, now: float) -> float:
+        """How long no agent is started, seconds."""
+        return max(0.0, self._resume_at - now)
+
+    def _end(self, name: str, now: float) -> None:
+        is_early = now - self._started.pop(name) < EARLY_S
+        self._leaving.discard(name)
+        self._early_ends = self._early_ends + 1 if is_early else 0
+        if self._early_ends > 1:
+            self._resume_at = now + min(MIN_DELAY_S * 2 ** (self._early_ends - 2), MAX_DELAY_S)

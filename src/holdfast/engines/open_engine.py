@@ -1,0 +1,38 @@
+"""Opens the engine that `--on ENGINE[:WHERE]` names."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from holdfast.engines.engine import Engine
+from holdfast.errors import EngineError, JobError
+
+
+def _ray(where: str) -> Engine:
+    try:
+        from holdfast.engines.ray.engine import RayEngine  # imports ray
+    except ModuleNotFoundError as error:
+        if error.name != "ray":
+            raise
+        raise EngineError("--on ray needs Ray: pip install 'holdfast[ray]'") from None
+    return RayEngine(where)
+
+
+_ENGINES: Final[dict[str, Callable[[str], Engine]]] = {"ray": _ray}
+
+
+def open_engine(on: str) -> Engine:
+    """Connect to what an engine places agents with.
+
+    Args:
+        on: The engine's name; after a colon, where its cluster is.
+
+    Raises:
+        JobError: There is no such engine.
+        EngineError: It cannot be used here.
+    """
+    name, _, where = on.partition(":")
+    if name not in _ENGINES:
+        raise JobError(f"no engine {name!r}; --on takes {', '.join(_ENGINES)}")
+    return _ENGINES[name](where)

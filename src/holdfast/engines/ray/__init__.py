@@ -1,0 +1,1 @@
+"""Ray: agents as actors of a Ray cluster."""

@@ -1,0 +1,70 @@
+"""Placing: reserves the hosts of a run with an engine, and says where its agents join."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from dataclasses import replace
+
+from holdfast.engines.engine import Ask
+from holdfast.engines.open_engine import open_engine
+from holdfast.errors import EngineError, JobError
+from holdfast.job.part import AUTO
+from holdfast.job.script_job import ScriptJob
+from holdfast.job.train_job import TrainRequest
+from holdfast.runs.endpoint import Endpoint, address_towards, free_port
+from holdfast.runs.run import LaunchOptions
+
+
+@contextmanager
+def placed(
+    job: TrainRequest | ScriptJob, options: LaunchOptions, on: str, address: str = ""
+) -> Iterator[LaunchOptions]:
+    """The options of a run on the hosts that an engine has reserved; they are given back after it.
+
+    Args:
+        job: The job.
+        options: Those of the same run on this host.
+        on: Names the engine; see `open_engine`. Empty: this host.
+        address: Of this host, for the agents; by default that of the route to the cluster.
+
+    Raises:
+        JobError: There is no such engine, or it cannot run the job.
+        EngineError: The engine cannot be used, or too little is free.
+    """
+    if not on:
+        yield options
+        return
+    ask = _ask(job, options)
+    with closing(open_engine(on)) as engine:
+        if lacking := engine.reserve(ask):
+            raise EngineError(
+                f"{engine.name} lacks what the run needs: {lacking}; wait until it is free, or ask "
+                "for less by hosts, workers or resources"
+            )
+        endpoint = Endpoint(address=address or _address(engine.peer), port=free_port())
+        yield replace(options, engine=engine, endpoint=endpoint)
+
+
+def _ask(job: TrainRequest | ScriptJob, options: LaunchOptions) -> Ask:
+    if job.workers == AUTO:
+        raise JobError("workers=auto measures this host; with --on, give a number of workers")
+    if options.code is not None:
+        raise JobError(
+            "the task is defined in this program, so other hosts cannot import it; with --on, put "
+            "it into a file of its own and import it from there"
+        )
+    threads = 1 if job.threads_per_worker == AUTO else job.threads_per_worker
+    resources = job.resources.model_copy(update={"cpus": max(job.resources.cpus, threads)})
+    workers = -(-job.workers // job.hosts)
+    return Ask(agents=job.hosts, workers=workers, resources=resources)
+
+
+def _address(peer: str) -> str:
+    try:
+        return address_towards(peer)
+    except OSError as error:
+        raise JobError(
+            f"the address of this host towards {peer or 'others'} is not known: {error}; give it "
+            "by --address"
+        ) from None

@@ -1,0 +1,127 @@
+"""Runs whose agents are placed by Ray, in a cluster of three real raylets on this machine."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from conftest import events_of, metrics_of, wait_until
+
+pytest.importorskip("ray", reason="needs Ray: pip install 'holdfast[ray]'")
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("ray")]
+
+JOB = ["digits", "shards=6", "workers=3", "hosts=3"]
+
+
+class Cluster:
+    """The cluster's process."""
+
+    def __init__(self, folder):
+        token = folder / "token"
+        token.write_text("t" * 48)
+        token.chmod(0o600)
+        self.environment = {
+            "RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(token),
+            "XDG_STATE_HOME": str(folder / "state"), "RAY_USAGE_STATS_ENABLED": "0",
+        }  # fmt: skip
+        self.process = subprocess.Popen(
+            [sys.executable, Path(__file__).with_name("ray_cluster.py"), "3"],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
+            env={**os.environ, **self.environment}, start_new_session=True,
+        )  # fmt: skip
+        about = json.loads(self.process.stdout.readline())
+        self.environment["RAY_ADDRESS"], self.nodes = about["address"], about["nodes"]
+
+    def tell(self, *words):
+        self.process.stdin.write(" ".join(words) + "\n")
+        self.process.stdin.flush()
+        assert self.process.stdout.readline().split() == [words[0]]
+
+    def close(self):
+        self.process.stdin.close()
+        self.process.wait(60)
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory):
+    made = Cluster(tmp_path_factory.mktemp("ray"))
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def begin(cluster, command, tmp_path, monkeypatch):
+    """Begin a run on the cluster: `begin(key=value, …) -> process`."""
+    for name, value in cluster.environment.items():
+        monkeypatch.setenv(name, value)
+
+    def run(*words, job=JOB):
+        process = command("train", *job, *words, "--on", "ray", "--run", "run")
+        return process
+
+    return run
+
+
+@pytest.fixture
+def alone(command, tmp_path):
+    """The weights of the same job on one host."""
+
+    def run(*keys):
+        job = [*JOB[:3], *keys]
+        assert command("train", *job, "--run", "alone").wait(120) == 0
+        return json.loads((tmp_path / "alone" / "result.json").read_text())["weights_sha256"]
+
+    return run
+
+
+def result_of(tmp_path):
+    return json.loads((tmp_path / "run" / "result.json").read_text())
+
+
+def steps(tmp_path):
+    path = tmp_path / "run" / "metrics.jsonl"
+    return len(path.read_text().splitlines()) if path.exists() else 0
+
+
+def placed(tmp_path):
+    """The node of each agent, in the order in which they were placed."""
+    return {each["host"]: each["place"] for each in events_of(tmp_path / "run", "agent-placed")}
+
+
+def test_a_killed_worker_is_recovered_without_ray(begin, alone, tmp_path):
+    process = begin("epochs=20")
+    wait_until(lambda: steps(tmp_path) > 20)
+    worker = next(e for e in events_of(tmp_path / "run", "worker-started") if e["rank"] == 1)
+    os.kill(worker["pid"], signal.SIGKILL)
+    assert process.wait(120) == 0, (tmp_path / "output-0").read_text()
+    assert len(placed(tmp_path)) == 3, "Ray has restarted nothing"
+    assert len(set(placed(tmp_path).values())) == 3, "each agent has a node of its own"
+    assert result_of(tmp_path)["weights_sha256"] == alone("epochs=20")
+    done = [line["step"] for line in metrics_of(tmp_path / "run") if "loss" in line]
+    assert done == list(range(1, result_of(tmp_path)["steps"] + 1))
+
+
+def test_what_does_not_fit_is_refused_and_leaves_nothing(begin, tmp_path):
+    assert begin(job=["digits", "workers=5", "hosts=5"]).wait(60) == 1
+    output = (tmp_path / "output-0").read_text()
+    assert "ray lacks what the run needs: 5 nodes with 1 CPU free each; 3 of the cluster" in output
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_lost_node_is_replaced(begin, cluster, alone, tmp_path):
+    process = begin("epochs=60")
+    wait_until(lambda: steps(tmp_path) > 20)
+    lost = placed(tmp_path)["agent-3"]
+    cluster.tell("add")
+    cluster.tell("remove", lost)
+    wait_until(lambda: len(placed(tmp_path)) == 4)
+    assert process.wait(120) == 0, (tmp_path / "output-0").read_text()
+    assert placed(tmp_path)["agent-4"] != lost
+    assert result_of(tmp_path)["weights_sha256"] == alone("epochs=60")
+    sizes = [len(e["members"]) for e in events_of(tmp_path / "run", "generation-started")]
+    assert 2 in sizes
+    assert sizes[-1] == 3
