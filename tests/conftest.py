@@ -52,6 +52,14 @@ SMALL = {
 augmentation, dropout, clipping, a schedule, and a short last batch."""
 
 
+@pytest.fixture(scope="session", autouse=True)
+def state_home(tmp_path_factory):
+    """Tests leave nothing in the user's list of runs."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
+        yield
+
+
 @pytest.fixture(scope="session")
 def forks():
     with ForkServer(spawn(WORKER)) as server:

@@ -161,6 +161,7 @@ def test_the_keys_of_a_job_are_these():
         "timeout_s",
         "hang_timeout_s",
         "restarts",
+        "resources",
         "notify",
     ]
     assert list(ScriptJob.model_fields) == [*every_job, "script", "on_failure", "port"]
@@ -184,7 +185,7 @@ def test_the_options_of_the_command_are_these():
         for name, command in commands.items()
     }
     assert options == {
-        "agent": ["--address", "--join", "--run", "--token-file"],
+        "agent": ["--address", "--join", "--placed", "--run", "--token-file"],
         "bench": [],
         "chaos": [
             "--fault",
@@ -219,6 +220,7 @@ def test_the_options_of_the_command_are_these():
         "events": ["--debug", "--json", "run"],
         "export": ["--best", "--force", "--of", "source", "target"],
         "jobs": ["--json"],
+        "logs": ["--follow", "--rank", "-f", "run"],
         "run": [
             "--address",
             "--hang-timeout-s",
@@ -240,13 +242,19 @@ def test_the_options_of_the_command_are_these():
             "arguments",
             "script",
         ],
+        "runs": ["--json"],
+        "stop": ["--now", "run"],
         "token": ["--uses", "run"],
         "train": [
+            "--address",
+            "--background",
+            "--detach",
             "--device",
             "--download",
             "--dry-run",
             "--extend",
             "--json",
+            "--on",
             "--resume",
             "--run",
             "--tee",

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -92,6 +93,23 @@ def placed(tmp_path):
     return {each["host"]: each["place"] for each in events_of(tmp_path / "run", "agent-placed")}
 
 
+def test_the_command_of_the_page_trains(begin, tmp_path):
+    page = Path(__file__).parents[2] / "docs" / "engines.md"
+    words = re.search(r"^\$ holdfast train (.*) --on ray$", page.read_text(), re.MULTILINE)[1]
+    assert begin(job=words.split()).wait(120) == 0, (tmp_path / "output-0").read_text()
+    assert len(set(placed(tmp_path).values())) == 3, "each agent has a node of its own"
+
+
+def test_a_run_outlives_the_command_that_started_it(begin, command, tmp_path):
+    process = begin("epochs=20")
+    wait_until(lambda: steps(tmp_path) > 5)
+    process.kill()
+    assert command("stop", "run").wait(60) == 0
+    assert result_of(tmp_path)["status"] == "stopped"
+    output = (tmp_path / "output-1").read_text()
+    assert output == f"stopped after step {result_of(tmp_path)['steps']}\n"
+
+
 def test_a_killed_worker_is_recovered_without_ray(begin, alone, tmp_path):
     process = begin("epochs=20")
     wait_until(lambda: steps(tmp_path) > 20)
@@ -99,7 +117,6 @@ def test_a_killed_worker_is_recovered_without_ray(begin, alone, tmp_path):
     os.kill(worker["pid"], signal.SIGKILL)
     assert process.wait(120) == 0, (tmp_path / "output-0").read_text()
     assert len(placed(tmp_path)) == 3, "Ray has restarted nothing"
-    assert len(set(placed(tmp_path).values())) == 3, "each agent has a node of its own"
     assert result_of(tmp_path)["weights_sha256"] == alone("epochs=20")
     done = [line["step"] for line in metrics_of(tmp_path / "run") if "loss" in line]
     assert done == list(range(1, result_of(tmp_path)["steps"] + 1))

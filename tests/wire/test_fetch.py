@@ -35,7 +35,7 @@ def coordinator(tmp_path):
 
 def job(sha256):
     code = base64.b64encode(CODE).decode()
-    return JobMessage(run="run", job="name: x", code=code, code_sha256=sha256)
+    return JobMessage(run="run", run_id=16 * "a", job="name: x", code=code, code_sha256=sha256)
 
 
 def test_job_and_code_arrive(coordinator):

@@ -9,7 +9,19 @@ from typing import Annotated, Final
 
 import typer
 
-from holdfast.cli import agent, bench, chaos, coordinator, drill, events, export, jobs, token, train
+from holdfast.cli import (
+    agent,
+    bench,
+    chaos,
+    coordinator,
+    drill,
+    events,
+    export,
+    jobs,
+    runs,
+    token,
+    train,
+)  # fmt: skip
 from holdfast.cli import run as script
 from holdfast.cli.ending import FAILED_STATUS, STOPPED_STATUS, USAGE_STATUS
 from holdfast.errors import HoldfastError, Interrupted, JobError, RankTraceback
@@ -42,6 +54,9 @@ app.command("drill")(drill.drill)
 app.command("events")(events.events)
 app.command("export")(export.export)
 app.command("jobs")(jobs.jobs)
+app.command("runs")(runs.runs)
+app.command("logs")(runs.logs)
+app.command("stop")(runs.stop)
 app.add_typer(bench.app, name="bench")
 
 

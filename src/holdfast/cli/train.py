@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from functools import partial
 from pathlib import Path
 from typing import Annotated
@@ -10,6 +11,7 @@ from typing import Annotated
 import typer
 
 from holdfast.cli.arguments import EndingJson, JobName, Overrides, ranks
+from holdfast.cli.background import BACKGROUND, await_begin, follow, start
 from holdfast.cli.ending import run_and_print
 from holdfast.cli.joining import Address
 from holdfast.data.download import download as fetch
@@ -21,6 +23,7 @@ from holdfast.job.part import AUTO
 from holdfast.job.train_job import TrainRequest
 from holdfast.linux.cores import usable_cores
 from holdfast.observe.downloads import DownloadView
+from holdfast.observe.run_dir import RunDirectory, new_run
 from holdfast.runs.placing import placed
 from holdfast.runs.run import LaunchOptions, RunResult
 from holdfast.runs.train import run_job
@@ -58,6 +61,10 @@ def train(
         typer.Option(metavar="ENGINE", help="Where agents are placed: ray, or ray:ADDRESS."),
     ] = "",
     address: Address = None,
+    detach: Annotated[
+        bool, typer.Option("--detach", help="Leave the run alone once it has begun.")
+    ] = False,
+    background: Annotated[bool, typer.Option(BACKGROUND, hidden=True)] = False,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Check the job and print all its keys, without a run.")
     ] = False,
@@ -78,6 +85,10 @@ def train(
         return
     if download:
         _download(chosen.data)
+    if (on or detach) and not background:
+        where = run or (RunDirectory.newest(chosen) if resume or extend else new_run(chosen.name))
+        _in_background(where, chosen.name, on, detach=detach)
+        return
     options = LaunchOptions(tee=shown, forks=context.obj)
     run_and_print(
         partial(_run, chosen, on, address or "", run, resume or extend),
@@ -85,6 +96,16 @@ def train(
         partial(_next_commands, [job, *asked], chosen),
         as_json=as_json,
     )
+
+
+def _in_background(run_dir: Path, job: str, on: str, *, detach: bool) -> None:
+    record, process = start(run_dir, job, on.partition(":")[0] or "local")
+    status = await_begin(record, process) if detach else follow(record, process)
+    if status:
+        raise typer.Exit(status)
+    if detach:
+        print(record.id)
+        print(f"in the background; see holdfast logs -f {record.id}", file=sys.stderr)
 
 
 def _run(

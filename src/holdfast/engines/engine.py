@@ -69,10 +69,10 @@ class Engine(Protocol):
         """
 
     def reserve(self, ask: Ask) -> str:
-        """Reserve room for all agents at once; returns what is lacking now, or nothing."""
+        """Reserve capacity for all agents at once; returns what is lacking now, or nothing."""
 
     def start(self, launch: Launch) -> None:
-        """Start an agent where there is room, and do not wait for it."""
+        """Start an agent on a host that is reserved, and do not wait for it."""
 
     def stop(self, name: str) -> None:
         """End an agent, and all that it has started."""

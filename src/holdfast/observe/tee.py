@@ -39,13 +39,14 @@ class Tee:
     Args:
         logs: The directory of the workers' logs.
         ranks: The workers.
+        whole: Whether to begin at their start instead.
     """
 
-    def __init__(self, logs: Path, ranks: Iterable[int]) -> None:
+    def __init__(self, logs: Path, ranks: Iterable[int], *, whole: bool = False) -> None:
         paths = {rank: worker_log(logs, rank) for rank in sorted(ranks)}
+        ends = {} if whole else {p: p.stat().st_size for p in paths.values() if p.exists()}
         self._logs = [
-            _Log(rank=rank, path=path, position=path.stat().st_size if path.exists() else 0)
-            for rank, path in paths.items()
+            _Log(rank=rank, path=path, position=ends.get(path, 0)) for rank, path in paths.items()
         ]
 
     def lines(self) -> Iterator[str]:

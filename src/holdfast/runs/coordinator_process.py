@@ -152,8 +152,8 @@ class CoordinatorProcess:
         return child
 
     def _joining(self) -> int:
-        """How many hosts may take part besides this one. One that an engine places may have its
-        successor beside it.
+        """How many hosts may take part besides this one. One that an engine places may have
+        its successor next to it.
         """
         hosts = self._directory.job.hosts
         return hosts - 1 if self._has_own_host else 2 * hosts

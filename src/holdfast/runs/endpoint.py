@@ -96,7 +96,7 @@ def make_token(run_dir: Path, uses: int) -> str:
 
 
 def free_port() -> int:
-    """A port that nobody listens at now, nor at the one after it."""
+    """A port that is free now, as is the one after it."""
     for _ in range(100):
         with socket.socket() as first, socket.socket() as second:
             first.bind(("", 0))

@@ -82,7 +82,7 @@ class Fleet:
         if self._replacing.has_given_up:
             raise HoldfastError(
                 f"agents end as soon as {self._engine.name} has started them: {self._last_cause}; "
-                f"see logs/agent-*.log in {self._run_dir}, and resume the run once that is mended"
+                f"see logs/agent-*.log in {self._run_dir}, and resume the run once that is fixed"
             )
         self._start_missing()
 

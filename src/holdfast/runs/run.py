@@ -26,6 +26,7 @@ from holdfast.launch.fork_client import ForkServer
 from holdfast.launch.spawn import Spawned
 from holdfast.linux.files import replace_synced
 from holdfast.linux.lifeline import STOP_SIGNALS
+from holdfast.observe import registry
 from holdfast.observe.follower import Follower
 from holdfast.observe.lines import EventLog
 from holdfast.observe.run_dir import ARCHIVE, EVENTS, RunDirectory
@@ -121,6 +122,8 @@ def run_and_record(
     sinks = (terminal, RunFiles(path), LossCurve(path), notifier, callback)
     ending: Ending | None = None
     with RunDirectory(path, job, resume=resume) as directory:
+        with suppress(OSError):  # no run ends because of a list
+            registry.add(path, job.name, options.engine.name if options.engine else "local")
         try:
             with options.sidecar(path):
                 summary = run(directory, options, sinks)

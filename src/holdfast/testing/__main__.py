@@ -1,4 +1,4 @@
-"""Endurance at any size: `python -m holdfast.testing 1000 3600 200`.
+"""Endurance at any size: `python -m holdfast.testing 1000 3600 110`.
 
 The arguments are hosts, seconds of virtual time, and how often faults are injected into a rack.
 """

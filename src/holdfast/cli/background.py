@@ -1,0 +1,114 @@
+"""A run in the background: the same command in a session of its own, and a view of what it prints.
+
+    holdfast train JOB --on ray ──▶ holdfast train JOB --on ray --background   supervises the run
+        shows what that prints, and passes Ctrl-C on
+
+So the run outlives the command that has started it, and whatever that was started from.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import Final
+
+from holdfast.observe import registry
+from holdfast.observe.registry import Record
+from holdfast.observe.run_dir import is_held
+
+BACKGROUND: Final = "--background"
+OUTPUT: Final = "output.log"
+ERRORS: Final = "errors.log"
+TICK_S: Final = 0.1
+BEGIN_TIMEOUT_S: Final = 120.0
+"""How long a command that leaves the run alone waits for it to begin."""
+
+
+def start(run_dir: Path, job: str, engine: str) -> tuple[Record, subprocess.Popen[bytes]]:
+    """Start this command again, in the background, for a run in `run_dir`."""
+    record = registry.add(run_dir, job, engine)
+    words = [word for word in sys.argv[1:] if word != "--detach"]
+    if not any(word == "--run" or word.startswith("--run=") for word in words):
+        words += ["--run", str(run_dir)]
+    output, errors = record.folder / OUTPUT, record.folder / ERRORS
+    with output.open("wb") as out, errors.open("wb") as err:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "holdfast", *words, BACKGROUND],
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=err,
+            start_new_session=True,
+        )
+    return record, process
+
+
+def follow(record: Record, process: subprocess.Popen[bytes]) -> int:
+    """Show what a run in the background prints until it ends; returns its exit status.
+
+    Ctrl-C is for the run. Any other end of this command leaves the run alone.
+    """
+    with _interrupts_passed_on(process):
+        show(record.folder, lambda: process.poll() is None)
+    if not record.directory.exists():
+        registry.forget(record)
+    return process.wait()
+
+
+def await_begin(record: Record, process: subprocess.Popen[bytes]) -> int | None:
+    """Wait until a run in the background has begun; returns the exit status of one that did not."""
+    deadline = time.monotonic() + BEGIN_TIMEOUT_S
+    while process.poll() is None and time.monotonic() < deadline:
+        if is_held(record.directory):
+            return None
+        time.sleep(TICK_S)
+    if process.poll() in (None, 0):
+        return None
+    show(record.folder, lambda: False)
+    if not record.directory.exists():
+        registry.forget(record)
+    return process.returncode
+
+
+def show(folder: Path, goes_on: Callable[[], bool]) -> None:
+    """Copy what is printed for a run to this command's own streams.
+
+    Args:
+        folder: Of the run, in the registry.
+        goes_on: Says whether more may come.
+    """
+    files = [(folder / ERRORS, sys.stderr), (folder / OUTPUT, sys.stdout)]
+    copies = [(path.open("rb"), stream.buffer) for path, stream in files if path.exists()]
+    try:
+        while True:
+            is_last = not goes_on()
+            for source, target in copies:
+                while piece := source.read(1 << 16):
+                    target.write(piece)
+                target.flush()
+            if is_last:
+                return
+            time.sleep(TICK_S)
+    except BrokenPipeError:  # the reader is gone
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    finally:
+        for source, _ in copies:
+            source.close()
+
+
+@contextmanager
+def _interrupts_passed_on(process: subprocess.Popen[bytes]) -> Iterator[None]:
+    def pass_on(number: int, _frame: FrameType | None) -> None:
+        process.send_signal(number)
+
+    before = signal.signal(signal.SIGINT, pass_on)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)

@@ -1,0 +1,67 @@
+"""Runs in the background: `--detach`, `runs`, `logs` and `stop`."""
+
+import json
+import os
+import signal
+
+import pytest
+
+from conftest import wait_until
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture
+def own_state(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+
+
+@pytest.fixture
+def said(command, tmp_path):
+    """What a command has printed: `said(word, …) -> text`."""
+    count = 0
+
+    def run(*words, status=0):
+        nonlocal count
+        count += 1
+        assert command(*words).wait(120) == status, (tmp_path / f"output-{count - 1}").read_text()
+        return (tmp_path / f"output-{count - 1}").read_text()
+
+    return run
+
+
+def test_a_run_in_the_background_is_listed_shown_and_stopped(own_state, said, tmp_path):
+    begun = said("train", "digits", "epochs=500", "--detach", "--run", "runs/later")
+    assert begun.splitlines()[0] == "later"
+    (row,) = json.loads(said("runs", "--json"))
+    assert (row["id"], row["engine"], row["state"]) == ("later", "local", "running")
+    wait_until((tmp_path / "runs" / "later" / "metrics.jsonl").exists)
+    assert said("stop", "later").startswith("stopped after step ")
+    assert "waiting" in said("logs", "later") or "epoch" in said("logs", "later")
+    (row,) = json.loads(said("runs", "--json"))
+    assert row["state"] == "stopped"
+    assert row["steps"] == json.loads((tmp_path / "runs/later/result.json").read_text())["steps"]
+    refused = said("stop", "later", status=2)
+    assert "later is not running on this host: it is stopped" in refused
+
+
+def test_a_run_whose_process_was_killed_is_lost_and_goes_on_by_resume(own_state, said, tmp_path):
+    said("train", "digits", "epochs=500", "--detach", "--run", "runs/later")
+    started = json.loads((tmp_path / "runs/later/events.jsonl").read_text().splitlines()[0])
+    wait_until((tmp_path / "runs" / "later" / "metrics.jsonl").exists)
+    os.kill(started["pid"], signal.SIGKILL)
+
+    def state():
+        return json.loads(said("runs", "--json"))[0]["state"]
+
+    wait_until(lambda: state() == "lost")
+    said("train", "digits", "epochs=500", "--run", "runs/later", "--resume", "--detach")
+    assert state() == "running"
+    said("stop", "later", "--now")
+
+
+def test_a_job_that_is_wrong_says_so_and_leaves_nothing(own_state, said, tmp_path):
+    refused = said("train", "digits", "workers=two", "--detach", "--run", "later", status=2)
+    assert "workers" in refused
+    assert json.loads(said("runs", "--json")) == []
+    assert "no run 'later'; holdfast runs lists" in said("logs", "later", status=2)
