@@ -151,7 +151,7 @@ def test_hosts_that_cannot_reach_each_other_do_not_stop_the_others(begin):
 
 @pytest.mark.parametrize("number", [2, 3])
 def test_a_link_that_flaps_loses_no_step(begin, number):
-    run = begin("epochs=60", "evaluation.every_epochs=60")
+    run = begin("epochs=200", "evaluation.every_epochs=200")  # longer than it flaps
     for _ in range(10):
         run.hosts.cut(number)
         time.sleep(3)
