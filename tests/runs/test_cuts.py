@@ -94,7 +94,7 @@ class Run:
 
     def end(self, *, keeps_steps=True):
         """Wait for the end; returns the hash of the weights."""
-        assert self.first.wait(300) == 0, self.hosts.output(1)
+        assert self.first.wait(900) == 0, self.hosts.output(1)
         begun = [each["step"] for each in self.generations()]
         assert not keeps_steps or begun == sorted(begun), "a step was lost"
         return json.loads((self.folder / "result.json").read_text())["weights_sha256"]

@@ -13,7 +13,7 @@ import pytest
 from conftest import events_of, metrics_of, wait_until
 
 pytest.importorskip("ray", reason="needs Ray: pip install 'holdfast[ray]'")
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 JOB = ["digits", "shards=6", "workers=3", "hosts=3"]
 
@@ -146,3 +146,19 @@ def test_a_lost_node_is_replaced(begin, cluster, alone, tmp_path):
     sizes = [len(e["members"]) for e in events_of(tmp_path / "run", "generation-started")]
     assert 2 in sizes
     assert sizes[-1] == 3
+
+
+@pytest.mark.soak
+def test_an_agent_leaves_a_node_before_ray_takes_it_away(begin, cluster, alone, tmp_path):
+    process = begin("epochs=100")
+    wait_until(lambda: steps(tmp_path) > 20, 240)
+    drained = next(node for node in placed(tmp_path).values() if node != cluster.nodes[0])
+    cluster.tell("add")
+    cluster.tell("drain", drained, "40")
+    wait_until(lambda: len(placed(tmp_path)) == 4, 240)
+    wait_until(lambda: events_of(tmp_path / "run", "agent-ended"), 240)
+    (ended,) = events_of(tmp_path / "run", "agent-ended")
+    assert ended["place"] == drained
+    assert process.wait(240) == 0, (tmp_path / "output-0").read_text()
+    assert events_of(tmp_path / "run", "host-probed") == [], "it was not lost by its silence"
+    assert result_of(tmp_path)["weights_sha256"] == alone("epochs=100")

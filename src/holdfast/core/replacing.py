@@ -2,6 +2,9 @@
 
     wanted agents ─▶ one ends, or its host will be taken away ─▶ start another, with a new name
 
+An agent whose host will be taken away is stopped before that, and as soon as its successor has had
+time to join: the others then lose it at once, and not by its silence.
+
 An agent that ends soon after it was started may do so again: the next one waits, longer each time,
 and after MAX_EARLY_ENDS of them in a row the run gives up.
 """
@@ -9,6 +12,7 @@ and after MAX_EARLY_ENDS of them in a row the run gives up.
 from __future__ import annotations
 
 import enum
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
@@ -16,6 +20,10 @@ from typing import Final
 EARLY_S: Final = 30.0
 """An agent that ends this soon after its start has served for nothing, seconds."""
 MAX_EARLY_ENDS: Final = 5
+JOIN_S: Final = 15.0
+"""How long an agent takes to join, with all that it imports, seconds."""
+MARGIN_S: Final = 3.0
+"""How long before a host is taken away its agent is stopped, seconds."""
 MIN_DELAY_S: Final = 0.5
 MAX_DELAY_S: Final = 30.0
 
@@ -59,7 +67,7 @@ class Replacing:
     def __init__(self, wanted: int) -> None:
         self._wanted = wanted
         self._started: dict[str, float] = {}  # those that have not ended, and when they started
-        self._leaving: set[str] = set()
+        self._leaving: dict[str, float] = {}  # and since when
         self._number = 0
         self._early_ends = 0
         self._resume_at = 0.0
@@ -87,12 +95,31 @@ class Replacing:
         }
         for name in ended:
             self._end(name, now)
-        self._leaving |= {
+        for name, place in places.items():
+            if place.state is PlaceState.DRAINING and name in self._started:
+                self._leaving.setdefault(name, now)
+        return ended
+
+    def to_stop(self, places: Mapping[str, Place], now: float, unix_s: float) -> list[str]:
+        """The names of the agents to stop now, because their hosts will be taken away.
+
+        Args:
+            places: Where agents are.
+            now: Monotonic seconds.
+            unix_s: The same moment as Unix seconds.
+        """
+        staying = [
             name
             for name, place in places.items()
-            if place.state is PlaceState.DRAINING and name in self._started
-        }
-        return ended
+            if place.state is PlaceState.RUNNING and name not in self._leaving
+        ]
+        have_successors = len(staying) >= self._wanted
+        return [
+            name
+            for name, since in self._leaving.items()
+            if (have_successors and now > since + JOIN_S)
+            or unix_s > (places[name].deadline_unix_s or math.inf) - MARGIN_S
+        ]
 
     @property
     def has_given_up(self) -> bool:
@@ -105,7 +132,7 @@ class Replacing:
 
     def _end(self, name: str, now: float) -> None:
         is_early = now - self._started.pop(name) < EARLY_S
-        self._leaving.discard(name)
+        self._leaving.pop(name, None)
         self._early_ends = self._early_ends + 1 if is_early else 0
         if self._early_ends > 1:
             self._resume_at = now + min(MIN_DELAY_S * 2 ** (self._early_ends - 2), MAX_DELAY_S)

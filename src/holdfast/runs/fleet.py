@@ -85,6 +85,8 @@ class Fleet:
                 f"see logs/agent-*.log in {self._run_dir}, and resume the run once that is fixed"
             )
         self._start_missing()
+        for name in self._replacing.to_stop(self._places, time.monotonic(), time.time()):
+            self._engine.stop(name)
 
     def are_up(self) -> bool:
         """See `Hosts.are_up`."""
