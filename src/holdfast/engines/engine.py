@@ -13,10 +13,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Final, Protocol
 
 from holdfast.core.replacing import Place
 from holdfast.job.resources import Resources
+
+PLACED: Final = "placed"
+"""A line that an agent prints to its engine, by standard output, when it has begun."""
+TAKEN_AWAY: Final = "taken-away"
+"""The same, when a signal has announced that its host will be taken away."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Final
 
 from holdfast.engines.engine import Engine
+from holdfast.engines.ssh import SshEngine
 from holdfast.errors import EngineError, JobError
 
 
@@ -19,7 +20,13 @@ def _ray(where: str) -> Engine:
     return RayEngine(where)
 
 
-_ENGINES: Final[dict[str, Callable[[str], Engine]]] = {"ray": _ray}
+def _ssh(where: str) -> Engine:
+    if not where:
+        raise JobError("--on ssh needs the file that names the hosts: --on ssh:FILE")
+    return SshEngine(where)
+
+
+_ENGINES: Final[dict[str, Callable[[str], Engine]]] = {"ray": _ray, "ssh": _ssh}
 
 
 def open_engine(on: str) -> Engine:

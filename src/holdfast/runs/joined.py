@@ -5,6 +5,7 @@ join ─▶ agent, workers ─▶ the run is over, or this host was taken for lo
 
 from __future__ import annotations
 
+import os
 import select
 import signal
 import socket
@@ -12,12 +13,13 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from types import FrameType
 from typing import Final
 
 from holdfast.core.rejoin import RejoinDelay
+from holdfast.engines.engine import PLACED, TAKEN_AWAY
 from holdfast.errors import Interrupted, JobError, ProtocolError
 from holdfast.job import load
 from holdfast.job.spec import Job
@@ -68,8 +70,9 @@ def serve(
         run_dir: The run's directory on this host, which may hold checkpoints of the run already; by
             default one below `runs/` with the name that it has on the coordinator's host.
         placed: The name of this agent, if an engine has placed it here. Then its token comes from
-            standard input, and it ends when that is closed; its run directory is one of its user's
-            that no other agent uses.
+            standard input, and it ends when that is closed, not by a signal: those announce that
+            the host will be taken away. Its run directory is one of its user's that no other agent
+            uses.
         spawned: The process of a fork server, if it has been started.
 
     Raises:
@@ -81,8 +84,9 @@ def serve(
     if not address:
         address = _route_to(coordinator)
         say(f"workers use {address}, the address of the route to {coordinator}")
-    with _stop_requested() as stop:
+    with _stop_requested(is_placed=bool(placed)) as stop:
         if placed:
+            os.write(1, f"{PLACED}\n".encode())
             threading.Thread(target=_await_end_of_input, args=[stop], daemon=True).start()
         joined = join(coordinator, token, hostname, JOIN_TIMEOUT_S, None)
         delay, delay_s = RejoinDelay(), 0.0
@@ -262,12 +266,20 @@ def _next_state(host: HostHandle) -> HostState:
 
 
 @contextmanager
-def _stop_requested() -> Iterator[list[bool]]:
-    """A list that is not empty once a signal has asked for the end."""
+def _stop_requested(*, is_placed: bool) -> Iterator[list[bool]]:
+    """A list that is not empty once a signal has asked for the end.
+
+    Args:
+        is_placed: Whether an engine decides that instead: it is told of the signal.
+    """
     requested: list[bool] = []
 
     def stop(_number: int, _frame: FrameType | None) -> None:
-        requested.append(True)
+        if is_placed:
+            with suppress(OSError):  # the engine is gone
+                os.write(1, f"{TAKEN_AWAY}\n".encode())
+        else:
+            requested.append(True)
 
     before = {number: signal.signal(number, stop) for number in STOP_SIGNALS}
     try:
