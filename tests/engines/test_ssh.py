@@ -4,11 +4,12 @@ import json
 import os
 import signal
 import sys
+from pathlib import Path
 
 import pytest
-
-from conftest import events_of, holdfast_processes, wait_until
 from ssh_hosts import ssh_hosts
+
+from conftest import events_of, holdfast_processes, metrics_of, wait_until
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("ssh")]
 
@@ -38,24 +39,119 @@ def placed(hosts):
     return {each["host"]: each["place"] for each in events_of(run_of(hosts), "agent-placed")}
 
 
+def words_of(pid):
+    """The command line of a process; nothing once it has ended."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ")
+    except OSError:
+        return b""
+
+
 def steps(hosts):
     path = run_of(hosts) / "metrics.jsonl"
     return len(path.read_text().splitlines()) if path.exists() else 0
 
 
+def on_hosts(hosts, *keys, spare=()):
+    """Begin the job on three hosts."""
+    hosts.file(1, *(f"h{number} {PYTHON}" for number in (1, 2, 3, *spare)))
+    return hosts.train(1, *JOB, *keys, "--on", "ssh:hosts", "--run", "run")
+
+
 def test_hosts_of_a_file_train_to_the_weights_of_one(tmp_path):
     with ssh_hosts(tmp_path, 3) as hosts:
-        hosts.file(1, *(f"h{number} {PYTHON}" for number in (1, 2, 3)))
-        process = hosts.train(1, *JOB, "epochs=3", "--on", "ssh:hosts", "--run", "run")
+        process = on_hosts(hosts, "epochs=2")
         wait_until(lambda: steps(hosts) > 0)
-        words = [
-            path.read_bytes()
-            for pid in holdfast_processes(str(hosts.folder))
-            if (path := (tmp_path / "/proc" / str(pid) / "cmdline")).exists()
-        ]
-        tokens = [path.read_text() for path in run_of(hosts).glob("secrets/*token")]
-        assert not any(token.encode() in line for token in tokens for line in words)
+        words = b"".join(map(words_of, holdfast_processes(str(hosts.folder))))
+        assert b"--placed" in words
+        assert b"hf1." not in words, "a token is an argument"
         assert process.wait(120) == 0, hosts.hosts.output(1)
         assert sorted(placed(hosts).values()) == ["h1", "h2", "h3"]
         wait_until(lambda: holdfast_processes(str(hosts.folder)) == [])
-        assert weights(hosts) == alone(hosts, "epochs=3")
+        assert weights(hosts) == alone(hosts, "epochs=2")
+
+
+def test_what_a_host_lacks_is_named(tmp_path):
+    """Before anything is started, and with all hosts in one message."""
+    bare = tmp_path / "bare"
+    bare.write_text(f'#!/bin/sh\nexec {sys.executable} -S -E "$@"\n')  # without site-packages
+    bare.chmod(0o755)
+    with ssh_hosts(tmp_path, 3) as hosts:
+        hosts.servers[3].kill()
+        hosts.servers[3].wait()
+        hosts.file(1, f"h1 python={bare}", "h2 python=/nowhere/python", "h3", "h4", f"h2x {PYTHON}")
+        process = hosts.train(1, *JOB, "--on", "ssh:hosts", "--run", "run")
+        assert process.wait(60) == 1
+        said = hosts.hosts.output(1)
+        assert "ssh lacks what the run needs: 3 slots for agents; its hosts have 0" in said
+        assert f"h1 has no holdfast of this version: {bare}: " in said
+        assert "h2 has no usable Python: " in said
+        assert "h3 cannot be reached: ssh: connect to host h3 port 22: Connection refused" in said
+        assert "h4 cannot be reached: ssh: Could not resolve hostname h4" in said
+        assert not run_of(hosts).exists()
+        hosts.file(1, f"h1 {PYTHON}", f"h2 {PYTHON} slots=2")
+        needs = ["resources.cpus=1000", "--on", "ssh:hosts", "--run", "run"]
+        assert hosts.train(1, *JOB, *needs).wait(60) == 1
+        assert "CPU cores, its agents need 2000" in hosts.hosts.output(1)
+
+
+def lose_ssh(hosts):
+    """Only the ssh of an agent ends, by itself."""
+    (pid,) = (
+        pid
+        for pid in hosts.hosts.processes(1)
+        if words_of(pid).startswith(b"ssh ") and b" h2 " in words_of(pid)
+    )
+    os.kill(pid, signal.SIGKILL)
+
+
+def lose_host(hosts):
+    hosts.hosts.kill(2)
+
+
+def cut_host(hosts):
+    hosts.hosts.cut(2)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("lose", [lose_ssh, lose_host, cut_host])
+def test_a_lost_host_is_replaced_by_a_free_one(tmp_path, lose):
+    with ssh_hosts(tmp_path, 4) as hosts:
+        process = on_hosts(hosts, "epochs=25", spare=[4])
+        wait_until(lambda: steps(hosts) > 5)
+        lose(hosts)
+        wait_until(lambda: len(placed(hosts)) == 4)
+        assert process.wait(240) == 0, hosts.hosts.output(1)
+        assert list(placed(hosts).values())[-1] in ("h2", "h4")
+        sizes = [len(each["members"]) for each in events_of(run_of(hosts), "generation-started")]
+        assert sizes[-1] == 3
+        done = [line["step"] for line in metrics_of(run_of(hosts)) if "loss" in line]
+        assert done == sorted(set(done)), "no step was lost"
+        assert weights(hosts) == alone(hosts, "epochs=25")
+
+
+@pytest.mark.soak
+def test_a_lost_host_is_used_again_when_there_is_no_other(tmp_path):
+    with ssh_hosts(tmp_path, 3) as hosts:
+        process = on_hosts(hosts, "epochs=150")
+        wait_until(lambda: steps(hosts) > 5)
+        lose_host(hosts)
+        wait_until(lambda: events_of(run_of(hosts), "agent-ended"))
+        before = steps(hosts)
+        wait_until(lambda: steps(hosts) > before + 20)  # the others do not wait for it
+        hosts.servers[2].wait()
+        hosts.serve(2)
+        wait_until(lambda: len(placed(hosts)) == 4)
+        assert process.wait(240) == 0, hosts.hosts.output(1)
+        assert list(placed(hosts).values())[-1] == "h2"
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+def test_agents_end_with_the_command(tmp_path, number):
+    with ssh_hosts(tmp_path, 3) as hosts:
+        process = on_hosts(hosts, "epochs=1000")
+        wait_until(lambda: steps(hosts) > 5)
+        os.kill(process.pid, number)
+        assert process.wait(60) == (130 if number == signal.SIGINT else -number)
+        wait_until(lambda: holdfast_processes(str(hosts.folder)) == [])

@@ -11,9 +11,11 @@ while no host can be reached, and the run continues without it.
 
 from __future__ import annotations
 
+import os
 import select
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
@@ -80,6 +82,8 @@ class CommandAgents:
         self._slots: list[Slot] = []
         self._agents: dict[str, _Agent] = {}
         self._news = select.epoll()
+        self._woken = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self._news.register(self._woken, select.EPOLLIN)
 
     def use(self, hosts: Sequence[str], lost: Sequence[str] = ()) -> None:
         """Use these slots, each named by its host, and later those of the hosts in `lost`."""
@@ -102,6 +106,8 @@ class CommandAgents:
 
     def places(self) -> Mapping[str, Place]:
         """See `Engine.places`."""
+        with suppress(BlockingIOError):
+            os.eventfd_read(self._woken)
         for agent in self._agents.values():
             if agent.command is not None and agent.slot is not None:
                 self._look(agent, agent.command, agent.slot)
@@ -120,6 +126,10 @@ class CommandAgents:
                 agent.command.end(0.0)
                 self._lose(agent, agent.slot, hosts[agent.slot.host])
 
+    def wake(self) -> None:
+        """Make `fileno` readable; any thread may do this."""
+        os.eventfd_write(self._woken, 1)
+
     def fileno(self) -> int:
         """See `Engine.fileno`."""
         return self._news.fileno()
@@ -133,6 +143,7 @@ class CommandAgents:
         for command in commands:
             command.end(max(0.0, deadline - time.monotonic()))
         self._news.close()
+        os.close(self._woken)
 
     def _look(self, agent: _Agent, command: AgentCommand, slot: Slot) -> None:
         """Look where an agent is now."""

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from typing import Final
 
 from holdfast.engines.engine import Engine
+from holdfast.engines.slurm import SlurmEngine
 from holdfast.engines.ssh import SshEngine
 from holdfast.errors import EngineError, JobError
 
@@ -26,7 +28,13 @@ def _ssh(where: str) -> Engine:
     return SshEngine(where)
 
 
-_ENGINES: Final[dict[str, Callable[[str], Engine]]] = {"ray": _ray, "ssh": _ssh}
+def _slurm(where: str) -> Engine:
+    if where:
+        raise JobError(f"--on slurm takes no {where!r}: it uses the job that it runs in")
+    return SlurmEngine(os.environ)
+
+
+_ENGINES: Final[dict[str, Callable[[str], Engine]]] = {"ray": _ray, "ssh": _ssh, "slurm": _slurm}
 
 
 def open_engine(on: str) -> Engine:

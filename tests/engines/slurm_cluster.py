@@ -1,0 +1,139 @@
+"""A Slurm cluster on this machine: real munged, slurmctld and two slurmd, for tests."""
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import time
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from conftest import wait_until
+
+NEEDS = ("munged", "slurmctld", "slurmd", "sbatch")
+PATH = f"{os.environ['PATH']}:/usr/sbin:/usr/local/sbin"
+CONFIG = """
+ClusterName=holdfast
+SlurmctldHost={host}(127.0.0.1)
+SlurmctldPort={port}
+SlurmUser=root
+SlurmdUser=root
+AuthType=auth/munge
+AuthInfo=socket={folder}/munge.socket
+CredType=cred/munge
+StateSaveLocation={folder}/state
+SlurmdSpoolDir={folder}/spool-%n
+SlurmctldPidFile={folder}/slurmctld.pid
+SlurmdPidFile={folder}/slurmd-%n.pid
+SlurmctldLogFile={folder}/slurmctld.log
+SlurmdLogFile={folder}/slurmd-%n.log
+ProctrackType=proctrack/linuxproc
+TaskPlugin=task/none
+SwitchType=switch/none
+MpiDefault=none
+SelectType=select/cons_tres
+SelectTypeParameters=CR_Core_Memory
+ReturnToService=2
+SlurmdTimeout=10
+SchedulerParameters=batch_sched_delay=0,sched_min_interval=0
+KillWait=2
+JobRequeue=1
+PreemptType=preempt/partition_prio
+PreemptMode=REQUEUE
+NodeName=n1 NodeHostname={host} NodeAddr=127.0.0.1 Port={port1} CPUs=2 RealMemory=4000
+NodeName=n2 NodeHostname={host} NodeAddr=127.0.0.1 Port={port2} CPUs=2 RealMemory=4000
+PartitionName=spot Nodes=ALL Default=YES PriorityTier=1 GraceTime=30
+PartitionName=high Nodes=ALL PriorityTier=10
+"""
+
+
+class SlurmCluster:
+    """The cluster; its nodes are `n1` and `n2`.
+
+    Args:
+        folder: For all of its files; its path is short enough for a socket.
+    """
+
+    def __init__(self, folder):
+        self.folder = folder
+        self.environment = {
+            "SLURM_CONF": str(folder / "slurm.conf"),
+            "PATH": PATH,
+        }
+        self._started = []
+
+    def up(self):
+        ports = _free_ports(3)
+        values = {"host": socket.gethostname(), "folder": self.folder}
+        numbered = dict(zip(("port", "port1", "port2"), ports, strict=True))
+        (self.folder / "slurm.conf").write_text(CONFIG.format(**values, **numbered))
+        (self.folder / "cgroup.conf").touch()
+        (self.folder / "state").mkdir()
+        key = self.folder / "munge.key"
+        key.write_bytes(os.urandom(1024))
+        key.chmod(0o600)
+        ends = {"key-file": "key", "socket": "socket", "pid-file": "pid", "log-file": "log",
+                "seed-file": "seed"}  # fmt: skip
+        files = [f"--{name}={self.folder}/munge.{end}" for name, end in ends.items()]
+        self._start("munged", "--foreground", "--force", *files)
+        wait_until((self.folder / "munge.socket").exists)
+        self._start("slurmctld", "-D", "-c")
+        for node in ("n1", "n2"):
+            self.serve(node)
+        wait_until(lambda: self.tell("sinfo", "-h", "-N", "-o", "%t").split().count("idle") == 4)
+
+    def serve(self, node):
+        """Start the daemon of a node."""
+        self._start("slurmd", "-D", "-N", node, "-c")
+
+    def down(self):
+        self.tell("scancel", "--user=root")
+        wait_until(lambda: not self.tell("squeue", "-h").strip(), 30)
+        for process in reversed(self._started):
+            process.send_signal(signal.SIGTERM)
+            process.wait(30)
+
+    def tell(self, *words):
+        """What a command of Slurm prints."""
+        done = subprocess.run(
+            words, env={**os.environ, **self.environment}, capture_output=True, text=True,
+            check=False, timeout=60,
+        )  # fmt: skip
+        return done.stdout + done.stderr
+
+    def state(self, job):
+        """The state of a job."""
+        return self.tell("squeue", "-h", "-t", "all", "-j", job, "-o", "%T").strip()
+
+    def _start(self, *words):
+        log = (self.folder / f"{words[0]}-{len(self._started)}.out").open("wb")
+        self._started.append(
+            subprocess.Popen(
+                words, env={**os.environ, **self.environment}, stdout=log, stderr=log,
+                start_new_session=True,
+            )  # fmt: skip
+        )
+        log.close()
+
+
+def _free_ports(count):
+    probes = [socket.create_server(("", 0)) for _ in range(count)]
+    ports = [probe.getsockname()[1] for probe in probes]
+    for probe in probes:
+        probe.close()
+    return ports
+
+
+@contextmanager
+def slurm_cluster(folder):
+    """Such a cluster; the tests that want one are skipped where there can be none."""
+    missing = [name for name in NEEDS if shutil.which(name, path=PATH) is None]
+    if missing or os.geteuid() != 0:
+        pytest.skip(f"needs root, and {missing}: apt-get install slurm-wlm munge")
+    cluster = SlurmCluster(folder)
+    cluster.up()
+    yield cluster
+    cluster.down()
