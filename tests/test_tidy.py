@@ -180,6 +180,7 @@ def test_the_options_of_the_command_are_these():
     from holdfast.cli.app import app
 
     commands = typer.main.get_command(app).commands
+    commands |= {f"render {name}": each for name, each in commands["render"].commands.items()}
     options = {
         name: sorted(option for param in command.params for option in param.opts)
         for name, command in commands.items()
@@ -221,6 +222,8 @@ def test_the_options_of_the_command_are_these():
         "export": ["--best", "--force", "--of", "source", "target"],
         "jobs": ["--json"],
         "logs": ["--follow", "--rank", "-f", "run"],
+        "render": [],
+        "render kubernetes": ["--hosts", "--image", "--namespace", "--out", "job", "overrides"],
         "run": [
             "--address",
             "--hang-timeout-s",

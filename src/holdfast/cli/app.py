@@ -18,10 +18,11 @@ from holdfast.cli import (
     events,
     export,
     jobs,
+    render,
     runs,
     token,
     train,
-)  # fmt: skip
+)
 from holdfast.cli import run as script
 from holdfast.cli.ending import FAILED_STATUS, STOPPED_STATUS, USAGE_STATUS
 from holdfast.errors import HoldfastError, Interrupted, JobError, RankTraceback
@@ -58,6 +59,7 @@ app.command("runs")(runs.runs)
 app.command("logs")(runs.logs)
 app.command("stop")(runs.stop)
 app.add_typer(bench.app, name="bench")
+app.add_typer(render.app, name="render")
 
 
 @app.callback()

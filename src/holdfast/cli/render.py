@@ -1,0 +1,44 @@
+"""`holdfast render`: write files with which a cluster manager runs a job."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from holdfast.cli.arguments import JobName, Overrides
+from holdfast.job import load
+from holdfast.job.train_job import TrainJob
+from holdfast.render.kubernetes import kubernetes as kubernetes_files
+from holdfast.render.plan import plan_of
+from holdfast.render.tree import write
+
+app = typer.Typer(help="Write files with which a cluster manager runs a job.", no_args_is_help=True)
+
+Hosts = Annotated[int, typer.Option(min=2, help="Hosts that the run begins with.")]
+
+
+@app.command("kubernetes")
+def kubernetes(
+    job: JobName,
+    image: Annotated[
+        str, typer.Option(help="Container image with holdfast, with a tag or a digest.")
+    ],
+    out: Annotated[
+        Path, typer.Option(help="Folder to write; files of the same names are replaced.")
+    ],
+    overrides: Overrides = None,
+    hosts: Hosts = 2,
+    namespace: Annotated[
+        str | None, typer.Option(help="Namespace of all objects; default: the name of the job.")
+    ] = None,
+) -> None:
+    """Write a kustomize tree: a base, components, and an overlay for each kind of cluster."""
+    plan = plan_of(_job(job, overrides, hosts), image, namespace)
+    write(kubernetes_files(plan), out)
+    print(f"{out}: apply an overlay, such as: kubectl apply -k {out / 'overlays' / 'cpu'}")
+
+
+def _job(job: str, overrides: list[str] | None, hosts: int) -> TrainJob:
+    return load.load(job, [*(overrides or []), f"hosts={hosts}"]).resolved()

@@ -1,0 +1,1 @@
+"""Rendering: files for cluster managers, as plain data. Nothing here talks to one."""

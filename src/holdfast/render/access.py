@@ -1,0 +1,61 @@
+"""Who may do what in Kubernetes: agents nothing; the coordinator may fill one Secret.
+
+The Secret is rendered empty, so that the coordinator needs no right to create any, and what is
+applied again takes nothing from it.
+"""
+
+from __future__ import annotations
+
+from holdfast.render.objects import AGENT, COORDINATOR, manifest
+from holdfast.render.plan import Plan
+from holdfast.render.tree import Document
+
+
+def access(plan: Plan) -> list[Document]:
+    """All accounts, rights and Secrets of a run."""
+    join = plan.named("join")
+    return [
+        *(_account(plan, component) for component in (COORDINATOR, AGENT)),
+        manifest(plan, "Secret", "v1", join, type="Opaque"),
+        manifest(
+            plan,
+            "Role",
+            "rbac.authorization.k8s.io/v1",
+            join,
+            COORDINATOR,
+            rules=[
+                {
+                    "apiGroups": [""],
+                    "resources": ["secrets"],
+                    "resourceNames": [join],
+                    "verbs": ["patch"],
+                }
+            ],
+        ),
+        manifest(
+            plan,
+            "RoleBinding",
+            "rbac.authorization.k8s.io/v1",
+            join,
+            COORDINATOR,
+            roleRef={"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": join},
+            subjects=[
+                {
+                    "kind": "ServiceAccount",
+                    "name": plan.named(COORDINATOR),
+                    "namespace": plan.namespace,
+                }
+            ],
+        ),
+    ]
+
+
+def _account(plan: Plan, component: str) -> Document:
+    return manifest(
+        plan,
+        "ServiceAccount",
+        "v1",
+        plan.named(component),
+        component,
+        automountServiceAccountToken=False,
+    )

@@ -1,0 +1,81 @@
+"""The agents: an indexed Job, whose pods join the coordinator.
+
+A pod waits until the Secret has a token, as the kubelet mounts nothing before. A lost pod is
+replaced while it is still terminating on a node that is gone; the coordinator has fenced it. So
+there is no `podFailurePolicy`, which would forbid that.
+
+An agent that runs is no sign that it is of use: its coordinator may have been replaced by one that
+does not know it. The liveness probe compares the coordinator in the newest token with that of the
+token with which the agent has joined. Whether its host answers is for the coordinator to find out.
+"""
+
+from __future__ import annotations
+
+import shlex
+from typing import Final
+
+from holdfast.render.objects import AGENT, manifest
+from holdfast.render.plan import Plan
+from holdfast.render.pods import (
+    DISK,
+    TOKEN,
+    TOKEN_FILE,
+    join_address,
+    pod,
+    run_directory,
+    worker_container,
+)
+from holdfast.render.tree import Document
+
+GRACE_S: Final = 60
+_RETRIES: Final = 1000
+"""Of each agent. Its pod also ends when the coordinator does, or its node."""
+_COORDINATOR_OF: Final = f"cut -d. -f4 {TOKEN_FILE}"
+"""Prints the digest of the coordinator's certificate that a token names."""
+_JOINED: Final = "/tmp/coordinator"  # noqa: S108 - a volume of the pod
+
+
+def agents(plan: Plan) -> list[Document]:
+    """All objects of the agents."""
+    join = ["holdfast", "agent", "--join", join_address(plan), "--token-file", TOKEN_FILE]
+    script = (
+        f"{_COORDINATOR_OF} >{_JOINED}\n"
+        f'exec {shlex.join([*join, "--run", run_directory(plan)])} --address "$POD_IP"\n'
+    )
+    is_current = f'test "$({_COORDINATOR_OF})" = "$(cat {_JOINED})"'
+    main = worker_container(
+        plan,
+        ["sh", "-c", script],
+        {"join": TOKEN_FILE.rpartition("/")[0]},
+        livenessProbe={
+            "exec": {"command": ["sh", "-c", is_current]},
+            "initialDelaySeconds": 10,
+            "periodSeconds": 10,
+            "timeoutSeconds": 5,
+        },
+    )
+    token = {
+        "secretName": plan.named("join"),
+        "defaultMode": 0o440,
+        "items": [{"key": TOKEN, "path": TOKEN}],
+    }
+    volumes: list[Document] = [
+        {"name": "runs", "emptyDir": {"sizeLimit": DISK}},
+        {"name": "join", "secret": token},
+    ]
+    job = manifest(
+        plan,
+        "Job",
+        "batch/v1",
+        plan.named("agents"),
+        AGENT,
+        spec={
+            "completionMode": "Indexed",
+            "completions": plan.agents,
+            "parallelism": plan.agents,
+            "backoffLimitPerIndex": _RETRIES,
+            "podReplacementPolicy": "TerminatingOrFailed",
+            "template": pod(plan, AGENT, [main], volumes, grace_s=GRACE_S),
+        },
+    )
+    return [job]

@@ -1,0 +1,198 @@
+"""The coordinator: a Job of one pod with a volume, a name that stays, and a token for the agents.
+
+    clear ─▶ token (renews the token until the run ends) ─▶ holdfast coordinator
+
+A Job, as it ends with the run; a StatefulSet would start it again. While the old pod may still
+write to the volume there is no new one (`podReplacementPolicy: Failed`). A drained node costs no
+attempt; an error of the job ends the Job at once.
+"""
+
+from __future__ import annotations
+
+import shlex
+from typing import Final
+
+from holdfast.render.objects import COORDINATOR, labels, manifest
+from holdfast.render.plan import Plan
+from holdfast.render.pods import (
+    CONTROL_PORT,
+    DISK,
+    JOB_FILE,
+    JOIN_PORT,
+    TOKEN,
+    pod,
+    run_directory,
+    small_container,
+    worker_container,
+)
+from holdfast.render.tree import Document
+
+GRACE_S: Final = 300
+"""For the step and the checkpoint with which a run stops."""
+_RENEW_S: Final = 1800
+"""Tokens are valid for an hour."""
+_USES: Final = 1000
+"""How many agents may join with a token until the next one."""
+_API_TOKEN: Final = "/var/run/secrets/kubernetes.io/serviceaccount"  # noqa: S105 - where it is
+
+
+def coordinator(plan: Plan) -> list[Document]:
+    """All objects of the coordinator."""
+    return [_service(plan), _volume(plan), _job(plan)]
+
+
+def _service(plan: Plan) -> Document:
+    """Gives the pod its name. Agents may ask for it before the pod is ready."""
+    ports = [{"name": "join", "port": JOIN_PORT}, {"name": "control", "port": CONTROL_PORT}]
+    return manifest(
+        plan,
+        "Service",
+        "v1",
+        plan.name,
+        COORDINATOR,
+        spec={
+            "clusterIP": "None",
+            "publishNotReadyAddresses": True,
+            "selector": labels(plan, COORDINATOR),
+            "ports": ports,
+        },
+    )
+
+
+def _volume(plan: Plan) -> Document:
+    return manifest(
+        plan,
+        "PersistentVolumeClaim",
+        "v1",
+        plan.named("runs"),
+        COORDINATOR,
+        spec={
+            "accessModes": ["ReadWriteOnce"],
+            "resources": {"requests": {"storage": DISK}},
+        },
+    )
+
+
+def _job(plan: Plan) -> Document:
+    job = {"name": "job", "configMap": {"name": plan.named("job")}}
+    runs = {"name": "runs", "persistentVolumeClaim": {"claimName": plan.named("runs")}}
+    template = pod(
+        plan,
+        COORDINATOR,
+        [_main(plan)],
+        [job, runs, _api_access()],
+        grace_s=GRACE_S,
+        subdomain=plan.name,
+        initContainers=[_clear(plan), _token(plan)],
+    )
+    return manifest(
+        plan,
+        "Job",
+        "batch/v1",
+        plan.named(COORDINATOR),
+        COORDINATOR,
+        spec={
+            "completionMode": "Indexed",
+            "completions": 1,
+            "parallelism": 1,
+            "backoffLimit": 10,
+            "podReplacementPolicy": "Failed",
+            "podFailurePolicy": {
+                "rules": [
+                    {
+                        "action": "Ignore",
+                        "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}],
+                    },
+                    {
+                        "action": "FailJob",
+                        "onExitCodes": {
+                            "containerName": "holdfast",
+                            "operator": "In",
+                            "values": [1, 2],
+                        },
+                    },
+                ]
+            },
+            "template": template,
+        },
+    )
+
+
+def _main(plan: Plan) -> Document:
+    """The coordinator, which trains too. It continues the run if the volume has it."""
+    run = run_directory(plan)
+    begin = ["holdfast", "coordinator", JOB_FILE, "--hosts", str(plan.hosts), "--run", run]
+    script = (
+        f'set -- {shlex.join(begin)} --address "$POD_IP"\n'
+        f'if [ -e {run}/job.yaml ]; then set -- "$@" --resume; fi\n'
+        'exec "$@"\n'
+    )
+    variables = [
+        {
+            "name": variable,
+            "valueFrom": {"secretKeyRef": {"name": plan.named("variables"), "key": variable}},
+        }
+        for variable in plan.variables
+    ]
+    probe = {"tcpSocket": {"port": JOIN_PORT}, "periodSeconds": 10}
+    main = worker_container(
+        plan,
+        ["sh", "-c", script],
+        {"job": JOB_FILE.rpartition("/")[0]},
+        ports=[{"containerPort": JOIN_PORT}, {"containerPort": CONTROL_PORT}],
+        startupProbe={**probe, "failureThreshold": 60},
+        readinessProbe=probe,
+    )
+    return main | {"env": [*main["env"], *variables]}
+
+
+def _clear(plan: Plan) -> Document:
+    """Removes the keys of an earlier start, so that no token is made of them."""
+    command = ["rm", "-rf", f"{run_directory(plan)}/secrets"]
+    return small_container(plan, "clear", command, {"runs": "/runs"})
+
+
+def _token(plan: Plan) -> Document:
+    """Makes tokens, and is the only process of the run that can talk to Kubernetes."""
+    make = ["holdfast", "token", run_directory(plan), "--uses", str(_USES)]
+    into = ["--secret", f"{plan.named('join')}/{TOKEN}"]
+    script = (
+        'rest() { sleep "$1" & wait $!; }\n'  # as a signal ends `wait` at once
+        "trap 'exit 0' TERM\n"
+        f"while rest 2; do {shlex.join([*make, *into])} && rest {_RENEW_S}; done\n"
+    )
+    return small_container(
+        plan,
+        "token",
+        ["sh", "-c", script],
+        {"runs": "/runs", "api": _API_TOKEN},
+        restartPolicy="Always",
+    )
+
+
+def _api_access() -> Document:
+    """What Kubernetes mounts into every container by default, for one of them."""
+    return {
+        "name": "api",
+        "projected": {
+            "sources": [
+                {"serviceAccountToken": {"path": "token", "expirationSeconds": 3600}},
+                {
+                    "configMap": {
+                        "name": "kube-root-ca.crt",
+                        "items": [{"key": "ca.crt", "path": "ca.crt"}],
+                    }
+                },
+                {
+                    "downwardAPI": {
+                        "items": [
+                            {
+                                "path": "namespace",
+                                "fieldRef": {"fieldPath": "metadata.namespace"},
+                            }
+                        ]
+                    }
+                },
+            ]
+        },
+    }

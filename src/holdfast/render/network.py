@@ -1,0 +1,68 @@
+"""Network policies: the pods of a run talk to each other, and to nothing else but what they need.
+
+Workers accept each other on any port, so ports between the pods of a run are not limited.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from holdfast.render.objects import COORDINATOR, labels, manifest
+from holdfast.render.plan import Plan
+from holdfast.render.tree import Document
+
+_DNS_CACHE: Final = "169.254.20.10/32"
+"""Where NodeLocal DNSCache listens on every node."""
+_METADATA: Final = "169.254.169.254/32"
+"""Where clouds give credentials of the node to anyone on it."""
+_DNS: Final = [{"protocol": "UDP", "port": 53}, {"protocol": "TCP", "port": 53}]
+_API: Final = [{"protocol": "TCP", "port": 443}, {"protocol": "TCP", "port": 6443}]
+
+
+def network(plan: Plan) -> list[Document]:
+    """All network policies of a run."""
+    run = {"podSelector": {"matchLabels": labels(plan)}}
+    dns = {
+        "to": [
+            {
+                "namespaceSelector": {
+                    "matchLabels": {"kubernetes.io/metadata.name": "kube-system"}
+                },
+                "podSelector": {"matchLabels": {"k8s-app": "kube-dns"}},
+            },
+            {"ipBlock": {"cidr": _DNS_CACHE}},
+        ],
+        "ports": _DNS,
+    }
+    anywhere = {"ipBlock": {"cidr": "0.0.0.0/0", "except": [_METADATA]}}
+    return [
+        _policy(
+            plan,
+            "deny",
+            {"podSelector": {}, "policyTypes": ["Ingress", "Egress"]},
+        ),
+        _policy(
+            plan,
+            "run",
+            {
+                **run,
+                "policyTypes": ["Ingress", "Egress"],
+                "ingress": [{"from": [run]}],
+                "egress": [{"to": [run]}, dns],
+            },
+        ),
+        # The address of the API server is the cluster's own, and no selector finds it.
+        _policy(
+            plan,
+            "api",
+            {
+                "podSelector": {"matchLabels": labels(plan, COORDINATOR)},
+                "policyTypes": ["Egress"],
+                "egress": [{"to": [anywhere], "ports": _API}],
+            },
+        ),
+    ]
+
+
+def _policy(plan: Plan, suffix: str, spec: Document) -> Document:
+    return manifest(plan, "NetworkPolicy", "networking.k8s.io/v1", plan.named(suffix), spec=spec)

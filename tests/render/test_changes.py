@@ -1,0 +1,122 @@
+"""A changed job changes what it should in the rendered files, and nothing else.
+
+The golden tree is what was reviewed: `python tests/render/test_changes.py` writes it again.
+"""
+
+import re
+from pathlib import Path
+
+import pytest
+from rendering import changed, rendered, write_all
+
+from holdfast.errors import JobError
+
+GOLDEN = Path(__file__).parent / "golden" / "kubernetes"
+
+
+def test_the_tree_is_the_one_that_was_reviewed():
+    golden = {
+        str(path.relative_to(GOLDEN)): path.read_text()
+        for path in GOLDEN.rglob("*")
+        if path.is_file()
+    }
+    assert rendered() == golden
+
+
+def test_a_job_that_trains_longer_changes_its_own_file_only():
+    assert changed(rendered(), rendered("epochs=9")) == {"/base/job.yaml/0/epochs"}
+
+
+def test_more_hosts_change_the_number_of_agents_and_what_they_may_use():
+    found = changed(rendered(), rendered("workers=8", hosts=4))
+    assert named(found) == {
+        "base/job.yaml: hosts",
+        "base/job.yaml: workers",
+        "base/coordinator.yaml: command",
+        "base/agents.yaml: completions",
+        "base/agents.yaml: parallelism",
+        "base/limits.yaml: hard",
+        "base/limits.yaml: minAvailable",
+    }
+
+
+def test_more_memory_changes_requests_and_limits():
+    found = changed(rendered(), rendered("resources.memory=4GiB"))
+    assert named(found) == {
+        "base/job.yaml: memory",
+        "base/coordinator.yaml: requests",
+        "base/coordinator.yaml: limits",
+        "base/coordinator.yaml: sizeLimit",
+        "base/agents.yaml: requests",
+        "base/agents.yaml: limits",
+        "base/agents.yaml: sizeLimit",
+        "base/limits.yaml: hard",
+        "base/limits.yaml: max",
+    }
+
+
+def test_another_image_changes_images_only():
+    found = changed(rendered(), rendered(image="registry.example/holdfast:0.2.0"))
+    assert {path.rpartition("/")[2] for path in found} == {"image"}
+
+
+def test_another_namespace_changes_namespaces_only():
+    found = changed(rendered(), rendered(namespace="research"))
+    keys = {path.rpartition("/")[2] for path in found}
+    assert keys == {"namespace", "name"}
+    named_so = [path for path in found if path.endswith("/name")]
+    assert named_so == ["/base/namespace.yaml/0/metadata/name"]
+
+
+def test_files_of_the_user_stay(tmp_path):
+    write_all(rendered(), tmp_path)
+    mine = tmp_path / "overlays" / "mine" / "kustomization.yaml"
+    mine.parent.mkdir()
+    mine.write_text("resources: [../cpu]\n")
+    write_all(rendered("epochs=9"), tmp_path)
+    assert mine.read_text() == "resources: [../cpu]\n"
+    assert "epochs: 9\n" in (tmp_path / "base" / "job.yaml").read_text()
+
+
+@pytest.mark.parametrize(
+    ("overrides", "options", "message"),
+    [
+        ([], {"image": "holdfast"}, "--image holdfast can change .* give a tag other than latest"),
+        ([], {"image": "holdfast:latest"}, "give a tag other than latest"),
+        ([], {"image": "host:5000/holdfast"}, "give a tag other than latest"),
+        ([], {"image": "two words:1"}, "is not an image"),
+        ([], {"namespace": "My_Space"}, "namespace 'My_Space' is not a name of Kubernetes"),
+        ([], {"hosts": 1}, "give --hosts, at least 2"),
+        (["resources.memory='0'"], {}, "say what a worker needs, such as resources.memory=4GiB"),
+        (["name=" + "n" * 50], {}, "use at most 40 characters"),
+        (["task=train.py:main"], {}, "task=train.py:main is relative"),
+        (["init_from=before"], {}, "init_from.path=before is relative"),
+    ],
+)
+def test_what_no_cluster_can_run_is_refused(overrides, options, message):
+    with pytest.raises(JobError, match=message):
+        rendered(*overrides, **options)
+
+
+def test_a_digest_is_as_good_as_a_tag():
+    image = "registry.example:5000/holdfast@sha256:" + "0" * 64
+    assert f"image: {image}\n" in rendered(image=image)["base/agents.yaml"]
+
+
+def named(paths):
+    """The file of each path and the outermost key there that says what it is about."""
+    about = re.compile(
+        r"/(hosts|workers|memory|command|completions|parallelism|hard|minAvailable|requests"
+        r"|limits|sizeLimit|max)(?=/|$)"
+    )
+    return {f"{path[1:].partition('.yaml/')[0]}.yaml: {keys_of(about, path)}" for path in paths}
+
+
+def keys_of(about, path):
+    inside = path.partition(".yaml/")[2]
+    found = about.findall("/" + inside)
+    return "max" if "max" in found else found[0]
+
+
+if __name__ == "__main__":
+    write_all(rendered(), GOLDEN)

@@ -1,0 +1,136 @@
+"""Rendered manifests are what Kubernetes accepts in every version, and have no privileges."""
+
+import re
+
+import kubernetes_validate
+import pytest
+from rendering import built, documents, pods_of, rendered
+
+VERSIONS = ("1.29.0", "1.31.0", "1.34.0", "1.37.0")
+OVERLAYS = sorted({path.split("/")[1] for path in rendered() if path.startswith("overlays/")})
+
+
+@pytest.fixture(scope="module", params=OVERLAYS)
+def overlay(request, tree):
+    """The objects of an overlay."""
+    return built(tree / "overlays" / request.param)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("version", VERSIONS)
+def test_objects_are_valid(overlay, version):
+    for found in overlay:
+        kubernetes_validate.validate(found, version, strict=True)
+
+
+@pytest.mark.slow
+def test_a_misspelt_field_is_found(overlay):
+    """The check can fail."""
+    job = next(found for found in overlay if found["kind"] == "Job")
+    wrong = job | {"spec": {**job["spec"], "completion": 1}}
+    with pytest.raises(kubernetes_validate.ValidationError):
+        kubernetes_validate.validate(wrong, VERSIONS[0], strict=True)
+
+
+@pytest.mark.slow
+def test_pods_have_no_privileges(overlay):
+    pods = list(pods_of(overlay))
+    assert pods
+    for pod in pods:
+        of_pod = pod["securityContext"]
+        assert of_pod["runAsNonRoot"] is True
+        assert of_pod["runAsUser"] > 0
+        assert of_pod["seccompProfile"] == {"type": "RuntimeDefault"}
+        assert pod["automountServiceAccountToken"] is False
+        assert not {"hostNetwork", "hostPID", "hostIPC"} & set(pod)
+        assert not any("hostPath" in volume for volume in pod["volumes"])
+        for container in containers_of(pod):
+            context = container["securityContext"]
+            assert context["allowPrivilegeEscalation"] is False
+            assert context["capabilities"] == {"drop": ["ALL"]}
+            assert context["readOnlyRootFilesystem"] is True
+            assert "privileged" not in context
+            assert not any("hostPort" in port for port in container.get("ports", ()))
+
+
+@pytest.mark.slow
+def test_containers_have_limits_and_a_fixed_image(overlay):
+    for pod in pods_of(overlay):
+        assert pod["terminationGracePeriodSeconds"] > 0
+        for container in containers_of(pod):
+            resources = container["resources"]
+            assert {"cpu", "memory"} <= set(resources["limits"])
+            assert resources["requests"] == resources["limits"]
+            name, _, digest = container["image"].partition("@")
+            tag = name.rpartition("/")[2].partition(":")[2]
+            assert digest or tag not in ("", "latest")
+
+
+@pytest.mark.slow
+def test_no_secret_is_in_plain(overlay):
+    """A Secret is filled by what knows its content; variables with secrets only name one."""
+    for found in overlay:
+        if found["kind"] == "Secret":
+            assert not {"data", "stringData"} & set(found)
+    for pod in pods_of(overlay):
+        for container in containers_of(pod):
+            for variable in container["env"]:
+                secret = re.search(
+                    "token|secret|password|key|webhook", variable["name"], re.IGNORECASE
+                )
+                assert not (secret and "value" in variable), variable
+
+
+@pytest.mark.slow
+def test_the_namespace_refuses_what_is_not_restricted_and_limits_what_is_used(overlay):
+    kinds = {found["kind"]: found for found in overlay}
+    assert {"ResourceQuota", "LimitRange", "NetworkPolicy", "PodDisruptionBudget"} <= set(kinds)
+    modes = kinds["Namespace"]["metadata"]["labels"]
+    assert modes["pod-security.kubernetes.io/enforce"] == "restricted"
+
+
+@pytest.mark.slow
+def test_rights_are_to_fill_one_secret(overlay):
+    roles = [found["rules"] for found in overlay if found["kind"].endswith("Role")]
+    assert roles == [
+        [
+            {
+                "apiGroups": [""],
+                "resources": ["secrets"],
+                "resourceNames": ["digits-join"],
+                "verbs": ["patch"],
+            }
+        ]
+    ]
+
+
+@pytest.mark.slow
+def test_what_is_named_exists(overlay):
+    """Volumes, accounts and Secrets that a pod names are rendered, and mounts have a volume."""
+    names = {(found["kind"], found["metadata"]["name"]) for found in overlay}
+    for pod in pods_of(overlay):
+        assert ("ServiceAccount", pod["serviceAccountName"]) in names
+        volumes = {volume["name"]: volume for volume in pod["volumes"]}
+        for container in containers_of(pod):
+            assert {mount["name"] for mount in container["volumeMounts"]} <= set(volumes)
+        for volume in volumes.values():
+            if "configMap" in volume:
+                assert ("ConfigMap", volume["configMap"]["name"]) in names
+            if "secret" in volume:
+                assert ("Secret", volume["secret"]["secretName"]) in names
+            if "persistentVolumeClaim" in volume:
+                claim = volume["persistentVolumeClaim"]["claimName"]
+                assert ("PersistentVolumeClaim", claim) in names
+
+
+def test_a_variable_with_a_secret_names_the_secret():
+    tree = rendered("notify=[TEAM_WEBHOOK]")
+    (pod,) = pods_of(documents(tree)["base/coordinator.yaml"])
+    assert pod["containers"][0]["env"][-1] == {
+        "name": "TEAM_WEBHOOK",
+        "valueFrom": {"secretKeyRef": {"name": "digits-variables", "key": "TEAM_WEBHOOK"}},
+    }
+
+
+def containers_of(pod):
+    return [*pod.get("initContainers", ()), *pod["containers"]]
