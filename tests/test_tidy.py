@@ -247,7 +247,7 @@ def test_the_options_of_the_command_are_these():
         ],
         "runs": ["--json"],
         "stop": ["--now", "run"],
-        "token": ["--uses", "run"],
+        "token": ["--secret", "--uses", "run"],
         "train": [
             "--address",
             "--background",

@@ -1,0 +1,1 @@
+"""Kubernetes, as seen from a pod of a run."""
