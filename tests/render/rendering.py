@@ -41,9 +41,11 @@ def built(folder):
 
 
 def documents(tree):
-    """The content of every YAML file of a tree that has some, by its path."""
-    read = {path: list(yaml.safe_load_all(text)) for path, text in tree.items() if ".yaml" in path}
-    return {path: found for path, found in read.items() if found}
+    """The content of every file of a tree, by its path: of YAML its documents, else its lines."""
+    return {
+        path: list(yaml.safe_load_all(text)) if path.endswith(".yaml") else text.splitlines()
+        for path, text in tree.items()
+    }
 
 
 def leaves(value, path=""):

@@ -37,6 +37,17 @@ def test_more_hosts_change_the_number_of_agents_and_what_they_may_use():
         "base/agents.yaml: parallelism",
         "base/limits.yaml: hard",
         "base/limits.yaml: minAvailable",
+        *SCRIPTS,
+    }
+
+
+def test_more_gpus_change_what_is_for_gpus_only():
+    found = changed(rendered(), rendered("resources.gpus=2"))
+    assert named(found) == {
+        "base/job.yaml: gpus",
+        "base/limits.yaml: hard",
+        "components/gpu/kustomization.yaml: patch",
+        "overlays/gke/node-pools.sh",
     }
 
 
@@ -51,7 +62,7 @@ def test_more_memory_changes_requests_and_limits():
         "base/agents.yaml: limits",
         "base/agents.yaml: sizeLimit",
         "base/limits.yaml: hard",
-        "base/limits.yaml: max",
+        "base/limits.yaml: limits",
     }
 
 
@@ -103,19 +114,22 @@ def test_a_digest_is_as_good_as_a_tag():
     assert f"image: {image}\n" in rendered(image=image)["base/agents.yaml"]
 
 
+ABOUT = re.compile(
+    r"(hosts|workers|memory|gpus|command|completions|parallelism|hard|minAvailable|requests"
+    r"|limits|sizeLimit|patch)(?=/|$)"
+)
+
+
 def named(paths):
-    """The file of each path and the outermost key there that says what it is about."""
-    about = re.compile(
-        r"/(hosts|workers|memory|command|completions|parallelism|hard|minAvailable|requests"
-        r"|limits|sizeLimit|max)(?=/|$)"
-    )
-    return {f"{path[1:].partition('.yaml/')[0]}.yaml: {keys_of(about, path)}" for path in paths}
+    """The file of each path, and the key in it that says what it is about; of scripts the file."""
+    split = [re.fullmatch(r"/(.*?\.(?:yaml|sh))/(.*)", path).groups() for path in paths]
+    return {
+        f"{file}: {ABOUT.search(inside)[1]}" if file.endswith(".yaml") else file
+        for file, inside in split
+    }
 
 
-def keys_of(about, path):
-    inside = path.partition(".yaml/")[2]
-    found = about.findall("/" + inside)
-    return "max" if "max" in found else found[0]
+SCRIPTS = {f"overlays/{cloud}/node-pools.sh" for cloud in ("gke", "eks", "aks")}
 
 
 if __name__ == "__main__":

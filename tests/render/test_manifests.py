@@ -16,10 +16,19 @@ def overlay(request, tree):
     return built(tree / "overlays" / request.param)
 
 
+@pytest.fixture(scope="module")
+def distinct(tree):
+    """The objects of all overlays, each once."""
+    found = []
+    for name in OVERLAYS:
+        found += [each for each in built(tree / "overlays" / name) if each not in found]
+    return found
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("version", VERSIONS)
-def test_objects_are_valid(overlay, version):
-    for found in overlay:
+def test_objects_are_valid(distinct, version):
+    for found in distinct:
         kubernetes_validate.validate(found, version, strict=True)
 
 
@@ -121,6 +130,53 @@ def test_what_is_named_exists(overlay):
             if "persistentVolumeClaim" in volume:
                 claim = volume["persistentVolumeClaim"]["claimName"]
                 assert ("PersistentVolumeClaim", claim) in names
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["gpu", "gke", "eks", "aks"])
+def test_pods_with_gpus_see_their_own_and_others_none(tree, name):
+    for pod in pods_of(built(tree / "overlays" / name)):
+        for container in containers_of(pod):
+            variables = {each["name"]: each.get("value") for each in container["env"]}
+            gpus = container["resources"]["limits"].get("nvidia.com/gpu")
+            if container["name"] == "holdfast":
+                assert gpus == "2"
+                assert "NVIDIA_VISIBLE_DEVICES" not in variables  # the device plugin decides
+            else:
+                assert (gpus, variables["NVIDIA_VISIBLE_DEVICES"]) == (None, "void")
+        assert pod["nodeSelector"]["holdfast/pool"] == "gpu"
+        assert "nvidia.com/gpu" in {each["key"] for each in pod["tolerations"]}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["spot", "gke", "eks", "aks"])
+def test_only_agents_run_on_spot_nodes(tree, name):
+    objects = built(tree / "overlays" / name)
+    on_spot = {
+        each["metadata"]["name"]: "holdfast/spot" in pod["nodeSelector"]
+        and "holdfast/spot" in {each["key"] for each in pod["tolerations"]}
+        for each in objects
+        for pod in pods_of(each)
+    }
+    assert on_spot == {"digits-agents": True, "digits-coordinator": False}
+
+
+@pytest.mark.slow
+def test_a_shared_volume_is_added_to_all_pods_by_an_overlay_of_the_user(tree):
+    mine = tree / "overlays" / "mine"
+    mine.mkdir()
+    (mine / "kustomization.yaml").write_text(
+        "resources: [../cpu]\ncomponents: [../../components/rwx]\n"
+    )
+    objects = built(mine)
+    for found in objects:
+        kubernetes_validate.validate(found, VERSIONS[0], strict=True)
+    pods = list(pods_of(objects))
+    assert len(pods) == 2
+    for pod in pods:
+        assert pod["containers"][0]["volumeMounts"][0] == {"name": "data", "mountPath": "/data"}
+    claims = {each["metadata"]["name"]: each["spec"] for each in objects if "Claim" in each["kind"]}
+    assert claims["digits-data"]["accessModes"] == ["ReadWriteMany"]
 
 
 def test_a_variable_with_a_secret_names_the_secret():

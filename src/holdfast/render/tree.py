@@ -31,7 +31,7 @@ def _text(dumper: yaml.SafeDumper, value: str) -> yaml.Node:
 _Dumper.add_representer(str, _text)
 
 
-def yaml_of(*documents: Document) -> str:
+def yaml_of(*documents: Document | list[Document]) -> str:
     """The documents as YAML."""
     return yaml.dump_all(documents, Dumper=_Dumper, sort_keys=False, width=10**6)
 
