@@ -4,10 +4,16 @@ import re
 
 import kubernetes_validate
 import pytest
-from rendering import built, documents, pods_of, rendered
+from rendering import built, documents, pods_of, rendered, write_all
 
 VERSIONS = ("1.29.0", "1.31.0", "1.34.0", "1.37.0")
 OVERLAYS = sorted({path.split("/")[1] for path in rendered() if path.startswith("overlays/")})
+
+
+@pytest.fixture(scope="module")
+def tree(tmp_path_factory):
+    """A rendered tree in a folder."""
+    return write_all(rendered(), tmp_path_factory.mktemp("rendered"))
 
 
 @pytest.fixture(scope="module", params=OVERLAYS)
