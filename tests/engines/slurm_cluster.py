@@ -5,9 +5,7 @@ import shutil
 import signal
 import socket
 import subprocess
-import time
 from contextlib import contextmanager
-from pathlib import Path
 
 import pytest
 
@@ -112,7 +110,10 @@ class SlurmCluster:
         log = (self.folder / f"{words[0]}-{len(self._started)}.out").open("wb")
         self._started.append(
             subprocess.Popen(
-                words, env={**os.environ, **self.environment}, stdout=log, stderr=log,
+                words,
+                env={**os.environ, **self.environment},
+                stdout=log,
+                stderr=log,
                 start_new_session=True,
             )  # fmt: skip
         )
