@@ -208,6 +208,7 @@ def test_the_options_of_the_command_are_these():
             "job",
             "overrides",
         ],
+        "doctor": ["--address", "--json", "--port", "--run", "job", "overrides"],
         "drill": [
             "--faults",
             "--json",

@@ -14,6 +14,7 @@ from holdfast.cli import (
     bench,
     chaos,
     coordinator,
+    doctor,
     drill,
     events,
     export,
@@ -51,6 +52,7 @@ app.command("coordinator")(coordinator.coordinator)
 app.command("agent")(agent.agent)
 app.command("token")(token.token)
 app.command("chaos")(chaos.chaos)
+app.command("doctor")(doctor.doctor)
 app.command("drill")(drill.drill)
 app.command("events")(events.events)
 app.command("export")(export.export)

@@ -7,7 +7,7 @@ from typing import Final
 
 from holdfast.launch.spawn import WORKER, spawn
 
-WITH_WORKERS: Final = {"train", "run", "drill", "coordinator", "agent"}
+WITH_WORKERS: Final = {"train", "run", "drill", "coordinator", "agent", "doctor"}
 
 
 def main() -> None:

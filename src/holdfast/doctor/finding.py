@@ -1,0 +1,61 @@
+"""Finding: what one check has found on one host, and what to do about it."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from typing import Any
+
+
+class Outcome(enum.StrEnum):
+    """What a finding means for a run."""
+
+    OK = "ok"
+    ADVICE = "advice"
+    """A run works, but something costs time, or is about to fail."""
+    FAULT = "fault"
+    """A run would fail, or not end with the weights of others."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """What one check has found.
+
+    Attributes:
+        check: What was checked, in a word or two.
+        outcome: What it means for a run.
+        found: What was found, with values.
+        remedy: What to do; empty if that is nothing.
+        host: Where; empty for this host.
+    """
+
+    check: str
+    outcome: Outcome
+    found: str
+    remedy: str = ""
+    host: str = ""
+
+    def as_dict(self) -> dict[str, Any]:
+        """It as plain data."""
+        return asdict(self)
+
+
+def ok(check: str, found: str) -> Finding:
+    """All is well."""
+    return Finding(check=check, outcome=Outcome.OK, found=found)
+
+
+def advice(check: str, found: str, remedy: str) -> Finding:
+    """A run works, but `remedy` would make it better."""
+    return Finding(check=check, outcome=Outcome.ADVICE, found=found, remedy=remedy)
+
+
+def fault(check: str, found: str, remedy: str) -> Finding:
+    """A run would not work before `remedy`."""
+    return Finding(check=check, outcome=Outcome.FAULT, found=found, remedy=remedy)
+
+
+def would_work(findings: Iterable[Finding]) -> bool:
+    """Whether no finding is a fault."""
+    return all(each.outcome is not Outcome.FAULT for each in findings)

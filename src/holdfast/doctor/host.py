@@ -1,0 +1,54 @@
+"""Host: all checks of one host, in the order in which they are shown."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from holdfast.doctor import limits, memory, network, torch_report, trial, versions
+from holdfast.doctor.clock import clock
+from holdfast.doctor.disk import disk, home_of
+from holdfast.doctor.finding import Finding, Outcome, advice
+from holdfast.doctor.needs import Needs
+from holdfast.doctor.torch_report import TorchReport
+from holdfast.launch.fork_client import ForkServer
+from holdfast.launch.spawn import Spawned
+
+
+def examine(
+    needs: Needs, address: str, forks: ForkServer | Spawned | None
+) -> Iterator[Finding | TorchReport]:
+    """Check this host; findings are given as they are found, and the report of torch among them.
+
+    Args:
+        needs: What the job asks of the host.
+        address: Where other hosts reach it; empty for that of the default route.
+        forks: A fork server for the trial run.
+
+    Raises:
+        Interrupted: A signal has ended the trial run.
+    """
+    yield from versions.versions()
+    yield limits.descriptors(needs)
+    yield limits.tasks(needs)
+    yield limits.cores(needs)
+    yield clock()
+    yield network.loopback()
+    yield network.own_name()
+    yield network.address(address, needed=needs.job.hosts > 1)
+    yield from network.ports(needs.ports, address)
+    report = torch_report.probe(needs.job)
+    if isinstance(report, Finding):
+        yield report
+        size, kept = torch_report.UNKNOWN_BYTES, torch_report.UNKNOWN_BYTES
+    else:
+        yield report
+        yield from torch_report.findings(report, needs.job, needs.workers)
+        size, kept = report.arena_bytes(needs.workers), report.checkpoint_bytes
+    yield memory.arena(size)
+    yield memory.dev_shm(needs)
+    on_disk = disk(needs.run_dir, kept, needs.job.checkpoint.keep)
+    yield from on_disk
+    if any(each.outcome is Outcome.FAULT for each in on_disk):
+        yield advice("trial run", "not made, for lack of a disk", "repair that, and check again")
+    else:
+        yield trial.on_this_host(needs.job, home_of(needs.run_dir), forks)

@@ -1,0 +1,75 @@
+"""Needs: what a job asks of each of its hosts, as far as it is known before a run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Self
+
+from holdfast.job.part import AUTO
+from holdfast.job.train_job import TrainJob, TrainRequest
+
+LEAST_DESCRIPTORS: Final = 64
+"""Of the command, the coordinator and the fork server."""
+DESCRIPTORS_PER_WORKER: Final = 24
+"""That the agent holds for each worker, and the worker for its host."""
+DESCRIPTORS_PER_HOST: Final = 16
+"""That a worker or the coordinator holds for each other host."""
+LEAST_TASKS: Final = 64
+"""Threads of the command, the coordinator, the agent and the fork server."""
+TASKS_PER_WORKER: Final = 8
+"""Threads of a worker that are not its kernels' own."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Needs:
+    """What a job asks of this host.
+
+    Attributes:
+        job: The job, with numbers.
+        workers: Of this host.
+        run_dir: Where its run directory will be.
+        ports: Where this host must be able to listen, and what for.
+    """
+
+    job: TrainJob
+    workers: int
+    run_dir: Path
+    ports: dict[int, str]
+
+    @classmethod
+    def of(cls, request: TrainRequest, cores: int, run_dir: Path, ports: dict[int, str]) -> Self:
+        """What a request asks of one of its hosts.
+
+        Args:
+            request: The job.
+            cores: Cores of this host: as many workers as `workers=auto` starts at most.
+            run_dir, ports: See the class.
+
+        Raises:
+            JobError: The job contradicts itself.
+        """
+        if request.workers == AUTO:
+            request = request.model_copy(update={"workers": cores})
+        job = request.resolved()
+        if job.port:
+            ports = {**ports, job.port: "the rendezvous of sync=ddp (port)"}
+        workers = -(-job.workers // job.hosts)
+        return cls(job=job, workers=workers, run_dir=run_dir, ports=ports)
+
+    @property
+    def threads(self) -> int:
+        """Threads that compute at a time."""
+        return self.workers * self.job.threads_per_worker
+
+    @property
+    def descriptors(self) -> int:
+        """File descriptors that one process may hold."""
+        others = DESCRIPTORS_PER_HOST * (self.job.hosts - 1)
+        return LEAST_DESCRIPTORS + DESCRIPTORS_PER_WORKER * self.workers + others
+
+    @property
+    def tasks(self) -> int:
+        """Processes and threads of all kinds."""
+        own = self.job.threads_per_worker + TASKS_PER_WORKER + self.job.loader.workers
+        return LEAST_TASKS + own * self.workers

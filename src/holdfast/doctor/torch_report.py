@@ -1,0 +1,153 @@
+"""Torch report: what `torch_probe` has found, and what that means for a job."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+from rich.filesize import decimal as in_words
+
+from holdfast.doctor.finding import Finding, advice, fault, ok
+from holdfast.job import load
+from holdfast.job.train_job import TrainJob
+from holdfast.launch.spawn import worker_environment
+
+TIMEOUT_S: Final = 180.0
+"""How long importing torch and building the model may take."""
+UNKNOWN_BYTES: Final = 64 << 20
+"""How much shared memory is made for a model whose size is not known."""
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Gpu(_Part):
+    """A GPU on which torch has computed something."""
+
+    name: str
+    free_bytes: int
+    total_bytes: int
+
+
+class ModelSize(_Part):
+    """How much memory a run on one host has for its model.
+
+    Attributes:
+        replica_bytes: Of weights, buffers and optimizer state, for each worker.
+        shared_bytes: Of all gradients.
+    """
+
+    replica_bytes: int
+    shared_bytes: int
+
+
+class TorchReport(_Part):
+    """What a process with torch has found.
+
+    Attributes:
+        torch, cuda, nccl: Versions; empty where there is none.
+        gpus: Those that torch uses.
+        numerics: What decides the bits of the job; see `worker.checks.numerics`.
+        kernels: Digests of what this processor computes.
+        size: Of the job's model, if it is known.
+        problem: Why the job's task cannot be made, if so.
+    """
+
+    torch: str
+    cuda: str = ""
+    nccl: str = ""
+    gpus: tuple[Gpu, ...] = ()
+    numerics: dict[str, str]
+    kernels: dict[str, str]
+    size: ModelSize | None = None
+    problem: str = ""
+
+    def arena_bytes(self, workers: int) -> int:
+        """Size of the shared memory of a host with so many workers."""
+        if self.size is None:
+            return UNKNOWN_BYTES
+        replicas = 0 if self.gpus else workers * self.size.replica_bytes
+        return max(1 << 20, self.size.shared_bytes + replicas)
+
+    @property
+    def checkpoint_bytes(self) -> int:
+        """Size of a checkpoint."""
+        return UNKNOWN_BYTES if self.size is None else self.size.replica_bytes
+
+
+def probe(job: TrainJob) -> TorchReport | Finding:
+    """Have a process with torch look at a job; a finding if it has failed."""
+    remedy = "see the output above; install torch again, for this processor and driver"
+    try:
+        done = subprocess.run(
+            [sys.executable, "-m", "holdfast.doctor.torch_probe", "--parent", str(os.getpid())],
+            input=load.dump(job),
+            stdout=subprocess.PIPE,
+            text=True,
+            timeout=TIMEOUT_S,
+            check=False,
+            env=worker_environment(),
+        )
+        return TorchReport.model_validate_json(done.stdout)
+    except subprocess.TimeoutExpired:
+        return fault("torch", f"importing it and building the model took {TIMEOUT_S:.0f} s", remedy)
+    except ValidationError:
+        return fault("torch", f"a process that uses it ended with {done.returncode}", remedy)
+
+
+def findings(report: TorchReport, job: TrainJob, workers: int) -> Iterator[Finding]:
+    """What a report means for a job with so many workers on this host."""
+    built = f", built for CUDA {report.cuda}" if report.cuda else ""
+    yield ok("torch", f"{report.torch}{built}; {report.numerics['capability']}")
+    yield _gpus(report, job, workers)
+    if report.problem:
+        yield fault("task and data", report.problem, "make the job's task and data work here")
+    elif report.size is None:
+        yield ok("task and data", f"{job.task} is a function: its model is known once it runs")
+    else:
+        replica = in_words(report.size.replica_bytes)
+        yield ok("task and data", f"{replica} of weights and optimizer state for each worker")
+
+
+def _gpus(report: TorchReport, job: TrainJob, workers: int) -> Finding:
+    devices = sorted(Path("/dev").glob("nvidia[0-9]*"))
+    if not report.gpus:
+        if job.device == "cuda":
+            return fault(
+                "gpu",
+                f"torch {report.torch} finds none, and the job has device=cuda",
+                "install the driver and a build of torch for it, pass the GPUs to the container "
+                "(--gpus all), or set device=cpu",
+            )
+        if devices:
+            return advice(
+                "gpu",
+                f"{len(devices)} NVIDIA devices, which torch {report.torch} cannot use",
+                "install a build of torch for CUDA, and a driver that is new enough for it",
+            )
+        return ok("gpu", "none")
+    names = ", ".join(
+        f"{each.name} ({in_words(each.free_bytes)} of {in_words(each.total_bytes)} free)"
+        for each in report.gpus
+    )
+    if job.device != "cpu" and workers > len(report.gpus):
+        return advice(
+            "gpu",
+            f"{names}; {workers} workers share {len(report.gpus)}",
+            f"set workers={len(report.gpus) * job.hosts}",
+        )
+    return ok("gpu", f"{names}; NCCL {report.nccl}, driver {_driver()}")
+
+
+def _driver() -> str:
+    """The version of the NVIDIA driver."""
+    try:
+        return Path("/sys/module/nvidia/version").read_text(encoding="ascii").strip()
+    except OSError:
+        return "unknown"

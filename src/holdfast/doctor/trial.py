@@ -1,0 +1,134 @@
+"""Trial: a run of a few steps through all that a run needs, with the gradients of its workers.
+
+It is a run like any other: fork server, coordinator, agent, workers, shared memory, checkpoint. It
+has a tiny model of its own and as many workers as the job, at most one for each core, but two.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from holdfast.doctor.finding import Finding, fault, ok
+from holdfast.errors import HoldfastError, Interrupted
+from holdfast.job import load
+from holdfast.job.train_job import TrainJob
+from holdfast.launch.fork_client import ForkServer
+from holdfast.launch.spawn import Spawned
+from holdfast.linux.cores import usable_cores
+from holdfast.observe.run_dir import RunDirectory
+from holdfast.runs.run import run
+
+STEPS: Final = 4
+SHARD: Final = 8
+"""Samples of a worker in a step."""
+LEAST_WORKERS: Final = 2
+TIMEOUT_S: Final = 60.0
+"""How long workers of the trial wait for each other."""
+_KEPT: Final = ("sync", "device", "network", "numerics", "heartbeat")
+"""Keys of the job that the trial has, too."""
+_LOG_LINES: Final = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trial:
+    """What a trial came to.
+
+    Attributes:
+        weights: SHA-256 of the weights that it ends with.
+        seconds: How long it took.
+        workers: How many took part.
+    """
+
+    weights: str
+    seconds: float
+    workers: int
+
+
+def trial_job(job: TrainJob, hosts: int = 1) -> TrainJob:
+    """The job of a trial on so many hosts; its weights do not depend on their number."""
+    workers = max(LEAST_WORKERS, min(job.workers, usable_cores())) if hosts == 1 else hosts
+    batch = SHARD * workers
+    values: dict[str, Any] = {
+        "name": "doctor",
+        "data": {"name": "synthetic-images", "size": STEPS * batch, "channels": 1, "height": 8},
+        "model": {"name": "mlp", "hidden": [32]},
+        "batch": batch,
+        "workers": workers,
+        "hosts": hosts,
+        "timeout_s": TIMEOUT_S,
+        "on_failure": "stop",
+        "restarts": {"limit": 0},
+    }
+    kept = job.model_dump(include=set(_KEPT))
+    return load.check({**kept, **values}, where="of the doctor")
+
+
+def run_trial(job: TrainJob, disk: Path, forks: ForkServer | Spawned | None) -> Trial:
+    """Run a trial on this host.
+
+    Args:
+        job: Of the trial.
+        disk: A directory for its run directory, which is removed.
+        forks: Its fork server.
+
+    Raises:
+        HoldfastError: It has failed; the message says why, and ends with what was logged.
+    """
+    began = time.monotonic()
+    path = disk / "trial"
+    try:
+        with RunDirectory(path, job, resume=False) as directory:
+            result = run(directory, forks)
+    except Interrupted:
+        raise
+    except HoldfastError as error:
+        raise HoldfastError(f"{error}{_newest_lines(path / 'logs')}") from None
+    return Trial(
+        weights=str(result["weights_sha256"]),
+        seconds=time.monotonic() - began,
+        workers=job.workers,
+    )
+
+
+def on_this_host(job: TrainJob, disk: Path, forks: ForkServer | Spawned | None) -> Finding:
+    """Whether a run of a few steps works on this host.
+
+    Args:
+        job: What is going to be run.
+        disk, forks: See `run_trial`.
+
+    Raises:
+        Interrupted: A signal has ended it.
+    """
+    with tempfile.TemporaryDirectory(
+        prefix=".holdfast-doctor-", dir=disk, ignore_cleanup_errors=True
+    ) as folder:
+        try:
+            done = run_trial(trial_job(job), Path(folder), forks)
+        except Interrupted:
+            raise
+        except HoldfastError as error:
+            return fault(
+                "trial run",
+                f"{STEPS} steps of a tiny model failed: {error}",
+                "repair what the findings above name, and check again",
+            )
+    return ok(
+        "trial run",
+        f"{done.workers} workers summed the gradients of {STEPS} steps and wrote a checkpoint in "
+        f"{done.seconds:.1f} s",
+    )
+
+
+def _newest_lines(logs: Path) -> str:
+    """The end of the log that was written to last."""
+    written = [path for path in logs.glob("*.log") if path.stat().st_size]
+    if not written:
+        return ""
+    newest = max(written, key=lambda path: path.stat().st_mtime)
+    lines = newest.read_text(errors="replace").splitlines()[-_LOG_LINES:]
+    return f" ({newest.name}: {' | '.join(lines)})"
