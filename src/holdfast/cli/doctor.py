@@ -3,26 +3,34 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+import sys
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 
 from holdfast.cli import complete
 from holdfast.cli.arguments import Json, Overrides
 from holdfast.cli.ending import FAILED_STATUS
-from holdfast.cli.joining import Port
+from holdfast.cli.joining import Port, endpoint_at
 from holdfast.doctor.finding import Finding, Outcome, would_work
 from holdfast.doctor.host import examine
 from holdfast.doctor.needs import Needs
+from holdfast.doctor.peers.first import Conclusion, Plan, lead
+from holdfast.doctor.peers.other import Part, follow
+from holdfast.errors import JobError
 from holdfast.job import load
 from holdfast.launch.spawn import Spawned
 from holdfast.linux.cores import usable_cores
 from holdfast.observe.run_dir import new_run
 from holdfast.runs.endpoint import DEFAULT_PORT
 
-_DEFAULT_JOB = "digits"
+_DEFAULT_JOB: Final = "digits"
+_SAY: Final = partial(print, file=sys.stderr, flush=True)
+
+Show = Callable[[Finding], None]
 
 
 def doctor(
@@ -35,47 +43,110 @@ def doctor(
         ),
     ] = _DEFAULT_JOB,
     overrides: Overrides = None,
+    hosts: Annotated[
+        int,
+        typer.Option(min=1, help="Check so many hosts, this one included, and every pair of them."),
+    ] = 1,
     address: Annotated[
         str,
         typer.Option(help="Address of this host for the others; default: of the default route."),
     ] = "",
     port: Port = DEFAULT_PORT,
+    join: Annotated[
+        str,
+        typer.Option(metavar="ADDRESS:PORT", help="Take part in the check that runs there."),
+    ] = "",
+    token_file: Annotated[
+        Path | None, typer.Option(help="With --join, a copy of the token file of that check.")
+    ] = None,
     run: Annotated[
         Path | None,
         typer.Option(help="Run directory that a run would have; default: a new one in runs/."),
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Check this host for a job by doing what a run does; exits with 1 if one would not work."""
-    request = load.load(job, overrides or [])
+    """Check this host for a job by doing what a run does; exits with 1 if one would not work.
+
+    With --hosts the other hosts join, by the line that is printed, and every pair is checked.
+    """
+    show: Show = _keep_quiet if as_json else _print
+    if bool(join) != (token_file is not None):
+        raise JobError("--join and --token-file belong together; give both, as printed")
+    if token_file is not None:
+        part = Part(
+            first=join,
+            token_file=token_file,
+            address=address,
+            run_dir=run or new_run(_DEFAULT_JOB),
+            say=_SAY,
+            show=show,
+        )
+        _end(follow(part, context.obj), as_json=as_json, shown=False)
+        return
+    words = [*(overrides or []), *([f"hosts={hosts}"] if hosts > 1 else [])]
+    request = load.load(job, words)
     ports = {port: "hosts that join", port + 1: "agents"} if request.hosts > 1 else {}
     needs = Needs.of(request, usable_cores(), run or new_run(request.name), ports)
-    findings = list(_shown(needs, address, context.obj, quiet=as_json))
+    if hosts == 1:
+        _end(_of_one(needs, address, context.obj, show), as_json=as_json, shown=True)
+        return
+    plan = Plan(
+        needs=needs,
+        endpoint=endpoint_at(address or None, port),
+        words=(job, *(overrides or [])),
+        folder=needs.run_dir.with_name(f"{needs.run_dir.name}-doctor"),
+        say=_SAY,
+        show=show,
+    )
+    _end(lead(plan, context.obj), as_json=as_json, shown=True)
+
+
+def _of_one(needs: Needs, address: str, forks: Spawned | None, show: Show) -> Conclusion:
+    findings = []
+    for each in examine(needs, address, forks):
+        if isinstance(each, Finding):
+            show(each)
+            findings.append(each)
+    return Conclusion(findings=tuple(findings), settings=())
+
+
+def _end(conclusion: Conclusion, *, as_json: bool, shown: bool) -> None:
+    """Print what a check has come to, and end with its status.
+
+    Args:
+        conclusion: What it has come to.
+        as_json: Whether to print one object.
+        shown: Whether all findings have been shown one by one.
+    """
+    findings, settings = conclusion.findings, conclusion.settings
+    works = would_work(findings)
     if as_json:
         rows = [each.as_dict() for each in findings]
-        print(json.dumps({"ok": would_work(findings), "findings": rows}))
+        print(json.dumps({"ok": works, "findings": rows, "settings": settings}))
     else:
+        for each in () if shown else findings:
+            _print(each)
         print(_summary(findings))
-    if not would_work(findings):
+        if settings:
+            print("\n".join(["", "what works, on the first host and on each other:", *settings]))
+    if not works:
         raise typer.Exit(FAILED_STATUS)
 
 
-def _shown(needs: Needs, address: str, forks: Spawned | None, *, quiet: bool) -> Iterator[Finding]:
-    for each in examine(needs, address, forks):
-        if isinstance(each, Finding):
-            if not quiet:
-                print(line_of(each), flush=True)
-            yield each
-
-
-def line_of(finding: Finding) -> str:
-    """A finding as it is shown: a line, and its remedy on the next."""
+def _print(finding: Finding) -> None:
+    """Print a finding: a line, and what to do on the next."""
     mark = finding.outcome.upper() if finding.outcome is Outcome.FAULT else finding.outcome
-    text = f"{mark:<7}{finding.check:<15} {finding.found}"
-    return f"{text}\n{'':22} → {finding.remedy}" if finding.remedy else text
+    host = f"{finding.host}: " if finding.host else ""
+    print(f"{mark:<7}{finding.check:<15} {host}{finding.found}", flush=True)
+    if finding.remedy:
+        print(f"{'':22} → {finding.remedy}", flush=True)
 
 
-def _summary(findings: list[Finding]) -> str:
+def _keep_quiet(_: Finding) -> None:
+    """Show nothing: all findings come at the end."""
+
+
+def _summary(findings: Sequence[Finding]) -> str:
     faults = sum(each.outcome is Outcome.FAULT for each in findings)
     hints = sum(each.outcome is Outcome.ADVICE for each in findings)
     counts = f"{len(findings)} checks, {hints} with advice"

@@ -42,7 +42,7 @@ def examine(
         size, kept = torch_report.UNKNOWN_BYTES, torch_report.UNKNOWN_BYTES
     else:
         yield report
-        yield from torch_report.findings(report, needs.job, needs.workers)
+        yield from torch_report.findings(report, needs)
         size, kept = report.arena_bytes(needs.workers), report.checkpoint_bytes
     yield memory.arena(size)
     yield memory.dev_shm(needs)

@@ -30,12 +30,14 @@ class Needs:
         workers: Of this host.
         run_dir: Where its run directory will be.
         ports: Where this host must be able to listen, and what for.
+        is_first: Whether the code of the job's task is here: other hosts get it from the first.
     """
 
     job: TrainJob
     workers: int
     run_dir: Path
     ports: dict[int, str]
+    is_first: bool = True
 
     @classmethod
     def of(cls, request: TrainRequest, cores: int, run_dir: Path, ports: dict[int, str]) -> Self:

@@ -13,9 +13,11 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from rich.filesize import decimal as in_words
 
 from holdfast.doctor.finding import Finding, advice, fault, ok
+from holdfast.doctor.needs import Needs
 from holdfast.job import load
 from holdfast.job.train_job import TrainJob
 from holdfast.launch.spawn import worker_environment
+from holdfast.tasks import reference
 
 TIMEOUT_S: Final = 180.0
 """How long importing torch and building the model may take."""
@@ -101,12 +103,15 @@ def probe(job: TrainJob) -> TorchReport | Finding:
         return fault("torch", f"a process that uses it ended with {done.returncode}", remedy)
 
 
-def findings(report: TorchReport, job: TrainJob, workers: int) -> Iterator[Finding]:
-    """What a report means for a job with so many workers on this host."""
+def findings(report: TorchReport, needs: Needs) -> Iterator[Finding]:
+    """What a report means for what a job needs of this host."""
+    job = needs.job
     built = f", built for CUDA {report.cuda}" if report.cuda else ""
     yield ok("torch", f"{report.torch}{built}; {report.numerics['capability']}")
-    yield _gpus(report, job, workers)
-    if report.problem:
+    yield _gpus(report, job, needs.workers)
+    if not needs.is_first and job.task not in reference.BUILTIN:
+        yield ok("task and data", f"the run brings the code of {job.task}")
+    elif report.problem:
         yield fault("task and data", report.problem, "make the job's task and data work here")
     elif report.size is None:
         yield ok("task and data", f"{job.task} is a function: its model is known once it runs")

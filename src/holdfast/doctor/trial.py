@@ -7,8 +7,11 @@ has a tiny model of its own and as many workers as the job, at most one for each
 from __future__ import annotations
 
 import tempfile
+import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -20,14 +23,19 @@ from holdfast.launch.fork_client import ForkServer
 from holdfast.launch.spawn import Spawned
 from holdfast.linux.cores import usable_cores
 from holdfast.observe.run_dir import RunDirectory
-from holdfast.runs.run import run
+from holdfast.runs.endpoint import Endpoint
+from holdfast.runs.run import LaunchOptions, run
+from holdfast.runs.supervisor import Controls
 
 STEPS: Final = 4
 SHARD: Final = 8
 """Samples of a worker in a step."""
 LEAST_WORKERS: Final = 2
+MAX_WORKERS: Final = 8
 TIMEOUT_S: Final = 60.0
 """How long workers of the trial wait for each other."""
+LATE_S: Final = 120.0
+"""How long a trial may take, with joining."""
 _KEPT: Final = ("sync", "device", "network", "numerics", "heartbeat")
 """Keys of the job that the trial has, too."""
 _LOG_LINES: Final = 3
@@ -48,15 +56,25 @@ class Trial:
     workers: int
 
 
-def trial_job(job: TrainJob, hosts: int = 1) -> TrainJob:
-    """The job of a trial on so many hosts; its weights do not depend on their number."""
-    workers = max(LEAST_WORKERS, min(job.workers, usable_cores())) if hosts == 1 else hosts
-    batch = SHARD * workers
+def trial_job(job: TrainJob, hosts: int = 1, most_hosts: int = 1) -> TrainJob:
+    """The job of a trial.
+
+    Args:
+        job: What is going to be run.
+        hosts: On how many hosts the trial runs; one worker on each if they are several.
+        most_hosts: Trials with the same number end with the same weights.
+    """
+    workers = hosts
+    if hosts == 1:
+        workers = min(MAX_WORKERS, max(LEAST_WORKERS, min(job.workers, usable_cores())))
+    shards = max(MAX_WORKERS, most_hosts)
+    batch = SHARD * shards
     values: dict[str, Any] = {
         "name": "doctor",
         "data": {"name": "synthetic-images", "size": STEPS * batch, "channels": 1, "height": 8},
         "model": {"name": "mlp", "hidden": [32]},
         "batch": batch,
+        "shards": shards,
         "workers": workers,
         "hosts": hosts,
         "timeout_s": TIMEOUT_S,
@@ -67,26 +85,42 @@ def trial_job(job: TrainJob, hosts: int = 1) -> TrainJob:
     return load.check({**kept, **values}, where="of the doctor")
 
 
-def run_trial(job: TrainJob, disk: Path, forks: ForkServer | Spawned | None) -> Trial:
-    """Run a trial on this host.
+def run_trial(
+    job: TrainJob,
+    path: Path,
+    forks: ForkServer | Spawned | None,
+    endpoint: Endpoint | None = None,
+    begun: Callable[[Path], object] = lambda _: None,
+) -> Trial:
+    """Run a trial.
 
     Args:
         job: Of the trial.
-        disk: A directory for its run directory, which is removed.
+        path: Its run directory.
         forks: Its fork server.
+        endpoint: Where other hosts join, if there are any.
+        begun: Called with the run directory before the run begins.
 
     Raises:
         HoldfastError: It has failed; the message says why, and ends with what was logged.
     """
-    began = time.monotonic()
-    path = disk / "trial"
+    began, controls = time.monotonic(), Controls()
+    late = threading.Timer(LATE_S, partial(setattr, controls, "abort", True))
+    late.daemon = True
+    late.start()
     try:
         with RunDirectory(path, job, resume=False) as directory:
-            result = run(directory, forks)
+            begun(path)
+            options = LaunchOptions(forks=forks, endpoint=endpoint, controls=controls)
+            result = run(directory, options)
     except Interrupted:
-        raise
+        if late.is_alive():
+            raise
+        raise HoldfastError(f"it was ended after {LATE_S:.0f} s{_newest_lines(path)}") from None
     except HoldfastError as error:
-        raise HoldfastError(f"{error}{_newest_lines(path / 'logs')}") from None
+        raise HoldfastError(f"{error}{_newest_lines(path)}") from None
+    finally:
+        late.cancel()
     return Trial(
         weights=str(result["weights_sha256"]),
         seconds=time.monotonic() - began,
@@ -108,7 +142,7 @@ def on_this_host(job: TrainJob, disk: Path, forks: ForkServer | Spawned | None) 
         prefix=".holdfast-doctor-", dir=disk, ignore_cleanup_errors=True
     ) as folder:
         try:
-            done = run_trial(trial_job(job), Path(folder), forks)
+            done = run_trial(trial_job(job), Path(folder) / "trial", forks)
         except Interrupted:
             raise
         except HoldfastError as error:
@@ -124,9 +158,9 @@ def on_this_host(job: TrainJob, disk: Path, forks: ForkServer | Spawned | None) 
     )
 
 
-def _newest_lines(logs: Path) -> str:
-    """The end of the log that was written to last."""
-    written = [path for path in logs.glob("*.log") if path.stat().st_size]
+def _newest_lines(run_dir: Path) -> str:
+    """The end of the log of a run that was written to last."""
+    written = [path for path in (run_dir / "logs").glob("*.log") if path.stat().st_size]
     if not written:
         return ""
     newest = max(written, key=lambda path: path.stat().st_mtime)
