@@ -12,7 +12,7 @@ import pytest
 from conftest import wait_until
 from namespaces import namespaces
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.soak]
 
 
 def check(hosts, *words, environment=None):
@@ -53,10 +53,10 @@ def wait_for_line(hosts):
     return hosts.output(1)
 
 
-def faults(told, check):
-    return [
-        each for each in told["findings"] if (each["check"], each["outcome"]) == (check, "fault")
-    ]
+def named(told, outcome, check):
+    """The findings of one check, joined, and the hosts that they name."""
+    chosen = [f for f in told["findings"] if (f["check"], f["outcome"]) == (check, outcome)]
+    return " | ".join(f["found"] + " → " + f["remedy"] for f in chosen), {f["host"] for f in chosen}
 
 
 def test_two_hosts_without_faults_are_checked_and_their_settings_printed(tmp_path):
@@ -70,3 +70,46 @@ def test_two_hosts_without_faults_are_checked_and_their_settings_printed(tmp_pat
         "holdfast coordinator digits workers=2 --hosts 2 --address 10.77.0.1 --port 50051",
         "holdfast agent --join 10.77.0.1:50051 --token-file join.token --address 10.77.0.2",
     ]
+
+
+def test_faults_of_hosts_and_links_are_named_with_the_host_and_what_to_do(tmp_path):
+    planted = tmp_path / "planted"
+    (planted / "grpcio-1.60.0.dist-info").mkdir(parents=True)
+    (planted / "grpcio-1.60.0.dist-info" / "METADATA").write_text(
+        "Metadata-Version: 2.1\nName: grpcio\nVersion: 1.60.0\n"
+    )
+    (planted / "sitecustomize.py").write_text(
+        "import time\nnow = time.time\ntime.time = lambda: now() + 30\n"
+    )
+    with namespaces(tmp_path, 3) as hosts:
+        hosts.deafen(3, to=2)
+        hosts.slow(1, "20mbit")
+        statuses, told = check(
+            hosts, "digits", "workers=3",
+            environment={2: {"PYTHONPATH": str(planted)}, 3: {"ATEN_CPU_CAPABILITY": "default"}},
+        )  # fmt: skip
+        assert statuses == [1, 1, 1], hosts.output(1) + hosts.output(2) + hosts.output(3)
+    assert told["settings"] == []
+    links, where = named(told, "fault", "links")
+    assert where == {"h2", "h3"}
+    assert "packets of h3 arrive" in links
+    assert "let h3 receive packets of h2" in links
+    assert named(told, "fault", "same bits")[1] == {"h3"}
+    assert "set ATEN_CPU_CAPABILITY alike" in named(told, "fault", "same bits")[0]
+    versions, where = named(told, "advice", "same versions")
+    assert where == {"h2"}
+    assert "grpcio 1.60.0, not " in versions
+    time, where = named(told, "advice", "same time")
+    assert where == {"h2"}
+    assert re.match(r"(29|30)\.\d s ahead of that of h1", time)
+    assert "h1 sends" in named(told, "advice", "bandwidth")[0]
+
+
+def test_a_port_that_a_firewall_closes_is_named_by_the_host_that_cannot_join(tmp_path):
+    with namespaces(tmp_path, 2) as hosts:
+        hosts.deafen(1, to=2)
+        token = hosts.disk(2) / "join.token"
+        token.write_text(f"hf1.ab.{'s' * 43}.{'0' * 64}\n")
+        asking = hosts.start(2, "doctor", "--join", "10.77.0.1:50051", "--token-file", "join.token")
+        assert asking.wait(120) == 2
+        assert "no coordinator answers at 10.77.0.1:50051" in hosts.output(2)

@@ -81,14 +81,18 @@ def doctor(
             say=_SAY,
             show=show,
         )
-        _end(follow(part, context.obj), as_json=as_json, shown=False)
+        conclusion = follow(part, context.obj)
+        for each in conclusion.findings:
+            if each.outcome is not Outcome.OK:
+                show(each)
+        _end(conclusion, as_json=as_json)
         return
     words = [*(overrides or []), *([f"hosts={hosts}"] if hosts > 1 else [])]
     request = load.load(job, words)
     ports = {port: "hosts that join", port + 1: "agents"} if request.hosts > 1 else {}
     needs = Needs.of(request, usable_cores(), run or new_run(request.name), ports)
     if hosts == 1:
-        _end(_of_one(needs, address, context.obj, show), as_json=as_json, shown=True)
+        _end(_of_one(needs, address, context.obj, show), as_json=as_json)
         return
     plan = Plan(
         needs=needs,
@@ -98,7 +102,7 @@ def doctor(
         say=_SAY,
         show=show,
     )
-    _end(lead(plan, context.obj), as_json=as_json, shown=True)
+    _end(lead(plan, context.obj), as_json=as_json)
 
 
 def _of_one(needs: Needs, address: str, forks: Spawned | None, show: Show) -> Conclusion:
@@ -110,22 +114,14 @@ def _of_one(needs: Needs, address: str, forks: Spawned | None, show: Show) -> Co
     return Conclusion(findings=tuple(findings), settings=())
 
 
-def _end(conclusion: Conclusion, *, as_json: bool, shown: bool) -> None:
-    """Print what a check has come to, and end with its status.
-
-    Args:
-        conclusion: What it has come to.
-        as_json: Whether to print one object.
-        shown: Whether all findings have been shown one by one.
-    """
+def _end(conclusion: Conclusion, *, as_json: bool) -> None:
+    """Print what a check has come to, whose findings have been shown, and end with its status."""
     findings, settings = conclusion.findings, conclusion.settings
     works = would_work(findings)
     if as_json:
         rows = [each.as_dict() for each in findings]
         print(json.dumps({"ok": works, "findings": rows, "settings": settings}))
     else:
-        for each in () if shown else findings:
-            _print(each)
         print(_summary(findings))
         if settings:
             print("\n".join(["", "what works, on the first host and on each other:", *settings]))
@@ -134,7 +130,9 @@ def _end(conclusion: Conclusion, *, as_json: bool, shown: bool) -> None:
 
 
 def _print(finding: Finding) -> None:
-    """Print a finding: a line, and what to do on the next."""
+    """Print a finding: a line, and what to do on the next. Other hosts print what is well there."""
+    if finding.host and finding.outcome is Outcome.OK:
+        return
     mark = finding.outcome.upper() if finding.outcome is Outcome.FAULT else finding.outcome
     host = f"{finding.host}: " if finding.host else ""
     print(f"{mark:<7}{finding.check:<15} {host}{finding.found}", flush=True)
