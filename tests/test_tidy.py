@@ -208,7 +208,17 @@ def test_the_options_of_the_command_are_these():
             "job",
             "overrides",
         ],
-        "doctor": ["--address", "--json", "--port", "--run", "job", "overrides"],
+        "doctor": [
+            "--address",
+            "--hosts",
+            "--join",
+            "--json",
+            "--port",
+            "--run",
+            "--token-file",
+            "job",
+            "overrides",
+        ],
         "drill": [
             "--faults",
             "--json",

@@ -115,7 +115,7 @@ class SlurmCluster:
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
-            )  # fmt: skip
+            )
         )
         log.close()
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 
 class Reach(enum.StrEnum):
-    """What came of an attempt to connect."""
+    """What resulted from an attempt to connect."""
 
     REACHED = "reached"
     SILENT = "silent"
