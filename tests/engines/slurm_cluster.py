@@ -135,6 +135,8 @@ def slurm_cluster(folder):
     if missing or os.geteuid() != 0:
         pytest.skip(f"needs root, and {missing}: apt-get install slurm-wlm munge")
     cluster = SlurmCluster(folder)
-    cluster.up()
-    yield cluster
-    cluster.down()
+    try:
+        cluster.up()
+        yield cluster
+    finally:
+        cluster.down()

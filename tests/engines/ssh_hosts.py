@@ -38,7 +38,7 @@ class SshHosts:
 
     def __init__(self, hosts, folder):
         self.hosts, self.folder = hosts, folder
-        self.servers = {}
+        self.servers, self.started = {}, []
 
     def up(self):
         folder = self.folder
@@ -69,6 +69,7 @@ class SshHosts:
             )
         )  # fmt: skip
         self.servers[number] = self.hosts.run(number, SSHD, "-D", "-f", config, "-E", log)
+        self.started.append(self.servers[number])
         wait_until(lambda: log.exists() and "Server listening" in log.read_text())
 
     def train(self, number, *words):
@@ -77,7 +78,9 @@ class SshHosts:
         state = self.hosts.folder / "state"
         command = ["env", f"PATH={path}", f"XDG_STATE_HOME={state}", sys.executable, "-m"]
         with self.hosts.disk(number).with_suffix(".out").open("ab") as output:
-            return self.hosts.run(number, *command, "holdfast", "train", *words, output=output)
+            process = self.hosts.run(number, *command, "holdfast", "train", *words, output=output)
+        self.started.append(process)
+        return process
 
     def file(self, number, *lines):
         """Write a hosts file on the disk of a host."""
@@ -92,8 +95,10 @@ def ssh_hosts(tmp_path, count):
         pytest.skip("sshd is not installed: apt-get install openssh-server")
     with namespaces(tmp_path, count) as hosts:
         made = SshHosts(hosts, tmp_path / "ssh")
-        made.up()
-        yield made
-        for server in made.servers.values():
-            server.kill()
-            server.wait()
+        try:
+            made.up()
+            yield made
+        finally:
+            hosts.down()
+            for process in made.started:
+                process.wait(30)

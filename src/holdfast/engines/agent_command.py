@@ -1,7 +1,7 @@
 """AgentCommand: a command of this host, such as ssh or srun, below which an agent runs elsewhere.
 
     token ─▶ standard input ─▶ the agent reads it; it ends when the pipe is closed
-    PLACED, TAKEN_AWAY ◀─ standard output: what the agent tells its engine
+    PLACED, TAKEN_AWAY, OVER ◀─ standard output: what the agent tells its engine
     what went wrong ◀─ standard error: of the command, and of the agent
 
 Nothing here waits: an epoll object of the engine is readable when there is news.
@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import IO, Final
 
-from holdfast.engines.engine import PLACED, TAKEN_AWAY
+from holdfast.engines.engine import OVER, PLACED, TAKEN_AWAY
 
 KEPT_BYTES: Final = 4096
 """How much of what a command prints is kept."""
@@ -76,6 +76,11 @@ class AgentCommand:
     def is_taken_away(self) -> bool:
         """Whether the agent's host has announced that it will be taken away."""
         return TAKEN_AWAY in self._lines(0)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the agent has ended because the run is over."""
+        return OVER in self._lines(0)
 
     @property
     def last_line(self) -> str:

@@ -5,8 +5,9 @@
                 └── the host is not reached ────┘                         ▼
                                                      the command ends: the agent has ended
 
-A slot whose host was not reached, or was lost, is tried again after all others. So an agent waits
-while no host can be reached, and the run continues without it.
+A slot whose host was not reached, or was lost, is tried again after all others, and so is one where
+an agent could not begin. So an agent waits while no host can be reached, and the run continues
+without it.
 """
 
 from __future__ import annotations
@@ -151,9 +152,11 @@ class CommandAgents:
         if status is not None and status == self._lost_status:
             self._lose(agent, slot, command.last_line)
         elif status is not None:
+            if not command.is_placed:
+                slot.usable_at = time.monotonic() + RETRY_S
             line = f": {command.last_line}" if command.last_line else ""
-            cause = f"the agent on {slot.host} ended with status {status}{line}" if status else ""
-            self._end(agent, cause)
+            cause = f"the agent on {slot.host} ended with status {status}{line}"
+            self._end(agent, "" if command.is_over else cause)
         elif command.is_taken_away:
             agent.place = Place(state=PlaceState.DRAINING, host=slot.host)
         elif command.is_placed:

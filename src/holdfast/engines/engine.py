@@ -22,6 +22,10 @@ PLACED: Final = "placed"
 """A line that an agent prints to its engine, by standard output, when it has begun."""
 TAKEN_AWAY: Final = "taken-away"
 """The same, when a signal has announced that its host will be taken away."""
+OVER: Final = "over"
+"""The same, when it ends because the run is over. The exit status of a command that ran it may be 0
+when its host was lost.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,7 +19,7 @@ from types import FrameType
 from typing import Final
 
 from holdfast.core.rejoin import RejoinDelay
-from holdfast.engines.engine import PLACED, TAKEN_AWAY
+from holdfast.engines.engine import OVER, PLACED, TAKEN_AWAY
 from holdfast.errors import Interrupted, JobError, ProtocolError
 from holdfast.job import load
 from holdfast.job.spec import Job
@@ -86,7 +86,7 @@ def serve(
         say(f"workers use {address}, the address of the route to {coordinator}")
     with _stop_requested(is_placed=bool(placed)) as stop:
         if placed:
-            os.write(1, f"{PLACED}\n".encode())
+            _tell_engine(PLACED)
             threading.Thread(target=_await_end_of_input, args=[stop], daemon=True).start()
         joined = join(coordinator, token, hostname, JOIN_TIMEOUT_S, None)
         delay, delay_s = RejoinDelay(), 0.0
@@ -101,6 +101,8 @@ def serve(
                     joined = join(coordinator, token, hostname, REJOIN_TIMEOUT_S, before)
                 except NoRun:
                     break
+    if placed:
+        _tell_engine(OVER)
     say("the run is over")
 
 
@@ -109,6 +111,11 @@ def _await_end_of_input(stop: list[bool]) -> None:
     while sys.stdin.read(1):
         pass
     stop.append(True)
+
+
+def _tell_engine(word: str) -> None:
+    with suppress(OSError):  # it is gone, which ends this process
+        os.write(1, f"{word}\n".encode())
 
 
 def _token(path: Path | None) -> Token:
@@ -276,8 +283,7 @@ def _stop_requested(*, is_placed: bool) -> Iterator[list[bool]]:
 
     def stop(_number: int, _frame: FrameType | None) -> None:
         if is_placed:
-            with suppress(OSError):  # the engine is gone
-                os.write(1, f"{TAKEN_AWAY}\n".encode())
+            _tell_engine(TAKEN_AWAY)
         else:
             requested.append(True)
 
