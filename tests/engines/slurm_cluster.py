@@ -5,7 +5,8 @@ import shutil
 import signal
 import socket
 import subprocess
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from pathlib import Path
 
 import pytest
 
@@ -62,6 +63,7 @@ class SlurmCluster:
             "PATH": PATH,
         }
         self._started = []
+        self._nodes = {}
 
     def up(self):
         ports = _free_ports(3)
@@ -85,13 +87,30 @@ class SlurmCluster:
 
     def serve(self, node):
         """Start the daemon of a node."""
-        self._start("slurmd", "-D", "-N", node, "-c")
+        self._nodes[node] = self._start("slurmd", "-D", "-N", node, "-c")
+
+    def lose(self, node):
+        """End everything on a node at once, and tell Slurm, which would notice it later."""
+        mark = f"SLURMD_NODENAME={node}\0".encode()
+        tasks = [pid for pid in _processes() if mark in _read(pid, "environ")]
+        parents = {int(_read(pid, "stat").rpartition(b")")[2].split()[1]) for pid in tasks}
+        steps = [pid for pid in parents if b"slurmstepd" in _read(pid, "cmdline")]
+        for pid in (self._nodes[node].pid, *steps, *tasks):
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        self.tell("scontrol", "update", f"nodename={node}", "state=down", "reason=lost")
+
+    def repair(self, node):
+        """Have a lost node back."""
+        self.serve(node)
+        self.tell("scontrol", "update", f"nodename={node}", "state=resume")
+        wait_until(lambda: self.tell("sinfo", "-h", "-n", node, "-o", "%t").split()[0] == "idle")
 
     def down(self):
         self.tell("scancel", "--user=root")
         wait_until(lambda: not self.tell("squeue", "-h").strip(), 30)
         for process in reversed(self._started):
-            process.send_signal(signal.SIGTERM)
+            process.terminate()
             process.wait(30)
 
     def tell(self, *words):
@@ -108,16 +127,27 @@ class SlurmCluster:
 
     def _start(self, *words):
         log = (self.folder / f"{words[0]}-{len(self._started)}.out").open("wb")
-        self._started.append(
-            subprocess.Popen(
-                words,
-                env={**os.environ, **self.environment},
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
-            )
+        process = subprocess.Popen(
+            words,
+            env={**os.environ, **self.environment},
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
         )
         log.close()
+        self._started.append(process)
+        return process
+
+
+def _processes():
+    return [int(each.name) for each in Path("/proc").iterdir() if each.name.isdigit()]
+
+
+def _read(pid, name):
+    try:
+        return Path(f"/proc/{pid}/{name}").read_bytes()
+    except OSError:
+        return b""
 
 
 def _free_ports(count):

@@ -100,7 +100,7 @@ def lose_ssh(hosts):
     (pid,) = (
         pid
         for pid in hosts.hosts.processes(1)
-        if words_of(pid).startswith(b"ssh ") and b" h2 " in words_of(pid)
+        if b"ssh -F " in words_of(pid) and b" -- h2 " in words_of(pid)
     )
     os.kill(pid, signal.SIGKILL)
 
