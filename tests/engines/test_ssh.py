@@ -148,10 +148,11 @@ def test_a_lost_host_is_used_again_when_there_is_no_other(tmp_path):
 
 @pytest.mark.soak
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
-def test_agents_end_with_the_command(tmp_path, number):
+def test_agents_end_with_the_run(tmp_path, number):
     with ssh_hosts(tmp_path, 3) as hosts:
         process = on_hosts(hosts, "epochs=1000")
         wait_until(lambda: steps(hosts) > 5)
-        os.kill(process.pid, number)
+        (begun,) = events_of(run_of(hosts), "run-started")
+        os.kill(begun["pid"], number)
         assert process.wait(60) == (130 if number == signal.SIGINT else -number)
         wait_until(lambda: holdfast_processes(str(hosts.folder)) == [])

@@ -58,7 +58,9 @@ def train(
     ] = None,
     on: Annotated[
         str,
-        typer.Option(metavar="ENGINE", help="Where agents are placed: ray, or ray:ADDRESS."),
+        typer.Option(
+            metavar="ENGINE", help="Where agents are placed: ray, ray:ADDRESS, ssh:FILE or slurm."
+        ),
     ] = "",
     address: Address = None,
     detach: Annotated[

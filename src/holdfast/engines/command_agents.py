@@ -5,9 +5,9 @@
                 └── the host is not reached ────┘                         ▼
                                                      the command ends: the agent has ended
 
-A slot whose host was not reached, or was lost, is tried again after all others, and so is one where
-an agent could not begin. So an agent waits while no host can be reached, and the run continues
-without it.
+A slot whose host was not reached, or was lost, is tried again after all others. So is one where an
+agent could not begin, or has left because the run is over. So an agent waits while no host can be
+reached, and the run continues without it.
 """
 
 from __future__ import annotations
@@ -152,7 +152,7 @@ class CommandAgents:
         if status is not None and status == self._lost_status:
             self._lose(agent, slot, command.last_line)
         elif status is not None:
-            if not command.is_placed:
+            if command.is_over or not command.is_placed:  # there is no run to join, or no way
                 slot.usable_at = time.monotonic() + RETRY_S
             line = f": {command.last_line}" if command.last_line else ""
             cause = f"the agent on {slot.host} ended with status {status}{line}"
