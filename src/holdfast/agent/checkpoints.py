@@ -17,13 +17,7 @@ from typing import Final, Self
 
 from holdfast.checkpoint import names
 from holdfast.checkpoint.commit import CommitFailed, Committed, Prepared, complete, prepare
-from holdfast.checkpoint.retention import (
-    CheckpointCorrupt,
-    CheckpointUnreadable,
-    Retention,
-    RetentionEvent,
-    RetentionFailed,
-)
+from holdfast.checkpoint.retention import Retention, RetentionEvent
 from holdfast.checkpoint.store import CheckpointStore
 from holdfast.core.actions import (
     CheckpointAction,
@@ -39,6 +33,7 @@ from holdfast.core.events import (
     CheckpointPrepared,
 )
 from holdfast.observe.lines import EventLog
+from holdfast.observe.retention_events import log_retention_event
 
 CLOSE_TIMEOUT_S: Final = 5.0
 """How long the end of an agent may wait for a disk."""
@@ -164,19 +159,4 @@ class Checkpoints:
                 self._log.event("checkpoint-failed", step=step, reason=reason, **self._where)
 
     def _on_retention_event(self, event: RetentionEvent) -> None:
-        match event:
-            case CheckpointCorrupt():
-                self._log.event("checkpoint-corrupt", **_fields(event), **self._where)
-            case CheckpointUnreadable():
-                self._log.event("checkpoint-unreadable", **_fields(event), **self._where)
-            case RetentionFailed():
-                self._log.event("retention-failed", reason=event.reason, **self._where)
-
-
-def _fields(event: CheckpointCorrupt | CheckpointUnreadable) -> dict[str, object]:
-    return {
-        "step": event.step,
-        "directory": event.location,
-        "file": event.file,
-        "reason": event.reason,
-    }
+        log_retention_event(self._log, event, self._where)

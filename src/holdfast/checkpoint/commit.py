@@ -126,10 +126,8 @@ def _stored(store: CheckpointStore, name: str, wanted: Manifest | None) -> Manif
     if name not in store.committed():
         return None
     with contextlib.suppress(CheckpointError):
-        stored, content = store.manifest(name), {"root", "state", "user_state"}
-        if wanted is None or (
-            stored.model_dump_json(include=content) == wanted.model_dump_json(include=content)
-        ):
+        stored = store.manifest(name)
+        if wanted is None or stored.content_sha256 == wanted.content_sha256:
             return stored
     return None
 

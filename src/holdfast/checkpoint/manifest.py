@@ -21,6 +21,7 @@ from holdfast.errors import CheckpointError
 FORMAT: Final = 4
 _PART: Final = re.compile(r"part-\d{1,9}-of-\d{1,9}\.safetensors", re.ASCII)
 _SHA256: Final = re.compile(r"[0-9a-f]{64}")
+_CONTENT: Final = {"root", "state", "user_state"}
 
 
 class _Record(BaseModel):
@@ -139,6 +140,13 @@ class Manifest(Header):
     def layout(self) -> Layout:
         entries = (Entry(t.name, t.dtype, t.shape, t.offset) for t in self.tensors)
         return Layout(tuple(entries), self.size_bytes)
+
+    @property
+    def content_sha256(self) -> str:
+        """Digest of what is restored from the checkpoint. Hosts that divide the same state among
+        other numbers of workers agree on it.
+        """
+        return hashlib.sha256(self.model_dump_json(include=_CONTENT).encode()).hexdigest()
 
     def sealed(self) -> Self:
         """The same manifest with its own digest in it."""

@@ -8,10 +8,11 @@ import os
 import sys
 import time
 import traceback
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from pathlib import Path
 
 from holdfast.coordinator.admission import Admission
+from holdfast.coordinator.collected_checkpoints import CollectedCheckpoints
 from holdfast.coordinator.host_files import HostFiles
 from holdfast.coordinator.journal import Journal
 from holdfast.coordinator.policy import policy_of
@@ -58,14 +59,18 @@ def _serve(options: argparse.Namespace) -> None:
             if public
             else None
         )
-        files = HostFiles(run_dir, log, collects=options.collects)
+        files, checkpoints = HostFiles(run_dir, log, collects=options.collects), None
+        if options.collects:
+            keep = job.checkpoint.keep
+            checkpoints = CollectedCheckpoints(run_dir, options.attempt, keep, log)
 
         async def serve() -> None:
-            server = Server(debug_log, journal, log, admission, files)
+            server = Server(debug_log, journal, log, admission, files, checkpoints)
             await server.serve(options.address, public)
 
         try:
-            asyncio.run(serve())
+            with checkpoints or nullcontext():
+                asyncio.run(serve())
         except Exception as error:
             if not debug_log.error:
                 raise

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from typing import Any, Final
@@ -13,6 +13,8 @@ from typing import Any, Final
 import grpc
 
 from holdfast.coordinator.admission import Admission, identity_of, is_agent_of, is_local
+from holdfast.coordinator.checkpoint_server import CheckpointServer
+from holdfast.coordinator.collected_checkpoints import CollectedCheckpoints
 from holdfast.coordinator.driver import Driver
 from holdfast.coordinator.host_files import HostFiles
 from holdfast.coordinator.join_server import JoinServer
@@ -69,6 +71,7 @@ class Server:
         log: The run's log of events.
         admission: Says who may take part from another host; None if the run has one host.
         files: What other hosts get.
+        checkpoints: Those that other hosts send; None if this host has an agent.
     """
 
     def __init__(
@@ -78,8 +81,9 @@ class Server:
         log: EventLog,
         admission: Admission | None,
         files: HostFiles,
+        checkpoints: CollectedCheckpoints | None,
     ) -> None:
-        self._files = files
+        self._files, self._checkpoints = files, checkpoints
         self._admission, self._log, self._refusals = admission, log, Refusals(log)
         self._driver = Driver(debug_log, journal, log, self._send, self._probe, self._refuse_host)
         self._probers = ThreadPoolExecutor(MAX_PROBES, "holdfast-probe")
@@ -103,7 +107,7 @@ class Server:
             HoldfastError: It cannot listen at an address, or the journal cannot be written.
         """
         server = grpc.aio.server(options=OPTIONS)
-        server.add_generic_rpc_handlers((self._handlers(),))
+        server.add_generic_rpc_handlers(tuple(self._handlers()))
         mask = os.umask(0o177)  # only its owner may connect, whatever the umask is
         try:
             server.add_insecure_port(address)
@@ -125,8 +129,10 @@ class Server:
                 await server.stop(LEAVE_TIMEOUT_S if self._agents else None)
                 self._probers.shutdown(cancel_futures=True)
 
-    def _handlers(self) -> grpc.GenericRpcHandler:
-        return handlers(self._attend, self._watch, self._fetch_job, self._ship)
+    def _handlers(self) -> Iterator[grpc.GenericRpcHandler]:
+        yield handlers(self._attend, self._watch, self._fetch_job, self._ship)
+        if self._checkpoints is not None:
+            yield CheckpointServer(self._checkpoints, self._host_of, self._show).handlers()
 
     @asynccontextmanager
     async def _joining(self, server: grpc.aio.Server, public: str) -> AsyncIterator[None]:
@@ -206,7 +212,10 @@ class Server:
     async def _fetch_job(self, _: FetchJobMessage, context: Any) -> JobMessage:
         """Send another host what it must run."""
         await self._host_of(context)
-        return self._files.job
+        machine, job = self._driver.machine, self._files.job
+        if self._checkpoints is None or (machine.generation and machine.hosts):
+            return job  # the state comes from workers, which is faster
+        return job.model_copy(update={"checkpoint": self._checkpoints.newest})
 
     async def _ship(self, message: ShipMessage, context: Any) -> ShippedMessage:
         """Append what another host has logged to the logs of the run."""
@@ -347,6 +356,7 @@ class Server:
             root_cause=machine.root_cause,
             result=None if machine.result is None else dict(machine.result),
             waiting_for=machine.waiting_for(),
+            is_receiving=self._checkpoints is not None and self._checkpoints.is_receiving,
         )
 
 

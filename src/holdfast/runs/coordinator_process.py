@@ -82,6 +82,11 @@ class CoordinatorProcess:
         """Whether the coordinator has said that the run is over."""
         return self.state is not None and self.state.stage == Stage.END
 
+    @property
+    def is_receiving(self) -> bool:
+        """Whether a checkpoint is arriving here."""
+        return self.state is not None and self.state.is_receiving
+
     def listen(self) -> None:
         """Take the newest state, if one has come."""
         state = self._link.receive()

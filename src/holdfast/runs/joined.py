@@ -28,10 +28,12 @@ from holdfast.launch.spawn import Spawned
 from holdfast.linux.lifeline import STOP_SIGNALS
 from holdfast.observe.lines import EventLog, StepTail
 from holdfast.observe.run_dir import EVENTS, METRICS, RUNS, RunDirectory, placed_directory
+from holdfast.runs.collector import Collector
 from holdfast.runs.endpoint import Interface, address_towards
 from holdfast.runs.host import HostHandle, HostState
 from holdfast.runs.local import LocalHosts
 from holdfast.runs.process_exits import ProcessExits
+from holdfast.runs.provided import provide
 from holdfast.runs.run_fork_server import fork_server
 from holdfast.runs.shipper import Positions, Shipper, positions_of
 from holdfast.tasks import code
@@ -100,6 +102,7 @@ def serve(
                 try:
                     joined = join(coordinator, token, hostname, REJOIN_TIMEOUT_S, before)
                 except NoRun:
+                    host.finish(stop)
                     break
     if placed:
         _tell_engine(OVER)
@@ -164,8 +167,8 @@ class _Host:
         self._run_dir, self._spawned, self._is_placed = run_dir, spawned, is_placed
         self._forks: ForkServer | None = None
         self._sent: Positions | None = None
-        self._collects = False
         self._metrics: StepTail | None = None
+        self._collector: Collector | None = None
 
     def work(self, joined: Joined, say: Callable[[str], None], stop: list[bool]) -> bool:
         """Run an agent until it ends.
@@ -173,14 +176,21 @@ class _Host:
         Returns:
             Whether the coordinator told it to: the run is over, or this host was taken for lost.
         """
-        with self._run_directory(joined) as directory, EventLog(directory.path / EVENTS) as log:
-            say(f"joined as {joined.message.name}; run directory {directory.path}")
+        agent, name = joined.credentials.agent, joined.message.name
+        job, packed = fetch_job(self._control, agent)
+        with (
+            self._run_directory(job, packed) as directory,
+            EventLog(directory.path / EVENTS) as log,
+        ):
+            say(f"joined as {name}; run directory {directory.path}")
             if self._sent is None:
                 self._sent = positions_of(directory.path)
-            if self._collects and self._metrics is None:
+            if job.checkpoint is not None:
+                provide(directory.path, job.checkpoint, self._control, agent, log, host=name)
+            if job.collects and self._metrics is None:
                 self._metrics = StepTail(directory.path / METRICS)
                 self._metrics.begin(-1)
-            agent = joined.credentials.agent
+                self._collector = Collector(directory.path, self._control, agent)
             shipper = Shipper(directory.path, self._control, agent, self._sent, self._metrics)
             forks, exits = self._fork_server(directory), ProcessExits(directory.job, log)
             attempt, interface = joined.message.attempt, self._interface(directory, joined)
@@ -188,31 +198,37 @@ class _Host:
             with (
                 closing(hosts),
                 shipper,  # until the workers have ended
-                closing(hosts.start_host(joined.message.name, self._control)) as host,
+                closing(hosts.start_host(name, self._control)) as host,
             ):
                 while (state := _next_state(host)) in (HostState.STARTING, HostState.UP):
                     if stop:
                         raise Interrupted(_ENDED)
         return state is HostState.LEFT
 
+    def finish(self, stop: list[bool]) -> None:
+        """The run is over: see that the coordinator has its last checkpoint."""
+        if self._collector is not None:
+            self._collector.finish(lambda: bool(stop))
+
     def close(self) -> None:
-        """End the fork server."""
+        """End the collector and the fork server."""
+        if self._collector is not None:
+            self._collector.close()
         if self._forks is not None:
             self._forks.close()
 
-    def _run_directory(self, joined: Joined) -> RunDirectory:
+    def _run_directory(self, message: JobMessage, packed: bytes) -> RunDirectory:
         """The run's directory on this host, with the job and the code of its task.
 
         Raises:
             JobError: It is that of another run, or cannot be used.
             ProtocolError: The coordinator has sent no job.
         """
-        message, packed = fetch_job(self._control, joined.credentials.agent)
         if Path(message.run).name != message.run:
             raise ProtocolError(f"the coordinator sent a run named {message.run!r:.80}")
         job = load.of_text(message.job, "of the coordinator")
         directory = self._directory_of(message, job)
-        self._run_dir, self._collects = directory.path, message.collects
+        self._run_dir = directory.path
         try:
             code.unpack(packed, directory.path)
         except OSError as error:

@@ -107,6 +107,8 @@ class RunSupervisor:
         deadline = time.monotonic() + SHUTDOWN_TIMEOUT_S
         with suppress(HoldfastError):  # the run has ended as it has
             while self._hosts.are_up() and time.monotonic() < deadline:
+                if self._coordinator.is_receiving and not self._controls.abort:
+                    deadline = time.monotonic() + SHUTDOWN_TIMEOUT_S
                 self._await_news()
                 self._coordinator.restart_if_ended()  # the agent may not have heard of that yet
 

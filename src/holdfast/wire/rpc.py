@@ -25,6 +25,7 @@ import grpc
 from pydantic import Field
 
 from holdfast.core.protocol import DesiredState, Failure, Stage, Status, WorkerProgress
+from holdfast.wire.checkpoint_service import CheckpointMessage
 from holdfast.wire.messages import Message
 from holdfast.wire.tls import Credentials
 
@@ -84,6 +85,8 @@ class RunStateMessage(Message):
     result: dict[str, Any] | None
     waiting_for: str = ""
     """What has to happen before the run can make progress, in words; empty if nothing has."""
+    is_receiving: bool = False
+    """Whether a checkpoint is arriving at the coordinator's host."""
     progress: Mapping[int, WorkerProgress] = {}
     """How far each member has come, by rank."""
 
@@ -101,7 +104,10 @@ class JobMessage(Message):
         job: The job, as YAML.
         code: The sources of its task, as a zip file in base64; see `tasks.code`.
         code_sha256: The digest of the zip file.
-        collects: Whether the coordinator's host has no agent, so that the others send it metrics.
+        collects: Whether the coordinator's host has no agent, so that the others send it metrics
+            and checkpoints.
+        checkpoint: The newest one of the coordinator's host, for a host that may be the first of a
+            resumed run; None if others have the run's state, or there is none.
     """
 
     run: str
@@ -110,6 +116,7 @@ class JobMessage(Message):
     code: str
     code_sha256: str
     collects: bool = False
+    checkpoint: CheckpointMessage | None = None
 
 
 class ShipMessage(Message):

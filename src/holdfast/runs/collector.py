@@ -1,0 +1,177 @@
+"""Collector: sends the checkpoints of this host to the coordinator's, which has no agent.
+
+A thread offers the newest checkpoint and sends it if the coordinator says so; mostly another host
+is sending it already. So no worker and no agent waits for it. At the end of the run this host
+stays until the coordinator has the newest checkpoint: another host may be lost while it sends it.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+import grpc
+
+from holdfast.checkpoint import names
+from holdfast.checkpoint.storage import DirectoryStorage
+from holdfast.checkpoint.store import CheckpointStore
+from holdfast.checkpoint.transfer import newest_described, pieces
+from holdfast.errors import CheckpointError
+from holdfast.wire.checkpoint_service import (
+    CheckpointMessage,
+    CheckpointService,
+    OfferedMessage,
+    OfferResult,
+    transfer_timeout_s,
+)
+from holdfast.wire.rpc import open_channel
+from holdfast.wire.tls import Credentials
+
+INTERVAL_S: Final = 0.3
+"""How often the checkpoints are looked at."""
+OFFER_TIMEOUT_S: Final = 5.0
+"""How long an answer to an offer may take; at the end, how long the coordinator may be away."""
+MAX_DELAY_S: Final = 10.0
+_OUTGOING: Final = "outgoing"
+_DONE: Final = (OfferResult.STORED, OfferResult.NO_SPACE)
+
+
+class Collector:
+    """Works until it is closed.
+
+    Args:
+        run_dir: The run's directory on this host.
+        address: Of the coordinator's gRPC service.
+        credentials: The agent's.
+    """
+
+    def __init__(self, run_dir: Path, address: str, credentials: Credentials | None) -> None:
+        self._run_dir, self._address, self._credentials = run_dir, address, credentials
+        self._store = CheckpointStore.of_run(run_dir)
+        self._newest: tuple[str, CheckpointMessage] | None = None  # with its name
+        self._settled = ""  # the newest one that needs not be offered again
+        self._failures = 0  # in a row
+        self._sending: grpc.Future[OfferedMessage] | None = None
+        self._finishing, self._abandoned = threading.Event(), threading.Event()
+        self._thread = threading.Thread(target=self._work, name="collector", daemon=True)
+        self._thread.start()
+
+    def finish(self, is_stopped: Callable[[], bool]) -> None:
+        """Wait until the coordinator has the newest checkpoint, cannot take it, or is gone.
+
+        Args:
+            is_stopped: Says when to wait no longer.
+        """
+        self._finishing.set()
+        while self._thread.is_alive() and not is_stopped():
+            self._thread.join(INTERVAL_S)
+
+    def close(self) -> None:
+        """End it at once; a checkpoint that was under way is lost."""
+        self._abandoned.set()
+        self._finishing.set()
+        if self._sending is not None:
+            self._sending.cancel()
+        self._thread.join(OFFER_TIMEOUT_S + 1)
+
+    def _work(self) -> None:
+        with open_channel(self._address, self._credentials) as channel:
+            service = CheckpointService(channel)
+            while not self._finishing.wait(self._delay_s()):
+                self._offer_newest(service)
+            self._offer_last(service)
+
+    def _offer_last(self, service: CheckpointService) -> None:
+        """Offer the newest checkpoint until the coordinator has it, cannot take it, or is gone."""
+        self._settled, self._newest = "", None  # one of the same step may have replaced it
+        began = heard_at = time.monotonic()
+        while not self._abandoned.is_set() and (result := self._offer_newest(service)) not in _DONE:
+            now = time.monotonic()
+            heard_at = heard_at if result is None else now
+            if now > min(heard_at + OFFER_TIMEOUT_S, began + self._limit_s()):
+                return
+            self._abandoned.wait(self._delay_s())
+
+    def _offer_newest(self, service: CheckpointService) -> OfferResult | None:
+        """Offer the newest checkpoint, and send it if it is asked for; None if that failed."""
+        try:
+            newest = self._look()
+            if newest is None or newest[0] == self._settled:
+                return OfferResult.STORED
+            name, checkpoint = newest
+            result = service.offer(checkpoint, timeout=OFFER_TIMEOUT_S).result
+            if result is OfferResult.SEND:
+                result = self._send(service, name, checkpoint)
+        except (grpc.RpcError, grpc.FutureCancelledError):
+            return None
+        except (CheckpointError, OSError):  # it was deleted or quarantined meanwhile
+            self._newest = None
+            return None
+        if result is OfferResult.STORED:
+            self._settled = name
+        return result
+
+    def _look(self) -> tuple[str, CheckpointMessage] | None:
+        """The newest checkpoint, and its name."""
+        committed = self._store.committed()
+        if not committed or self._newest is None or committed[0] != self._newest[0]:
+            found = newest_described(self._store)
+            self._newest = None if found is None else (names.checkpoint_name(found.step), found)
+        return self._newest
+
+    def _send(
+        self, service: CheckpointService, name: str, checkpoint: CheckpointMessage
+    ) -> OfferResult:
+        self._failures += 1
+        with _linked(self._run_dir, name) as store:
+            call = service.send.future(
+                self._pieces(store, name, checkpoint),
+                timeout=transfer_timeout_s(checkpoint.size_bytes),
+            )
+            self._sending = call
+            if self._is_closing():  # it may not have seen this call
+                call.cancel()
+            result = call.result().result
+        self._failures = 0
+        return result
+
+    def _pieces(
+        self, store: CheckpointStore, name: str, checkpoint: CheckpointMessage
+    ) -> Iterator[bytes]:
+        """The stream of a checkpoint. It ends early, and so is refused, if that is damaged."""
+        try:
+            yield from pieces(store, checkpoint)
+        except CheckpointError:
+            self._settled = name  # retention reports it; another host has it, or the next one
+        except OSError:
+            return
+
+    def _limit_s(self) -> float:
+        return transfer_timeout_s(self._newest[1].size_bytes if self._newest else 0)
+
+    def _is_closing(self) -> bool:
+        return self._abandoned.is_set()
+
+    def _delay_s(self) -> float:
+        """How long to wait before the next offer: longer each time that sending has failed."""
+        return float(min(INTERVAL_S * 2**self._failures, MAX_DELAY_S))
+
+
+@contextmanager
+def _linked(run_dir: Path, name: str) -> Iterator[CheckpointStore]:
+    """A store with hard links to one checkpoint: it can be sent also if retention deletes it."""
+    folder = run_dir / _OUTGOING
+    shutil.rmtree(folder, ignore_errors=True)
+    (folder / name).mkdir(parents=True)
+    try:
+        for path in (run_dir / "checkpoints" / name).iterdir():
+            os.link(path, folder / name / path.name)
+        yield CheckpointStore(DirectoryStorage(folder))
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)

@@ -1,0 +1,84 @@
+"""Runs without an agent on the coordinator's host: it has their checkpoints all the same."""
+
+import shutil
+from contextlib import closing
+
+import pytest
+import torch
+
+from conftest import events_of, own_loopback_address
+from holdfast.checkpoint.store import CheckpointStore
+from holdfast.job import load
+from holdfast.runs.endpoint import Endpoint
+from holdfast.runs.run import LaunchOptions
+from holdfast.runs.train import run_job
+from process_engine import ProcessEngine
+
+pytestmark = pytest.mark.slow
+
+KEYS = {"workers": 2, "shards": 4, "epochs": 4, "checkpoint": {"every_steps": 5, "keep": 2}}
+
+
+STEPS = 92
+
+
+@pytest.fixture
+def placed(tmp_path):
+    """Run the job on two hosts of an engine: `placed(on_event, resume, key=value, …) -> Result`.
+
+    `on_event` is called with each event and the engine.
+    """
+
+    def run(on_event=lambda event, engine: None, *, resume=False, **keys):
+        with closing(ProcessEngine(tmp_path / "cluster")) as engine:
+            options = LaunchOptions(
+                engine=engine,
+                endpoint=Endpoint(address=own_loopback_address(), port=50051),
+                on_event=lambda event: on_event(event, engine),
+            )
+            job = load.load("digits", values={**KEYS, "hosts": 2, **keys})
+            return run_job(job, options, run_dir=tmp_path / "run", resume=resume)
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def alone(forks, tmp_path_factory):
+    """The result of the job on one host."""
+    path, job = tmp_path_factory.mktemp("alone") / "run", load.load("digits", values=KEYS)
+    return run_job(job, LaunchOptions(forks=forks), run_dir=path, resume=False)
+
+
+def collected(tmp_path):
+    return [event["step"] for event in events_of(tmp_path / "run", "checkpoint-collected")]
+
+
+def test_a_run_is_resumed_from_the_coordinators_host_when_no_other_disk_is_left(
+    placed, alone, tmp_path
+):
+    def stop(event, engine):
+        if event.kind == "step" and event.step == 30:
+            event.stop()
+
+    stopped = placed(stop)
+    assert stopped.status == "stopped"
+    store = CheckpointStore.of_run(tmp_path / "run")
+    assert store.newest().step == stopped.steps < STEPS
+    assert collected(tmp_path) == sorted(set(collected(tmp_path))), "each is sent by one host"
+    shutil.rmtree(tmp_path / "cluster")
+    result = placed(resume=True)
+    fetched = events_of(tmp_path / "run", "checkpoint-fetched")
+    assert [event["step"] for event in fetched] == [stopped.steps] * 2
+    begun = [event["step"] for event in events_of(tmp_path / "run", "generation-started")]
+    assert begun[-1] == stopped.steps
+    assert result.weights_sha256 == alone.weights_sha256
+    assert_same_weights(result, alone)
+    assert result.checkpoint == tmp_path / "run" / "checkpoints" / f"step-{STEPS:08d}"
+    assert not events_of(tmp_path / "run", "checkpoint-not-collected")
+    assert list((tmp_path / "cluster").glob("*/holdfast/agents/*/1/outgoing")) == []
+
+
+def assert_same_weights(result, other):
+    weights = other.state_dict()
+    assert result.state_dict().keys() == weights.keys()
+    assert all(torch.equal(value, weights[name]) for name, value in result.state_dict().items())
