@@ -6,6 +6,7 @@ processor. One that is started in the place of another gets its folder.
 
 import os
 import select
+import shutil
 import signal
 import subprocess
 import sys
@@ -44,11 +45,12 @@ class ProcessEngine:
         self._agents[launch.name] = process, host
         threading.Thread(target=self._await_end, args=[process], daemon=True).start()
 
-    def kill(self, number):
-        """End a host: its agent, which takes its workers with it."""
-        for process, host in self._agents.values():
-            if host == number and process.poll() is None:
-                os.killpg(process.pid, signal.SIGKILL)
+    def lose_all(self):
+        """Kill all agents, which takes their workers along, and remove the disks of their hosts."""
+        for process, _ in self._agents.values():
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+        shutil.rmtree(self._folder)
 
     def stop(self, name):
         process, _ = self._agents[name]

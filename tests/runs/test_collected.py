@@ -82,3 +82,18 @@ def assert_same_weights(result, other):
     weights = other.state_dict()
     assert result.state_dict().keys() == weights.keys()
     assert all(torch.equal(value, weights[name]) for name, value in result.state_dict().items())
+
+
+@pytest.mark.soak
+def test_a_run_that_has_lost_all_hosts_with_their_disks_continues(placed, alone, tmp_path):
+    lost = []
+
+    def lose(event, engine):
+        if event.kind == "checkpoint-collected" and event.step >= 30 and not lost:
+            lost.append(event.step)
+            engine.lose_all()
+
+    result = placed(lose)
+    assert result.weights_sha256 == alone.weights_sha256
+    begun = [event["step"] for event in events_of(tmp_path / "run", "generation-started")]
+    assert begun[-1] >= lost[0]

@@ -177,17 +177,15 @@ class _Host:
             Whether the coordinator told it to: the run is over, or this host was taken for lost.
         """
         agent, name = joined.credentials.agent, joined.message.name
-        job, packed = fetch_job(self._control, agent)
-        with (
-            self._run_directory(job, packed) as directory,
-            EventLog(directory.path / EVENTS) as log,
-        ):
+        sent, packed = fetch_job(self._control, agent)
+        run_directory = self._run_directory(sent, packed)
+        with run_directory as directory, EventLog(directory.path / EVENTS) as log:
             say(f"joined as {name}; run directory {directory.path}")
             if self._sent is None:
                 self._sent = positions_of(directory.path)
-            if job.checkpoint is not None:
-                provide(directory.path, job.checkpoint, self._control, agent, log, host=name)
-            if job.collects and self._metrics is None:
+            if sent.checkpoint is not None:
+                provide(directory.path, sent.checkpoint, self._control, agent, log, host=name)
+            if sent.collects and self._metrics is None:
                 self._metrics = StepTail(directory.path / METRICS)
                 self._metrics.begin(-1)
                 self._collector = Collector(directory.path, self._control, agent)
