@@ -162,6 +162,7 @@ def test_the_keys_of_a_job_are_these():
         "hang_timeout_s",
         "restarts",
         "resources",
+        "env",
         "notify",
     ]
     assert list(ScriptJob.model_fields) == [*every_job, "script", "on_failure", "port"]

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field
 from pydantic_core import PydanticCustomError
 
+from holdfast.job.environment import Environment
 from holdfast.job.part import AutoWorkers, Spec
 from holdfast.job.resources import Resources
 from holdfast.job.settings import Heartbeat, Restarts
@@ -47,6 +48,9 @@ class RunKeys(Spec):
     the processes that it started use less than 1 % of one CPU."""
     restarts: Restarts = Restarts()
     resources: Resources = Resources()
+    env: Environment = Field(default_factory=dict)
+    """Environment variables of the workers, such as `NCCL_DEBUG`. Those of NCCL and gloo come from
+    here alone, and only documented ones are accepted. No secrets: run directories have copies."""
     notify: Annotated[tuple[str, ...], BeforeValidator(_are_variables)] = ()
     """Names of environment variables, each of which holds an Apprise address. Recoveries and the
     end of the run are announced there."""

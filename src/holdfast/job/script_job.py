@@ -46,7 +46,11 @@ class ScriptJob(RunKeys):
     restarts_all: ClassVar[bool] = True
     records_progress: ClassVar[bool] = False
     has_process_groups: ClassVar[bool] = True
-    library_variables: ClassVar[dict[str, str]] = {}
+
+    @property
+    def library_variables(self) -> dict[str, str]:
+        """See `TrainJob.library_variables`."""
+        return self.env
 
     def changed_since(self, before: Mapping[str, Any]) -> str | None:
         """See `run_keys.changed_key`."""

@@ -118,6 +118,14 @@ class TrainRequest(RunKeys):
         plain: dict[str, Any] = json.loads(text)
         return plain
 
+    @field_validator("numerics")
+    @classmethod
+    def _portable_pins_variables(cls, chosen: str, keys: ValidationInfo) -> str:
+        pinned = sorted(PINNED.keys() & keys.data.get("env", {}))
+        if chosen == "portable" and pinned:
+            raise ValueError(f"portable sets {' and '.join(pinned)} itself; remove it from env")
+        return chosen
+
     @field_validator("sync")
     @classmethod
     def _portable_needs_the_tree(cls, chosen: str, keys: ValidationInfo) -> str:
@@ -230,6 +238,7 @@ class TrainJob(TrainRequest):
             "verify",
             "restarts",
             "notify",
+            "env",
             "resources",
         }
     )
@@ -262,7 +271,7 @@ class TrainJob(TrainRequest):
     @property
     def library_variables(self) -> dict[str, str]:
         """Environment variables that must be set when a worker loads its libraries."""
-        return dict(PINNED) if self.numerics == "portable" else {}
+        return {**self.env, **(PINNED if self.numerics == "portable" else {})}
 
     def changed_since(self, before: Mapping[str, Any]) -> str | None:
         """See `run_keys.changed_key`. With `extend`, there may be more epochs."""

@@ -1,4 +1,4 @@
-"""Environment: the environment and module path of a command, for the scripts that it runs.
+"""Environment: what workers get of a command's environment and module path, and scripts get back.
 
 The fork server needs its own. It carries those of the command in one variable, and its forks
 restore them.
@@ -9,9 +9,11 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Final
+
+from holdfast.job.environment_names import LIBRARIES
 
 VARIABLE: Final = "HOLDFAST_SHELL"
 
@@ -36,6 +38,21 @@ def restore() -> None:
     os.environ.clear()
     os.environ.update({n: v for n, v in inherited.items() if n not in shell["environment"]} | given)
     sys.path[:] = shell["path"]
+
+
+def inherited(shell: Mapping[str, str]) -> dict[str, str]:
+    """What workers get of the variables of a shell: not those that only the job may set."""
+    return {name: value for name, value in shell.items() if not name.startswith(LIBRARIES)}
+
+
+def left_out(shell: Iterable[str], env: Iterable[str]) -> list[str]:
+    """The variables of a shell that workers do not get, nor others in their place.
+
+    Args:
+        shell: The names of its variables.
+        env: The names of those that the job sets.
+    """
+    return sorted(name for name in {*shell} - {*env} if name.startswith(LIBRARIES))
 
 
 def _started_with() -> dict[str, str]:

@@ -47,7 +47,7 @@ _LOOPBACK: Final = {
 
 def worker_environment() -> dict[str, str]:
     """The environment of workers; the user's own settings for glibc take precedence."""
-    return {**os.environ, **_own_variables()}
+    return environment.inherited(os.environ) | _own_variables()
 
 
 def _own_variables() -> dict[str, str]:
@@ -79,13 +79,14 @@ def spawn(entry: str) -> Spawned:
     output = os.memfd_create("holdfast-fork-server", os.MFD_CLOEXEC)
     arguments = ["--socket", str(far.fileno()), "--parent", str(os.getpid()), "--entry", entry]
     own = {**_own_variables(), "PYTHONPATH": os.pathsep.join(entry for entry in sys.path if entry)}
+    changed = [*own, *environment.left_out(os.environ, ())]
     process = subprocess.Popen(
         [sys.executable, "-m", "holdfast.launch.fork_server", *arguments],
         stdin=subprocess.DEVNULL,
         stdout=output,
         stderr=output,
         pass_fds=[far.fileno()],
-        env={**os.environ, **own, **environment.remembered(own)},
+        env={**worker_environment(), **own, **environment.remembered(changed)},
         start_new_session=True,
     )
     far.close()

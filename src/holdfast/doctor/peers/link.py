@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 
 class Reach(enum.StrEnum):
-    """What resulted from an attempt to connect."""
+    """The result of an attempt to connect."""
 
     REACHED = "reached"
     SILENT = "silent"

@@ -8,7 +8,7 @@ def rounds(count: int) -> list[list[tuple[int, int]]]:
 
     It is the circle method: one number stays, the others move on by a place each round.
     """
-    places = list(range(count + count % 2))  # with an odd count, the host that meets the last one rests
+    places = list(range(count + count % 2))  # if odd: the pair of the last one rests
     found = []
     for _ in range(len(places) - 1):
         half = len(places) // 2

@@ -119,6 +119,7 @@ def _set_environment(
         restarted: How often all workers were restarted.
     """
     environment.restore()
+    os.environ |= spec.job.env
     hosts = (group.members,) if group.network is None else group.network.hosts.ranks
     rank, world_size = str(spec.rank), str(len(group.members))
     errors = Path(spec.run_dir) / "logs" / f"rank-{rank}.error-{restarted}.json"
