@@ -84,8 +84,9 @@ class Build:
         if self._wheels is not None:
             environment |= {"PIP_FIND_LINKS": str(self._wheels)}
         words = ["chroot", f"--userspec={stage.user}", str(stage.root), "/usr/bin/env", "-i"]
+        words += [f"--chdir={stage.folder}"]
         words += [f"{name}={value}" for name, value in environment.items()]
-        words += [f"--chdir={stage.folder}", *command]
+        words += command
         done = subprocess.run(words, check=True, stdout=subprocess.PIPE if capture else None)
         return done.stdout.decode() if capture else ""
 

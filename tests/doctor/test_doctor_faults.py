@@ -2,13 +2,14 @@
 
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
 
 import pytest
 
-from conftest import own_loopback_address
+from conftest import own_loopback_address, wait_until
 
 pytestmark = pytest.mark.slow
 
@@ -82,6 +83,17 @@ def test_a_port_that_another_process_has_is_named_with_the_process(tmp_path):
         status, findings = doctor(tmp_path, *words)
     assert status == 1
     assert f"process {os.getpid()}" in findings[f"port {port}"]["found"]
+
+
+@pytest.mark.soak
+def test_ctrl_c_ends_a_check_of_several_hosts_and_leaves_no_keys(tmp_path):
+    words = ["doctor", "--hosts", "2", "--address", own_loopback_address(), "--run", "runs/x"]
+    check = subprocess.Popen([sys.executable, "-m", "holdfast", *words], cwd=tmp_path)
+    folder = tmp_path / "runs" / "x-doctor"
+    wait_until((folder / "secrets" / "join.token").exists)
+    check.send_signal(signal.SIGINT)
+    assert check.wait(60) == 130
+    assert not folder.exists()
 
 
 @pytest.mark.soak

@@ -105,6 +105,23 @@ def test_faults_of_hosts_and_links_are_named_with_the_host_and_what_to_do(tmp_pa
     assert "h1 sends" in named(told, "advice", "bandwidth")[0]
 
 
+def test_a_host_that_has_ended_may_join_again(tmp_path):
+    with namespaces(tmp_path, 2) as hosts:
+        words = ["digits", "workers=2", "--hosts", 2, "--address", hosts.address(1)]
+        first = hosts.start(1, "doctor", *words, "--run", "runs/x")
+        token = hosts.disk(1) / "runs" / "x-doctor" / "secrets" / "join.token"
+        wait_until(token.exists)
+        shutil.copy(token, hosts.disk(2) / "join.token")
+        join = ["doctor", "--join", "10.77.0.1:50051", "--token-file", "join.token"]
+        ended = hosts.start(2, *join)
+        wait_until(lambda: "joined the check" in hosts.output(2))
+        hosts.kill(2)
+        ended.wait(60)
+        again = hosts.start(2, *join)
+        assert again.wait(200) == 0, hosts.output(2)
+        assert first.wait(60) == 0, hosts.output(1)
+
+
 def test_a_port_that_a_firewall_closes_is_named_by_the_host_that_cannot_join(tmp_path):
     with namespaces(tmp_path, 2) as hosts:
         hosts.deafen(1, to=2)

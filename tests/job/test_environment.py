@@ -131,7 +131,8 @@ def test_workers_get_what_the_job_says_and_scripts_what_the_shell_says(tmp_path,
     (tmp_path / "script.py").write_text(f"import os\n{SHOWN}\n")
     command = [sys.executable, "-m", "holdfast"]
     words = ["train", "mine.py:main", "env.NCCL_DEBUG=WARN", "env.MINE=x", "--run", "run"]
-    subprocess.run([*command, *words], check=True, capture_output=True, timeout=120)
+    done = subprocess.run([*command, *words], check=True, capture_output=True, timeout=120)
+    assert b"workers do not get NCCL_ALGO of this shell" in done.stderr
     lines = printed(tmp_path).splitlines()
     assert [line for line in lines if line.startswith("[")][-1] == "['WARN', None, 'x']"
     words = ["run", "--run", "script", "script.py"]
@@ -141,6 +142,7 @@ def test_workers_get_what_the_job_says_and_scripts_what_the_shell_says(tmp_path,
 
 
 @pytest.mark.slow
+@pytest.mark.soak
 def test_a_job_with_a_script_sets_variables_over_those_of_the_shell(tmp_path, monkeypatch, run):
     monkeypatch.setenv("MINE", "of the shell")
     run(f"import os\n{SHOWN}\n", workers=1, env={"NCCL_DEBUG": "WARN", "MINE": "x"})

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
@@ -16,6 +18,7 @@ from holdfast.errors import HoldfastError, JobError
 from holdfast.job import load
 from holdfast.job.part import AUTO
 from holdfast.job.train_job import TrainJob, TrainRequest
+from holdfast.launch.environment import left_out
 from holdfast.launch.fork_client import ForkServer
 from holdfast.linux.cores import usable_cores
 from holdfast.observe import lines
@@ -238,6 +241,7 @@ def run_job(
         raise JobError(
             f"hosts={request.hosts} needs holdfast coordinator, which lets other hosts join"
         )
+    _name_left_out(request)
     path = _path(request, run_dir, resume)
     if request.workers == AUTO and not resume:
         jobs = divisions(request, usable_cores())
@@ -245,6 +249,16 @@ def run_job(
             job, options = fastest(jobs, forks), replace(options, forks=forks)
             return _run(job, path, options, resume=False)
     return _run(request.resolved(_begun(path) if resume else None), path, options, resume=resume)
+
+
+def _name_left_out(request: TrainRequest) -> None:
+    """Name variables of this shell that would otherwise be missed without a word."""
+    if unset := left_out(os.environ, request.env):
+        print(
+            f"holdfast: workers do not get {', '.join(unset)} of this shell; the job sets such "
+            f"variables: env.{unset[0]}=VALUE",
+            file=sys.stderr,
+        )
 
 
 def _forks(job: TrainJob, options: LaunchOptions) -> AbstractContextManager[ForkServer]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import select
 import socket
 import ssl
 import time
@@ -98,6 +99,13 @@ class Line:
         if not isinstance(message, kind):
             raise ProtocolError(f"{self.who} sent a message {message.kind}; {_SAME}")
         return message
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether the other end has closed the connection."""
+        poll = select.poll()
+        poll.register(self._connection, select.POLLRDHUP)
+        return bool(poll.poll(0))
 
     def close(self) -> None:
         """End the connection."""

@@ -104,11 +104,16 @@ class Meeting:
     def await_hosts(self, timeout_s: float) -> bool:
         """Wait until all hosts have come; returns whether they have."""
         deadline = time.monotonic() + timeout_s
-        while len(self.lines) < self._others:
-            if time.monotonic() > deadline:
-                return False
+        while True:
+            self._forget_ended()
+            if len(self.lines) == self._others or time.monotonic() > deadline:
+                return len(self.lines) == self._others
             time.sleep(POLL_S)
-        return True
+
+    def _forget_ended(self) -> None:
+        """Forget hosts that have ended: their users may have changed something, to try again."""
+        for name in [name for name, line in self.lines.items() if line.has_ended]:
+            self.lines.pop(name).close()
 
     def _join(self) -> None:
         """Answer those who ask for certificates."""
@@ -158,8 +163,11 @@ class Meeting:
                 connection.close()
                 return
             line = Line(connection, identity.host)
-            self._welcome(identity.host, line)
+            self._forget_ended()
             if len(self.lines) < self._others:
                 self.lines[identity.host] = line
+                self._welcome(identity.host, line)
+            else:
+                line.close()
             return
         plain.close()
