@@ -291,7 +291,7 @@ def _stop_requested(*, is_placed: bool) -> Iterator[list[bool]]:
     """A list that is not empty once a signal has asked for the end.
 
     Args:
-        is_placed: Whether an engine decides that instead: it is told of the signal.
+        is_placed: Whether an engine decides that instead: it is given the signal.
     """
     requested: list[bool] = []
 
