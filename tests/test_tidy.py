@@ -236,6 +236,7 @@ def test_the_options_of_the_command_are_these():
         "logs": ["--follow", "--rank", "-f", "run"],
         "render": [],
         "render kubernetes": ["--hosts", "--image", "--namespace", "--out", "job", "overrides"],
+        "render slurm": ["--hosts", "job", "overrides"],
         "run": [
             "--address",
             "--hang-timeout-s",

@@ -12,6 +12,7 @@ from holdfast.job import load
 from holdfast.job.train_job import TrainJob
 from holdfast.render.kubernetes import kubernetes as kubernetes_files
 from holdfast.render.plan import plan_of
+from holdfast.render.slurm import sbatch
 from holdfast.render.tree import write
 
 app = typer.Typer(help="Write files with which a cluster manager runs a job.", no_args_is_help=True)
@@ -38,6 +39,12 @@ def kubernetes(
     plan = plan_of(_job(job, overrides, hosts), image, namespace)
     write(kubernetes_files(plan), out)
     print(f"{out}: apply an overlay, such as: kubectl apply -k {out / 'overlays' / 'cpu'}")
+
+
+@app.command("slurm")
+def slurm(job: JobName, overrides: Overrides = None, hosts: Hosts = 2) -> None:
+    """Print a script for sbatch, which is requeued with a checkpoint when it is preempted."""
+    print(sbatch(_job(job, overrides, hosts), [job, *(overrides or [])]), end="")
 
 
 def _job(job: str, overrides: list[str] | None, hosts: int) -> TrainJob:
