@@ -11,6 +11,10 @@ from rendering import changed, rendered, write_all
 
 from holdfast.errors import JobError
 
+FOLDERS = ("base", "rayjob", "trainjob")
+"""Each has the job."""
+SCRIPTS = {f"overlays/{cloud}/node-pools.sh" for cloud in ("gke", "eks", "aks")}
+RAY_REPLICAS = {f"rayjob/rayjob.yaml: {key}" for key in ("replicas", "minReplicas", "maxReplicas")}
 GOLDEN = Path(__file__).parent / "golden" / "kubernetes"
 
 
@@ -24,45 +28,49 @@ def test_the_tree_is_the_one_that_was_reviewed():
 
 
 def test_a_job_that_trains_longer_changes_its_own_file_only():
-    assert changed(rendered(), rendered("epochs=9")) == {"/base/job.yaml/0/epochs"}
+    found = changed(rendered(), rendered("epochs=9"))
+    assert found == {f"/{folder}/job.yaml/0/epochs" for folder in FOLDERS}
 
 
 def test_more_hosts_change_the_number_of_agents_and_what_they_may_use():
     found = changed(rendered(), rendered("workers=8", hosts=4))
     assert named(found) == {
-        "base/job.yaml: hosts",
-        "base/job.yaml: workers",
+        *everywhere("job.yaml: hosts", "job.yaml: workers", "limits.yaml: hard"),
         "base/coordinator.yaml: command",
         "base/agents.yaml: completions",
         "base/agents.yaml: parallelism",
-        "base/limits.yaml: hard",
         "base/limits.yaml: minAvailable",
         *SCRIPTS,
+        *RAY_REPLICAS,
+        "trainjob/limits.yaml: minAvailable",
+        "trainjob/runtime.yaml: command",
+        "trainjob/runtime.yaml: completions",
+        "trainjob/runtime.yaml: numNodes",
+        "trainjob/runtime.yaml: parallelism",
+        "trainjob/trainjob.yaml: numNodes",
     }
 
 
 def test_more_gpus_change_what_is_for_gpus_only():
-    found = changed(rendered(), rendered("resources.gpus=2"))
-    assert named(found) == {
-        "base/job.yaml: gpus",
-        "base/limits.yaml: hard",
+    before = rendered("resources.gpus=1")
+    assert named(changed(before, rendered("resources.gpus=2"))) == {
+        *everywhere("job.yaml: gpus", "limits.yaml: hard"),
         "components/gpu/kustomization.yaml: patch",
         "overlays/gke/node-pools.sh",
+        "rayjob/rayjob.yaml: limits",
+        "rayjob/rayjob.yaml: requests",
+        "trainjob/runtime.yaml: limits",
+        "trainjob/runtime.yaml: requests",
     }
 
 
 def test_more_memory_changes_requests_and_limits():
     found = changed(rendered(), rendered("resources.memory=4GiB"))
+    pods = ("base/coordinator.yaml", "base/agents.yaml", "rayjob/rayjob.yaml")
+    pods += ("trainjob/runtime.yaml",)
     assert named(found) == {
-        "base/job.yaml: memory",
-        "base/coordinator.yaml: requests",
-        "base/coordinator.yaml: limits",
-        "base/coordinator.yaml: sizeLimit",
-        "base/agents.yaml: requests",
-        "base/agents.yaml: limits",
-        "base/agents.yaml: sizeLimit",
-        "base/limits.yaml: hard",
-        "base/limits.yaml: limits",
+        *everywhere("job.yaml: memory", "limits.yaml: hard", "limits.yaml: limits"),
+        *(f"{file}: {key}" for file in pods for key in ("requests", "limits", "sizeLimit")),
     }
 
 
@@ -75,8 +83,8 @@ def test_another_namespace_changes_namespaces_only():
     found = changed(rendered(), rendered(namespace="research"))
     keys = {path.rpartition("/")[2] for path in found}
     assert keys == {"namespace", "name"}
-    named_so = [path for path in found if path.endswith("/name")]
-    assert named_so == ["/base/namespace.yaml/0/metadata/name"]
+    named_so = {path for path in found if path.endswith("/name")}
+    assert named_so == {f"/{folder}/namespace.yaml/0/metadata/name" for folder in FOLDERS}
 
 
 def test_files_of_the_user_stay(tmp_path):
@@ -116,8 +124,12 @@ def test_a_digest_is_as_good_as_a_tag():
 
 ABOUT = re.compile(
     r"(hosts|workers|memory|gpus|command|completions|parallelism|hard|minAvailable|requests"
-    r"|limits|sizeLimit|patch)(?=/|$)"
+    r"|limits|sizeLimit|patch|numNodes|replicas|minReplicas|maxReplicas)(?=/|$)"
 )
+
+
+def everywhere(*names):
+    return {f"{folder}/{name}" for folder in FOLDERS for name in names}
 
 
 def named(paths):
@@ -127,9 +139,6 @@ def named(paths):
         f"{file}: {ABOUT.search(inside)[1]}" if file.endswith(".yaml") else file
         for file, inside in split
     }
-
-
-SCRIPTS = {f"overlays/{cloud}/node-pools.sh" for cloud in ("gke", "eks", "aks")}
 
 
 if __name__ == "__main__":

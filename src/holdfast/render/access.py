@@ -11,11 +11,16 @@ from holdfast.render.plan import Plan
 from holdfast.render.tree import Document
 
 
+def accounts(plan: Plan) -> list[Document]:
+    """The accounts of the pods, which have no rights of themselves."""
+    return [_account(plan, component) for component in (COORDINATOR, AGENT)]
+
+
 def access(plan: Plan) -> list[Document]:
-    """All accounts, rights and Secrets of a run."""
+    """All accounts, rights and Secrets of a run whose coordinator makes tokens."""
     join = plan.named("join")
     return [
-        *(_account(plan, component) for component in (COORDINATOR, AGENT)),
+        *accounts(plan),
         manifest(plan, "Secret", "v1", join, type="Opaque"),
         manifest(
             plan,

@@ -14,13 +14,14 @@ from __future__ import annotations
 import shlex
 from typing import Final
 
+from holdfast.render.coordinator import host_of
 from holdfast.render.objects import AGENT, manifest
 from holdfast.render.plan import Plan
 from holdfast.render.pods import (
     DISK,
+    JOIN_PORT,
     TOKEN,
     TOKEN_FILE,
-    join_address,
     pod,
     run_directory,
     worker_container,
@@ -35,9 +36,21 @@ _COORDINATOR_OF: Final = f"cut -d. -f4 {TOKEN_FILE}"
 _JOINED: Final = "/tmp/coordinator"  # noqa: S108 - a volume of the pod
 
 
-def agents(plan: Plan) -> list[Document]:
-    """All objects of the agents."""
-    join = ["holdfast", "agent", "--join", join_address(plan), "--token-file", TOKEN_FILE]
+def agents(plan: Plan) -> Document:
+    """The Job of the agents."""
+    spec = job_of(plan, host_of(plan))
+    return manifest(plan, "Job", "batch/v1", plan.named("agents"), AGENT, spec=spec)
+
+
+def job_of(plan: Plan, coordinator: str) -> Document:
+    """The specification of the agents' Job.
+
+    Args:
+        plan: Of the run.
+        coordinator: The host name of the coordinator's pod.
+    """
+    address = f"{coordinator}:{JOIN_PORT}"
+    join = ["holdfast", "agent", "--join", address, "--token-file", TOKEN_FILE]
     script = (
         f"{_COORDINATOR_OF} >{_JOINED}\n"
         f'exec {shlex.join([*join, "--run", run_directory(plan)])} --address "$POD_IP"\n'
@@ -63,19 +76,11 @@ def agents(plan: Plan) -> list[Document]:
         {"name": "runs", "emptyDir": {"sizeLimit": DISK}},
         {"name": "join", "secret": token},
     ]
-    job = manifest(
-        plan,
-        "Job",
-        "batch/v1",
-        plan.named("agents"),
-        AGENT,
-        spec={
-            "completionMode": "Indexed",
-            "completions": plan.agents,
-            "parallelism": plan.agents,
-            "backoffLimitPerIndex": _RETRIES,
-            "podReplacementPolicy": "TerminatingOrFailed",
-            "template": pod(plan, AGENT, [main], volumes, grace_s=GRACE_S),
-        },
-    )
-    return [job]
+    return {
+        "completionMode": "Indexed",
+        "completions": plan.agents,
+        "parallelism": plan.agents,
+        "backoffLimitPerIndex": _RETRIES,
+        "podReplacementPolicy": "TerminatingOrFailed",
+        "template": pod(plan, AGENT, [main], volumes, grace_s=GRACE_S),
+    }

@@ -19,6 +19,7 @@ POOL: Final = {"holdfast/pool": "gpu"}
 SPOT: Final = {"holdfast/spot": "true"}
 """Label of spot nodes; their taint is the same."""
 GPU_TAINT: Final = "nvidia.com/gpu"
+_CAPABILITIES: Final = {"name": "NVIDIA_DRIVER_CAPABILITIES", "value": "compute,utility"}
 _GRACE_S: Final = 15
 """The shortest time that a cloud leaves to a pod on a spot node (GKE). An agent needs less: it
 leaves, and the others continue with its shards."""
@@ -50,6 +51,17 @@ def toleration(key: str) -> Document:
     return {"key": key, "operator": "Exists", "effect": "NoSchedule"}
 
 
+def on_gpus(plan: Plan, template: Document) -> Document:
+    """The template of a pod, on nodes with GPUs if the job says that it needs them."""
+    spec = template["spec"]
+    if plan.needs_gpus:
+        spec["nodeSelector"] |= POOL
+        spec["tolerations"].append(toleration(GPU_TAINT))
+        for container in spec["containers"]:
+            container["env"].append(_CAPABILITIES)
+    return template
+
+
 def _gpu(plan: Plan) -> Tree:
     gpus = {"nvidia.com/gpu": str(plan.gpus)}
     container = {
@@ -57,7 +69,7 @@ def _gpu(plan: Plan) -> Tree:
         "resources": {"requests": gpus, "limits": gpus},
         "env": [
             {"name": "NVIDIA_VISIBLE_DEVICES", "$patch": "delete"},  # the device plugin sets it
-            {"name": "NVIDIA_DRIVER_CAPABILITIES", "value": "compute,utility"},
+            _CAPABILITIES,
         ],
     }
     patches = []

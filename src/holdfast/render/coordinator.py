@@ -38,7 +38,14 @@ _API_TOKEN: Final = "/var/run/secrets/kubernetes.io/serviceaccount"  # noqa: S10
 
 def coordinator(plan: Plan) -> list[Document]:
     """All objects of the coordinator."""
-    return [_service(plan), _volume(plan), _job(plan)]
+    job = manifest(plan, "Job", "batch/v1", plan.named(COORDINATOR), COORDINATOR, spec=job_of(plan))
+    job["spec"]["template"]["spec"]["subdomain"] = plan.name
+    return [_service(plan), volume(plan), job]
+
+
+def host_of(plan: Plan) -> str:
+    """The name of the coordinator's pod, which its successor has too."""
+    return f"{plan.named(COORDINATOR)}-0.{plan.name}"
 
 
 def _service(plan: Plan) -> Document:
@@ -59,7 +66,8 @@ def _service(plan: Plan) -> Document:
     )
 
 
-def _volume(plan: Plan) -> Document:
+def volume(plan: Plan) -> Document:
+    """The volume of the run's directory, which outlives its pod."""
     return manifest(
         plan,
         "PersistentVolumeClaim",
@@ -73,7 +81,8 @@ def _volume(plan: Plan) -> Document:
     )
 
 
-def _job(plan: Plan) -> Document:
+def job_of(plan: Plan) -> Document:
+    """The specification of the coordinator's Job."""
     job = {"name": "job", "configMap": {"name": plan.named("job")}}
     runs = {"name": "runs", "persistentVolumeClaim": {"claimName": plan.named("runs")}}
     template = pod(
@@ -82,40 +91,24 @@ def _job(plan: Plan) -> Document:
         [_main(plan)],
         [job, runs, _api_access()],
         grace_s=GRACE_S,
-        subdomain=plan.name,
         initContainers=[_clear(plan), _token(plan)],
     )
-    return manifest(
-        plan,
-        "Job",
-        "batch/v1",
-        plan.named(COORDINATOR),
-        COORDINATOR,
-        spec={
-            "completionMode": "Indexed",
-            "completions": 1,
-            "parallelism": 1,
-            "backoffLimit": 10,
-            "podReplacementPolicy": "Failed",
-            "podFailurePolicy": {
-                "rules": [
-                    {
-                        "action": "Ignore",
-                        "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}],
-                    },
-                    {
-                        "action": "FailJob",
-                        "onExitCodes": {
-                            "containerName": "holdfast",
-                            "operator": "In",
-                            "values": [1, 2],
-                        },
-                    },
-                ]
-            },
-            "template": template,
+    disrupted = {"type": "DisruptionTarget", "status": "True"}
+    wrong = {"containerName": "holdfast", "operator": "In", "values": [1, 2]}
+    return {
+        "completionMode": "Indexed",
+        "completions": 1,
+        "parallelism": 1,
+        "backoffLimit": 10,
+        "podReplacementPolicy": "Failed",
+        "podFailurePolicy": {
+            "rules": [
+                {"action": "Ignore", "onPodConditions": [disrupted]},
+                {"action": "FailJob", "onExitCodes": wrong},
+            ]
         },
-    )
+        "template": template,
+    }
 
 
 def _main(plan: Plan) -> Document:
@@ -139,7 +132,7 @@ def _main(plan: Plan) -> Document:
         plan,
         ["sh", "-c", script],
         {"job": JOB_FILE.rpartition("/")[0]},
-        ports=[{"containerPort": JOIN_PORT}, {"containerPort": CONTROL_PORT}],
+        ports=[{"containerPort": port, "protocol": "TCP"} for port in (JOIN_PORT, CONTROL_PORT)],
         startupProbe={**probe, "failureThreshold": 60},
         readinessProbe=probe,
     )

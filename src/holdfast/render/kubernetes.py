@@ -11,11 +11,13 @@ from holdfast.render.access import access
 from holdfast.render.agents import agents
 from holdfast.render.components import components
 from holdfast.render.coordinator import coordinator
-from holdfast.render.kustomization import folder
-from holdfast.render.limits import limits, namespace
+from holdfast.render.kustomization import with_job
+from holdfast.render.limits import disruptions, limits, namespace
 from holdfast.render.network import network
 from holdfast.render.overlays import overlays
 from holdfast.render.plan import Plan
+from holdfast.render.rayjob import rayjob
+from holdfast.render.trainjob import trainjob
 from holdfast.render.tree import Tree, below
 
 
@@ -25,6 +27,8 @@ def kubernetes(plan: Plan) -> Tree:
         **below("base", _base(plan)),
         **below("components", components(plan)),
         **below("overlays", overlays(plan)),
+        **below("rayjob", rayjob(plan)),
+        **below("trainjob", trainjob(plan)),
     }
 
 
@@ -33,9 +37,8 @@ def _base(plan: Plan) -> Tree:
         "namespace.yaml": [namespace(plan)],
         "access.yaml": access(plan),
         "network.yaml": network(plan),
-        "limits.yaml": limits(plan),
+        "limits.yaml": [*limits(plan), disruptions(plan)],
         "coordinator.yaml": coordinator(plan),
-        "agents.yaml": agents(plan),
+        "agents.yaml": [agents(plan)],
     }
-    job = {"name": plan.named("job"), "namespace": plan.namespace, "files": ["job.yaml"]}
-    return folder(files, configMapGenerator=[job]) | {"job.yaml": plan.job}
+    return with_job(plan, files)

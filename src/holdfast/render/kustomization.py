@@ -5,18 +5,28 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from holdfast.render.plan import Plan
 from holdfast.render.tree import Document, Tree, yaml_of
 
 
-def folder(files: Mapping[str, Sequence[Document]], **parts: Any) -> Tree:
-    """A folder of manifests and what kustomize adds to them.
+def with_job(
+    plan: Plan, files: Mapping[str, Sequence[Document]], *, is_followed: bool = True
+) -> Tree:
+    """A folder of manifests, and the job for them.
 
     Args:
+        plan: Of the run.
         files: The documents of each file.
-        parts: Further fields of its kustomization.
+        is_followed: Whether kustomize knows where the manifests name the job's ConfigMap. If not,
+            its name has no digest of the job.
     """
     manifests = {path: yaml_of(*documents) for path, documents in files.items()}
-    return manifests | kustomization(resources=list(files), **parts)
+    job: Document = {"name": plan.named("job"), "namespace": plan.namespace}
+    job["files"] = ["job.yaml"]
+    if not is_followed:
+        job["options"] = {"disableNameSuffixHash": True}
+    whole = kustomization(resources=list(files), configMapGenerator=[job])
+    return manifests | {"job.yaml": plan.job} | whole
 
 
 def kustomization(**parts: Any) -> Tree:

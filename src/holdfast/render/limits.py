@@ -27,9 +27,15 @@ def namespace(plan: Plan) -> Document:
     }
 
 
-def limits(plan: Plan) -> list[Document]:
-    """The quota of the namespace, the limits of a container, and the budget of disruptions."""
-    pods = plan.hosts + _SPARE_PODS
+def limits(plan: Plan, others: int = 0, largest_bytes: int = _SMALL_BYTES) -> list[Document]:
+    """The quota of the namespace, and the limits of a container.
+
+    Args:
+        plan: Of the run.
+        others: Pods that do not train.
+        largest_bytes: Memory of the largest container of these.
+    """
+    pods = plan.hosts + others + _SPARE_PODS
     cpus = str(pods * (plan.cpus + _SMALL_CPUS))
     memory = mebibytes(pods * (plan.memory_bytes + _SMALL_BYTES))
     quota = {
@@ -51,22 +57,28 @@ def limits(plan: Plan) -> list[Document]:
         "defaultRequest": dict(small),
         "max": {
             "cpu": str(plan.cpus),
-            "memory": mebibytes(max(plan.memory_bytes, _SMALL_BYTES)),
+            "memory": mebibytes(max(plan.memory_bytes, largest_bytes)),
         },
     }
     return [
         manifest(plan, "ResourceQuota", "v1", plan.name, spec={"hard": quota}),
         manifest(plan, "LimitRange", "v1", plan.name, spec={"limits": [container]}),
-        # One at a time: the others continue without it. A number, as a Job has no scale.
-        manifest(
-            plan,
-            "PodDisruptionBudget",
-            "policy/v1",
-            plan.named("agents"),
-            AGENT,
-            spec={
-                "minAvailable": plan.agents - 1,
-                "selector": {"matchLabels": labels(plan, AGENT)},
-            },
-        ),
     ]
+
+
+def disruptions(plan: Plan) -> Document:
+    """How many agents may be evicted: one at a time, as the others continue without it.
+
+    A number of pods, as a Job has no scale of which to take a share.
+    """
+    return manifest(
+        plan,
+        "PodDisruptionBudget",
+        "policy/v1",
+        plan.named("agents"),
+        AGENT,
+        spec={
+            "minAvailable": plan.agents - 1,
+            "selector": {"matchLabels": labels(plan, AGENT)},
+        },
+    )

@@ -64,5 +64,19 @@ def network(plan: Plan) -> list[Document]:
     ]
 
 
+def operator_access(plan: Plan, operator: str, port: int) -> Document:
+    """Lets an operator, in whatever namespace it is, connect to a port of the pods."""
+    source = {
+        "namespaceSelector": {},
+        "podSelector": {"matchLabels": {"app.kubernetes.io/name": operator}},
+    }
+    spec = {
+        "podSelector": {"matchLabels": labels(plan, COORDINATOR)},
+        "policyTypes": ["Ingress"],
+        "ingress": [{"from": [source], "ports": [{"protocol": "TCP", "port": port}]}],
+    }
+    return _policy(plan, "operator", spec)
+
+
 def _policy(plan: Plan, suffix: str, spec: Document) -> Document:
     return manifest(plan, "NetworkPolicy", "networking.k8s.io/v1", plan.named(suffix), spec=spec)

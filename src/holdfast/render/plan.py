@@ -27,6 +27,7 @@ class Plan:
         cpus: Cores of each of them.
         memory_bytes: Main memory of each of them.
         gpus: GPUs of each of them where there are GPUs.
+        needs_gpus: Whether the job says that it needs them.
         job: The job, as YAML.
         variables: Environment variables of the coordinator that contain secrets.
     """
@@ -38,6 +39,7 @@ class Plan:
     cpus: int
     memory_bytes: int
     gpus: int
+    needs_gpus: bool
     job: str
     variables: tuple[str, ...]
 
@@ -85,6 +87,7 @@ def plan_of(job: TrainJob, image: str, namespace: str | None = None) -> Plan:
         cpus=workers * max(job.resources.cpus, job.threads_per_worker),
         memory_bytes=workers * job.resources.memory_bytes,
         gpus=workers * max(1, job.resources.gpus),
+        needs_gpus=job.resources.gpus > 0,
         job=load.dump(job),
         variables=job.notify,
     )

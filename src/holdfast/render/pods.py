@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final
 
-from holdfast.render.objects import COORDINATOR, labels, mebibytes
+from holdfast.render.objects import labels, mebibytes
 from holdfast.render.plan import Plan
 from holdfast.render.tree import Document
 
@@ -47,26 +47,35 @@ def run_directory(plan: Plan) -> str:
     return f"/runs/{plan.name}"
 
 
-def join_address(plan: Plan) -> str:
-    """Where agents join: the name of the coordinator's pod, which its successor has too."""
-    return f"{plan.named(COORDINATOR)}-0.{plan.name}:{JOIN_PORT}"
+def amounts_of(plan: Plan) -> dict[str, str]:
+    """The cores and the memory of a container that trains."""
+    return {"cpu": str(plan.cpus), "memory": mebibytes(plan.memory_bytes)}
 
 
 def worker_container(
-    plan: Plan, command: Sequence[str], mounts: dict[str, str], **parts: Any
+    plan: Plan,
+    command: Sequence[str],
+    mounts: dict[str, str],
+    amounts: dict[str, str] | None = None,
+    **parts: Any,
 ) -> Document:
-    """The container of a pod that trains; see `container`."""
-    amounts = {"cpu": str(plan.cpus), "memory": mebibytes(plan.memory_bytes)}
+    """A container that trains, or has as much around it as one that does; see `container`.
+
+    Args:
+        plan: Of the run.
+        command: What it runs.
+        mounts: Of volumes besides those for run directories and shared memory.
+        amounts: Its requests and limits; by default those of one that trains.
+        parts: Its other fields.
+    """
     return container(
         plan,
         "holdfast",
         command,
-        resources={"requests": dict(amounts), "limits": dict(amounts)},
+        amounts=amounts or amounts_of(plan),
         env=[
             {"name": "POD_IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}},
             {"name": "HOME", "value": "/tmp"},  # noqa: S108 - a volume of the pod
-            # Images made for CUDA show all GPUs of the node to a pod that has asked for none.
-            {"name": "NVIDIA_VISIBLE_DEVICES", "value": "void"},
         ],
         mounts={"runs": "/runs", "shm": "/dev/shm", **mounts},  # noqa: S108
         **parts,
@@ -78,15 +87,7 @@ def small_container(
 ) -> Document:
     """A container next to the one that trains, which needs little; see `container`."""
     amounts = {"cpu": "250m", "memory": "256Mi"}
-    return container(
-        plan,
-        name,
-        command,
-        resources={"requests": dict(amounts), "limits": dict(amounts)},
-        env=[{"name": "NVIDIA_VISIBLE_DEVICES", "value": "void"}],
-        mounts=mounts,
-        **parts,
-    )
+    return container(plan, name, command, amounts=amounts, env=[], mounts=mounts, **parts)
 
 
 def container(
@@ -94,7 +95,7 @@ def container(
     name: str,
     command: Sequence[str],
     *,
-    resources: Document,
+    amounts: dict[str, str],
     env: list[Document],
     mounts: dict[str, str],
     **parts: Any,
@@ -104,12 +105,14 @@ def container(
     Args:
         plan: Of the run.
         name: Its name.
-        command: What it runs.
-        resources: Its requests and limits.
+        command: What it runs; nothing if that is for an operator to say.
+        amounts: Its requests, which are its limits.
         env: Its environment variables.
         mounts: Where volumes are, by their names; those of /etc are read-only.
         parts: Its other fields.
     """
+    # Images made for CUDA show all GPUs of the node to a pod that has asked for none.
+    no_gpus = {"name": "NVIDIA_VISIBLE_DEVICES", "value": "void"}
     mounted = [
         {"name": volume, "mountPath": path} | ({"readOnly": True} if path[:5] == "/etc/" else {})
         for volume, path in {**mounts, "tmp": "/tmp"}.items()  # noqa: S108
@@ -117,9 +120,9 @@ def container(
     return {
         "name": name,
         "image": plan.image,
-        "command": list(command),
-        "env": env,
-        "resources": resources,
+        **({"command": list(command)} if command else {}),
+        "env": [*env, *([] if "nvidia.com/gpu" in amounts else [no_gpus])],
+        "resources": {"requests": dict(amounts), "limits": dict(amounts)},
         "securityContext": OF_CONTAINER,
         "volumeMounts": mounted,
         **parts,
