@@ -235,7 +235,15 @@ def test_the_options_of_the_command_are_these():
         "jobs": ["--json"],
         "logs": ["--follow", "--rank", "-f", "run"],
         "render": [],
-        "render kubernetes": ["--hosts", "--image", "--namespace", "--out", "job", "overrides"],
+        "render kubernetes": [
+            "--hosts",
+            "--image",
+            "--monitoring",
+            "--namespace",
+            "--out",
+            "job",
+            "overrides",
+        ],
         "render slurm": ["--hosts", "job", "overrides"],
         "run": [
             "--address",

@@ -22,7 +22,7 @@ def planned(*overrides, hosts=3, image=IMAGE, namespace=None):
 
 
 def rendered(*overrides, **options):
-    return kubernetes(planned(*overrides, **options))
+    return kubernetes(planned(*overrides, **options), has_monitoring=True)
 
 
 def kubectl():

@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 
 import pytest
-from rendering import changed, rendered, write_all
+from rendering import changed, documents, leaves, rendered, write_all
 
 from holdfast.errors import JobError
 
@@ -80,11 +80,15 @@ def test_another_image_changes_images_only():
 
 
 def test_another_namespace_changes_namespaces_only():
-    found = changed(rendered(), rendered(namespace="research"))
+    before, after = rendered(), rendered(namespace="research")
+    found = {path for path in changed(before, after) if not path.startswith("/monitoring/")}
     keys = {path.rpartition("/")[2] for path in found}
     assert keys == {"namespace", "name"}
     named_so = {path for path in found if path.endswith("/name")}
     assert named_so == {f"/{folder}/namespace.yaml/0/metadata/name" for folder in FOLDERS}
+    where = leaves(documents(after))
+    of_monitoring = changed(before, after) - found
+    assert {where[path] for path in of_monitoring} == {"research"}
 
 
 def test_files_of_the_user_stay(tmp_path):

@@ -8,7 +8,7 @@ from rendering import built, documents, pods_of, rendered, write_all
 
 VERSIONS = ("1.29.0", "1.31.0", "1.34.0", "1.37.0")
 OVERLAYS = sorted({path.split("/")[1] for path in rendered() if path.startswith("overlays/")})
-FOLDERS = [*(f"overlays/{name}" for name in OVERLAYS), "rayjob", "trainjob"]
+FOLDERS = [*(f"overlays/{name}" for name in OVERLAYS), "rayjob", "trainjob", "monitoring"]
 
 
 @pytest.fixture(scope="module")
@@ -107,49 +107,51 @@ def test_no_secret_is_in_plain(objects):
                 secret = re.search(
                     "token|secret|password|key|webhook", variable["name"], re.IGNORECASE
                 )
-                assert not (secret and "value" in variable), variable
+                is_file = variable["name"].endswith("__FILE")
+                assert not (secret and "value" in variable and not is_file), variable
 
 
 @pytest.mark.slow
 def test_the_namespace_refuses_what_is_not_restricted_and_limits_what_is_used(objects):
     kinds = {found["kind"]: found for found in objects}
-    assert {"ResourceQuota", "LimitRange", "NetworkPolicy"} <= set(kinds)
-    assert "PodDisruptionBudget" in kinds or "RayJob" in kinds  # KubeRay's pods are of no Job
+    if "Deployment" not in kinds:  # those of monitoring are fixed
+        assert {"ResourceQuota", "LimitRange", "NetworkPolicy"} <= set(kinds)
+        assert "PodDisruptionBudget" in kinds or "RayJob" in kinds  # KubeRay's pods are of no Job
     modes = kinds["Namespace"]["metadata"]["labels"]
     assert modes["pod-security.kubernetes.io/enforce"] == "restricted"
 
 
+FILL_ONE = {
+    "apiGroups": [""],
+    "resources": ["secrets"],
+    "resourceNames": ["digits-join"],
+    "verbs": ["patch"],
+}
+FIND_PODS = {"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list", "watch"]}
+
+
 @pytest.mark.slow
-def test_rights_are_to_fill_one_secret(objects):
-    roles = [found["rules"] for found in objects if found["kind"].endswith("Role")]
-    assert (
-        not roles
-        if any(found["kind"] == "RayJob" for found in objects)
-        else roles
-        == [
-            [
-                {
-                    "apiGroups": [""],
-                    "resources": ["secrets"],
-                    "resourceNames": ["digits-join"],
-                    "verbs": ["patch"],
-                }
-            ]
-        ]
-    )
+def test_rights_are_to_fill_one_secret_and_for_prometheus_to_find_pods(objects):
+    assert not any(found["kind"].startswith("ClusterRole") for found in objects)
+    kinds = {found["kind"] for found in objects}
+    needed = FIND_PODS if "Deployment" in kinds else None if "RayJob" in kinds else FILL_ONE
+    given = [rule for found in objects if found["kind"] == "Role" for rule in found["rules"]]
+    assert all(rule == needed for rule in given)
+    assert bool(given) == (needed is not None)
 
 
 @pytest.mark.slow
 def test_what_is_named_exists(objects):
-    """Volumes, accounts and Secrets that a pod names are rendered, and mounts have a volume."""
+    """What a pod names is rendered, but Grafana's password, and mounts have a volume."""
     names = {(found["kind"], found["metadata"]["name"]) for found in objects}
+    names.add(("Secret", "grafana"))
     for pod in pods_of(objects):
         assert ("ServiceAccount", pod["serviceAccountName"]) in names
         volumes = {volume["name"]: volume for volume in pod["volumes"]}
         for container in containers_of(pod):
             assert {mount["name"] for mount in container["volumeMounts"]} <= set(volumes)
         for volume in volumes.values():
-            if "configMap" in volume:
+            if "configMap" in volume and not volume["configMap"].get("optional"):
                 assert ("ConfigMap", volume["configMap"]["name"]) in names
             if "secret" in volume:
                 assert ("Secret", volume["secret"]["secretName"]) in names

@@ -34,10 +34,13 @@ def kubernetes(
     namespace: Annotated[
         str | None, typer.Option(help="Namespace of all objects; default: the name of the job.")
     ] = None,
+    monitoring: Annotated[
+        bool, typer.Option("--monitoring", help="Add a namespace with Prometheus and Grafana.")
+    ] = False,
 ) -> None:
     """Write a kustomize tree: a base, components, and an overlay for each kind of cluster."""
     plan = plan_of(_job(job, overrides, hosts), image, namespace)
-    write(kubernetes_files(plan), out)
+    write(kubernetes_files(plan, has_monitoring=monitoring), out)
     print(f"{out}: apply an overlay, such as: kubectl apply -k {out / 'overlays' / 'cpu'}")
 
 

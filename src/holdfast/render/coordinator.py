@@ -15,11 +15,13 @@ from typing import Final
 from holdfast.render.objects import COORDINATOR, labels, manifest
 from holdfast.render.plan import Plan
 from holdfast.render.pods import (
+    API_ACCESS,
     CONTROL_PORT,
     DISK,
     JOB_FILE,
     JOIN_PORT,
     TOKEN,
+    api_access,
     pod,
     run_directory,
     small_container,
@@ -33,7 +35,6 @@ _RENEW_S: Final = 1800
 """Tokens are valid for an hour."""
 _USES: Final = 1000
 """How many agents may join with a token until the next one."""
-_API_TOKEN: Final = "/var/run/secrets/kubernetes.io/serviceaccount"  # noqa: S105 - where it is
 
 
 def coordinator(plan: Plan) -> list[Document]:
@@ -89,7 +90,7 @@ def job_of(plan: Plan) -> Document:
         plan,
         COORDINATOR,
         [_main(plan)],
-        [job, runs, _api_access()],
+        [job, runs, api_access()],
         grace_s=GRACE_S,
         initContainers=[_clear(plan), _token(plan)],
     )
@@ -158,34 +159,6 @@ def _token(plan: Plan) -> Document:
         plan,
         "token",
         ["sh", "-c", script],
-        {"runs": "/runs", "api": _API_TOKEN},
+        {"runs": "/runs", "api": API_ACCESS},
         restartPolicy="Always",
     )
-
-
-def _api_access() -> Document:
-    """What Kubernetes mounts into every container by default, for one of them."""
-    return {
-        "name": "api",
-        "projected": {
-            "sources": [
-                {"serviceAccountToken": {"path": "token", "expirationSeconds": 3600}},
-                {
-                    "configMap": {
-                        "name": "kube-root-ca.crt",
-                        "items": [{"key": "ca.crt", "path": "ca.crt"}],
-                    }
-                },
-                {
-                    "downwardAPI": {
-                        "items": [
-                            {
-                                "path": "namespace",
-                                "fieldRef": {"fieldPath": "metadata.namespace"},
-                            }
-                        ]
-                    }
-                },
-            ]
-        },
-    }

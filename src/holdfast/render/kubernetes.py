@@ -13,6 +13,7 @@ from holdfast.render.components import components
 from holdfast.render.coordinator import coordinator
 from holdfast.render.kustomization import with_job
 from holdfast.render.limits import disruptions, limits, namespace
+from holdfast.render.monitoring import monitoring
 from holdfast.render.network import network
 from holdfast.render.overlays import overlays
 from holdfast.render.plan import Plan
@@ -21,7 +22,7 @@ from holdfast.render.trainjob import trainjob
 from holdfast.render.tree import Tree, below
 
 
-def kubernetes(plan: Plan) -> Tree:
+def kubernetes(plan: Plan, *, has_monitoring: bool = False) -> Tree:
     """All files for Kubernetes, by their paths below the folder that is rendered."""
     return {
         **below("base", _base(plan)),
@@ -29,6 +30,7 @@ def kubernetes(plan: Plan) -> Tree:
         **below("overlays", overlays(plan)),
         **below("rayjob", rayjob(plan)),
         **below("trainjob", trainjob(plan)),
+        **(below("monitoring", monitoring(plan)) if has_monitoring else {}),
     }
 
 

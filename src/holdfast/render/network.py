@@ -15,26 +15,28 @@ _DNS_CACHE: Final = "169.254.20.10/32"
 """Where NodeLocal DNSCache listens on every node."""
 _METADATA: Final = "169.254.169.254/32"
 """Where clouds give credentials of the node to anyone on it."""
-_DNS: Final = [{"protocol": "UDP", "port": 53}, {"protocol": "TCP", "port": 53}]
-_API: Final = [{"protocol": "TCP", "port": 443}, {"protocol": "TCP", "port": 6443}]
+DNS: Final[Document] = {
+    "to": [
+        {
+            "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "kube-system"}},
+            "podSelector": {"matchLabels": {"k8s-app": "kube-dns"}},
+        },
+        {"ipBlock": {"cidr": _DNS_CACHE}},
+    ],
+    "ports": [{"protocol": "UDP", "port": 53}, {"protocol": "TCP", "port": 53}],
+}
+"""Lets pods look up names."""
+API: Final[Document] = {
+    "to": [{"ipBlock": {"cidr": "0.0.0.0/0", "except": [_METADATA]}}],
+    "ports": [{"protocol": "TCP", "port": 443}, {"protocol": "TCP", "port": 6443}],
+}
+"""Lets pods talk to Kubernetes: the address of its server is the cluster's own, and no selector
+finds it."""
 
 
 def network(plan: Plan) -> list[Document]:
     """All network policies of a run."""
     run = {"podSelector": {"matchLabels": labels(plan)}}
-    dns = {
-        "to": [
-            {
-                "namespaceSelector": {
-                    "matchLabels": {"kubernetes.io/metadata.name": "kube-system"}
-                },
-                "podSelector": {"matchLabels": {"k8s-app": "kube-dns"}},
-            },
-            {"ipBlock": {"cidr": _DNS_CACHE}},
-        ],
-        "ports": _DNS,
-    }
-    anywhere = {"ipBlock": {"cidr": "0.0.0.0/0", "except": [_METADATA]}}
     return [
         _policy(
             plan,
@@ -48,17 +50,16 @@ def network(plan: Plan) -> list[Document]:
                 **run,
                 "policyTypes": ["Ingress", "Egress"],
                 "ingress": [{"from": [run]}],
-                "egress": [{"to": [run]}, dns],
+                "egress": [{"to": [run]}, DNS],
             },
         ),
-        # The address of the API server is the cluster's own, and no selector finds it.
         _policy(
             plan,
             "api",
             {
                 "podSelector": {"matchLabels": labels(plan, COORDINATOR)},
                 "policyTypes": ["Egress"],
-                "egress": [{"to": [anywhere], "ports": _API}],
+                "egress": [API],
             },
         ),
     ]

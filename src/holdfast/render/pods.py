@@ -22,6 +22,8 @@ DISK: Final = "20Gi"
 TOKEN: Final = "join.token"  # noqa: S105 - its file's name
 TOKEN_FILE: Final = f"/etc/holdfast-join/{TOKEN}"
 JOB_FILE: Final = "/etc/holdfast/job.yaml"
+API_ACCESS: Final = "/var/run/secrets/kubernetes.io/serviceaccount"
+"""Where a container that talks to Kubernetes has what it needs for that."""
 JOIN_PORT: Final = 50051
 CONTROL_PORT: Final = 50052
 OF_CONTAINER: Final[Document] = {
@@ -192,3 +194,31 @@ def _scratch(plan: Plan) -> list[Document]:
         {"name": "tmp", "emptyDir": {"sizeLimit": "2Gi"}},
         {"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": half}},
     ]
+
+
+def api_access() -> Document:
+    """The volume that Kubernetes mounts into every container by default, for one of them."""
+    return {
+        "name": "api",
+        "projected": {
+            "sources": [
+                {"serviceAccountToken": {"path": "token", "expirationSeconds": 3600}},
+                {
+                    "configMap": {
+                        "name": "kube-root-ca.crt",
+                        "items": [{"key": "ca.crt", "path": "ca.crt"}],
+                    }
+                },
+                {
+                    "downwardAPI": {
+                        "items": [
+                            {
+                                "path": "namespace",
+                                "fieldRef": {"fieldPath": "metadata.namespace"},
+                            }
+                        ]
+                    }
+                },
+            ]
+        },
+    }
