@@ -19,7 +19,7 @@ def hosts(tmp_path):
 
 def test_a_line_names_a_host_and_its_options(hosts):
     first, second = hosts("# ours\n\nnode-1\nme@10.0.0.2 slots=2 python=/v/bin/python  # big\n")
-    assert (first.name, first.python, first.slots) == ("node-1", "python3", 1)
+    assert (first.name, first.python, first.slots) == ("node-1", hosts_file.MADE_PYTHON, 1)
     assert (second.name, second.python, second.slots) == ("me@10.0.0.2", "/v/bin/python", 2)
 
 

@@ -18,6 +18,7 @@ from holdfast.cli import (
     drill,
     events,
     export,
+    hosts,
     jobs,
     render,
     runs,
@@ -61,6 +62,7 @@ app.command("runs")(runs.runs)
 app.command("logs")(runs.logs)
 app.command("stop")(runs.stop)
 app.add_typer(bench.app, name="bench")
+app.add_typer(hosts.app, name="hosts")
 app.add_typer(render.app, name="render")
 
 

@@ -5,12 +5,12 @@ The engine runs it on hosts that it has no other knowledge of.
 
 from __future__ import annotations
 
-from importlib.metadata import version
 from pathlib import Path
 from typing import Final
 
 from pydantic import BaseModel, ConfigDict
 
+from holdfast.engines.own_wheel import version_of_code
 from holdfast.linux.cores import usable_cores
 from holdfast.linux.host_memory import available
 
@@ -21,7 +21,7 @@ class HostFacts(BaseModel):
     """What a host has.
 
     Attributes:
-        version: Of holdfast.
+        version: Of holdfast, see `own_wheel`.
         cpus: The cores that agents may use.
         gpus: The GPUs that the kernel knows.
         memory_bytes: What is available now.
@@ -38,7 +38,7 @@ class HostFacts(BaseModel):
     def here(cls) -> HostFacts:
         """Those of this host."""
         return cls(
-            version=version("holdfast"),
+            version=version_of_code(),
             cpus=usable_cores(),
             gpus=len(list(_GPUS.glob("*"))),
             memory_bytes=available().size_bytes,

@@ -9,10 +9,14 @@ trainer@10.0.0.3              slots=2
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Final
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from holdfast.errors import JobError
+
+MADE_PYTHON: Final = ".local/share/holdfast/bin/python"
+"""In the home directory: what `holdfast hosts setup` makes."""
 
 
 class SshHost(BaseModel):
@@ -27,7 +31,7 @@ class SshHost(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     name: str = Field(pattern=r"^[^-\s]\S*$")  # a leading - would be an option of ssh
-    python: str = Field(default="python3", min_length=1)
+    python: str = Field(default=MADE_PYTHON, min_length=1)
     slots: int = Field(default=1, ge=1, le=64)
 
 
