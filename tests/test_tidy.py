@@ -181,7 +181,11 @@ def test_the_options_of_the_command_are_these():
     from holdfast.cli.app import app
 
     commands = typer.main.get_command(app).commands
-    commands |= {f"render {name}": each for name, each in commands["render"].commands.items()}
+    commands |= {
+        f"{group} {name}": each
+        for group in ("hosts", "render")
+        for name, each in commands[group].commands.items()
+    }
     options = {
         name: sorted(option for param in command.params for option in param.opts)
         for name, command in commands.items()
@@ -232,6 +236,8 @@ def test_the_options_of_the_command_are_these():
         ],
         "events": ["--debug", "--json", "run"],
         "export": ["--best", "--force", "--of", "source", "target"],
+        "hosts": [],
+        "hosts setup": ["file"],
         "jobs": ["--json"],
         "logs": ["--follow", "--rank", "-f", "run"],
         "render": [],

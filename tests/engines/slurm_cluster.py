@@ -5,6 +5,7 @@ import shutil
 import signal
 import socket
 import subprocess
+import time
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -58,10 +59,9 @@ class SlurmCluster:
 
     def __init__(self, folder):
         self.folder = folder
-        self.environment = {
-            "SLURM_CONF": str(folder / "slurm.conf"),
-            "PATH": PATH,
-        }
+        own = {"SLURM_CONF": str(folder / "slurm.conf"), "PATH": PATH}
+        self._own = {**os.environ, **own}  # daemons know nothing of single tests
+        self.environment = own
         self._started = []
         self._nodes = {}
 
@@ -92,7 +92,9 @@ class SlurmCluster:
     def lose(self, node):
         """End everything on a node at once, and tell Slurm, which would notice it later."""
         mark = f"SLURMD_NODENAME={node}\0".encode()
-        tasks = [pid for pid in _processes() if mark in _read(pid, "environ")]
+        about = {pid: _read(pid, "environ") for pid in _processes()}
+        own = str(self.folder).encode()  # another cluster may have nodes of this name
+        tasks = [pid for pid, words in about.items() if mark in words and own in words]
         parents = {int(_read(pid, "stat").rpartition(b")")[2].split()[1]) for pid in tasks}
         steps = [pid for pid in parents if b"slurmstepd" in _read(pid, "cmdline")]
         for pid in (self._nodes[node].pid, *steps, *tasks):
@@ -101,16 +103,16 @@ class SlurmCluster:
         self.tell("scontrol", "update", f"nodename={node}", "state=down", "reason=lost")
 
     def repair(self, node):
-        """Have a lost node back."""
+        """Have a lost node back; jobs wait until it is."""
         self.serve(node)
         self.tell("scontrol", "update", f"nodename={node}", "state=resume")
-        wait_until(lambda: self.tell("sinfo", "-h", "-n", node, "-o", "%t").split()[0] == "idle")
 
     def down(self):
         self.tell("scancel", "--user=root")
         wait_until(lambda: not self.tell("squeue", "-h").strip(), 30)
         for process in reversed(self._started):
             process.terminate()
+        for process in self._started:
             process.wait(30)
 
     def tell(self, *words):
@@ -122,7 +124,8 @@ class SlurmCluster:
         return done.stdout + done.stderr
 
     def state(self, job):
-        """The state of a job."""
+        """The state of a job; not asked for too often, since that is a process each time."""
+        time.sleep(0.2)
         return self.tell("squeue", "-h", "-t", "all", "-j", job, "-o", "%T").strip()
 
     def _start(self, *words):

@@ -20,7 +20,7 @@ AuthorizedKeysFile {keys}/user.pub
 PidFile none
 StrictModes no
 UsePAM no
-SetEnv XDG_STATE_HOME={disk}/state HOLDFAST_TEST={mark}
+SetEnv XDG_STATE_HOME={disk}/state HOLDFAST_TEST={mark} PIP_CONFIG_FILE=/dev/null
 """
 CLIENT = """
 IdentityFile {keys}/user
@@ -74,11 +74,19 @@ class SshHosts:
 
     def train(self, number, *words):
         """Start `holdfast train` on a host."""
-        path = f"{self.folder / 'bin'}:{os.environ['PATH']}"
-        state = self.hosts.folder / "state"
-        command = ["env", f"PATH={path}", f"XDG_STATE_HOME={state}", sys.executable, "-m"]
+        return self.start(number, "train", *words)
+
+    def start(self, number, *words, **environment):
+        """Start `holdfast` on a host."""
+        given = {
+            "PATH": f"{self.folder / 'bin'}:{os.environ['PATH']}",
+            "XDG_STATE_HOME": self.hosts.folder / "state",
+            **environment,
+        }
+        pairs = [f"{name}={value}" for name, value in given.items()]
+        command = ["env", *pairs, sys.executable, "-m", "holdfast", *words]
         with self.hosts.disk(number).with_suffix(".out").open("ab") as output:
-            process = self.hosts.run(number, *command, "holdfast", "train", *words, output=output)
+            process = self.hosts.run(number, *command, output=output)
         self.started.append(process)
         return process
 

@@ -121,9 +121,10 @@ def test_a_job_continues_without_a_node_that_is_lost(cluster, submit, command, t
 def test_a_preempted_job_is_requeued_and_resumes(cluster, submit, command, tmp_path):
     job = submit("epochs=30")
     wait_until(lambda: steps(tmp_path) > 5)
-    high = ["--partition=high", "--nodes=2", "--exclusive", "--output=/dev/null"]
-    cluster.tell("sbatch", *high, "--wrap=true")
-    wait_until(lambda: cluster.state(job) == "PENDING")
+    where = ["--partition=high", "--nodes=2", "--exclusive", "--output=/dev/null"]
+    high = cluster.tell("sbatch", "--parsable", *where, "--wrap=true").strip()
+    wait_until(lambda: cluster.state(high) == "COMPLETED")  # it needs the nodes of the other one
+    assert cluster.state(job) == "PENDING", output(tmp_path)
     saved = events_of(tmp_path / "digits", "checkpoint-committed")[-1]["step"]
     assert saved > 5
     cluster.tell("scontrol", "update", f"JobId={job}", "StartTime=now")

@@ -52,6 +52,7 @@ class _Packages:
     wheel: Path
     version: str
     _lock: threading.Lock = field(default_factory=threading.Lock)
+    _all: list[Path] = field(default_factory=list)
 
     def few(self) -> list[Path]:
         """Enough for hosts that have a registry."""
@@ -63,11 +64,13 @@ class _Packages:
         Raises:
             EngineError: They cannot be loaded.
         """
-        wheels = self.folder / "wheels"
+        constraints = self.folder / _CONSTRAINTS
         with self._lock:
-            if not wheels.exists():
-                _download(self.wheel, self.folder / _CONSTRAINTS, wheels)
-        return [*sorted(wheels.iterdir()), self.folder / _CONSTRAINTS]
+            if not self._all:
+                wheels = self.folder / "wheels"
+                _download(self.wheel, constraints, wheels)
+                self._all = [*sorted(wheels.iterdir()), constraints]
+        return self._all
 
 
 def set_up(hosts: list[SshHost], say: Callable[[str], None]) -> list[str]:
@@ -75,7 +78,7 @@ def set_up(hosts: list[SshHost], say: Callable[[str], None]) -> list[str]:
 
     Args:
         hosts: The hosts.
-        say: Told of each host what was changed, or what went wrong.
+        say: Reports a line for each host: what was changed, or what went wrong.
 
     Returns:
         The names of those that are not ready.
