@@ -27,7 +27,7 @@ def test_the_script_asks_for_what_workers_need():
         return {line.removeprefix("#SBATCH --") for line in lines if line.startswith("#SBATCH")}
 
     before = directives()
-    assert directives("resources.gpus=1") - before == {"gpus-per-task=2"}
+    assert directives("resources.gpus=1") - before == {"gpus-per-node=2"}
     assert directives("workers=8", hosts=4) - before == {"nodes=4"}
     assert directives("resources.cpus=3") - before == {"cpus-per-task=6"}
     assert before - directives("resources.memory='0'") == {"mem=4096M"}
@@ -42,7 +42,7 @@ def test_bash_reads_the_script_and_no_value_becomes_a_command(name):
     )
     assert (checked.returncode, checked.stderr) == (0, "")
     (line,) = (line for line in text.splitlines() if "params.note" in line)
-    words = line.strip().partition(" --run ")[0]
+    words = line.strip().partition(" --on ")[0]
     split = subprocess.run(
         ["bash", "-c", f"printf '%s\\n' {words}"], text=True, capture_output=True, check=True
     )
