@@ -10,6 +10,7 @@ import pytest
 from rendering import changed, documents, leaves, rendered, write_all
 
 from holdfast.errors import JobError
+from holdfast.job import load
 
 FOLDERS = ("base", "rayjob", "trainjob")
 """Each has the job."""
@@ -24,7 +25,13 @@ def test_the_tree_is_the_one_that_was_reviewed():
         for path in GOLDEN.rglob("*")
         if path.is_file()
     }
-    assert rendered() == golden
+    assert reviewed() == golden
+
+
+def test_the_job_of_a_folder_is_the_whole_job():
+    files = rendered("seed=7")
+    for folder in FOLDERS:
+        assert load.of_text(files[f"{folder}/job.yaml"], folder).seed == 7
 
 
 def test_a_job_that_trains_longer_changes_its_own_file_only():
@@ -145,5 +152,10 @@ def named(paths):
     }
 
 
+def reviewed():
+    """The tree but the jobs, which have every key with its default."""
+    return {path: text for path, text in rendered().items() if not path.endswith("/job.yaml")}
+
+
 if __name__ == "__main__":
-    write_all(rendered(), GOLDEN)
+    write_all(reviewed(), GOLDEN)
