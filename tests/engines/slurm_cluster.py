@@ -132,7 +132,7 @@ class SlurmCluster:
         log = (self.folder / f"{words[0]}-{len(self._started)}.out").open("wb")
         process = subprocess.Popen(
             words,
-            env={**os.environ, **self.environment},
+            env=self._own,
             stdout=log,
             stderr=log,
             start_new_session=True,

@@ -100,7 +100,7 @@ def test_what_the_job_lacks_is_named(cluster, submit, tmp_path):
 @pytest.mark.slow
 @pytest.mark.soak
 def test_a_job_continues_without_a_node_that_is_lost(cluster, submit, command, tmp_path):
-    job = submit("epochs=30")
+    job = submit("epochs=20")
     wait_until(lambda: steps(tmp_path) > 5)
     cluster.lose("n2")
     try:
@@ -113,13 +113,13 @@ def test_a_job_continues_without_a_node_that_is_lost(cluster, submit, command, t
     assert sizes[-1] == 1
     done = [line["step"] for line in metrics_of(tmp_path / "digits") if "loss" in line]
     assert done == sorted(set(done)), "no step was lost"
-    assert weights(tmp_path) == alone(command, tmp_path, "epochs=30")
+    assert weights(tmp_path) == alone(command, tmp_path, "epochs=20")
 
 
 @pytest.mark.slow
 @pytest.mark.soak
 def test_a_preempted_job_is_requeued_and_resumes(cluster, submit, command, tmp_path):
-    job = submit("epochs=30")
+    job = submit("epochs=20")
     wait_until(lambda: steps(tmp_path) > 5)
     where = ["--partition=high", "--nodes=2", "--exclusive", "--output=/dev/null"]
     high = cluster.tell("sbatch", "--parsable", *where, "--wrap=true").strip()
@@ -132,13 +132,13 @@ def test_a_preempted_job_is_requeued_and_resumes(cluster, submit, command, tmp_p
     assert cluster.state(job) == "COMPLETED", output(tmp_path)
     begun = [each["step"] for each in events_of(tmp_path / "digits", "generation-started")]
     assert begun == [0, 0, saved, saved]
-    assert weights(tmp_path) == alone(command, tmp_path, "epochs=30")
+    assert weights(tmp_path) == alone(command, tmp_path, "epochs=20")
 
 
 @pytest.mark.slow
 @pytest.mark.soak
 def test_a_killed_agent_is_replaced_on_its_node(cluster, submit, tmp_path):
-    job = submit("epochs=30")
+    job = submit("epochs=20")
     wait_until(lambda: steps(tmp_path) > 5)
     (agent,) = (
         pid
