@@ -127,7 +127,8 @@ def test_a_preempted_job_is_requeued_and_resumes(cluster, submit, command, tmp_p
     assert cluster.state(job) == "PENDING", output(tmp_path)
     saved = events_of(tmp_path / "digits", "checkpoint-committed")[-1]["step"]
     assert saved > 5
-    cluster.tell("scontrol", "update", f"JobId={job}", "StartTime=now")
+    soon = "StartTime=now+3"  # nodes refuse a job within the second in which they have ended it
+    cluster.tell("scontrol", "update", f"JobId={job}", soon)
     wait_until(lambda: ended(cluster, job), 240)
     assert cluster.state(job) == "COMPLETED", output(tmp_path)
     begun = [each["step"] for each in events_of(tmp_path / "digits", "generation-started")]
