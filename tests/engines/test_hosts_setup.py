@@ -28,6 +28,7 @@ def wheels(tmp_path):
 
 @pytest.mark.timeout(900)
 def test_a_bare_host_trains_after_two_commands(tmp_path, wheels):
+    version = own_wheel.version_of_code()
     with ssh_hosts(tmp_path, 2) as hosts:
         said, venv = lambda: hosts.hosts.output(1), hosts.hosts.folder / "venv"
         hosts.file(1, f"h1 python={sys.executable}", f"h2 python={venv}/bin/python")
@@ -36,7 +37,7 @@ def test_a_bare_host_trains_after_two_commands(tmp_path, wheels):
         try:
             assert hosts.start(1, *set_up, **registry).wait(600) == 0, said()
             assert "h1: ready; nothing changed\n" in said()
-            assert f"h2: ready; {venv} made; holdfast {own_wheel.version_of_code()}" in said()
+            assert f"h2: ready; {venv} made; holdfast {version}" in said()
             assert "and what it needs sent from here and installed" in said()
             job = ["digits", "epochs=2", "workers=2"]
             train = ["train", *job, "hosts=2", "--on", "ssh:hosts", "--run", "run"]
