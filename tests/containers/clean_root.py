@@ -40,11 +40,12 @@ class Build:
     Args:
         folder: For the roots.
         arguments: Build arguments.
-        wheels: A folder of the host where pip looks for wheels, too.
+        pip: Environment variables for pip, each the path of a file or folder of this host, which is
+            shown in every root.
     """
 
-    def __init__(self, folder: Path, arguments: dict[str, str], wheels: Path | None) -> None:
-        self._folder, self._arguments, self._wheels = folder, arguments, wheels
+    def __init__(self, folder: Path, arguments: dict[str, str], pip: dict[str, Path]) -> None:
+        self._folder, self._arguments, self._pip = folder, arguments, pip
         self._stages: dict[str, Stage] = {}
         self.stage = Stage(folder)
 
@@ -81,8 +82,7 @@ class Build:
         """Run a command in the current stage, as its user."""
         stage = self.stage
         environment = {"PATH": os.defpath, "HOME": "/tmp", **stage.environment}
-        if self._wheels is not None:
-            environment |= {"PIP_FIND_LINKS": str(self._wheels)}
+        environment |= {name: f"/mnt/{name}" for name in self._pip}
         words = ["chroot", f"--userspec={stage.user}", str(stage.root), "/usr/bin/env", "-i"]
         words += [f"--chdir={stage.folder}"]
         words += [f"{name}={value}" for name, value in environment.items()]
@@ -112,10 +112,10 @@ class Build:
         shutil.copy("/etc/resolv.conf", root / "etc" / "resolv.conf")
         subprocess.run(["mount", "-t", "proc", "proc", str(root / "proc")], check=True)
         subprocess.run(["mount", "--rbind", "/dev", str(root / "dev")], check=True)
-        if self._wheels is not None:
-            at = root / self._wheels.relative_to("/")
-            at.mkdir(parents=True, exist_ok=True)
-            subprocess.run(["mount", "--bind", str(self._wheels), str(at)], check=True)
+        for name, each in self._pip.items():
+            at = root / "mnt" / name
+            at.mkdir(exist_ok=True) if each.is_dir() else at.touch()
+            subprocess.run(["mount", "--bind", str(each), str(at)], check=True)
 
     def _copy(self, words: list[str]) -> None:
         option, *paths = words if words[0].startswith("--from=") else ["", *words]
@@ -147,11 +147,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", type=Path, help="for the roots; 3 GB")
     parser.add_argument("--build-arg", action="append", default=[], metavar="NAME=VALUE")
-    parser.add_argument("--wheels", type=Path, help="where pip looks for wheels, too")
+    parser.add_argument("--wheels", type=Path, help="a folder where pip looks for wheels, too")
+    parser.add_argument("--certificates", type=Path, help="of authorities, for pip")
     options = parser.parse_args()
     arguments = dict(each.split("=", 1) for each in options.build_arg)
     options.folder.mkdir()
-    build = Build(options.folder.absolute(), arguments, options.wheels)
+    given = {"PIP_FIND_LINKS": options.wheels, "PIP_CERT": options.certificates}
+    pip = {name: path for name, path in given.items() if path is not None}
+    build = Build(options.folder.absolute(), arguments, pip)
     for instruction, rest in instructions((ROOT / "Dockerfile").read_text()):
         print(f"--> {instruction} {rest}", flush=True)
         build.perform(instruction, rest)

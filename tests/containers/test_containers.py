@@ -122,8 +122,12 @@ def test_the_commands_of_services_exist(name):
     os.geteuid() != 0 or not shutil.which("debootstrap"), reason="needs root and debootstrap"
 )
 def test_each_step_of_the_dockerfile_works_in_a_clean_root(tmp_path):
-    wheels = Path(os.environ.get("PIP_FIND_LINKS", ""))
-    own = ["--wheels", wheels] if wheels.is_absolute() else []
+    own = []
+    for option, name in (("--wheels", "PIP_FIND_LINKS"), ("--certificates", "PIP_CERT")):
+        if os.environ.get(name, "").startswith("/"):
+            own += [option, os.environ[name]]
+    if "--wheels" in own:  # torch is there
+        own += ["--build-arg", "TORCH_INDEX=https://pypi.org/simple"]
     script = Path(__file__).with_name("clean_root.py")
     done = subprocess.run(
         ["unshare", "--mount", "--pid", "--fork", "--kill-child", sys.executable, script,

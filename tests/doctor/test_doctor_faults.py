@@ -137,6 +137,15 @@ def test_a_planted_fault_is_named(check, tmp_path):
 
 
 @pytest.mark.soak
+def test_resources_that_this_host_lacks_are_named(tmp_path):
+    keys = ["resources.memory=90TiB", "resources.gpus=1", "resources.cpus=1000"]
+    status, findings = doctor(tmp_path, "digits", *keys)
+    assert status == 1
+    assert {findings[each]["outcome"] for each in ("memory", "gpu")} == {FAULT}
+    assert findings["cores"]["outcome"] == ADVICE
+
+
+@pytest.mark.soak
 def test_a_wrong_clock_is_named(tmp_path, wrong_clock):
     status, findings = doctor(tmp_path, environment=wrong_clock)
     assert (status, findings["clock"]["outcome"]) == (1, FAULT)

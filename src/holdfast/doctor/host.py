@@ -45,6 +45,7 @@ def examine(
         yield report
         yield from torch_report.findings(report, needs)
         size, kept = report.arena_bytes(needs.workers), report.checkpoint_bytes
+    yield memory.asked(needs)
     yield memory.arena(size)
     yield memory.dev_shm(needs)
     on_disk = disk(needs.run_dir, kept, needs.job.checkpoint.keep)

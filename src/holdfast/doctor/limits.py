@@ -76,12 +76,13 @@ def cores(needs: Needs) -> Finding:
     limits = [f"the affinity allows {allowed} of {present}"] if allowed < present else []
     limits += [f"the control group allows the time of {usable}"] if usable < allowed else []
     words = ", ".join([f"{usable} usable", *limits])
-    share = f"{needs.workers} workers of {needs.job.threads_per_worker} threads"
-    if needs.threads > usable:
+    each = needs.cores_per_worker
+    share = f"{needs.workers} workers of {each}"
+    if needs.workers * each > usable:
         return advice(
             "cores",
             f"{words}; {share} share them, so a step takes longer",
-            f"set workers={max(1, usable // needs.job.threads_per_worker) * needs.job.hosts}, or "
+            f"set workers={max(1, usable // each) * needs.job.hosts}, or "
             "give the job more cores; the number of workers does not change the weights",
         )
     return ok("cores", f"{words}, for {share}")

@@ -48,6 +48,20 @@ def arena(size_bytes: int) -> Finding:
     )
 
 
+def asked(needs: Needs) -> Finding:
+    """Whether the memory that the job asks for is available."""
+    free = available()
+    found = f"{in_words(free.size_bytes)} available of {free.limit}"
+    if needs.memory_bytes > free.size_bytes:
+        return fault(
+            "memory",
+            f"{found}, and resources.memory asks for {in_words(needs.memory_bytes)} for "
+            f"{needs.workers} workers",
+            "start fewer workers on this host, lower resources.memory, or end other processes",
+        )
+    return ok("memory", found)
+
+
 def dev_shm(needs: Needs) -> Finding:
     """Whether libraries have space in /dev/shm; workers themselves use memory without a name."""
     wanted = SHM_BYTES * needs.workers

@@ -60,9 +60,14 @@ class Needs:
         return cls(job=job, workers=workers, run_dir=run_dir, ports=ports)
 
     @property
-    def threads(self) -> int:
-        """Threads that compute at a time."""
-        return self.workers * self.job.threads_per_worker
+    def cores_per_worker(self) -> int:
+        """Cores that a worker is to have."""
+        return max(self.job.threads_per_worker, self.job.resources.cpus)
+
+    @property
+    def memory_bytes(self) -> int:
+        """Memory that the job asks for by `resources.memory`."""
+        return self.workers * self.job.resources.memory_bytes
 
     @property
     def descriptors(self) -> int:

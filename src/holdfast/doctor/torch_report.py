@@ -123,10 +123,10 @@ def findings(report: TorchReport, needs: Needs) -> Iterator[Finding]:
 def _gpus(report: TorchReport, job: TrainJob, workers: int) -> Finding:
     devices = sorted(Path("/dev").glob("nvidia[0-9]*"))
     if not report.gpus:
-        if job.device == "cuda":
+        if job.device == "cuda" or job.resources.gpus:
             return fault(
                 "gpu",
-                f"torch {report.torch} finds none, and the job has device=cuda",
+                f"torch {report.torch} finds none, and the job needs them (device, resources.gpus)",
                 "install the driver and a build of torch for it, pass the GPUs to the container "
                 "(--gpus all), or set device=cpu",
             )
@@ -141,6 +141,12 @@ def _gpus(report: TorchReport, job: TrainJob, workers: int) -> Finding:
         f"{each.name} ({in_words(each.free_bytes)} of {in_words(each.total_bytes)} free)"
         for each in report.gpus
     )
+    if workers * job.resources.gpus > len(report.gpus):
+        return fault(
+            "gpu",
+            f"{names}; {workers} workers with resources.gpus={job.resources.gpus} need more",
+            "start fewer workers on this host, or lower resources.gpus",
+        )
     if job.device != "cpu" and workers > len(report.gpus):
         return advice(
             "gpu",
