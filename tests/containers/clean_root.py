@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import re
 import shlex
 import shutil
@@ -19,6 +18,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
+PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+"""Docker's own default."""
 CODENAME = re.compile(r"debian:(\w+)")
 TRIAL = ["train", "digits", "epochs=2", "workers=2", "--run", "runs/trial", "--json"]
 
@@ -81,7 +82,7 @@ class Build:
     def run(self, command: list[str], *, capture: bool = False) -> str:
         """Run a command in the current stage, as its user."""
         stage = self.stage
-        environment = {"PATH": os.defpath, "HOME": "/tmp", **stage.environment}
+        environment = {"PATH": PATH, "HOME": "/tmp", **stage.environment}
         environment |= {name: f"/mnt/{name}" for name in self._pip}
         words = ["chroot", f"--userspec={stage.user}", str(stage.root), "/usr/bin/env", "-i"]
         words += [f"--chdir={stage.folder}"]

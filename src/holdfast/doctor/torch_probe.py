@@ -9,7 +9,6 @@ import argparse
 import inspect
 import os
 import sys
-from pathlib import Path
 from typing import Any, cast
 
 import torch
@@ -36,7 +35,6 @@ def main() -> None:
     job = load.of_text(sys.stdin.read(), "of the command")
     assert isinstance(job, TrainJob)
     output, sys.stdout = sys.stdout, sys.stderr  # the user's task may print
-    sys.path.insert(0, str(Path.cwd()))
     report = _report(job)
     print(report.model_dump_json(), file=output, flush=True)
     os._exit(0)  # threads of the user's task may still run

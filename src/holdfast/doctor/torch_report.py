@@ -94,7 +94,7 @@ def probe(job: TrainJob) -> TorchReport | Finding:
             text=True,
             timeout=TIMEOUT_S,
             check=False,
-            env=worker_environment(),
+            env={**worker_environment(), "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
         )
         return TorchReport.model_validate_json(done.stdout)
     except subprocess.TimeoutExpired:
