@@ -24,9 +24,9 @@ from holdfast.render.pods import (
     DISK,
     JOB_FILE,
     amounts_of,
+    container,
     pod,
     run_directory,
-    small_container,
     worker_container,
 )
 from holdfast.render.tree import Document, Tree
@@ -42,6 +42,7 @@ _OTHER_PODS: Final = 2
 """The head and the submitter."""
 _HEAD_BYTES: Final = 4 << 30
 _HEAD: Final = {"cpu": "1", "memory": mebibytes(_HEAD_BYTES)}
+_SUBMITTER: Final = {"cpu": "500m", "memory": "1024Mi"}
 _SUBMITTER_GRACE_S: Final = 30
 
 
@@ -114,5 +115,5 @@ def _worker(plan: Plan) -> Document:
 
 
 def _submitter(plan: Plan) -> Document:
-    main = small_container(plan, "submitter", [], {})
+    main = container(plan, "submitter", [], amounts=_SUBMITTER, env=[], mounts={})
     return pod(plan, COORDINATOR, [main], [], grace_s=_SUBMITTER_GRACE_S)
