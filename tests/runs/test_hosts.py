@@ -151,6 +151,20 @@ def test_a_host_does_not_mix_two_runs_in_one_directory(begin, command, tmp_path)
 
 
 @pytest.mark.soak
+def test_an_agent_tells_a_run_that_was_stopped_from_one_that_is_over(begin, tmp_path):
+    """What starts agents again, such as a Job of Kubernetes, goes by the status."""
+    first, (agent,), _ = begin(2, "workers=2", "epochs=2000")
+    wait_until(lambda: steps(tmp_path) > 10)
+    first.send_signal(signal.SIGTERM)
+    assert first.wait(60) == 130
+    assert agent.wait(60) == 130
+    assert (
+        "the run was stopped; join again once it is continued"
+        in (tmp_path / "output-1").read_text()
+    )
+
+
+@pytest.mark.soak
 def test_a_run_continues_under_nonsense_on_all_of_its_ports(begin, alone, tmp_path):
     first, _, _ = begin(2, "workers=4", "epochs=30")
     wait_until(lambda: steps(tmp_path) > 10)

@@ -79,7 +79,7 @@ def serve(
 
     Raises:
         JobError: The run cannot be joined.
-        Interrupted: A signal has ended it.
+        Interrupted: A signal has ended it, or the run.
         HoldfastError: The workers of this host cannot be started.
     """
     token, hostname = _token(None if placed else token_file), placed or socket.gethostname()
@@ -106,6 +106,8 @@ def serve(
                     break
     if placed:
         _tell_engine(OVER)
+    elif host.was_stopped:
+        raise Interrupted("the run was stopped; join again once it is continued")
     say("the run is over")
 
 
@@ -152,6 +154,9 @@ class _Host:
         run_dir: See `serve`.
         spawned: The process of a fork server, if it has been started.
         is_placed: Whether an engine has started this.
+
+    Attributes:
+        was_stopped: Whether the run was stopped while the newest agent worked for it.
     """
 
     def __init__(
@@ -169,6 +174,7 @@ class _Host:
         self._sent: Positions | None = None
         self._metrics: StepTail | None = None
         self._collector: Collector | None = None
+        self.was_stopped = False
 
     def work(self, joined: Joined, say: Callable[[str], None], stop: list[bool]) -> bool:
         """Run an agent until it ends.
@@ -201,6 +207,7 @@ class _Host:
                 while (state := _next_state(host)) in (HostState.STARTING, HostState.UP):
                     if stop:
                         raise Interrupted(_ENDED)
+                self.was_stopped = host.was_stopped
         return state is HostState.LEFT
 
     def finish(self, stop: list[bool]) -> None:

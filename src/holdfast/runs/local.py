@@ -55,7 +55,7 @@ class LocalHost:
         self.name, self._fork_server, self._exits = name, fork_server, exits
         self._is_attached = False
         with ExitStack() as undo:
-            arena = Arena.create(directory.job.workers)
+            self._arena = arena = Arena.create(directory.job.workers)
             undo.callback(arena.close)
             self._socket, far = socket.socketpair()
             undo.callback(self._socket.close)
@@ -91,6 +91,11 @@ class LocalHost:
         if not self._is_attached and self._fork_server.is_ready():
             self._attach(self._fork_server.current)
         return HostState.UP if self._is_attached else HostState.STARTING
+
+    @property
+    def was_stopped(self) -> bool:
+        """Whether workers were requested to stop before the end of the run."""
+        return self._arena.stop_requested
 
     def lose(self) -> None:
         """See `HostHandle.lose`."""
