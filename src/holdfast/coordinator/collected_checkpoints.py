@@ -115,12 +115,12 @@ class CollectedCheckpoints:
         began = time.monotonic()
         try:
             name = receive(self._store, self._attempt, stream, wanted)
+            self._stored = wanted  # before another host may send
         except (CheckpointError, OSError) as error:
             self._report(wanted.step, str(error))
             raise
         finally:
             self.is_receiving = False
-        self._stored = wanted
         self._log.event(
             "checkpoint-collected",
             step=wanted.step,
