@@ -13,6 +13,7 @@ import pytest
 
 from checkpoints import layout_of, restore, save, state_of, store_in
 from conftest import events_of, wait_until
+from holdfast.checkpoint.manifest import Best
 from holdfast.checkpoint.transfer import described, pieces
 from holdfast.coordinator import checkpoint_server, collected_checkpoints
 from holdfast.coordinator.checkpoint_server import CheckpointServer
@@ -93,11 +94,11 @@ def coordinator(tmp_path):
 
 @pytest.fixture
 def write(tmp_path):
-    """Write a checkpoint on a host: `write(host, step, seed=0) -> directory`."""
+    """Write a checkpoint on a host: `write(host, step, seed=0, field=value, …) -> directory`."""
 
-    def to(host, step, seed=0):
+    def to(host, step, seed=0, **fields):
         flat = STATE if seed == 0 else state_of(LAYOUT, seed)
-        return save(tmp_path / host / "checkpoints", step, flat, LAYOUT)
+        return save(tmp_path / host / "checkpoints", step, flat, LAYOUT, **fields)
 
     return to
 
@@ -135,6 +136,14 @@ def test_the_newest_checkpoint_is_sent_by_one_host_and_old_ones_are_deleted(
     assert coordinator.events("checkpoint-not-collected") == []
     restore(coordinator.run_dir / "checkpoints" / "step-00000004", LAYOUT)
     assert not (tmp_path / "a" / "outgoing").exists()
+
+
+def test_the_checkpoint_of_the_best_evaluation_is_kept(coordinator, write, tmp_path):
+    with closing(Collector(tmp_path / "a", coordinator.of("a"), None)):
+        for step in range(1, 6):
+            write("a", step, best=Best(value=0.5, step=2 if step > 1 else 1))
+            wait_until(lambda step=step: coordinator.steps[:1] == [step])
+        wait_until(lambda: coordinator.steps == [5, 4, 2])
 
 
 SENDER = """
