@@ -45,6 +45,7 @@ def test_a_run_in_the_background_is_listed_shown_and_stopped(own_state, said, tm
     assert "later is not running on this host: it is stopped" in refused
 
 
+@pytest.mark.soak
 def test_a_run_whose_process_was_killed_is_lost_and_goes_on_by_resume(own_state, said, tmp_path):
     said("train", "digits", "epochs=500", "--detach", "--run", "runs/later")
     started = json.loads((tmp_path / "runs/later/events.jsonl").read_text().splitlines()[0])

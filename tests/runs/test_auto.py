@@ -72,6 +72,7 @@ def train(forks, tmp_path):
     return run
 
 
+@pytest.mark.soak
 @pytest.mark.slow
 def test_a_run_keeps_the_shards_of_its_first_start(train, tmp_path):
     reference = train("reference", workers=2, epochs=4)

@@ -38,6 +38,7 @@ def task_of(width, captured=None):
     return main
 
 
+@pytest.mark.soak
 def test_closures_and_partials_train_and_resume(tmp_path):
     kept = []
     first = holdfast.train(

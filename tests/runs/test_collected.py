@@ -53,6 +53,7 @@ def collected(tmp_path):
     return [event["step"] for event in events_of(tmp_path / "run", "checkpoint-collected")]
 
 
+@pytest.mark.soak
 def test_a_run_is_resumed_from_the_coordinators_host_when_no_other_disk_is_left(
     placed, alone, tmp_path
 ):

@@ -92,7 +92,7 @@ def test_json_ends_with_one_object_and_the_run_directory_is_whole(mark, job, tmp
     assert (tmp_path / "run" / "loss.png").read_bytes().startswith(b"\x89PNG")
     assert {path.name for path in (tmp_path / "run").iterdir()} == {
         ".lock", "job.yaml", "events.jsonl", "metrics.jsonl", "loss.png", "result.json", "logs",
-        "checkpoints", "coordinator.db",
+        "checkpoints", "coordinator.db", "run.id",
     }  # fmt: skip
 
 

@@ -60,6 +60,7 @@ def check_job_of_ours(tmp_path, policy, faults, *flags):
     assert kept == ["reference"]  # what has passed is removed
 
 
+@pytest.mark.soak
 def test_a_built_in_job_passes_with_other_numbers_of_workers(tmp_path):
     words = ("--vary-workers", "--faults", "kill", "--policies", "replace", "--seed", "3")
     done, report = drill(*SHORT, "workers=2", *words, cwd=tmp_path)
