@@ -150,6 +150,22 @@ def test_a_host_does_not_mix_two_runs_in_one_directory(begin, command, tmp_path)
     assert first.wait(60) == 130
 
 
+def test_one_signal_ends_a_run_that_waits_for_hosts(begin, tmp_path):
+    first, _, _ = begin(2, "workers=2", joining=1)
+    wait_until(lambda: "waiting for" in (tmp_path / "output-0").read_text())
+    first.send_signal(signal.SIGINT)
+    assert first.wait(60) == 130
+    said = (tmp_path / "output-0").read_text()
+    assert "stopped while the run waited for hosts: no step was under way" in said
+
+
+def test_hosts_without_a_worker_are_refused(command, tmp_path):
+    words = ["coordinator", "digits", "workers=2", "--hosts", "3", "--address", "127.0.0.1"]
+    assert command(*words).wait(60) == 2
+    assert "workers=2 leaves some of hosts=3 without" in (tmp_path / "output-0").read_text()
+    assert not (tmp_path / "runs").exists()
+
+
 @pytest.mark.soak
 def test_an_agent_tells_a_run_that_was_stopped_from_one_that_is_over(begin, tmp_path):
     """What starts agents again, such as a Job of Kubernetes, goes by the status."""

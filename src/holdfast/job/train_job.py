@@ -165,6 +165,11 @@ class TrainRequest(RunKeys):
         for key, (is_given, instead) in refused.items():
             if self.hosts > 1 and is_given:
                 raise JobError(f"{key} does not support several hosts yet; set {instead}")
+        if self.workers != AUTO and self.workers < self.hosts:
+            raise JobError(
+                f"workers={self.workers} leaves some of hosts={self.hosts} without a worker; set "
+                f"workers={self.hosts} or more"
+            )
 
     def resolved(self, begun: TrainJob | None = None) -> TrainJob:
         """The job with numbers for all that is `auto`.

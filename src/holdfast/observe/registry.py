@@ -1,6 +1,6 @@
 """Registry: which runs this user has started on this host, so that any shell finds them again.
 
-    ~/.local/state/holdfast/runs/ID/
+    ~/.local/state/holdfast/runs/HOST/ID/
       record.json     directory, job, engine
       output.log, errors.log   what a command without a terminal has printed
 
@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import shutil
+import socket
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -62,7 +63,8 @@ class Record(BaseModel):
                 last = entry
         if last is None or last["event"] == "run-started":
             return "lost"
-        return str(last.get("status", "")) or _ENDS[last["event"]]
+        was_asked = last.get("error") == "Interrupted"
+        return str(last.get("status", "")) or ("stopped" if was_asked else _ENDS[last["event"]])
 
     def steps(self) -> int:
         """How many steps are committed, as far as this host knows."""
@@ -106,13 +108,11 @@ def forget(record: Record) -> None:
 
 
 def records() -> Iterator[Record]:
-    """The runs, newest first; those whose directory was removed are forgotten."""
+    """The runs whose directories are there, newest first. A disk that is away may come back."""
     folders = _folder().glob(f"*/{_RECORD}")
     for path in sorted(folders, key=lambda each: each.stat().st_mtime, reverse=True):
         record = _read(path.parent)
-        if record is None or not (record.directory / JOB_FILE).exists():
-            shutil.rmtree(path.parent, ignore_errors=True)
-        else:
+        if record is not None and (record.directory / JOB_FILE).exists():
             yield record
 
 
@@ -138,4 +138,4 @@ def _read(folder: Path) -> Record | None:
 
 
 def _folder() -> Path:
-    return state_dir() / "runs"
+    return state_dir() / "runs" / socket.gethostname()  # hosts may share a home
