@@ -1,10 +1,10 @@
 """A pod fills a Secret, and says what stops it."""
 
 import pytest
-from kubernetes_api import kubernetes_api
 
 from holdfast.engines.kubernetes import secret
 from holdfast.errors import EngineError, JobError
+from kubernetes_api import kubernetes_api
 
 
 @pytest.fixture
