@@ -50,7 +50,8 @@ class ProcessEngine:
         for process, _ in self._agents.values():
             os.killpg(process.pid, signal.SIGKILL)
             process.wait()
-        shutil.rmtree(self._folder)
+        while self._folder.exists():  # their workers may write for a moment longer
+            shutil.rmtree(self._folder, ignore_errors=True)
 
     def stop(self, name):
         process, _ = self._agents[name]

@@ -154,5 +154,6 @@ def test_agents_end_with_the_run(tmp_path, number):
         wait_until(lambda: steps(hosts) > 5)
         (begun,) = events_of(run_of(hosts), "run-started")
         os.kill(begun["pid"], number)
-        assert process.wait(60) == (130 if number == signal.SIGINT else -number)
+        status = process.wait(60)
+        assert status == 130 if number == signal.SIGINT else status != 0
         wait_until(lambda: holdfast_processes(str(hosts.folder)) == [])
