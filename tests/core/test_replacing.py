@@ -30,13 +30,6 @@ def test_one_that_ends_is_replaced_under_another_name():
     assert agents.missing(100) == ["agent-3"]
 
 
-def test_one_whose_state_is_not_known_is_not_replaced():
-    agents = Replacing(1)
-    agents.missing(0)
-    agents.look({"agent-1": Place(state=PlaceState.UNKNOWN)}, 100)
-    assert agents.missing(100) == []
-
-
 def test_those_that_end_at_once_are_started_more_and_more_slowly_and_then_no_more():
     agents, now, waits = Replacing(1), 0.0, []
     while not agents.has_given_up:

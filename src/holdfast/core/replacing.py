@@ -35,7 +35,6 @@ class PlaceState(enum.Enum):
     RUNNING = "running"
     DRAINING = "draining"
     ENDED = "ended"
-    UNKNOWN = "unknown"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,10 +124,6 @@ class Replacing:
     def has_given_up(self) -> bool:
         """Whether agents end as soon as they are started."""
         return self._early_ends >= MAX_EARLY_ENDS
-
-    def wait_s(self, now: float) -> float:
-        """How long no agent is started, seconds."""
-        return max(0.0, self._resume_at - now)
 
     def _end(self, name: str, now: float) -> None:
         is_early = now - self._started.pop(name) < EARLY_S

@@ -3,10 +3,10 @@
     reserve(ask) ─▶ start(launch) … ─▶ places() ─▶ stop(name) … ─▶ close()
 
     PENDING ──▶ RUNNING ──▶ DRAINING ──▶ ENDED
-                   └───────────────────────┘      UNKNOWN: the cluster manager does not answer
+                   └───────────────────────┘
 
 An engine knows no worker and no step, and decides nothing: `core.replacing` says which agents to
-start. That a cluster manager is silent removes no agent; only the coordinator fences hosts.
+start and to stop. Only the coordinator fences hosts.
 """
 
 from __future__ import annotations

@@ -46,6 +46,7 @@ class CoordinatorProcess:
     Attributes:
         address: Where it listens, as gRPC names it.
         state: The newest state of the run; None before a coordinator has sent one.
+        has_begun: Whether enough hosts have joined, in this start of the run.
     """
 
     def __init__(
@@ -63,6 +64,7 @@ class CoordinatorProcess:
         self._directory, self._attempt, self._log, self._exits = directory, attempt, log, exits
         self._request = RunRequestMessage(watch=watch)
         self.state: RunStateMessage | None = None
+        self.has_begun = False
         with ExitStack() as owned:
             # The path to a socket must be short, and that to a run's directory need not be.
             folder = os.open(directory.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -93,6 +95,7 @@ class CoordinatorProcess:
         if state is not None and self.state is None:  # it is up
             self._child.set_low_priority(enabled=False)
         self.state = state or self.state
+        self.has_begun |= state is not None and state.stage != Stage.IDLE
 
     def await_end(self, timeout_s: float) -> bool:
         """Wait this long for the run to be over; returns whether it is."""

@@ -15,7 +15,6 @@ from typing import Any, Final, Self
 
 from holdfast import errors
 from holdfast.checkpoint.store import CheckpointStore
-from holdfast.core.protocol import Stage
 from holdfast.errors import HoldfastError, Interrupted, RankTraceback, WorkerFailed
 from holdfast.observe.follower import Follower
 from holdfast.observe.lines import EventLog
@@ -141,8 +140,8 @@ class RunSupervisor:
         if self._controls.abort:
             at = f" while {self._hosts.doing}" if self._hosts.doing else ""
             raise Interrupted(f"the run was aborted{at}; resume it from its last checkpoint")
-        state, is_joined = self._coordinator.state, self._directory.job.hosts > 1
-        if self._controls.stop and is_joined and state is not None and state.stage == Stage.IDLE:
+        waits = self._directory.job.hosts > 1 and not self._coordinator.has_begun
+        if self._controls.stop and waits:
             raise Interrupted("stopped while the run waited for hosts: no step was under way")
         now = time.monotonic()
         if self._controls.stop and self._stop_deadline is None and self._hosts.have_begun():

@@ -25,9 +25,12 @@ from holdfast.core.replacing import Place, PlaceState
 from holdfast.engines.engine import Ask, Launch
 from holdfast.engines.ray import cluster
 from holdfast.engines.ray.agent_actor import AgentActor
+from holdfast.errors import EngineError
 
 RESERVE_S: Final = 5.0
 """How long Ray may take to reserve what is free."""
+END_TIMEOUT_S: Final = 10.0
+"""How long Ray may take to answer when the run is over."""
 WATCH_S: Final = 0.5
 """How often the cluster is asked which nodes it drains."""
 
@@ -68,7 +71,7 @@ class RayEngine:
         self._ask: Ask | None = None
         self._bundles: list[tuple[PlacementGroup, int]] = []
         self._placed: dict[str, _Placed] = {}
-        self._lock, self._closing = threading.Lock(), threading.Event()
+        self._lock, self._closing, self._failure = threading.Lock(), threading.Event(), ""
         self._news = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._watcher = threading.Thread(target=self._watch, name="ray-places", daemon=True)
         self._watcher.start()
@@ -121,6 +124,10 @@ class RayEngine:
         """See `Engine.places`."""
         with suppress(BlockingIOError):
             os.eventfd_read(self._news)
+        if self._failure:
+            raise EngineError(
+                f"Ray does not answer: {self._failure}; resume the run once its cluster is back"
+            )
         with self._lock:
             return {name: each.place for name, each in self._placed.items()}
 
@@ -131,7 +138,7 @@ class RayEngine:
     def close(self) -> None:
         """See `Engine.close`."""
         self._closing.set()
-        self._watcher.join()
+        self._watcher.join(END_TIMEOUT_S)
         for name in self._placed:
             self.stop(name)
         for group in {group.id: group for group, _ in self._bundles}.values():
@@ -157,6 +164,13 @@ class RayEngine:
 
     def _watch(self) -> None:
         """Keep the places up to date, in a thread."""
+        try:
+            self._look_until_closed()
+        except Exception as error:  # noqa: BLE001  # `places` raises it
+            self._failure = str(error).partition("\n")[0] or type(error).__name__
+            os.eventfd_write(self._news, 1)
+
+    def _look_until_closed(self) -> None:
         while not self._closing.is_set():
             with self._lock:
                 known = list(self._placed.values())
