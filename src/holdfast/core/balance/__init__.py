@@ -1,0 +1,1 @@
+"""Balance: how many shards each worker computes, from the times that were measured. Pure."""

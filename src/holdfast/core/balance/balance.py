@@ -1,0 +1,117 @@
+"""Balance: the plan of each step, from the times of the steps before.
+
+    observe(times of step s) ──▶ plan of step s + 1
+
+Every worker has one, and gives it the same committed times: all come to the same plan, without a
+message. So a plan is never late, and none disagrees.
+
+A new plan has to be worth it: it must save 2 % of a step, and more than the estimates may be wrong.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from holdfast.core.balance.estimate import Estimate
+from holdfast.core.balance.planner import Cost, aligned, fastest, makespan
+
+GAIN: Final = 0.02
+"""What a new plan must save, of a step."""
+ERRORS: Final = 3.0
+"""The same, in standard errors."""
+ERRORS_EARLY: Final = 1.0
+"""The same, as long as a worker has few samples."""
+EARLY: Final = 12
+REST_STEPS: Final = 3
+"""Steps between a plan and the next one, except after a change of speed."""
+EVERY: Final = 8
+"""Steps between two looks for a better plan, except in the first ones and after a change."""
+
+
+@dataclass(frozen=True, slots=True)
+class Times:
+    """What one worker has measured in a step.
+
+    Attributes:
+        shards_s: Seconds in its shards.
+        rest_s: Seconds in the rest of the step, without waits for other workers.
+    """
+
+    shards_s: float
+    rest_s: float
+
+
+class Balance:
+    """The plan of the steps of one generation.
+
+    Args:
+        num_shards: Of a step.
+        counts: The first plan: shards of each worker.
+        caps: The most shards of each worker.
+        hosts: The workers of each host, in order.
+    """
+
+    def __init__(
+        self, num_shards: int, counts: Sequence[int], caps: Sequence[int], hosts: Sequence[range]
+    ) -> None:
+        self._num_shards, self._caps, self._hosts = num_shards, caps, hosts
+        self.counts = tuple(counts)
+        self.estimates = [Estimate() for _ in counts]
+        self._steps_since = REST_STEPS
+        self._steps = 0
+
+    def observe(self, times: Sequence[Times]) -> bool:
+        """Take the times of a step with the current plan.
+
+        Args:
+            times: Of each worker.
+
+        Returns:
+            Whether `counts` is now another plan.
+        """
+        self._steps += 1
+        self._steps_since += 1
+        changes = [
+            estimate.add(each.shards_s / count, each.rest_s)
+            for estimate, each, count in zip(self.estimates, times, self.counts, strict=True)
+        ]
+        has_changed = any(changes)
+        is_early = min(estimate.samples for estimate in self.estimates) < EARLY
+        is_due = is_early or self._steps % EVERY == 0
+        if not has_changed and (not is_due or self._steps_since < REST_STEPS):
+            return False
+        return self._plan(ERRORS_EARLY if is_early else ERRORS)
+
+    def costs(self) -> list[Cost] | None:
+        """What a step costs each worker; None if that is not known of all."""
+        found = [
+            Cost(estimate.fixed_s, estimate.per_shard_s, cap)
+            for estimate, cap in zip(self.estimates, self._caps, strict=True)
+            if estimate.per_shard_s is not None
+        ]
+        return found if len(found) == len(self.estimates) else None
+
+    def _plan(self, errors: float) -> bool:
+        costs = self.costs()
+        assert costs is not None, "observed without times"
+        best = fastest(costs, self._num_shards)
+        now, then = makespan(costs, self.counts), makespan(costs, best)
+        gain = now - then
+        if gain <= GAIN * now:
+            return False
+        variance = self._variance(costs, self.counts) + self._variance(costs, best)
+        if gain * gain <= errors * errors * variance:
+            return False
+        counts = aligned(costs, best, self._hosts)
+        if counts == self.counts:
+            return False
+        self.counts, self._steps_since = counts, 0
+        return True
+
+    def _variance(self, costs: Sequence[Cost], counts: Sequence[int]) -> float:
+        """Of the plan's makespan: that of its slowest worker."""
+        ends = [cost.seconds(count) for cost, count in zip(costs, counts, strict=True)]
+        slowest = ends.index(max(ends))
+        return self.estimates[slowest].variance * counts[slowest] * counts[slowest]
