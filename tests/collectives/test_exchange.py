@@ -9,6 +9,7 @@ from holdfast.arena.memory import Arena
 from holdfast.collectives.exact import TreeReducer
 from holdfast.collectives.reduction import ReductionMemory
 from holdfast.collectives.slot import LOSS, WEIGHT, Slot, SlotLayout
+from holdfast.core.balance.balance import StepTimes
 from holdfast.core.step import tree
 from holdfast.core.step.plan import Plan
 from holdfast.errors import HoldfastError
@@ -42,6 +43,7 @@ class Host:
             root=new_slot(),
             tables=torch.zeros((world_size, tree.num_nodes(num_leaves)), dtype=torch.int64),
             norms=torch.zeros(len(LAYOUT.blocks), dtype=torch.float64),
+            times=torch.zeros((world_size, 2), dtype=torch.int64),
         )
 
 
@@ -75,7 +77,9 @@ def train(group, host, counts, num_leaves, empty):
             if number != tree.EMPTY:
                 fill(host.slots[rank, number], shard, step)
             tree.carry(table, tree.leaf(shard, num_leaves), number, merge)
-        reduced = reducer.reduce(table, step, 10 * step + rank, 100 + rank)
+        reduced = reducer.reduce(
+            table, step, 10 * step + rank, 100 + rank, StepTimes(1000 + rank, step)
+        )
         reducer.scale_gradient(0.5, step)
         root = [each.clone() for each in host.memory.root.sums]
         found.append(
@@ -84,6 +88,7 @@ def train(group, host, counts, num_leaves, empty):
                 reduced.loss,
                 reduced.weight,
                 reduced.values,
+                reduced.times,
                 reduced.digests,
                 [int(each) for each in reduced.kept],
                 reduced.used.tolist(),

@@ -1,7 +1,6 @@
 """The planner against all plans, on small cases, and its time on a large one."""
 
 import itertools
-import random
 
 import pytest
 from hypothesis import given

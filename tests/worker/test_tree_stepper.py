@@ -8,6 +8,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from holdfast.arena.memory import Arena
 from holdfast.arena.replica import Replica, Trained, replica_layout
 from holdfast.arena.worker_status import WorkerStatus
+from holdfast.core.balance.balance import StepTimes
 from holdfast.core.step.plan import Plan
 from holdfast.job import load
 from holdfast.transport.shared_memory import SharedMemoryGroup
@@ -22,7 +23,7 @@ from holdfast.worker.step.stepper import StepContext
 from holdfast.worker.step.tree import TreeStepper
 
 SHARDS = 4
-VOTE = CommitVote(requests=RequestFlags.SAVE, user_state=5, replica=0)
+VOTE = CommitVote(requests=RequestFlags.SAVE, user_state=5, replica=0, times=StepTimes())
 
 
 def model_of(seed=0):

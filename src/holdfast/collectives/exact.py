@@ -25,6 +25,7 @@ import math
 from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import TypeVar
 
 import torch
 
@@ -42,10 +43,13 @@ from holdfast.collectives.slot import (
     check_names,
     square,
 )
+from holdfast.core.balance.balance import StepTimes
 from holdfast.core.step import tree
 from holdfast.core.step.cells import cells
 from holdfast.errors import JobError
 from holdfast.transport.network import Hosts, Network
+
+T = TypeVar("T")
 
 
 class TreeReducer:
@@ -60,7 +64,7 @@ class TreeReducer:
     def __init__(self, group: Group, memory: ReductionMemory, num_leaves: int) -> None:
         self._group, self._layout, self._num_leaves = group, memory.layout, num_leaves
         self._partial_sum, self._root = memory.partial_sum, memory.root
-        self._tables, self._norms = memory.tables, memory.norms
+        self._tables, self._norms, self._times = memory.tables, memory.norms, memory.times
         self._scratch: dict[tuple[torch.dtype, int], torch.Tensor] = {}
         self._lent: dict[int, torch.Tensor] = {}
         self._reduced: Reduced | None = None
@@ -143,23 +147,31 @@ class TreeReducer:
         """Forget the lent gradients: the step is over."""
         self._lent.clear()
 
-    def reduce(self, table: Sequence[int], step: int, value: int, digest: int) -> Reduced:
+    def reduce(
+        self,
+        table: Sequence[int],
+        step: int,
+        value: int,
+        digest: int,
+        times: StepTimes = StepTimes(),  # noqa: B008  # immutable
+    ) -> Reduced:
         """Add the partial sums of all workers; the root slot takes the mean gradient.
 
         Args:
             table: The slot of each node, on this worker.
             step: Steps committed before this one.
-            value, digest: What this worker brings for the others.
+            value, digest, times: What this worker brings for the others.
 
         Raises:
             Aborted: The generation is over.
             JobError: No shard called `backward`, or shards logged different names.
         """
         self.publish(table)
+        self._times[self._group.rank] = torch.tensor(times)
         if self._group.network is not None:
             return self._reduce_over(self._group.network, step, value, digest)
         values = self._group.barrier(ReduceTag.PARTIALS, step, value)
-        term = self._take_term(self.published(), step, values)
+        term = self._take_term(self.published(), step, values, self._local_times())
         for index in self._own:
             self._norms[index] = self._reduce_block(index, term)
         digests = self._group.barrier(ReduceTag.REDUCED, step, digest)
@@ -171,6 +183,7 @@ class TreeReducer:
         own = Contribution(
             values=group.local_barrier(ReduceTag.PARTIALS, step, value),
             digests=group.local_barrier(ReduceTag.DIGESTS, step, digest),
+            times=self._local_times(),
         )
         tables = {rank: self._tables[rank].tolist() for rank in group.local}
         for node in tree.frontier(tables.values(), self._num_leaves):
@@ -184,7 +197,8 @@ class TreeReducer:
             everyone = {network.host: own, **heads}
             values = by_rank(network.hosts, {h: each.values for h, each in everyone.items()})
             digests = by_rank(network.hosts, {h: each.digests for h, each in everyone.items()})
-            found.append(self._take_term(self._with_remote(tables, heads), step, values))
+            times = by_rank(network.hosts, {h: each.times for h, each in everyone.items()})
+            found.append(self._take_term(self._with_remote(tables, heads), step, values, times))
 
         def reduce_block(index: int, parts: Mapping[tuple[int, int], torch.Tensor]) -> float:
             self._received = parts
@@ -221,8 +235,17 @@ class TreeReducer:
             everyone[rank] = row
         return everyone
 
+    def _local_times(self) -> tuple[StepTimes, ...]:
+        """What the workers of this host have measured, once they have passed `PARTIALS`."""
+        rows = self._times.tolist()
+        return tuple(StepTimes(*rows[rank]) for rank in self._group.local)
+
     def _take_term(
-        self, tables: Mapping[int, Sequence[int]], step: int, values: tuple[int, ...]
+        self,
+        tables: Mapping[int, Sequence[int]],
+        step: int,
+        values: tuple[int, ...],
+        times: tuple[StepTimes, ...],
     ) -> tree.Term:
         """How all partial sums combine, whose small parts become the result of the step."""
         term = tree.reduction(tables, self._num_leaves)
@@ -247,6 +270,7 @@ class TreeReducer:
             norm=math.nan,
             values=values,
             digests=(),
+            times=times,
         )
         return term
 
@@ -335,7 +359,7 @@ class TreeReducer:
         return self._scratch[key]
 
 
-def by_rank(hosts: Hosts, values: Mapping[int, Sequence[int]]) -> tuple[int, ...]:
+def by_rank(hosts: Hosts, values: Mapping[int, Sequence[T]]) -> tuple[T, ...]:
     """What the workers of each host bring, in the order of ranks."""
     found = {
         rank: value

@@ -21,6 +21,7 @@ import torch
 
 from holdfast.arena.tensors import DTYPES
 from holdfast.collectives.slot import NAMES_BYTES, NUM_STATS, SlotLayout
+from holdfast.core.balance.balance import StepTimes
 from holdfast.errors import ProtocolError
 from holdfast.transport.network import Network
 from holdfast.transport.tcp import Buffers, Place
@@ -68,12 +69,13 @@ class Contribution:
     """What a host contributes to a step, apart from blocks.
 
     Attributes:
-        values, digests: What each of its workers brings, in the order of ranks.
+        values, digests, times: What each of its workers brings, in the order of ranks.
         sums: Each node that it has whole; None for one that weighs nothing.
     """
 
     values: tuple[int, ...] = ()
     digests: tuple[int, ...] = ()
+    times: tuple[StepTimes, ...] = ()
     sums: dict[int, Summary | None] = field(default_factory=dict)
 
     @property
@@ -84,7 +86,7 @@ class Contribution:
     def send(self) -> Iterator[memoryview]:
         """The head, in buffers."""
         nodes = {node: summary is not None for node, summary in self.sums.items()}
-        text = json.dumps([self.values, self.digests, list(nodes.items())]).encode()
+        text = json.dumps([self.values, self.digests, self.times, list(nodes.items())]).encode()
         yield memoryview(_LENGTH.pack(len(text)) + text)
         for summary in self.sums.values():
             if summary is not None:
@@ -99,8 +101,9 @@ class Contribution:
             raise ProtocolError(f"a head of {size:,} bytes; the hosts run different versions")
         text = bytearray(size)
         yield memoryview(text)
-        values, digests, nodes = json.loads(text)
+        values, digests, times, nodes = json.loads(text)
         self.values, self.digests = tuple(values), tuple(digests)
+        self.times = tuple(StepTimes(*each) for each in times)
         for node, has_weight in nodes:
             self.sums[node] = Summary.empty(layout) if has_weight else None
         for summary in self.sums.values():

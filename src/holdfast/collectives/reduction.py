@@ -10,6 +10,7 @@ import torch
 
 from holdfast.collectives.group import BarrierTag
 from holdfast.collectives.slot import Slot, SlotLayout
+from holdfast.core.balance.balance import StepTimes
 
 
 @enum.unique
@@ -36,6 +37,7 @@ class Reduced:
         norm: The 2-norm of the mean gradient.
         values: The value that each member brought.
         digests: The digest that each member brought.
+        times: The times that each member brought.
     """
 
     weight: float
@@ -46,6 +48,7 @@ class Reduced:
     norm: float
     values: tuple[int, ...]
     digests: tuple[int, ...]
+    times: tuple[StepTimes, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,6 +61,7 @@ class ReductionMemory:
         root: The slot of the reduced gradient: one for the host.
         tables: int64[world_size, num_nodes]; each worker writes its own row.
         norms: float64[num_blocks]; each worker writes its own blocks.
+        times: int64[world_size, 2]: what each worker has measured, in its own row.
     """
 
     layout: SlotLayout
@@ -65,3 +69,4 @@ class ReductionMemory:
     root: Slot
     tables: torch.Tensor
     norms: torch.Tensor
+    times: torch.Tensor

@@ -68,6 +68,9 @@ class TrainRequest(RunKeys):
     """Largest number of workers that the run may be resumed with, for `shards: auto`."""
     shards_per_worker: tuple[int, ...] | None = None
     """Number of shards of each worker; even by default."""
+    balance: Literal["even", "dynamic"] = "even"
+    """How many shards each worker computes. `even`: the same number, or `shards_per_worker`.
+    `dynamic`: as many as end a step soonest, from measured times. The weights are the same."""
     numerics: Literal["exact", "portable", "fast"] = "exact"
     """`exact`: the same bits for every number of workers. `portable`: also on x86-64 processors of
     different makers; slower. `fast`: a worker's shards form one batch."""

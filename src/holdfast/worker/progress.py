@@ -4,6 +4,7 @@ Every worker knows it alike between two steps. Each part has one owner, which al
 for a worker that gets all of it from another one or from a checkpoint:
 
     Progress        position, newest step      worker.training_loop
+    ├ costs         of a shard, by rank        worker.balancing
     ├ Evaluations   results, the best one      worker.followups
     ├ Followup      what remains to be done    worker.followups
     └ UserValues    what user code keeps       worker.membership.worker_state
@@ -100,6 +101,7 @@ class Progress:
         samples_checked: Whether samples were compared with those that the run began with.
         numerics_changes: How hardware and software have changed over the run's lives.
         saved_step: The step of the newest checkpoint; NOT_SAVED if not every host has one.
+        costs: What a shard and the rest of a step cost each rank that was measured, seconds.
         evaluations, followup, user: See the classes.
     """
 
@@ -110,6 +112,7 @@ class Progress:
     samples_checked: bool = False
     numerics_changes: list[str] = field(default_factory=list)
     saved_step: int = NOT_SAVED
+    costs: list[tuple[int, float, float]] = field(default_factory=list)
     evaluations: Evaluations = field(default_factory=Evaluations)
     followup: Followup = field(default_factory=Followup)
     user: UserValues = field(default_factory=UserValues)

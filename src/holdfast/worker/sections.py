@@ -93,6 +93,7 @@ class Sections:
                 Field("intact steps", "I64", (world_size,)),
                 Field("tables", "I64", (world_size, tree.num_nodes(num_leaves))),
                 Field("norms", "F64", (num_blocks,)),
+                Field("times", "I64", (world_size, 2)),
                 Field("verification", "I64", (num_shards, shard_verifier.COLUMNS)),
             ]
         )
@@ -111,6 +112,7 @@ class Sections:
             root=self.root,
             tables=at["tables"],
             norms=at["norms"],
+            times=at["times"],
         )
         self.world_size, self.num_leaves, self.num_slots = world_size, num_leaves, num_slots
         self._size_bytes = layout.size_bytes

@@ -11,6 +11,7 @@ It leaves no step half committed: a step is complete on all workers, or it is co
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -85,6 +86,7 @@ class TrainingLoop:
         self._hooks, self._main_only = hooks, main_only
         self._job, self._progress, self._state = job, member.progress, member.state
         self._stepper, self._status = member.stepper, member.context.status
+        self._balancing = member.balancing
         self._reader = source.reader(self._job, epochs, steps, member.group.check_abort)
         self._extended = note_facts(self._progress, self._reader.facts, extend=self._job.extend)
         if isinstance(self._reader, StreamReader):
@@ -202,7 +204,8 @@ class TrainingLoop:
             while work := self._stepper.next_work():
                 member.group.check_abort()
                 self._status.enter(Phase.DATA)
-                yield from self._computed(work, self._read(work))
+                with nullcontext() if work.is_check else self._balancing.shard():
+                    yield from self._computed(work, self._read(work))
             if self._commit():
                 return
 
@@ -243,6 +246,7 @@ class TrainingLoop:
             requests=self._member.requests(),
             user_state=self._state.user_digest(),
             replica=self._state.replicas.digest(self._progress.step),
+            times=self._balancing.take_times(),
         )
         try:
             committed = self._stepper.commit(self._progress.step, vote)
@@ -251,9 +255,22 @@ class TrainingLoop:
         except HardwareError as error:
             raise SelfEviction(error) from None
         self._status.enter(Phase.DATA)
-        if committed is not None:
-            self._on_commit(committed)
-        return committed is not None
+        if committed is None:
+            self._balancing.ignore_step()
+            return False
+        self._on_commit(committed)
+        if self._balancing.replan():
+            self._stepper.assign(self._progress.step, self._balancing.plan)
+            self._record_plan()
+        return True
+
+    def _record_plan(self) -> None:
+        """Write down a plan that differs from the one before."""
+        if not self._is_first:
+            return
+        with self._event_log() as log:
+            counts = self._balancing.plan.counts
+            log.event("plan-changed", step=self._progress.step, shards_per_worker=list(counts))
 
     def _on_commit(self, committed: Committed) -> None:
         """Take note of a committed step, and call the commit hooks."""
@@ -269,12 +286,14 @@ class TrainingLoop:
             **({"skipped": True} if committed.skipped else {}),
         }
         self._progress.advance(lines.number(committed.loss), record, committed.requests)
-        self._reader.advance()
-        self._call_hooks()
-        self._state.commit()
-        self._status[Word.SAMPLES] += samples
-        self._member.metrics.step(record, self._member.times.since_last())
-        self._main_only.run_deferred()
+        self._balancing.observe(committed.times, is_whole=samples == self._member.job.batch)
+        with self._balancing.rest():
+            self._reader.advance()
+            self._call_hooks()
+            self._state.commit()
+            self._status[Word.SAMPLES] += samples
+            self._member.metrics.step(record, self._member.times.since_last())
+            self._main_only.run_deferred()
         if committed.step == 0 and self._is_first and (unread := self._job.unread()):
             with self._event_log() as log:
                 log.event("keys-not-read", keys=", ".join(unread))

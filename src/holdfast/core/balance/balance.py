@@ -11,10 +11,9 @@ A new plan has to be worth it: it must save 2 % of a step, and more than the est
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
-from holdfast.core.balance.estimate import Estimate
+from holdfast.core.balance.estimate import Estimate, median
 from holdfast.core.balance.planner import Cost, aligned, fastest, makespan
 
 GAIN: Final = 0.02
@@ -30,17 +29,16 @@ EVERY: Final = 8
 """Steps between two looks for a better plan, except in the first ones and after a change."""
 
 
-@dataclass(frozen=True, slots=True)
-class Times:
+class StepTimes(NamedTuple):
     """What one worker has measured in a step.
 
     Attributes:
-        shards_s: Seconds in its shards.
-        rest_s: Seconds in the rest of the step, without waits for other workers.
+        shards_ns: In its shards, nanoseconds.
+        rest_ns: In the rest of the step, without waits for other workers.
     """
 
-    shards_s: float
-    rest_s: float
+    shards_ns: int = 0
+    rest_ns: int = 0
 
 
 class Balance:
@@ -62,7 +60,23 @@ class Balance:
         self._steps_since = REST_STEPS
         self._steps = 0
 
-    def observe(self, times: Sequence[Times]) -> bool:
+    def begin(self, known: Sequence[tuple[float, float] | None]) -> None:
+        """Plan from costs that are known already, if any are.
+
+        Args:
+            known: What a shard and the rest of a step cost each worker, seconds. The median stands
+                for those that are not known.
+        """
+        found = [each for each in known if each is not None]
+        if not found:
+            return
+        typical = (median([cost for cost, _ in found]), median([rest for _, rest in found]))
+        for estimate, each in zip(self.estimates, known, strict=True):
+            estimate.add(*(each or typical))
+        costs = self.costs()
+        self.counts = aligned(costs, fastest(costs, self._num_shards), self._hosts)
+
+    def observe(self, times: Sequence[StepTimes]) -> bool:
         """Take the times of a step with the current plan.
 
         Args:
@@ -74,7 +88,7 @@ class Balance:
         self._steps += 1
         self._steps_since += 1
         changes = [
-            estimate.add(each.shards_s / count, each.rest_s)
+            estimate.add(max(each.shards_ns, 1) / 1e9 / count, each.rest_ns / 1e9)
             for estimate, each, count in zip(self.estimates, times, self.counts, strict=True)
         ]
         has_changed = any(changes)
@@ -84,18 +98,15 @@ class Balance:
             return False
         return self._plan(ERRORS_EARLY if is_early else ERRORS)
 
-    def costs(self) -> list[Cost] | None:
-        """What a step costs each worker; None if that is not known of all."""
-        found = [
+    def costs(self) -> list[Cost]:
+        """What a step costs each worker, once that was measured."""
+        return [
             Cost(estimate.fixed_s, estimate.per_shard_s, cap)
             for estimate, cap in zip(self.estimates, self._caps, strict=True)
-            if estimate.per_shard_s is not None
         ]
-        return found if len(found) == len(self.estimates) else None
 
     def _plan(self, errors: float) -> bool:
         costs = self.costs()
-        assert costs is not None, "observed without times"
         best = fastest(costs, self._num_shards)
         now, then = makespan(costs, self.counts), makespan(costs, best)
         gain = now - then

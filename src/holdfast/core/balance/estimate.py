@@ -59,12 +59,12 @@ class Estimate:
     """The cost of one worker, from its last `WINDOW` steps.
 
     Attributes:
-        per_shard_s: Seconds of one shard; None without a sample.
+        per_shard_s: Seconds of one shard; 0 without a sample.
         fixed_s: Seconds of a step that do not depend on the number of shards.
         spread: Relative standard deviation of a sample.
     """
 
-    per_shard_s: float | None = None
+    per_shard_s: float = 0.0
     fixed_s: float = 0.0
     spread: float = UNKNOWN_SPREAD
     _shards: deque[float] = field(default_factory=lambda: deque(maxlen=WINDOW))
@@ -80,8 +80,6 @@ class Estimate:
     @property
     def variance(self) -> float:
         """Of `per_shard_s`, seconds squared."""
-        if self.per_shard_s is None:
-            return 0.0
         error = self.per_shard_s * self.spread
         return error * error / len(self._shards)
 
@@ -104,17 +102,9 @@ class Estimate:
         self._compute()
         return has_changed
 
-    def replace(self, per_shard_s: float, fixed_s: float) -> None:
-        """Begin with one sample that was measured elsewhere."""
-        self._keep(0)
-        self._slower, self._faster = _Drift(), _Drift()
-        self._shards.append(per_shard_s)
-        self._rests.append(fixed_s)
-        self._compute()
-
     def _has_changed(self, sample: float) -> bool:
         known = self.per_shard_s
-        if known is None:
+        if not self._shards:
             return False
         unit = max(self.spread, LEAST_UNIT)
         deviation = (sample / known - 1 if sample > known else 1 - known / sample) / unit
@@ -130,12 +120,12 @@ class Estimate:
 
     def _compute(self) -> None:
         cost = _middle_mean(self._shards)
-        self.per_shard_s, self.fixed_s = cost, _median(self._rests)
+        self.per_shard_s, self.fixed_s = cost, median(self._rests)
         if len(self._shards) < FEW:
             self.spread = UNKNOWN_SPREAD
             return
         deviations = [abs(sample / cost - 1) for sample in self._shards]
-        self.spread = max(SPREAD_OF_MEDIAN * _median(deviations), LEAST_SPREAD)
+        self.spread = max(SPREAD_OF_MEDIAN * median(deviations), LEAST_SPREAD)
 
 
 def _middle_mean(samples: Sequence[float]) -> float:
@@ -145,7 +135,8 @@ def _middle_mean(samples: Sequence[float]) -> float:
     return math.fsum(middle) / len(middle)  # exact, so the same on every Python
 
 
-def _median(samples: Sequence[float]) -> float:
+def median(samples: Sequence[float]) -> float:
+    """The middle of the samples, or the mean of the middle two."""
     ordered = sorted(samples)
     half = len(ordered) // 2
     return ordered[half] if len(ordered) % 2 else (ordered[half - 1] + ordered[half]) / 2

@@ -17,7 +17,6 @@ from typing import Any
 
 from holdfast.arena.memory import Arena, Phase
 from holdfast.arena.replica import Replica
-from holdfast.core.step.plan import Plan
 from holdfast.errors import Aborted, HardwareError, JobError, UntrustedStateError
 from holdfast.transport.connections import Listener
 from holdfast.transport.shared_memory import SharedMemoryGroup
@@ -26,6 +25,7 @@ from holdfast.wire.messages import ResumeMessage
 from holdfast.wire.worker_spec import WorkerSpec
 from holdfast.worker import barriers, compute
 from holdfast.worker.agent_link import AgentLink, SelfEviction
+from holdfast.worker.balancing import Balancing
 from holdfast.worker.barriers import WorkerTag, agree
 from holdfast.worker.checkpoints.restore import Restorer
 from holdfast.worker.checkpoints.writer import CheckpointWriter
@@ -70,7 +70,7 @@ class Member:
         job, device, group: What it trains, where and with which members.
         context: What every part of this worker needs.
         progress: How far the run has come.
-        plan: Which member computes which shards, in the current generation.
+        balancing: Which member computes which shards.
         metrics: The metrics that this worker writes.
         times: Time spent by phase.
     """
@@ -91,7 +91,7 @@ class Member:
         self.group = SharedMemoryGroup(arena, spec.rank, job.timeout_s, barriers.describe)
         self.context = WorkerContext.of(job, self.group, agent, arena)
         self.progress = Progress()
-        self.plan = Plan(counts=())
+        self.balancing = Balancing(self.context, self.progress)
         self.metrics = Metrics(spec.run_dir)
         self._writer, self._restorer = CheckpointWriter(spec, channel), Restorer(spec, channel)
         self.times = Times(arena, spec.rank)
@@ -167,7 +167,7 @@ class Member:
     @property
     def shards(self) -> range:
         """The shards of this worker, also of a data set that is evaluated."""
-        return self.plan.shards_of(self.group.member_index)
+        return self.balancing.plan.shards_of(self.group.member_index)
 
     def join_once(self) -> None:
         """Join the others, if there is a model to train and this has not been done."""
@@ -279,11 +279,12 @@ class Member:
 
     def _enter(self, resume: ResumeMessage) -> None:
         enter_group(self.group, self._agent, self._listener, resume)
-        self.plan = plan_of(self.job, len(resume.members))
         if self._attached is None:
+            self.balancing.begin_generation()
             return  # a task that trains nothing
         is_first_member = self.group.member_index == 0
-        items = work_items_of(self.plan, self.group.member_index, self.job)
+        even = plan_of(self.job, len(resume.members))
+        items = work_items_of(even, self.group.member_index, self.job)
         replica, sections = self._attached.allocate(items, resume)
         if resume.generation == 1 and is_first_member:
             log_sensitive_kernels(self.metrics.run_dir)
@@ -300,7 +301,8 @@ class Member:
         elif not keeps_state:
             self.stepper.restart()
             self.state.on_state_loaded()
-        self.stepper.assign(self.progress.step, self.plan)
+        self.balancing.begin_generation()  # from the costs that all know now
+        self.stepper.assign(self.progress.step, self.balancing.plan)
         self.stepper.resume(self.progress.step)
 
     def _transfer(

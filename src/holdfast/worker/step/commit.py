@@ -18,6 +18,7 @@ from holdfast.arena.memory import Word
 from holdfast.arena.worker_status import WorkerStatus
 from holdfast.collectives.group import Group
 from holdfast.collectives.reduction import Reduced
+from holdfast.core.balance.balance import StepTimes
 from holdfast.errors import NonFiniteError
 
 
@@ -45,11 +46,13 @@ class CommitVote:
         requests: What it has seen that the run is asked to do.
         user_state: A digest of what its user code keeps; 56 bits.
         replica: A digest of part of its replica.
+        times: What it has measured in the step.
     """
 
     requests: RequestFlags
     user_state: int
     replica: int
+    times: StepTimes
 
     @property
     def value(self) -> int:
@@ -87,6 +90,7 @@ class Committed:
         norm: The gradient's 2-norm before clipping.
         skipped: Whether it was left out of the weights because its gradient is not finite.
         requests: What some worker has seen that the run is asked to do.
+        times: What each member has measured.
     """
 
     step: int
@@ -95,6 +99,7 @@ class Committed:
     norm: float
     skipped: bool
     requests: RequestFlags
+    times: tuple[StepTimes, ...]
 
 
 def commit_step(status: WorkerStatus, step: int, reduced: Reduced, norm: float) -> Committed:
@@ -107,6 +112,7 @@ def commit_step(status: WorkerStatus, step: int, reduced: Reduced, norm: float) 
         norm=norm,
         skipped=not is_finite(norm),
         requests=RequestFlags(functools.reduce(operator.or_, reduced.values) & _REQUEST_MASK),
+        times=reduced.times,
     )
 
 

@@ -189,7 +189,7 @@ class DdpStepper:
         self._status.enter(Phase.REDUCE)
         table = [tree.ABSENT] * tree.num_nodes(len(self._group.members))
         table[tree.leaf(rank, len(self._group.members))] = 0
-        reduced = self._reducer.reduce(table, step, vote.value, vote.replica)
+        reduced = self._reducer.reduce(table, step, vote.value, vote.replica, vote.times)
         check_user_states(self._group, reduced)
         self._replicas.check(step, reduced.digests)
         norm = self._checked_norm(step)

@@ -83,6 +83,7 @@ class TreeStepper:
     def assign(self, step: int, plan: Plan) -> None:
         """See `Stepper.assign`."""
         self.work_items = work_items_of(plan, self._group.member_index, self._job)
+        self._lone = self._holds_one
         self._verifier.begin(step, plan)
 
     def resume(self, step: int) -> None:
@@ -94,9 +95,13 @@ class TreeStepper:
             self._reducer.assign_blocks()
             if self._job.merges_shards or not self._sums.has_capacity:
                 self.restart()
-        one_item = len(self.work_items) == 1
-        self._lone = one_item and self._shard is None and self._sums.is_empty
+        self._lone = self._holds_one
         self._theirs = self._reducer.gather_tables(self._sums.table, step)
+
+    @property
+    def _holds_one(self) -> bool:
+        """Whether this worker will hold a single partial sum in this step."""
+        return len(self.work_items) == 1 and self._shard is None and self._sums.is_empty
 
     def next_work(self) -> Work | None:
         """See `Stepper.next_work`."""
@@ -234,7 +239,7 @@ class TreeStepper:
         return self._apply(step, reduced)
 
     def _reduce(self, step: int, vote: CommitVote) -> Reduced:
-        return self._reducer.reduce(self._sums.table, step, vote.value, vote.replica)
+        return self._reducer.reduce(self._sums.table, step, vote.value, vote.replica, vote.times)
 
     def complete(self, step: int) -> Committed:
         """See `Stepper.complete`."""
@@ -292,10 +297,10 @@ class TreeStepper:
 
     def _begin_step(self) -> None:
         self._casts.forget()
-        self._lone, self._recheck = len(self.work_items) == 1, None
-        self._theirs = []
+        self._recheck, self._theirs = None, []
         own_slots = functools.partial(self._sections.slot, self._group.rank)
         self._sums = PartialSums(own_slots, self._sections.num_slots, self._sections.num_leaves)
+        self._lone = self._holds_one
         self.buffers.begin()
 
     def _complete(self, shard: CurrentShard, weight: float) -> None:
