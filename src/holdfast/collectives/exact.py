@@ -52,6 +52,10 @@ from holdfast.transport.network import Hosts, Network
 T = TypeVar("T")
 
 
+class PlansDiffer(Exception):
+    """Workers have followed different plans in one step, so shards are missing."""
+
+
 class TreeReducer:
     """Sums slots over all workers of a group.
 
@@ -164,6 +168,7 @@ class TreeReducer:
 
         Raises:
             Aborted: The generation is over.
+            PlansDiffer: Workers have followed different plans.
             JobError: No shard called `backward`, or shards logged different names.
         """
         self.publish(table)
@@ -248,6 +253,8 @@ class TreeReducer:
         times: tuple[StepTimes, ...],
     ) -> tree.Term:
         """How all partial sums combine, whose small parts become the result of the step."""
+        if len({each.plan for each in times}) > 1:
+            raise PlansDiffer
         term = tree.reduction(tables, self._num_leaves)
         if term is None:
             raise JobError(

@@ -51,7 +51,7 @@ def load(
     """
     given = source(job)
     if job.endswith((".yaml", ".yml")):
-        _locate_task(given.values, Path(job).parent)
+        _locate_code(given.values, Path(job).parent)
     return _overridden(given, job, overrides, values or {})
 
 
@@ -73,11 +73,12 @@ def _overridden(
     return _checked(TrainRequest, given.values, job, given)
 
 
-def _locate_task(values: dict[str, Any], folder: Path) -> None:
-    """Make the path of a task's file, which is relative to the job's file, one from here."""
-    task = values.get("task")
-    if isinstance(task, str) and ".py:" in task:
-        values["task"] = str(folder / task)
+def _locate_code(values: dict[str, Any], folder: Path) -> None:
+    """Make the paths of the user's files, which are relative to the job's file, ones from here."""
+    for key in ("task", "balance"):
+        reference = values.get(key)
+        if isinstance(reference, str) and ".py:" in reference:
+            values[key] = str(folder / reference)
 
 
 def of_run(run_dir: Path) -> Job:

@@ -68,9 +68,10 @@ class TrainRequest(RunKeys):
     """Largest number of workers that the run may be resumed with, for `shards: auto`."""
     shards_per_worker: tuple[int, ...] | None = None
     """Number of shards of each worker; even by default."""
-    balance: Literal["even", "dynamic"] = "even"
-    """How many shards each worker computes. `even`: the same number, or `shards_per_worker`.
-    `dynamic`: as many as end a step soonest, from measured times. The weights are the same."""
+    balance: str = "even"
+    """How many shards each worker computes: `even`, as many as `shards_per_worker` says; `dynamic`,
+    as many as end a step soonest, from measured times; or your own function, as
+    `package.module:name` or `path/to/file.py:name`. The weights are the same."""
     numerics: Literal["exact", "portable", "fast"] = "exact"
     """`exact`: the same bits for every number of workers. `portable`: also on x86-64 processors of
     different makers; slower. `fast`: a worker's shards form one batch."""
@@ -136,6 +137,16 @@ class TrainRequest(RunKeys):
             raise ValueError("ddp does not support numerics=portable; set sync=tree")
         return chosen
 
+    @field_validator("balance")
+    @classmethod
+    def _balance_is_known(cls, chosen: str) -> str:
+        if chosen not in ("even", "dynamic") and ":" not in chosen:
+            raise ValueError(
+                "should be even, dynamic, or a function as package.module:name or "
+                "path/to/file.py:name"
+            )
+        return chosen
+
     @field_validator("non_finite")
     @classmethod
     def _recompute_needs_separate_shards(cls, chosen: NonFinite, keys: ValidationInfo) -> NonFinite:
@@ -157,6 +168,19 @@ class TrainRequest(RunKeys):
                 "set those, or recompute=0"
             )
         return chosen
+
+    def _check_balance(self) -> None:
+        """Raises: JobError: The plan would show in the weights, or contradicts another key."""
+        if self.balance == "even":
+            return
+        refused = {
+            "sync=ddp": (self.sync == "ddp", "sync=tree"),
+            "numerics=fast": (self.numerics == "fast", "numerics=exact"),
+            "shards_per_worker": (self.shards_per_worker is not None, "only one of them"),
+        }
+        for key, (is_given, instead) in refused.items():
+            if is_given:
+                raise JobError(f"balance={self.balance} does not support {key}; set {instead}")
 
     def _check_hosts(self) -> None:
         """Raises: JobError: Several hosts cannot run the job."""
@@ -185,6 +209,7 @@ class TrainRequest(RunKeys):
             JobError: There are more workers than `max_workers`, or than shards.
         """
         self._check_hosts()
+        self._check_balance()
         workers, threads, shards = self.workers, self.threads_per_worker, self.shards
         if workers == AUTO:
             if begun is None:
@@ -234,6 +259,7 @@ class TrainJob(TrainRequest):
             "max_workers",
             "extend",
             "shards_per_worker",
+            "balance",
             "timeout_s",
             "port",
             "device",

@@ -51,6 +51,7 @@ TEMPLATES: Final = {
     "numerics-changed": "hardware or software changed since step {step}: {changes}",
     "run-extended": "the run was extended to {epochs} epochs, {total_steps} steps in all; the "
     "learning rate after step {step} is {lr:.4g}",
+    "plan-changed": "from step {step} on, the workers compute {shards_per_worker} shards",
     "keys-not-read": "the task has not read {keys} in its first step; remove what has no effect",
     "weights-loaded": "the run began with the weights in {path}",
     "notification-failed": "a notification to the address in {variable} was not delivered",

@@ -28,6 +28,9 @@ _TRANSFORMERS: Final = "holdfast.models.huggingface:build"
 _FILE_MODULE: Final = "__holdfast_task__"
 """The module name of a task's file: not `__main__`, so code under its main guard does not run."""
 
+POLICY_MODULE: Final = "__holdfast_policy__"
+"""The same for the file of a balance policy, if that is another one."""
+
 _importing: list[Path] = []
 """Files of tasks that this process imports just now."""
 
@@ -43,8 +46,12 @@ def of_job(job: Job) -> list[str]:
     return [*needed, *([_TRANSFORMERS] if isinstance(job.model, Gpt2Spec | BertSpec) else [])]
 
 
-def load(reference: str) -> Callable[..., Any]:
+def load(reference: str, file_module: str = _FILE_MODULE) -> Callable[..., Any]:
     """The class or function that `reference` names.
+
+    Args:
+        reference: Names it.
+        file_module: The name of the module that a file becomes.
 
     Raises:
         JobError: The module cannot be imported, or does not have that name.
@@ -58,7 +65,7 @@ def load(reference: str) -> Callable[..., Any]:
             "package.module:name or path/to/file.py:name"
         )
     try:
-        module = _from_file(Path(place)) if place.endswith(".py") else _imported(place)
+        module = _from_file(Path(place), file_module) if place.endswith(".py") else _imported(place)
     except JobError:
         raise
     except (Exception, SystemExit) as error:  # the user's module may raise anything
@@ -81,21 +88,21 @@ def _imported(place: str) -> ModuleType:
     return importlib.import_module(module)
 
 
-def _from_file(path: Path) -> ModuleType:
-    known = sys.modules.get(_FILE_MODULE)
-    if known is not None and known.__file__ == str(path):
-        return known
-    spec = importlib.util.spec_from_file_location(_FILE_MODULE, path)
+def _from_file(path: Path, name: str) -> ModuleType:
+    for known in (sys.modules.get(_FILE_MODULE), sys.modules.get(name)):
+        if known is not None and known.__file__ == str(path):
+            return known
+    spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None or not path.is_file():
         raise JobError(f"task file {path} does not exist")
     module = importlib.util.module_from_spec(spec)
-    sys.modules[_FILE_MODULE] = module
+    sys.modules[name] = module
     sys.path.insert(0, str(path.parent))
     _importing.append(path)
     try:
         spec.loader.exec_module(module)
     except BaseException:
-        del sys.modules[_FILE_MODULE]
+        del sys.modules[name]
         raise
     finally:
         _importing.pop()

@@ -12,15 +12,24 @@ from __future__ import annotations
 
 import itertools
 import time
+import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
+from typing import Final, NoReturn
 
 from holdfast.arena.memory import Phase, Word
-from holdfast.core.balance.balance import Balance, StepTimes
+from holdfast.core.balance.balance import Balance, Policy, StepTimes
 from holdfast.core.step.plan import Plan
+from holdfast.errors import JobError
+from holdfast.job.train_job import TrainJob
+from holdfast.tasks import reference
+from holdfast.tasks.code import located
 from holdfast.worker.context import WorkerContext
 from holdfast.worker.progress import Progress
 from holdfast.worker.shard import plan_of
+
+BUILTIN: Final = ("even", "dynamic")
 
 
 class Balancing:
@@ -29,18 +38,20 @@ class Balancing:
     Args:
         context: Of this worker.
         progress: Of the run; the costs in it are written here.
+        run_dir: Of the run, which has the code of a run of several hosts.
 
     Attributes:
         plan: Which member computes which shards.
     """
 
-    def __init__(self, context: WorkerContext, progress: Progress) -> None:
+    def __init__(self, context: WorkerContext, progress: Progress, run_dir: Path) -> None:
         self._job, self._group, self._status = context.job, context.group, context.status
         self._progress = progress
         self.plan = Plan(counts=())
         self._balance: Balance | None = None
         self._shards_ns = self._rest_ns = self._update_ns = 0
         self._is_typical = False
+        self._policy = None if self._job.balance in BUILTIN else policy_of(self._job, run_dir)
 
     def begin_generation(self) -> None:
         """Plan for the members of a new generation."""
@@ -51,7 +62,7 @@ class Balancing:
             self._balance = None
             return
         caps = [self._job.shards] * len(members)
-        balance = Balance(self._job.shards, self.plan.counts, caps, self._hosts())
+        balance = Balance(self._job.shards, self.plan.counts, caps, self._hosts(), self._policy)
         known = {rank: (per_shard, fixed) for rank, per_shard, fixed in self._progress.costs}
         balance.begin([known.get(rank) for rank in members])
         self._balance, self.plan = balance, Plan(counts=balance.counts)
@@ -83,7 +94,8 @@ class Balancing:
         """What was measured since the last call."""
         update_ns = self._status[Word.PHASE_TIMES + Phase.UPDATE]
         rest_ns = self._rest_ns + update_ns - self._update_ns
-        times = StepTimes(self._shards_ns, rest_ns)
+        plan = zlib.crc32(repr(self.plan.counts).encode())
+        times = StepTimes(self._shards_ns, rest_ns, plan)
         self._shards_ns, self._rest_ns, self._update_ns = 0, 0, update_ns
         return times
 
@@ -112,9 +124,29 @@ class Balancing:
         if self._balance is None or self._balance.counts == self.plan.counts:
             return False
         self.plan = Plan(counts=self._balance.counts)
-        self._begin_plan()
+        if self._policy is None:
+            self._begin_plan()
         return True
 
+    def explain_difference(self) -> NoReturn:
+        """Raises: JobError: Workers have followed different plans."""
+        raise JobError(
+            f"balance={self._job.balance} chose different shards on different workers; it must "
+            "depend on its arguments only, not on the time, the rank or random numbers"
+        )
+
     def _begin_plan(self) -> None:
-        """The first step of a plan reads samples that nobody has read ahead."""
+        """In the first step of a plan, no samples of its new shards were read ahead."""
         self._is_typical = False
+
+
+def policy_of(job: TrainJob, run_dir: Path) -> Policy:
+    """The user's function that `job.balance` names.
+
+    Raises:
+        JobError: It cannot be imported.
+    """
+    try:
+        return reference.load(located(job.balance, run_dir), reference.POLICY_MODULE)
+    except JobError as error:
+        raise JobError(f"balance={job.balance}: {error}") from error.__cause__

@@ -13,6 +13,7 @@ from holdfast.arena.pages import PAGE, drop_private_pages, populate
 from holdfast.arena.tensors import views
 from holdfast.collectives.reduction import ReductionMemory
 from holdfast.collectives.slot import Slot, SlotLayout
+from holdfast.core.balance.balance import StepTimes
 from holdfast.core.step import tree
 from holdfast.worker.checks import shard_verifier
 
@@ -93,7 +94,7 @@ class Sections:
                 Field("intact steps", "I64", (world_size,)),
                 Field("tables", "I64", (world_size, tree.num_nodes(num_leaves))),
                 Field("norms", "F64", (num_blocks,)),
-                Field("times", "I64", (world_size, 2)),
+                Field("times", "I64", (world_size, len(StepTimes._fields))),
                 Field("verification", "I64", (num_shards, shard_verifier.COLUMNS)),
             ]
         )

@@ -18,6 +18,7 @@ import torch
 from torch import nn
 
 from holdfast.arena.memory import Phase, Word
+from holdfast.collectives.exact import PlansDiffer
 from holdfast.core.step.seeds import seed_for
 from holdfast.data.dataset import seed_everything
 from holdfast.data.loading.loader import Loaded, model_seed
@@ -252,6 +253,8 @@ class TrainingLoop:
             committed = self._stepper.commit(self._progress.step, vote)
         except UserStatesDiffer as states:
             self._state.fail_on_difference(states.first, states.other)
+        except PlansDiffer:
+            self._balancing.explain_difference()
         except HardwareError as error:
             raise SelfEviction(error) from None
         self._status.enter(Phase.DATA)

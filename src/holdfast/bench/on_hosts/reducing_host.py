@@ -243,7 +243,7 @@ def _memory(options: argparse.Namespace) -> ReductionMemory:
         root=slots[_ROOT],
         tables=_shared(world_size * tree.num_nodes(world_size), torch.int64).view(world_size, -1),
         norms=_shared(len(layout.blocks), torch.float64),
-        times=_shared(2 * world_size, torch.int64).view(world_size, 2),
+        times=_shared(3 * world_size, torch.int64).view(world_size, 3),
     )
 
 

@@ -10,11 +10,15 @@ A new plan has to be worth it: it must save 2 % of a step, and more than the est
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
 from holdfast.core.balance.estimate import Estimate, median
 from holdfast.core.balance.planner import Cost, aligned, fastest, makespan
+from holdfast.errors import JobError
+
+Policy = Callable[[list[Cost], int], Sequence[int]]
+"""Chooses the shards of each worker from what a step costs them, and the number of shards."""
 
 GAIN: Final = 0.02
 """What a new plan must save, of a step."""
@@ -35,10 +39,12 @@ class StepTimes(NamedTuple):
     Attributes:
         shards_ns: In its shards, nanoseconds.
         rest_ns: In the rest of the step, without waits for other workers.
+        plan: A digest of the plan that it has followed: all must have the same.
     """
 
     shards_ns: int = 0
     rest_ns: int = 0
+    plan: int = 0
 
 
 class Balance:
@@ -49,11 +55,18 @@ class Balance:
         counts: The first plan: shards of each worker.
         caps: The most shards of each worker.
         hosts: The workers of each host, in order.
+        policy: Chooses the counts instead, in every step; None for the fastest ones.
     """
 
     def __init__(
-        self, num_shards: int, counts: Sequence[int], caps: Sequence[int], hosts: Sequence[range]
+        self,
+        num_shards: int,
+        counts: Sequence[int],
+        caps: Sequence[int],
+        hosts: Sequence[range],
+        policy: Policy | None = None,
     ) -> None:
+        self._policy = policy
         self._num_shards, self._caps, self._hosts = num_shards, caps, hosts
         self.counts = tuple(counts)
         self.estimates = [Estimate() for _ in counts]
@@ -74,7 +87,10 @@ class Balance:
         for estimate, each in zip(self.estimates, known, strict=True):
             estimate.add(*(each or typical))
         costs = self.costs()
-        self.counts = aligned(costs, fastest(costs, self._num_shards), self._hosts)
+        if self._policy is not None:
+            self.counts = self._chosen(self._policy, costs)
+        else:
+            self.counts = aligned(costs, fastest(costs, self._num_shards), self._hosts)
 
     def observe(self, times: Sequence[StepTimes]) -> bool:
         """Take the times of a step with the current plan.
@@ -92,6 +108,9 @@ class Balance:
             for estimate, each, count in zip(self.estimates, times, self.counts, strict=True)
         ]
         has_changed = any(changes)
+        if self._policy is not None:
+            before, self.counts = self.counts, self._chosen(self._policy, self.costs())
+            return self.counts != before
         is_early = min(estimate.samples for estimate in self.estimates) < EARLY
         is_due = is_early or self._steps % EVERY == 0
         if not has_changed and (not is_due or self._steps_since < REST_STEPS):
@@ -120,6 +139,21 @@ class Balance:
             return False
         self.counts, self._steps_since = counts, 0
         return True
+
+    def _chosen(self, policy: Policy, costs: list[Cost]) -> tuple[int, ...]:
+        """What a policy says.
+
+        Raises:
+            JobError: It is no plan.
+        """
+        counts = tuple(policy(costs, self._num_shards))
+        is_plan = min(counts, default=0) > 0
+        if not is_plan or len(counts) != len(costs) or sum(counts) != self._num_shards:
+            raise JobError(
+                f"the balance policy returned {list(counts)}; it must give {len(costs)} workers "
+                f"{self._num_shards} shards in all, each at least one"
+            )
+        return counts
 
     def _variance(self, costs: Sequence[Cost], counts: Sequence[int]) -> float:
         """Of the plan's makespan: that of its slowest worker."""

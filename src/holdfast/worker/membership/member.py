@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from holdfast.arena.memory import Arena, Phase
@@ -91,7 +92,7 @@ class Member:
         self.group = SharedMemoryGroup(arena, spec.rank, job.timeout_s, barriers.describe)
         self.context = WorkerContext.of(job, self.group, agent, arena)
         self.progress = Progress()
-        self.balancing = Balancing(self.context, self.progress)
+        self.balancing = Balancing(self.context, self.progress, Path(spec.run_dir))
         self.metrics = Metrics(spec.run_dir)
         self._writer, self._restorer = CheckpointWriter(spec, channel), Restorer(spec, channel)
         self.times = Times(arena, spec.rank)

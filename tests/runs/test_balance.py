@@ -1,0 +1,74 @@
+"""Workers of unlike speed share a step as it ends soonest, and the weights do not show it."""
+
+import pytest
+from faulty_tasks import marks
+from test_recovery import A_STEP, FAULTY, assert_each_step_once
+
+from conftest import TASKS, events_of, sampled
+from holdfast.errors import JobError
+
+pytestmark = pytest.mark.slow
+
+HERE = TASKS.parent / "balance_tasks.py"
+UNLIKE = {
+    "task": f"{HERE}:main",
+    "batch": 24,
+    "shards": 12,
+    "workers": 2,
+    "params": {"slow": {"1": 4}},
+}
+
+
+def plans(run_dir):
+    return [event["shards_per_worker"] for event in events_of(run_dir, "plan-changed")]
+
+
+def test_a_slower_worker_gets_fewer_shards_and_the_weights_are_the_same(train, tmp_path):
+    even = train(**UNLIKE)
+    dynamic = train(**UNLIKE, balance="dynamic", run_dir=tmp_path / "dynamic")
+
+    assert dynamic["weights_sha256"] == even["weights_sha256"]
+    fast, slow = plans(tmp_path / "dynamic")[-1]
+    assert fast > slow
+    assert plans(tmp_path / "run-1") == []
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+@pytest.mark.parametrize(("at", "when"), sampled(A_STEP, 4))
+def test_a_death_under_changing_plans_changes_nothing(train, tmp_path, at, when, rank):
+    fault = {"at": at, "when": when, "rank": rank, "step": 3, "how": "kill"}
+    named = [fault | {"mark": str(tmp_path / "mark")}]
+
+    balanced = train(
+        run_dir=tmp_path / "run",
+        **FAULTY,
+        balance=f"{HERE}:restless",
+        params={"faults": named},
+    )
+
+    untouched = train(**FAULTY, params={"faults": []})
+    assert balanced["weights_sha256"] == untouched["weights_sha256"]
+    assert marks(named) == [True]
+    assert_each_step_once(tmp_path / "run", balanced["steps"])
+    assert len(plans(tmp_path / "run")) > 2
+
+
+def test_a_policy_that_is_not_pure_is_refused_by_name(train):
+    with pytest.raises(JobError, match=r"balance=.*impure chose different shards"):
+        train(**UNLIKE, balance=f"{HERE}:impure")
+
+
+def test_a_policy_that_leaves_a_worker_without_shards_is_refused(train):
+    with pytest.raises(JobError, match=r"returned \[12, 0\]; it must give 2 workers 12 shards"):
+        train(**UNLIKE, balance=f"{HERE}:greedy")
+
+
+def test_a_policy_that_does_not_exist_is_refused(train):
+    with pytest.raises(JobError, match=r"balance=.*nobody: .*has no class or function nobody"):
+        train(**UNLIKE, balance=f"{HERE}:nobody")
+
+
+@pytest.mark.parametrize("key", [{"sync": "ddp"}, {"numerics": "fast"}])
+def test_a_balance_that_would_show_in_the_weights_is_refused(train, key):
+    with pytest.raises(JobError, match="balance=dynamic does not support"):
+        train(**UNLIKE, **key, balance="dynamic")
