@@ -4,13 +4,12 @@ import json
 import os
 import re
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from conftest import events_of, metrics_of, wait_until
+from ray_cluster import RayCluster
 
 pytest.importorskip("ray", reason="needs Ray: pip install 'holdfast[ray]'")
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
@@ -18,39 +17,9 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 JOB = ["digits", "shards=6", "workers=3", "hosts=3"]
 
 
-class Cluster:
-    """The cluster's process."""
-
-    def __init__(self, folder):
-        token = folder / "token"
-        token.write_text("t" * 48)
-        token.chmod(0o600)
-        self.environment = {
-            "RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(token),
-            "XDG_STATE_HOME": str(folder / "state"), "RAY_USAGE_STATS_ENABLED": "0",
-        }  # fmt: skip
-        self.process = subprocess.Popen(
-            [sys.executable, Path(__file__).with_name("ray_cluster.py"), "3"],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
-            env={**os.environ, **self.environment}, start_new_session=True,
-        )  # fmt: skip
-        about = json.loads(self.process.stdout.readline())
-        self.environment["RAY_ADDRESS"], self.nodes = about["address"], about["nodes"]
-
-    def tell(self, *words):
-        self.process.stdin.write(" ".join(words) + "\n")
-        self.process.stdin.flush()
-        assert self.process.stdout.readline().split() == [words[0]]
-
-    def close(self):
-        self.process.stdin.close()
-        self.process.wait(60)
-        self.process.stdout.close()
-
-
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory):
-    made = Cluster(tmp_path_factory.mktemp("ray"))
+    made = RayCluster(tmp_path_factory.mktemp("ray"))
     yield made
     made.close()
 

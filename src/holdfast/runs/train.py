@@ -213,7 +213,7 @@ def _train(
     extend: bool,
 ) -> Result:
     reference.refuse_while_importing()
-    request, code = _job(task, job)
+    request, code = request_of(task, job)
     if extend:
         request = request.model_copy(update={"extend": True})
     options = LaunchOptions(on_event=on_event, code=code)
@@ -292,10 +292,14 @@ def _begun(path: Path) -> TrainJob:
     return job
 
 
-def _job(
+def request_of(
     task: str | Callable[..., Any], job: Mapping[str, Any] | TrainRequest | None
 ) -> tuple[TrainRequest, bytes | None]:
-    """The job, and its task's code if that comes by value."""
+    """The request for a job, as `train` takes it, and its task's code if that comes by value.
+
+    Raises:
+        JobError: The job is not valid.
+    """
     if isinstance(task, str):
         if isinstance(job, TrainRequest):
             raise JobError("give a job's name or a Job, not both")

@@ -36,12 +36,13 @@ _EPOCH: Final = (1980, 1, 1, 0, 0, 0)
 """The time of every file: equal sources give equal archives."""
 
 
-def pack(job: Job, run_dir: Path) -> bytes:
+def pack(job: Job, run_dir: Path | None) -> bytes:
     """The sources of a job, as a zip file; empty if it needs none that are not installed.
 
     Args:
         job: The job.
-        run_dir: Its run directory, which may hold sources that came from another host.
+        run_dir: Its run directory, which may hold sources that came from another host; None if
+            there is none yet.
 
     Raises:
         JobError: They are too large, or exist only in the process that started the run.
@@ -110,18 +111,18 @@ def _check(files: Iterable[zipfile.ZipInfo]) -> None:
         raise ProtocolError(f"the coordinator sent {size_bytes} bytes of sources")
 
 
-def _sources(job: Job, run_dir: Path) -> tuple[Path, Iterable[Path]]:
+def _sources(job: Job, run_dir: Path | None) -> tuple[Path, Iterable[Path]]:
     """The files to pack, and the folder that their names are relative to."""
     place = _place_of(job)
     if not place:
-        return run_dir, ()
-    if (run_dir / FOLDER).is_dir():
+        return Path(), ()
+    if run_dir is not None and (run_dir / FOLDER).is_dir():
         return run_dir / FOLDER, _below(run_dir / FOLDER)
     if place.endswith(".py"):
         return Path(place).parent, _below(Path(place).parent)
     package = _package(place.partition(".")[0])
     if package is None:
-        return run_dir, ()
+        return Path(), ()
     return package.parent, [package] if package.is_file() else _below(package)
 
 

@@ -54,6 +54,11 @@ def address() -> str:
     return str(ray.get_runtime_context().gcs_address).rpartition(":")[0]
 
 
+def own_address() -> str:
+    """The address at which other nodes of the cluster reach this one."""
+    return str(ray.util.get_node_ip_address())
+
+
 def hosts_with(resources: Mapping[str, float]) -> tuple[int, int]:
     """How many nodes have so much free now, and how many there are."""
     free: Mapping[str, Mapping[str, float]] = state.available_resources_per_node()

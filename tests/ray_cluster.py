@@ -5,11 +5,10 @@ standard input is closed. Lines `add`, `remove ID` and `drain ID SECONDS` change
 """
 
 import json
+import os
+import subprocess
 import sys
 import time
-
-from ray._raylet import GcsClient
-from ray.cluster_utils import Cluster
 
 HEALTH = {
     "health_check_initial_delay_ms": 0, "health_check_period_ms": 500,
@@ -17,7 +16,40 @@ HEALTH = {
 }  # fmt: skip
 
 
+class RayCluster:
+    """The cluster's process, as tests use it; `environment` is what programs need to use it."""
+
+    def __init__(self, folder, nodes=3):
+        token = folder / "token"
+        token.write_text("t" * 48)
+        token.chmod(0o600)
+        self.environment = {
+            "RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(token),
+            "XDG_STATE_HOME": str(folder / "state"), "RAY_USAGE_STATS_ENABLED": "0",
+        }  # fmt: skip
+        self.process = subprocess.Popen(
+            [sys.executable, __file__, str(nodes)],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
+            env={**os.environ, **self.environment}, start_new_session=True,
+        )  # fmt: skip
+        about = json.loads(self.process.stdout.readline())
+        self.environment["RAY_ADDRESS"], self.nodes = about["address"], about["nodes"]
+
+    def tell(self, *words):
+        self.process.stdin.write(" ".join(words) + "\n")
+        self.process.stdin.flush()
+        assert self.process.stdout.readline().split() == [words[0]]
+
+    def close(self):
+        self.process.stdin.close()
+        self.process.wait(60)
+        self.process.stdout.close()
+
+
 def main():
+    from ray._raylet import GcsClient
+    from ray.cluster_utils import Cluster
+
     count = int(sys.argv[1])
     cluster = Cluster(
         initialize_head=True,

@@ -1,0 +1,71 @@
+"""AgentProcess: an agent as a child of a process that Ray has started.
+
+It reads a token from its standard input and ends when that is closed, so it does not outlive the
+process that has started it.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections import deque
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Final
+
+from holdfast.engines.engine import OVER, PLACED, TAKEN_AWAY
+
+END_TIMEOUT_S: Final = 30.0
+LAST_LINES: Final = 3
+"""How much of what an agent has printed is said when it fails."""
+
+
+class AgentProcess:
+    """One agent, which is started at once.
+
+    Args:
+        arguments: Of the command `holdfast`.
+        token: For its standard input.
+    """
+
+    def __init__(self, arguments: Sequence[str], token: str) -> None:
+        environment = dict(os.environ)
+        environment.pop("OMP_NUM_THREADS", None)  # Ray's; training processes get the job's
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "holdfast", *arguments],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            env=environment,
+            text=True,
+        )
+        assert self._process.stdin is not None
+        with suppress(BrokenPipeError):  # it has ended already
+            self._process.stdin.write(f"{token}\n")
+            self._process.stdin.flush()
+
+    def await_end(self) -> tuple[int, str]:
+        """Print what it prints until it ends; returns its exit status and its last lines."""
+        assert self._process.stdout is not None
+        printed = deque[str](maxlen=LAST_LINES)
+        for line in map(str.strip, self._process.stdout):
+            if line not in (PLACED, OVER, TAKEN_AWAY):
+                print(line, flush=True)  # to the log that Ray keeps of this process
+                printed.append(line)
+        return self._process.wait(END_TIMEOUT_S), " ".join(printed)
+
+    def stop(self) -> None:
+        """Have it end, and do not wait for that."""
+        assert self._process.stdin is not None
+        with suppress(BrokenPipeError):
+            self._process.stdin.close()
+
+    def end(self) -> None:
+        """End it; returns when it has ended."""
+        self.stop()
+        try:
+            self._process.wait(END_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait(END_TIMEOUT_S)

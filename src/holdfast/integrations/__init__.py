@@ -1,0 +1,1 @@
+"""Integrations: holdfast inside of programs that other systems run."""
