@@ -6,7 +6,7 @@ import os
 import tempfile
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import ray
 import ray.train
@@ -14,6 +14,8 @@ from ray.train import Checkpoint, CheckpointConfig, FailureConfig, RunConfig, Sc
 from ray.train.torch import TorchConfig, TorchTrainer
 
 from holdfast.bench.launched import option_parser
+
+PASSED: Final = ("PYTHONPATH", "OMP_NUM_THREADS", "XDG_STATE_HOME")
 
 
 def train_loop(config: dict[str, Any]) -> None:
@@ -58,25 +60,33 @@ def main() -> None:
     parser = option_parser(__doc__)
     parser.add_argument("--workers", type=int, required=True)
     options = parser.parse_args()
-    ray.init(
-        num_cpus=options.workers,
-        include_dashboard=False,
-        _temp_dir=str(options.dir / "ray"),
-        runtime_env={
-            "env_vars": {name: os.environ[name] for name in ("PYTHONPATH", "OMP_NUM_THREADS")}
-        },
-    )
+    start_cluster(options.dir, options.workers)
     TorchTrainer(
         train_loop,
         train_loop_config={"workload": options.workload, "dir": str(options.dir)},
         scaling_config=ScalingConfig(num_workers=options.workers, use_gpu=False),
         torch_config=TorchConfig(backend="gloo"),
-        run_config=RunConfig(
-            storage_path=str(options.dir / "results"),
-            failure_config=FailureConfig(max_failures=20),
-            checkpoint_config=CheckpointConfig(num_to_keep=2),
-        ),
+        run_config=run_config(options.dir),
     ).fit()
+
+
+def start_cluster(directory: Path, workers: int) -> None:
+    """Start a cluster of one node, with a CPU for each worker."""
+    ray.init(
+        num_cpus=workers,
+        include_dashboard=False,
+        _temp_dir=str(directory / "ray"),
+        runtime_env={"env_vars": {name: os.environ[name] for name in PASSED}},
+    )
+
+
+def run_config(directory: Path) -> RunConfig:
+    """What Ray Train does when a worker is lost, and where it keeps checkpoints."""
+    return RunConfig(
+        storage_path=str(directory / "results"),
+        failure_config=FailureConfig(max_failures=20),
+        checkpoint_config=CheckpointConfig(num_to_keep=2),
+    )
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ Needs TORCHFT_LIGHTHOUSE in the environment. A step is logged when torchft has c
 
 import time
 from datetime import timedelta
+from pathlib import Path
 from typing import Any, Final
 
 import torch
@@ -49,8 +50,19 @@ def main() -> None:
     parser = option_parser(__doc__)
     parser.add_argument("--replica", type=int, required=True)
     options = parser.parse_args()
+    train(options.workload, options.dir, options.replica)
+
+
+def train(name: str, directory: Path, replica: int) -> None:
+    """Train until killed, as one replica group.
+
+    Args:
+        name: Of the workload.
+        directory: For the log.
+        replica: The number of this replica.
+    """
     torch.manual_seed(0)
-    workload = WORKLOADS[options.workload]()
+    workload = WORKLOADS[name]()
     model = workload.model()
     plain = workload.optimizer(model.parameters())
 
@@ -64,7 +76,7 @@ def main() -> None:
         min_replica_size=1,
         load_state_dict=restore,
         state_dict=lambda: {"model": model.state_dict(), "optimizer": plain.state_dict()},
-        replica_id=f"replica_{options.replica}",
+        replica_id=f"replica_{replica}",
         store_addr="127.0.0.1",
         store_port=store.port,
         rank=0,
@@ -73,10 +85,10 @@ def main() -> None:
         timeout=TIMEOUT,
     )
     ddp, optimizer = TolerantDdp(manager, model), Optimizer(manager, plain)
-    with JsonLines(options.dir / f"rank-{options.replica}.jsonl") as log:
+    with JsonLines(directory / f"rank-{replica}.jsonl") as log:
         while True:
             began, step = time.monotonic(), manager.current_step()
-            train_step(workload, ddp, optimizer, options.replica, step)
+            train_step(workload, ddp, optimizer, replica, step)
             if manager.current_step() > step:
                 log_step(log, manager.current_step(), manager.num_participants(), began)
 

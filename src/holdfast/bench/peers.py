@@ -2,7 +2,9 @@
 
     torchrun        restarts both workers from the last checkpoint
     torchft         the survivor continues, a relaunched replica joins; also with short timeouts
-    Ray Train       restarts both workers from the last checkpoint
+    Ray Train       restarts both workers from the last checkpoint; with torchft as that does
+
+In the same interpreter, holdfast runs inside of Ray Train.
 
 Each runs in an interpreter of the user's choice, which needs torch and safetensors, and the
 system itself. Accelerate is not among them: it has no restarts of its own.
@@ -45,12 +47,12 @@ class Peer:
 
     Attributes:
         name: What the rows are called.
-        module: What must be importable.
+        modules: What must be importable.
         commands: What to start, given the interpreter and the options of the script.
     """
 
     name: str
-    module: str
+    modules: tuple[str, ...]
     commands: Callable[[str, Sequence[str]], list[ProcessSpec]]
 
     def recover(
@@ -72,7 +74,7 @@ def installed(python: str) -> list[Peer]:
     Raises:
         JobError: It is no interpreter, or lacks what every peer needs.
     """
-    modules = ["torch", "safetensors", *(peer.module for peer in PEERS)]
+    modules = ["torch", "safetensors", *(name for peer in PEERS for name in peer.modules)]
     try:
         probe = subprocess.run(
             [python, "-c", FIND, *modules], check=True, capture_output=True, text=True
@@ -82,9 +84,13 @@ def installed(python: str) -> list[Peer]:
     missing = probe.stdout.split()
     if needed := [name for name in modules[:2] if name in missing]:
         raise JobError(f"--peers-python {python} lacks {' and '.join(needed)}; install it there")
-    for name in dict.fromkeys(peer.module for peer in PEERS if peer.module in missing):
-        print(f"{name} is not installed for {python}; left out", file=sys.stderr)
-    return [peer for peer in PEERS if peer.module not in missing]
+    there = []
+    for peer in PEERS:
+        if lacking := [name for name in peer.modules if name in missing]:
+            print(f"{peer.name} is left out: {python} has no {lacking[0]}", file=sys.stderr)
+        else:
+            there.append(peer)
+    return there
 
 
 def _torchrun(python: str, options: Sequence[str]) -> list[ProcessSpec]:
@@ -123,20 +129,36 @@ def _torchft_tuned(python: str, options: Sequence[str]) -> list[ProcessSpec]:
     return _torchft(python, options, *timeouts, "--join_timeout_ms", "1000")
 
 
-def _ray(python: str, options: Sequence[str]) -> list[ProcessSpec]:
-    return [
-        ProcessSpec(
-            arguments=[
-                python, "-m", "holdfast.bench.peer_ray", *options, "--workers", str(WORKERS),
-            ],
-            environment={**IMPORTABLE, **ONE_THREAD},
-        )
-    ]  # fmt: skip
+def _in_ray(script: str) -> Callable[[str, Sequence[str]], list[ProcessSpec]]:
+    """What starts a script of this package with Ray."""
+
+    def commands(python: str, options: Sequence[str]) -> list[ProcessSpec]:
+        directory = options[-1]
+        return [
+            ProcessSpec(
+                arguments=[
+                    python, "-m", f"holdfast.bench.{script}", "--workers", str(WORKERS), *options,
+                ],
+                environment={**IMPORTABLE, **ONE_THREAD, "XDG_STATE_HOME": directory},
+            )
+        ]  # fmt: skip
+
+    return commands
 
 
 PEERS: Final = (
-    Peer(name="torchrun", module="torch", commands=_torchrun),
-    Peer(name="torchft", module="torchft", commands=_torchft),
-    Peer(name="torchft tuned", module="torchft", commands=_torchft_tuned),
-    Peer(name="Ray Train", module="ray", commands=_ray),
+    Peer(name="torchrun", modules=("torch",), commands=_torchrun),
+    Peer(name="torchft", modules=("torchft",), commands=_torchft),
+    Peer(name="torchft tuned", modules=("torchft",), commands=_torchft_tuned),
+    Peer(name="Ray Train", modules=("ray",), commands=_in_ray("peer_ray")),
+    Peer(
+        name="Ray Train, torchft",
+        modules=("ray", "torchft"),
+        commands=_in_ray("peer_ray_torchft"),
+    ),
+    Peer(
+        name="holdfast in Ray Train",
+        modules=("ray", "grpc", "pydantic"),
+        commands=_in_ray("ours_in_ray"),
+    ),
 )
