@@ -7,6 +7,7 @@ from typing import Annotated, Final, Self
 
 from pydantic import AfterValidator, Field
 
+from holdfast.core.shares import Needs
 from holdfast.job.part import Spec
 
 _UNITS: Final = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12} | {
@@ -46,6 +47,20 @@ class Resources(Spec):
     def memory_bytes(self) -> int:
         """The memory, bytes."""
         return bytes_of(self.memory)
+
+    @property
+    def is_given(self) -> bool:
+        """Whether a worker needs anything in particular."""
+        return bool(self.cpus or self.gpus or self.memory_bytes)
+
+    def needs(self, workers: int, threads: int) -> Needs:
+        """What so many workers need on one host, each with so many threads."""
+        return Needs(
+            workers=workers,
+            cpus=max(self.cpus, threads),
+            gpus=self.gpus,
+            memory_bytes=self.memory_bytes,
+        )
 
     def times(self, workers: int) -> Self:
         """What so many workers need."""

@@ -58,6 +58,18 @@ def available(root: Path = ROOT) -> Available:
     return min(limits, key=lambda each: each.size_bytes)
 
 
+def total_bytes(root: Path = ROOT) -> int:
+    """All memory that this process and its children could ever have."""
+    machine = _table(root / "proc/meminfo").get("MemTotal:", 0) * 1024
+    limits = [
+        limit
+        for group in groups("memory", root)
+        for limit_file, _ in _LIMITS
+        if (limit := _number(group / limit_file)) is not None
+    ]
+    return min([machine, *limits])
+
+
 class OomKills:
     """Tells whether the kernel has OOM-killed a process just now; to be called often.
 

@@ -1,0 +1,174 @@
+"""Shares: which CPUs and GPUs of a host each worker of a run gets.
+
+    needs, what the host has, claims of other runs ─▶ shortages, or a share for each worker
+
+A run that needs nothing in particular claims CPUs too, so that others know of it, but is never
+refused: its claim may overlap with others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Share:
+    """What one worker may use.
+
+    Attributes:
+        cpus: The numbers of its CPUs; empty: all those of its agent.
+        gpus: The names of its GPUs for CUDA; empty: all those of its agent.
+    """
+
+    cpus: tuple[int, ...]
+    gpus: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Needs:
+    """What the workers of a run need on one host.
+
+    Attributes:
+        workers: How many there are.
+        cpus, gpus: Of each worker.
+        memory_bytes: Of each worker; 0: not limited.
+    """
+
+    workers: int
+    cpus: int
+    gpus: int
+    memory_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Supply:
+    """What a process may use of its host.
+
+    Attributes:
+        cpus: The CPUs that it may run on.
+        max_cpus: How many of them at a time, by the limit of a container.
+        gpus: The GPUs that it may use.
+        memory_bytes: All memory.
+        available_bytes: Memory that is not in use now.
+    """
+
+    cpus: tuple[int, ...]
+    max_cpus: int
+    gpus: tuple[str, ...]
+    memory_bytes: int
+    available_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Claim:
+    """What a run uses on a host.
+
+    Attributes:
+        run: The name of its run directory.
+        pid: The process that holds the claim.
+        ticket: Its number in the line of those that wait, from 1; 0 once it has begun.
+        cpus, gpus: What it uses; nothing while it waits.
+        memory_bytes: How much memory its workers may use.
+    """
+
+    run: str
+    pid: int
+    ticket: int
+    cpus: tuple[int, ...]
+    gpus: tuple[str, ...]
+    memory_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shortage:
+    """Something of which too little is free.
+
+    Attributes:
+        what: `CPUs`, `GPUs` or `memory`; amounts of memory are bytes.
+        each: What each worker needs.
+        workers: How many workers there are.
+        free: How much is free.
+        total: How much there is.
+        held: What each claim has of it.
+    """
+
+    what: str
+    each: int
+    workers: int
+    free: int
+    total: int
+    held: tuple[tuple[Claim, int], ...]
+
+    @property
+    def is_final(self) -> bool:
+        """Whether there is too little even without any claim."""
+        return self.total < self.each * self.workers
+
+
+def shortages(needs: Needs, supply: Supply, claims: Sequence[Claim]) -> list[Shortage]:
+    """What is lacking now for the workers of a run; nothing if they fit."""
+    memory = [(claim, claim.memory_bytes) for claim in claims]
+    # A run may not have touched yet what it has claimed, and others may use memory without a claim.
+    unclaimed = max(0, supply.memory_bytes - sum(amount for _, amount in memory))
+    free_gpus = _free(supply.gpus, (claim.gpus for claim in claims))
+    of_each = [
+        ("CPUs", needs.cpus, _num_free_cpus(supply, claims), supply.max_cpus,
+         [(claim, len({*claim.cpus} & {*supply.cpus})) for claim in claims]),
+        ("GPUs", needs.gpus, len(free_gpus), len(supply.gpus),
+         [(claim, len({*claim.gpus} & {*supply.gpus})) for claim in claims]),
+        ("memory", needs.memory_bytes, min(unclaimed, supply.available_bytes),
+         supply.memory_bytes, memory),
+    ]  # fmt: skip
+    return [
+        Shortage(
+            what=what,
+            each=each,
+            workers=needs.workers,
+            free=free,
+            total=total,
+            held=tuple((claim, amount) for claim, amount in held if amount),
+        )
+        for what, each, free, total, held in of_each
+        if each * needs.workers > free
+    ]
+
+
+def divide(needs: Needs, supply: Supply, claims: Sequence[Claim]) -> tuple[Share, ...]:
+    """The CPUs and GPUs of each worker: free ones, and once these are used up, others.
+
+    Without shortages the shares are disjoint, and complete.
+    """
+    cpus = _free_first(supply.cpus, (claim.cpus for claim in claims))
+    gpus = _free_first(supply.gpus, (claim.gpus for claim in claims))
+    return tuple(
+        Share(
+            cpus=tuple(cpus[worker * needs.cpus : (worker + 1) * needs.cpus]),
+            gpus=tuple(gpus[worker * needs.gpus : (worker + 1) * needs.gpus]),
+        )
+        for worker in range(needs.workers)
+    )
+
+
+def first_free(taken: Collection[int]) -> int:
+    """The lowest number, from 0, that is not taken."""
+    return next(number for number in range(len(taken) + 1) if number not in taken)
+
+
+def _num_free_cpus(supply: Supply, claims: Iterable[Claim]) -> int:
+    free = _free(supply.cpus, (claim.cpus for claim in claims))
+    used = len(supply.cpus) - len(free)
+    return max(0, min(len(free), supply.max_cpus - used))
+
+
+def _free(every: Sequence[T], taken: Iterable[Iterable[T]]) -> list[T]:
+    used = {each for some in taken for each in some}
+    return [each for each in every if each not in used]
+
+
+def _free_first(every: Sequence[T], taken: Iterable[Iterable[T]]) -> list[T]:
+    free = _free(every, taken)
+    return free + [each for each in every if each not in free]

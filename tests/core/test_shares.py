@@ -1,0 +1,104 @@
+"""Shares of runs that claim one after the other never overlap, and nothing is refused that fits."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from holdfast.core.shares import Claim, Needs, Supply, divide, first_free, shortages
+
+GIB = 1 << 30
+
+
+@st.composite
+def supplies(draw):
+    cpus = tuple(sorted(draw(st.sets(st.integers(0, 30), min_size=1, max_size=12))))
+    memory = draw(st.integers(1, 64)) * GIB
+    return Supply(
+        cpus=cpus,
+        max_cpus=draw(st.integers(1, len(cpus))),
+        gpus=tuple(map(str, range(draw(st.integers(0, 6))))),
+        memory_bytes=memory,
+        available_bytes=draw(st.integers(0, memory)),
+    )
+
+
+needs = st.builds(
+    Needs,
+    workers=st.integers(1, 4),
+    cpus=st.integers(1, 4),
+    gpus=st.integers(0, 2),
+    memory_bytes=st.integers(0, 8).map(lambda gib: gib * GIB),
+)
+
+
+def claim_of(each, shares, pid):
+    return Claim(
+        run=f"run-{pid}",
+        pid=pid,
+        ticket=0,
+        cpus=tuple(cpu for share in shares for cpu in share.cpus),
+        gpus=tuple(gpu for share in shares for gpu in share.gpus),
+        memory_bytes=each.workers * each.memory_bytes,
+    )
+
+
+@given(supplies(), st.lists(needs, max_size=6))
+def test_runs_that_fit_share_nothing_and_never_exceed_the_host(supply, runs):
+    claims = []
+    for pid, each in enumerate(runs):
+        if shortages(each, supply, claims):
+            continue
+        shares = divide(each, supply, claims)
+        assert [len(share.cpus) for share in shares] == [each.cpus] * each.workers
+        assert [len(share.gpus) for share in shares] == [each.gpus] * each.workers
+        claims.append(claim_of(each, shares, pid))
+    cpus = [cpu for claim in claims for cpu in claim.cpus]
+    gpus = [gpu for claim in claims for gpu in claim.gpus]
+    assert len(cpus) == len({*cpus}) <= supply.max_cpus
+    assert {*cpus} <= {*supply.cpus}
+    assert len(gpus) == len({*gpus})
+    assert sum(claim.memory_bytes for claim in claims) <= supply.memory_bytes
+
+
+@given(supplies(), needs)
+def test_a_run_alone_lacks_only_what_the_host_never_has_or_others_use_without_a_claim(supply, need):
+    lacking = shortages(need, supply, ())
+    assert {each.what for each in lacking if each.is_final} == {
+        what
+        for what, asked, there in [
+            ("CPUs", need.workers * need.cpus, supply.max_cpus),
+            ("GPUs", need.workers * need.gpus, len(supply.gpus)),
+            ("memory", need.workers * need.memory_bytes, supply.memory_bytes),
+        ]
+        if asked > there
+    }
+    assert {each.what for each in lacking if not each.is_final} <= {"memory"}
+
+
+@given(supplies(), needs, needs)
+def test_a_run_that_is_never_refused_takes_free_cpus_first(supply, first, second):
+    before = claim_of(first, divide(first, supply, ()), 1)
+    after = claim_of(second, divide(second, supply, [before]), 2)
+    free = {*supply.cpus} - {*before.cpus}
+    assert len({*after.cpus} & free) == min(len(free), second.workers * second.cpus)
+    assert len({*after.cpus}) == len(after.cpus)
+
+
+def test_a_shortage_names_those_that_have_it():
+    supply = Supply(cpus=(2, 3, 5), max_cpus=3, gpus=("0",), memory_bytes=9, available_bytes=9)
+    claims = [
+        Claim(run="a", pid=1, ticket=0, cpus=(2,), gpus=(), memory_bytes=0),
+        Claim(run="b", pid=2, ticket=0, cpus=(7, 8), gpus=("0",), memory_bytes=4),
+    ]
+    lacking = shortages(Needs(workers=1, cpus=3, gpus=1, memory_bytes=6), supply, claims)
+    held = [(each.what, each.free, each.total, each.held) for each in lacking]
+    assert held == [
+        ("CPUs", 2, 3, ((claims[0], 1),)),  # the others of b are not this process's
+        ("GPUs", 0, 1, ((claims[1], 1),)),
+        ("memory", 5, 9, ((claims[1], 4),)),
+    ]
+
+
+def test_the_lowest_free_slot_is_used_again():
+    assert first_free([]) == 0
+    assert first_free([0, 2]) == 1
+    assert first_free([1, 0]) == 2
