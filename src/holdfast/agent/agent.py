@@ -30,6 +30,7 @@ from holdfast.core.agent import AgentStateMachine
 from holdfast.core.failures import Exit, judge
 from holdfast.core.membership import by_host
 from holdfast.core.protocol import Failure
+from holdfast.core.shares import first_free
 from holdfast.errors import ProtocolError
 from holdfast.job.script_job import ScriptJob
 from holdfast.launch.fork_client import ForkClient
@@ -200,7 +201,8 @@ class Agent:
             self._run.tunnel.end(generation)
 
     def _fork(self, rank: int, number: int) -> None:
-        worker = fork_worker(self._forks, self._run, self._arena.fd, rank, number)
+        slot = first_free([each.slot for each in self._workers.values()])
+        worker = fork_worker(self._forks, self._run, self._arena.fd, rank, number, slot)
         self._workers[number] = worker
         self._selector.register(worker.channel, selectors.EVENT_READ, lambda: self._hear(worker))
         self._log.event("worker-started", **worker.named)

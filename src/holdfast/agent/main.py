@@ -25,6 +25,7 @@ from holdfast.wire.channel import Channel
 from holdfast.wire.link import CoordinatorLink
 from holdfast.wire.rpc import DesiredStateMessage, Service, StatusMessage
 from holdfast.wire.tls import HostCredentials
+from holdfast.wire.worker_spec import SHARES
 
 POLL_S = 0.1
 """The longest that the agent waits for something to happen."""
@@ -43,6 +44,7 @@ def main() -> int:
     parser.add_argument("--credentials", type=int)
     parser.add_argument("--arena", type=int, required=True)
     parser.add_argument("--forks", type=int, required=True)
+    parser.add_argument("--shares", type=SHARES.validate_json, required=True)
     parser.add_argument("--parent", type=int, required=True)
     options = parser.parse_args()
     die_with_parent(options.parent)
@@ -67,6 +69,7 @@ def _serve(options: argparse.Namespace) -> None:
         interface=options.interface,
         credentials=data,
         tunnel=Tunnel(options.interface, data) if data and job.has_process_groups else None,
+        shares=options.shares,
     )
     forks = ForkClient(Channel(socket.socket(fileno=options.forks)))
     link = CoordinatorLink[StatusMessage, DesiredStateMessage](

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from holdfast.agent.tunnel import Tunnel
 from holdfast.core.protocol import Failure
+from holdfast.core.shares import Share
 from holdfast.job.spec import Job
 from holdfast.wire.tls import Credentials
 from holdfast.wire.worker_spec import WorkerSpec
@@ -25,6 +26,7 @@ class RunContext:
             none.
         credentials: What they show to each other; None if they talk in plain.
         tunnel: Carries the connections of their process groups, if it is needed.
+        shares: What each of its workers may use; none: all of this host.
     """
 
     host: str
@@ -34,6 +36,7 @@ class RunContext:
     interface: str = ""
     credentials: Credentials | None = None
     tunnel: Tunnel | None = None
+    shares: tuple[Share, ...] = ()
 
     @property
     def capacity(self) -> int:
@@ -51,8 +54,8 @@ class RunContext:
             return failure
         return replace(failure, cause=f"{failure.cause} (host {self.host})")
 
-    def worker_spec(self, rank: int) -> WorkerSpec:
-        """What a worker is started with."""
+    def worker_spec(self, rank: int, slot: int) -> WorkerSpec:
+        """What a worker is started with, in a slot that no other worker of this host uses."""
         return WorkerSpec(
             job=self.job,
             rank=rank,
@@ -61,4 +64,5 @@ class RunContext:
             interface=self.interface,
             credentials=self.credentials,
             tunnel=self.tunnel.address if self.tunnel else "",
+            share=self.shares[slot] if self.shares else None,
         )

@@ -27,6 +27,7 @@ class WorkerHandle:
 
     Attributes:
         number: The process number in the agent's state machine.
+        slot: Which of the host's shares it uses.
         stacks: The file for its stacks.
         report: What it reported of the exception that ended it.
         after_failure: Whether another worker has failed since it was resumed.
@@ -38,6 +39,7 @@ class WorkerHandle:
 
     rank: int
     number: int
+    slot: int
     pid: int
     pidfd: int
     channel: Channel
@@ -90,7 +92,7 @@ class WorkerHandle:
 
 
 def fork_worker(
-    forks: ForkClient, run: RunContext, arena_fd: int, rank: int, number: int
+    forks: ForkClient, run: RunContext, arena_fd: int, rank: int, number: int, slot: int
 ) -> WorkerHandle:
     """Fork the worker of a rank.
 
@@ -99,10 +101,10 @@ def fork_worker(
         run: The run.
         arena_fd: The host's shared memory.
         rank: The rank.
-        number: As in `WorkerHandle`.
+        number, slot: As in `WorkerHandle`.
     """
     near, far = pair()
-    launch = run.worker_spec(rank).model_dump_json()
+    launch = run.worker_spec(rank, slot).model_dump_json()
     path = worker_log(run.directory / "logs", rank)
     log = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
     try:
@@ -113,6 +115,7 @@ def fork_worker(
     return WorkerHandle(
         rank=rank,
         number=number,
+        slot=slot,
         pid=pid,
         pidfd=pidfd,
         channel=near,

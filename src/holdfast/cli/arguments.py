@@ -30,6 +30,10 @@ EndingJson = Annotated[
     typer.Option("--json", help="Print the result or error as one JSON object, at the end."),
 ]
 
+Queue = Annotated[
+    bool, typer.Option("--queue", help="Wait until the CPUs, GPUs and memory it needs are free.")
+]
+
 
 def ranks(tee: str | None, workers: int) -> frozenset[int]:
     """The ranks in the value of `--tee`.

@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from holdfast.cli.arguments import EndingJson, JobName, Overrides, ranks
+from holdfast.cli.arguments import EndingJson, JobName, Overrides, Queue, ranks
 from holdfast.cli.background import BACKGROUND, await_begin, follow, start
 from holdfast.cli.ending import run_and_print
 from holdfast.cli.joining import Address
@@ -63,6 +63,7 @@ def train(
         ),
     ] = "",
     address: Address = None,
+    queue: Queue = False,
     detach: Annotated[
         bool, typer.Option("--detach", help="Leave the run alone once it has begun.")
     ] = False,
@@ -91,7 +92,7 @@ def train(
         where = run or (RunDirectory.newest(chosen) if resume or extend else new_run(chosen.name))
         _in_background(where, chosen.name, on, detach=detach)
         return
-    options = LaunchOptions(tee=shown, forks=context.obj)
+    options = LaunchOptions(tee=shown, forks=context.obj, queue=queue)
     run_and_print(
         partial(_run, chosen, on, address or "", run, resume or extend),
         options,

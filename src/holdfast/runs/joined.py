@@ -13,12 +13,13 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
 from types import FrameType
 from typing import Final
 
 from holdfast.core.rejoin import RejoinDelay
+from holdfast.core.shares import Share
 from holdfast.engines.engine import OVER, PLACED, TAKEN_AWAY
 from holdfast.errors import Interrupted, JobError, ProtocolError
 from holdfast.job import load
@@ -28,6 +29,7 @@ from holdfast.launch.spawn import Spawned
 from holdfast.linux.lifeline import STOP_SIGNALS
 from holdfast.observe.lines import EventLog, StepTail
 from holdfast.observe.run_dir import EVENTS, METRICS, RUNS, RunDirectory, placed_directory
+from holdfast.runs.claiming import claimed_shares
 from holdfast.runs.collector import Collector
 from holdfast.runs.endpoint import Interface, address_towards
 from holdfast.runs.host import HostHandle, HostState
@@ -174,6 +176,8 @@ class _Host:
         self._sent: Positions | None = None
         self._metrics: StepTail | None = None
         self._collector: Collector | None = None
+        self._claim = ExitStack()
+        self._shares: tuple[Share, ...] | None = None
         self.was_stopped = False
 
     def work(self, joined: Joined, say: Callable[[str], None], stop: list[bool]) -> bool:
@@ -187,6 +191,9 @@ class _Host:
         run_directory = self._run_directory(sent, packed)
         with run_directory as directory, EventLog(directory.path / EVENTS) as log:
             say(f"joined as {name}; run directory {directory.path}")
+            if self._shares is None:
+                claim = claimed_shares(directory.job, sent.run)
+                self._shares = self._claim.enter_context(claim)
             if self._sent is None:
                 self._sent = positions_of(directory.path)
             if sent.checkpoint is not None:
@@ -198,7 +205,8 @@ class _Host:
             shipper = Shipper(directory.path, self._control, agent, self._sent, self._metrics)
             forks, exits = self._fork_server(directory), ProcessExits(directory.job, log)
             attempt, interface = joined.message.attempt, self._interface(directory, joined)
-            hosts = LocalHosts(directory, attempt, log, exits, forks, None, interface)
+            shares = self._shares
+            hosts = LocalHosts(directory, attempt, log, exits, forks, None, interface, shares)
             with (
                 closing(hosts),
                 shipper,  # until the workers have ended
@@ -216,11 +224,12 @@ class _Host:
             self._collector.finish(lambda: bool(stop))
 
     def close(self) -> None:
-        """End the collector and the fork server."""
+        """End the collector and the fork server, and release what this host has claimed."""
         if self._collector is not None:
             self._collector.close()
         if self._forks is not None:
             self._forks.close()
+        self._claim.close()
 
     def _run_directory(self, message: JobMessage, packed: bytes) -> RunDirectory:
         """The run's directory on this host, with the job and the code of its task.

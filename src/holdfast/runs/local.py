@@ -8,6 +8,7 @@ from contextlib import ExitStack
 from typing import Final
 
 from holdfast.arena.memory import Arena
+from holdfast.core.shares import Share
 from holdfast.launch.child import Child
 from holdfast.launch.fork_client import ForkServer
 from holdfast.launch.spawn import Spawned
@@ -17,6 +18,7 @@ from holdfast.runs.endpoint import Interface
 from holdfast.runs.host import HasFileno, HostState
 from holdfast.runs.process_exits import ProcessExits, kill_if_stopped
 from holdfast.runs.run_fork_server import RunForkServer
+from holdfast.wire.worker_spec import SHARES
 
 REAP_TIMEOUT_S: Final = 1.0
 """How long the end of a fork server may come after that of an agent which has lost it."""
@@ -36,6 +38,7 @@ class LocalHost:
         fork_server: Where its workers come from.
         exits: Counts the ends of agents.
         interface: To other hosts, if there are any.
+        shares: What each of its workers may use; none: all of this host.
 
     Attributes:
         name: The same.
@@ -51,6 +54,7 @@ class LocalHost:
         fork_server: RunForkServer,
         exits: ProcessExits,
         interface: Interface | None,
+        shares: tuple[Share, ...],
     ) -> None:
         self.name, self._fork_server, self._exits = name, fork_server, exits
         self._is_attached = False
@@ -66,6 +70,7 @@ class LocalHost:
                 "address": address,
                 "arena": arena.fd,
                 "forks": far.fileno(),
+                "shares": SHARES.dump_json(shares).decode(),
             }
             fds = [arena.fd, far.fileno()]
             with far, ExitStack() as until_started:
@@ -129,6 +134,7 @@ class LocalHosts:
         exits: Counts the ends of agents and fork servers.
         fork_server, code: See `RunForkServer`.
         interface: To other hosts, if there are any.
+        shares: See `LocalHost`.
     """
 
     def __init__(
@@ -140,8 +146,9 @@ class LocalHosts:
         fork_server: ForkServer | Spawned | None,
         code: bytes | None,
         interface: Interface | None = None,
+        shares: tuple[Share, ...] = (),
     ) -> None:
-        self._interface = interface
+        self._interface, self._shares = interface, shares
         self._directory, self._attempt, self._log, self._exits = directory, attempt, log, exits
         self._fork_server = RunForkServer(directory, log, exits, fork_server, code)
 
@@ -167,6 +174,7 @@ class LocalHosts:
             self._fork_server,
             self._exits,
             self._interface,
+            self._shares,
         )
         self._log.event("agent-started", host=name, pid=host.agent.pid)
         return host

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import replace
+from functools import partial
+from typing import Final
 
 from holdfast.engines.engine import Ask
 from holdfast.engines.open_engine import open_engine
@@ -14,6 +16,10 @@ from holdfast.job.script_job import ScriptJob
 from holdfast.job.train_job import TrainRequest
 from holdfast.runs.endpoint import Endpoint, address_towards, free_port
 from holdfast.runs.run import LaunchOptions
+from holdfast.runs.waiting import wait_until_free
+
+ASK_S: Final = 3.0
+"""How often an engine is asked again while a run waits for it."""
 
 
 @contextmanager
@@ -30,18 +36,22 @@ def placed(
 
     Raises:
         JobError: There is no such engine, or it cannot run the job.
-        EngineError: The engine cannot be used, or too little is free.
+        EngineError: The engine cannot be used, or too little is free and the run does not wait.
+        Interrupted: A signal has ended the wait.
     """
     if not on:
         yield options
         return
     ask = _ask(job, options)
     with closing(open_engine(on)) as engine:
-        if lacking := engine.reserve(ask):
+        lacking = engine.reserve(ask)
+        if lacking and not options.queue:
             raise EngineError(
-                f"{engine.name} lacks what the run needs: {lacking}; wait until it is free, or ask "
-                "for less by hosts, workers or resources"
+                f"{engine.name} lacks what the run needs: {lacking}; wait for it by --queue "
+                "(queue=True in Python), or ask for less by hosts, workers or resources"
             )
+        if lacking:
+            wait_until_free(partial(engine.reserve, ask), lacking, ASK_S, options.controls)
         endpoint = Endpoint(address=address or _address(engine.peer), port=free_port())
         yield replace(options, engine=engine, endpoint=endpoint)
 

@@ -19,6 +19,7 @@ from types import FrameType
 from typing import Any, Protocol, TypeVar
 
 from holdfast.checkpoint.store import CheckpointStore
+from holdfast.core.shares import Share
 from holdfast.engines.engine import Engine
 from holdfast.errors import HoldfastError, JobError
 from holdfast.job.spec import Job
@@ -65,6 +66,8 @@ class LaunchOptions:
         endpoint: Where other hosts join, if there are any.
         engine: Places the agents of the run, all of them; None for agents on this host, and those
             that join it.
+        queue: Whether the run waits until what it needs is free.
+        shares: Of this host, for each worker here; none: workers share all of it.
     """
 
     tee: Collection[int] = ()
@@ -75,6 +78,8 @@ class LaunchOptions:
     code: bytes | None = None
     endpoint: Endpoint | None = None
     engine: Engine | None = None
+    queue: bool = False
+    shares: tuple[Share, ...] = ()
 
 
 class RunResult(Protocol):
@@ -250,8 +255,8 @@ def _starter(
     """What starts agents on this host."""
     at = options.endpoint
     interface = at.own_interface(directory.path, directory.job) if at else None
-    forks, code = options.forks, options.code
-    return LocalHosts(directory, attempt, log, exits, forks, code, interface)
+    forks, code, shares = options.forks, options.code, options.shares
+    return LocalHosts(directory, attempt, log, exits, forks, code, interface, shares)
 
 
 def _fleet(

@@ -14,6 +14,7 @@ from holdfast.errors import JobError
 from holdfast.job.script_job import Script, ScriptJob
 from holdfast.observe import restarts
 from holdfast.observe.run_dir import new_run
+from holdfast.runs.claiming import claimed
 from holdfast.runs.run import LaunchOptions, run_and_record
 
 
@@ -55,20 +56,20 @@ def run_script(job: ScriptJob, options: LaunchOptions, *, run_dir: Path | None) 
     """
     _check(job.script)
     path = run_dir or new_run(job.name)
-    began = time.monotonic()
-    return run_and_record(
-        job,
-        path,
-        lambda summary: ScriptResult(
+
+    def conclude(summary: dict[str, Any]) -> ScriptResult:
+        return ScriptResult(
             status=summary["status"],
             workers=job.workers,
             restarts=restarts.count(path),
             seconds=round(time.monotonic() - began, 3),
             run_dir=path,
-        ),
-        options,
-        resume=(path / "job.yaml").exists(),
-    )
+        )
+
+    with claimed(job, path.name, options) as there:
+        began = time.monotonic()
+        resume = (path / "job.yaml").exists()
+        return run_and_record(job, path, conclude, there, resume=resume)
 
 
 def name_of(script: Script) -> str:

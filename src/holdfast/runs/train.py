@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from holdfast.checkpoint.names import checkpoint_name
 from holdfast.checkpoint.store import CheckpointStore
 from holdfast.core.step.plan import plan_step
-from holdfast.errors import HoldfastError, JobError
+from holdfast.errors import HoldfastError, Interrupted, JobError
 from holdfast.job import load
 from holdfast.job.part import AUTO
 from holdfast.job.train_job import TrainJob, TrainRequest
@@ -25,6 +25,7 @@ from holdfast.observe import lines
 from holdfast.observe.run_dir import CODE, METRICS, RunDirectory, new_run
 from holdfast.observe.sinks.callback import OnEvent
 from holdfast.runs.choose_workers import divisions, fastest
+from holdfast.runs.claiming import claimed
 from holdfast.runs.placing import placed
 from holdfast.runs.run import LaunchOptions, run_and_record
 from holdfast.runs.run_fork_server import fork_server
@@ -163,6 +164,7 @@ def train(
     resume: bool = False,
     extend: bool = False,
     on: str = "",
+    queue: bool = False,
     on_event: OnEvent | None = None,
 ) -> Result:
     """Train a model with one or more workers, and wait until the run ends.
@@ -178,6 +180,8 @@ def train(
         extend: Like ``resume``, for more epochs or steps than the run began with. Default: False.
         on: The engine that places the run's agents, such as ``"ray"``; by default they run on this
             host.
+        queue: Wait until the CPUs, GPUs and memory that the run needs are free. Default: False, so
+            that a run with ``resources`` is refused if they are not.
         on_event: Called in this process with each :class:`Event` of the run: steps, evaluations,
             failures, recoveries, checkpoints. If it raises, the run stops as with Ctrl-C.
 
@@ -186,6 +190,7 @@ def train(
 
     Raises:
         JobError: The job is not valid, or the run directory cannot be used.
+        EngineError: What the run needs is not free.
         WorkerFailed: A worker failed and could not be replaced.
         KeyboardInterrupt: Ctrl-C ended the run, after a checkpoint; ``resume=True`` continues it.
         Exception: What ``on_event`` raised.
@@ -197,7 +202,8 @@ def train(
         'finished'
     """
     try:
-        return _train(task, job, run_dir, on, on_event, resume=resume, extend=extend)
+        options = LaunchOptions(on_event=on_event, queue=queue)
+        return _train(task, job, run_dir, on, options, resume=resume, extend=extend)
     except HoldfastError as error:
         raise error.with_traceback(None) from error.__cause__  # the user's frames are in its cause
 
@@ -207,7 +213,7 @@ def _train(
     job: Mapping[str, Any] | TrainRequest | None,
     run_dir: str | Path | None,
     on: str,
-    on_event: OnEvent | None,
+    options: LaunchOptions,
     *,
     resume: bool,
     extend: bool,
@@ -216,11 +222,16 @@ def _train(
     request, code = request_of(task, job)
     if extend:
         request = request.model_copy(update={"extend": True})
-    options = LaunchOptions(on_event=on_event, code=code)
+    options = replace(options, code=code)
     if code is not None and not isinstance(task, str):
         options = replace(options, sidecar=partial(_with_source, task))
-    with placed(request, options, on) as there:
-        result = run_job(request, there, run_dir=run_dir, resume=resume or extend)
+    try:
+        with placed(request, options, on) as there:
+            result = run_job(request, there, run_dir=run_dir, resume=resume or extend)
+    except Interrupted as error:
+        if options.controls.interrupted and not options.controls.abort:
+            raise KeyboardInterrupt(str(error)) from None
+        raise
     if options.controls.interrupted:
         raise KeyboardInterrupt(f"stopped after step {result.steps}; resume=True continues it")
     return result
@@ -244,6 +255,11 @@ def run_job(
     _name_left_out(request)
     path = _path(request, run_dir, resume)
     if request.workers == AUTO and not resume:
+        if options.queue or request.resources.is_given:
+            raise JobError(
+                "workers=auto measures the whole host; with resources or --queue, give a number "
+                "of workers"
+            )
         jobs = divisions(request, usable_cores())
         with _forks(jobs[0], options) as forks:
             job, options = fastest(jobs, forks), replace(options, forks=forks)
@@ -271,9 +287,10 @@ def _forks(job: TrainJob, options: LaunchOptions) -> AbstractContextManager[Fork
 
 def _run(job: TrainJob, path: Path, options: LaunchOptions, *, resume: bool) -> Result:
     plan_step(job.shards, job.workers, job.shards_per_worker)  # refuse before anything is written
-    return run_and_record(
-        job, path, lambda summary: _result(summary, job, path), options, resume=resume
-    )
+    with claimed(job, path.name, options) as there:
+        return run_and_record(
+            job, path, lambda summary: _result(summary, job, path), there, resume=resume
+        )
 
 
 def _path(job: TrainRequest, run_dir: str | Path | None, resume: bool) -> Path:

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
-from pydantic import BaseModel, ConfigDict
+from typing import Final
 
+from pydantic import BaseModel, ConfigDict, TypeAdapter
+
+from holdfast.core.shares import Share
 from holdfast.job.spec import Job
 from holdfast.job.train_job import TrainJob
 from holdfast.wire.tls import Credentials
+
+SHARES: Final = TypeAdapter(tuple[Share, ...])
+"""Shares of workers as JSON."""
 
 
 class WorkerSpec(BaseModel):
@@ -20,6 +26,7 @@ class WorkerSpec(BaseModel):
         interface: The address on which it accepts workers of other hosts; empty if there are none.
         credentials: What it shows to those; None if they talk in plain.
         tunnel: The address of its agent's tunnel for process groups; empty if there is none.
+        share: What it may use of its host; None: all of it.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
@@ -31,6 +38,7 @@ class WorkerSpec(BaseModel):
     interface: str = ""
     credentials: Credentials | None = None
     tunnel: str = ""
+    share: Share | None = None
 
     @property
     def train_job(self) -> TrainJob:

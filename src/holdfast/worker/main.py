@@ -19,6 +19,7 @@ from holdfast.core.step.seeds import seed_for
 from holdfast.data.dataset import seed_everything
 from holdfast.errors import MEANINGS, Aborted, JobError
 from holdfast.job.script_job import ScriptJob
+from holdfast.linux.supply import restrict
 from holdfast.observe.stacks import stacks_file, write_on_signal
 from holdfast.tasks import by_value, reference
 from holdfast.tasks.code import located
@@ -46,6 +47,8 @@ def main(config: str, arena_fd: int, socket_fd: int) -> int:
         socket_fd: A connected Unix socket to the agent.
     """
     spec = WorkerSpec.model_validate_json(config)
+    if spec.share is not None:
+        restrict(spec.share)
     channel, arena = Channel(socket.socket(fileno=socket_fd)), Arena(arena_fd)
     status = WorkerStatus(arena, spec.rank)
     status.claim()

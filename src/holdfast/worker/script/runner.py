@@ -27,6 +27,7 @@ from holdfast.errors import Aborted, JobError
 from holdfast.job.script_job import Script, ScriptJob
 from holdfast.launch import environment
 from holdfast.linux.lifeline import STOP_SIGNALS
+from holdfast.linux.supply import restrict
 from holdfast.observe import restarts
 from holdfast.tasks.code import FOLDER as CODE_FOLDER
 from holdfast.transport.connections import Listener
@@ -119,6 +120,8 @@ def _set_environment(
         restarted: How often all workers were restarted.
     """
     environment.restore()
+    if spec.share is not None:
+        restrict(spec.share)
     os.environ |= spec.job.env
     hosts = (group.members,) if group.network is None else group.network.hosts.ranks
     rank, world_size = str(spec.rank), str(len(group.members))

@@ -86,7 +86,9 @@ class DdpStepper:
         self.work_items: Sequence[WorkItem] = ()
         self.needs_every_worker = True
         device = replica.flat.device
-        own_gpus = device.type == "cuda" and torch.cuda.device_count() >= len(group.local)
+        own_gpus = device.type == "cuda" and (
+            job.resources.gpus > 0 or torch.cuda.device_count() >= len(group.local)
+        )
         set_interface(job, group)
         dist.init_process_group(
             "nccl" if own_gpus else "gloo",

@@ -1,0 +1,108 @@
+"""Claiming: what the workers of a run on this host claim of its CPUs, GPUs and memory.
+
+resources, or --queue: all of it must be free, else the run is refused, or waits
+neither:               the claim only lets other runs know
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import replace
+from typing import Final
+
+from holdfast.core.shares import Share, shortages
+from holdfast.errors import EngineError, JobError
+from holdfast.job.script_job import ScriptJob
+from holdfast.job.spec import Job
+from holdfast.linux.supply import supply_here
+from holdfast.observe.claims import HeldClaim, describe
+from holdfast.runs.run import LaunchOptions
+from holdfast.runs.supervisor import Controls
+from holdfast.runs.waiting import wait_until_free
+
+LOOK_S: Final = 0.5
+"""How often a run that waits compares claims."""
+
+
+@contextmanager
+def claimed(job: Job, run: str, options: LaunchOptions) -> Iterator[LaunchOptions]:
+    """The options of a run, with the shares of its workers on this host; see `claimed_shares`.
+
+    If an engine places its agents, each of them claims what it uses where it is.
+    """
+    if options.engine is not None:
+        yield options
+        return
+    queue, controls = options.queue, options.controls
+    with claimed_shares(job, run, queue=queue, controls=controls) as shares:
+        yield replace(options, shares=shares)
+
+
+@contextmanager
+def claimed_shares(
+    job: Job, run: str, *, queue: bool = False, controls: Controls | None = None
+) -> Iterator[tuple[Share, ...]]:
+    """What each worker of a run may use on this host; claimed while the block runs.
+
+    Args:
+        job: The job. Without CPUs or GPUs in its `resources`, workers use all of them.
+        run: The name of its run directory.
+        queue: Whether it waits until what it needs is free, even if it has no `resources`.
+        controls: End the wait.
+
+    Raises:
+        JobError: This host never has what the run needs.
+        EngineError: It does not have it now, and the run does not wait.
+        Interrupted: A signal has ended the wait.
+    """
+    needs = job.resources.needs(-(-job.workers // job.hosts), job.threads_per_worker)
+    is_exclusive = job.resources.is_given or queue
+    lacking = shortages(needs, supply_here(os.environ), ()) if is_exclusive else []
+    if any(each.is_final for each in lacking):
+        raise JobError(
+            f"this host never has what the run needs: {describe(lacking)}; ask for less by workers "
+            "or resources, or run it elsewhere"
+        )
+    with ExitStack() as held:
+        try:
+            claim = held.enter_context(closing(HeldClaim(run, needs)))
+            if not is_exclusive:
+                claim.begin(supply_here(os.environ))
+        except OSError as error:
+            if is_exclusive:
+                raise JobError(
+                    f"claims of runs cannot be kept in {error.filename}: {error.strerror}; fix "
+                    "that, or name another folder by XDG_STATE_HOME"
+                ) from None
+        else:
+            if is_exclusive:
+                _begin(claim, controls or Controls(), queue=queue)
+            yield tuple(_visible(claim.shares, job))
+            return
+        yield ()
+
+
+def _begin(claim: HeldClaim, controls: Controls, *, queue: bool) -> None:
+    def attempt() -> str:
+        return claim.begin_if_free(supply_here(os.environ), in_turn=queue)
+
+    lacking = attempt()
+    if lacking and not queue:
+        raise EngineError(
+            f"this host lacks what the run needs: {lacking}; wait for it by --queue (queue=True "
+            "in Python), or ask for less by workers or resources"
+        )
+    if lacking:
+        wait_until_free(attempt, lacking, LOOK_S, controls)
+
+
+def _visible(shares: tuple[Share, ...], job: Job) -> Iterator[Share]:
+    """The shares as far as the job asks for it. Scripts choose a GPU by LOCAL_RANK, so they see
+    those of all workers.
+    """
+    gpus = tuple(gpu for share in shares for gpu in share.gpus)
+    for share in shares:
+        cpus = share.cpus if job.resources.cpus else ()
+        yield Share(cpus=cpus, gpus=gpus if isinstance(job, ScriptJob) else share.gpus)
