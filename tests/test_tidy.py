@@ -207,6 +207,7 @@ def test_the_options_of_the_command_are_these():
             "--address",
             "--hosts",
             "--json",
+            "--no-workers",
             "--port",
             "--resume",
             "--run",

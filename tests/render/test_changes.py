@@ -73,10 +73,10 @@ def test_more_gpus_change_what_is_for_gpus_only():
 
 def test_more_memory_changes_requests_and_limits():
     found = changed(rendered(), rendered("resources.memory=4GiB"))
-    pods = ("base/coordinator.yaml", "base/agents.yaml", "rayjob/rayjob.yaml")
-    pods += ("trainjob/runtime.yaml",)
+    pods = ("base/agents.yaml", "rayjob/rayjob.yaml", "trainjob/runtime.yaml")
     assert named(found) == {
         *everywhere("job.yaml: memory", "limits.yaml: hard", "limits.yaml: limits"),
+        "base/coordinator.yaml: sizeLimit",
         *(f"{file}: {key}" for file in pods for key in ("requests", "limits", "sizeLimit")),
     }
 

@@ -103,4 +103,4 @@ def test_pods_that_train_get_gpus_if_the_job_needs_them(kind):
         ]
 
     assert amounts() == []
-    assert amounts(*GPUS) == (["2"] if kind == "RayJob" else ["2", "2"])
+    assert amounts(*GPUS) == ["2"]

@@ -15,7 +15,7 @@ from conftest import wait_until
 from kubernetes_api import kubernetes_api
 from namespaces import namespaces
 
-JOB = ["workers=3", "resources.cpus=0", "epochs=3"]
+JOB = ["workers=2", "resources.cpus=0", "epochs=3"]
 TOKEN = "join.token"
 
 
@@ -29,14 +29,14 @@ def stack():
 @pytest.mark.soak
 def test_rendered_pods_train_to_the_weights_of_one_host(stack, tmp_path):
     hosts = stack.enter_context(namespaces(tmp_path, 3))
-    files = documents(rendered(*JOB))
+    files = documents(rendered(*JOB, hosts=2))
     (first,), (agent,) = (
         list(pods_of(files[f"base/{name}.yaml"])) for name in ("coordinator", "agents")
     )
     folders = {
         name: owned_folder(tmp_path / name, first) for name in ("runs", "api", "join", "job")
     }
-    (folders["job"] / "job.yaml").write_text(rendered(*JOB)["base/job.yaml"])
+    (folders["job"] / "job.yaml").write_text(rendered(*JOB, hosts=2)["base/job.yaml"])
     api = stack.enter_context(kubernetes_api(folders["api"], {("ns", "digits-join"): {}}))
     started = iter(range(100))
 

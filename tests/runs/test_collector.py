@@ -79,7 +79,7 @@ class Coordinator:
             return host
 
         server = grpc.aio.server(options=OPTIONS)
-        handlers = CheckpointServer(checkpoints, host_of, lambda: None).handlers()
+        handlers = CheckpointServer(checkpoints, host_of, lambda: None, print).handlers()
         server.add_generic_rpc_handlers((handlers,))
         server.add_insecure_port(self.of(host))
         await server.start()

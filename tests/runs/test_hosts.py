@@ -16,6 +16,7 @@ import psutil
 import pytest
 
 from conftest import events_of, holdfast_processes, own_loopback_address, sampled, wait_until
+from holdfast.checkpoint.store import CheckpointStore
 
 pytestmark = pytest.mark.slow
 
@@ -25,7 +26,8 @@ JOB = ["digits", "shards=8"]
 @pytest.fixture
 def begin(command, tmp_path):
     """Begin a run on hosts: `begin(hosts, key=value, …) -> (coordinator, agents, join)`. The agents
-    of all of them join, or of the first `joining`.
+    of all of them join, or of the first `joining`;
+    options of the coordinator may follow.
     """
 
     def run(hosts, *keys, joining=None, job=JOB):
@@ -84,6 +86,25 @@ def test_three_hosts_that_join_by_pasted_lines_give_the_weights_of_one(
     assert events_of(tmp_path / "run", "host-refused") == []
     generations = events_of(tmp_path / "run", "generation-started")
     assert {tuple(event["members"]) for event in generations} == {(0, 1, 2, 3)}
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("stops", [False, True])
+def test_a_coordinator_without_workers_ends_with_the_checkpoint_of_the_hosts(
+    begin, alone, command, tmp_path, stops
+):
+    keys = ["workers=2", "epochs=40" if stops else "epochs=3"]
+    first, agents, _ = begin(2, *keys, "--no-workers", joining=3)
+    assert not events_of(tmp_path / "run", "agent-started")
+    if stops:
+        wait_until(lambda: steps(tmp_path) > 5)
+        first.send_signal(signal.SIGTERM)
+    assert first.wait(120) == (130 if stops else 0)
+    assert [each.wait(60) for each in agents] == [130 if stops else 0] * 2
+    newest = CheckpointStore.of_run(tmp_path / "run").newest()
+    assert newest.step == result_of(tmp_path)["steps"]
+    if not stops:
+        assert result_of(tmp_path)["weights_sha256"] == alone("epochs=3")
 
 
 def test_a_lost_host_is_continued_without_and_another_one_joins(begin, command, alone, tmp_path):

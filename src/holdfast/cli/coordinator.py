@@ -1,4 +1,4 @@
-"""`holdfast coordinator`: run a job on several hosts, of which this is the first."""
+"""`holdfast coordinator`: run a job on several hosts, of which this is mostly the first."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from holdfast.cli.ending import run_and_print
 from holdfast.cli.joining import Address, Port, announcing, endpoint_at
 from holdfast.errors import JobError
 from holdfast.job import load
+from holdfast.job.part import AUTO
 from holdfast.job.train_job import TrainRequest
 from holdfast.observe.run_dir import RunDirectory
 from holdfast.runs.endpoint import DEFAULT_PORT
@@ -34,6 +35,10 @@ def coordinator(
     hosts: Annotated[
         int, typer.Option(min=2, help="Hosts that the run begins with, this one included.")
     ] = 2,
+    no_workers: Annotated[
+        bool,
+        typer.Option("--no-workers", help="Train on the other hosts only, which are all --hosts."),
+    ] = False,
     address: Address = None,
     port: Port = DEFAULT_PORT,
     run: Annotated[
@@ -51,10 +56,18 @@ def coordinator(
     """
     words = [*([] if job is None else [job]), *(overrides or [])]
     chosen = _request(words, hosts, run if resume else None)
+    if no_workers and chosen.workers == AUTO:
+        raise JobError("workers=auto measures this host; with --no-workers, give a number of them")
     endpoint = endpoint_at(address, port)
+    others = hosts if no_workers else hosts - 1
     run_and_print(
         partial(run_job, chosen, run_dir=run, resume=resume),
-        LaunchOptions(forks=context.obj, endpoint=endpoint, sidecar=announcing(endpoint, hosts)),
+        LaunchOptions(
+            forks=context.obj,
+            endpoint=endpoint,
+            sidecar=announcing(endpoint, others),
+            has_own_host=not no_workers,
+        ),
         _next_commands,
         as_json=as_json,
     )

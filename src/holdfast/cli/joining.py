@@ -32,15 +32,15 @@ def endpoint_at(address: str | None, port: int) -> Endpoint:
     return Endpoint(address=address or _default_address(), port=port)
 
 
-def announcing(endpoint: Endpoint, hosts: int) -> Callable[[Path], AbstractContextManager[object]]:
-    """The sidecar that says how the other hosts join, once the run has its directory."""
-    return partial(_announced, endpoint, hosts)
+def announcing(endpoint: Endpoint, others: int) -> Callable[[Path], AbstractContextManager[object]]:
+    """The sidecar that says how so many other hosts join, once the run has its directory."""
+    return partial(_announced, endpoint, others)
 
 
 @contextmanager
-def _announced(endpoint: Endpoint, hosts: int, run_dir: Path) -> Iterator[None]:
+def _announced(endpoint: Endpoint, others: int, run_dir: Path) -> Iterator[None]:
     make_secrets(run_dir, endpoint)
-    print(make_token(run_dir, hosts - 1), file=sys.stderr, flush=True)
+    print(make_token(run_dir, others), file=sys.stderr, flush=True)
     yield
 
 

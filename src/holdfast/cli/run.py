@@ -98,7 +98,7 @@ def run(
     options = LaunchOptions(tee=ranks(tee, job.workers), forks=context.obj, queue=queue)
     if hosts > 1:
         endpoint = endpoint_at(address, port)
-        options = replace(options, endpoint=endpoint, sidecar=announcing(endpoint, hosts))
+        options = replace(options, endpoint=endpoint, sidecar=announcing(endpoint, hosts - 1))
     run_and_print(
         partial(run_script, job, run_dir=run_dir), options, _next_commands, as_json=as_json
     )

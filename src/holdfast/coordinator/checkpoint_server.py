@@ -36,6 +36,7 @@ class CheckpointServer:
         checkpoints: Those of the run.
         host_of: Returns the host whose agent makes a call; ends the call if it is none.
         on_change: Called when `CollectedCheckpoints.is_receiving` may have changed.
+        on_settled: Called with a host that has nothing more to send, for now.
     """
 
     def __init__(
@@ -43,8 +44,10 @@ class CheckpointServer:
         checkpoints: CollectedCheckpoints,
         host_of: Callable[[Any], Awaitable[str]],
         on_change: Callable[[], None],
+        on_settled: Callable[[str], None],
     ) -> None:
         self._checkpoints, self._host_of, self._on_change = checkpoints, host_of, on_change
+        self._on_settled = on_settled
         self._fetches = asyncio.Semaphore(MAX_FETCHES)
 
     def handlers(self) -> grpc.GenericRpcHandler:
@@ -53,7 +56,10 @@ class CheckpointServer:
 
     async def _offer(self, message: CheckpointMessage, context: Any) -> OfferedMessage:
         host = await self._host_of(context)
-        return OfferedMessage(result=self._checkpoints.offer(host, message, time.monotonic()))
+        result = self._checkpoints.offer(host, message, time.monotonic())
+        if result in (OfferResult.STORED, OfferResult.NO_SPACE):
+            self._on_settled(host)
+        return OfferedMessage(result=result)
 
     async def _send(self, stream: AsyncIterator[bytes], context: Any) -> OfferedMessage:
         host, loop = await self._host_of(context), asyncio.get_running_loop()
@@ -64,6 +70,7 @@ class CheckpointServer:
             await asyncio.shield(self._received(host, wanted, pulled))
         except (CheckpointError, OSError) as error:
             await context.abort(grpc.StatusCode.ABORTED, str(error))
+        self._on_settled(host)
         return OfferedMessage(result=OfferResult.STORED)
 
     async def _received(

@@ -91,6 +91,8 @@ class Server:
         self._agents: dict[str, Outbox[DesiredStateMessage]] = {}
         self._watchers: list[Outbox[RunStateMessage]] = []
         self._progress: dict[str, Mapping[int, WorkerProgress]] = {}  # by host
+        self._leaving: set[str] | None = None  # hosts of the end that may have a checkpoint to send
+        self._told_of_end: set[str] = set()
         self._shown: RunStateMessage | None = None
         self._show_at = 0.0
         self._tick: asyncio.TimerHandle | None = None
@@ -132,7 +134,10 @@ class Server:
     def _handlers(self) -> Iterator[grpc.GenericRpcHandler]:
         yield handlers(self._attend, self._watch, self._fetch_job, self._ship)
         if self._checkpoints is not None:
-            yield CheckpointServer(self._checkpoints, self._host_of, self._show).handlers()
+            server = CheckpointServer(
+                self._checkpoints, self._host_of, self._show, self._on_settled
+            )
+            yield server.handlers()
 
     @asynccontextmanager
     async def _joining(self, server: grpc.aio.Server, public: str) -> AsyncIterator[None]:
@@ -157,6 +162,7 @@ class Server:
         assert self._admission is not None
         machine = self._driver.machine
         if machine.stage == Stage.END:
+            self._told_of_end |= {before.host} if before else set()
             raise Refused("the run is over", "there is nothing left to do", is_over=True)
         try:
             joined = self._admission.admit(request, before, machine.hosts, time.time())
@@ -276,6 +282,12 @@ class Server:
         finally:
             outbox.close()
 
+    def _on_settled(self, host: str) -> None:
+        """Note that a host which knows of the end has nothing more to send."""
+        if self._leaving and host in self._told_of_end:
+            self._leaving.discard(host)
+            self._show()
+
     def _send(self, host: str, desired: DesiredState) -> None:
         if host in self._agents:  # else it is sent when its stream is back
             key = self._admission.key_of(desired.generation) if self._admission else ""
@@ -306,6 +318,8 @@ class Server:
         except Exception as error:  # noqa: BLE001  # it ends the process
             self._fail(error)
             return
+        if self._leaving is None and self._driver.machine.stage == Stage.END:
+            self._leaving = set(self._agents)
         self._show()
         self._wake_when_due()
 
@@ -357,6 +371,7 @@ class Server:
             result=None if machine.result is None else dict(machine.result),
             waiting_for=machine.waiting_for(),
             is_receiving=self._checkpoints is not None and self._checkpoints.is_receiving,
+            is_awaited=self._checkpoints is not None and bool(self._leaving),
         )
 
 

@@ -78,8 +78,8 @@ def job_of(plan: Plan, coordinator: str) -> Document:
     ]
     return {
         "completionMode": "Indexed",
-        "completions": plan.agents,
-        "parallelism": plan.agents,
+        "completions": plan.hosts,
+        "parallelism": plan.hosts,
         "backoffLimitPerIndex": _RETRIES,
         "podReplacementPolicy": "TerminatingOrFailed",
         "template": pod(plan, AGENT, [main], volumes, grace_s=GRACE_S),

@@ -1,6 +1,6 @@
 """Components: what an overlay adds to the base.
 
-gpu    nodes with GPUs; each pod sees its own only
+gpu    agents on nodes with GPUs; each pod sees its own only
 spot   agents on nodes that the cloud may take away at short notice
 rwx    a volume that all pods share, for data
 """
@@ -36,11 +36,6 @@ def components(plan: Plan) -> Tree:
     }
 
 
-def jobs(plan: Plan) -> tuple[str, str]:
-    """The names of the Jobs whose pods train."""
-    return plan.named(COORDINATOR), plan.named("agents")
-
-
 def job_patch(name: str, **spec: Any) -> Document:
     """A patch that is merged into the specification of a Job's pods."""
     return merged("Job", "batch/v1", name, spec={"template": {"spec": spec}})
@@ -72,11 +67,13 @@ def _gpu(plan: Plan) -> Tree:
             _CAPABILITIES,
         ],
     }
-    patches = []
-    for name in jobs(plan):
-        patches.append(job_patch(name, nodeSelector=POOL, containers=[container]))
-        patches.append(appended("Job", name, tolerations=toleration(GPU_TAINT)))
-    return component(patches=patches)
+    name = plan.named("agents")
+    return component(
+        patches=[
+            job_patch(name, nodeSelector=POOL, containers=[container]),
+            appended("Job", name, tolerations=toleration(GPU_TAINT)),
+        ]
+    )
 
 
 def _spot(plan: Plan) -> Tree:
@@ -108,6 +105,6 @@ def _rwx(plan: Plan) -> Tree:
             ],
             volumes=[{"name": "data", "persistentVolumeClaim": {"claimName": plan.named("data")}}],
         )
-        for name in jobs(plan)
+        for name in (plan.named(COORDINATOR), plan.named("agents"))
     ]
     return {"data.yaml": yaml_of(claim)} | component(resources=["data.yaml"], patches=patches)

@@ -1,5 +1,7 @@
 """The coordinator: a Job of one pod with a volume, a name that stays, and a token for the agents.
 
+It trains nothing, so it needs no GPU and little of its node. The agents send it their checkpoints.
+
     clear ─▶ token (renews the token until the run ends) ─▶ holdfast coordinator
 
 A Job, as it ends with the run; a StatefulSet would start it again. While the old pod may still
@@ -12,7 +14,7 @@ from __future__ import annotations
 import shlex
 from typing import Final
 
-from holdfast.render.objects import COORDINATOR, labels, manifest
+from holdfast.render.objects import COORDINATOR, labels, manifest, mebibytes
 from holdfast.render.plan import Plan
 from holdfast.render.pods import (
     API_ACCESS,
@@ -29,6 +31,10 @@ from holdfast.render.pods import (
 )
 from holdfast.render.tree import Document
 
+OTHER_PODS: Final = 1
+"""Besides those that train: this one."""
+SIZE_BYTES: Final = 1 << 30
+_AMOUNTS: Final = {"cpu": "1", "memory": mebibytes(SIZE_BYTES)}
 GRACE_S: Final = 300
 """For the step and the checkpoint with which a run stops."""
 _RENEW_S: Final = 1800
@@ -113,9 +119,10 @@ def job_of(plan: Plan) -> Document:
 
 
 def _main(plan: Plan) -> Document:
-    """The coordinator, which trains too. It continues the run if the volume has it."""
+    """The coordinator. It continues the run if the volume has it."""
     run = run_directory(plan)
-    begin = ["holdfast", "coordinator", JOB_FILE, "--hosts", str(plan.hosts), "--run", run]
+    begin = ["holdfast", "coordinator", JOB_FILE, "--no-workers", "--hosts", str(plan.hosts)]
+    begin += ["--run", run]
     script = (
         f'set -- {shlex.join(begin)} --address "$POD_IP"\n'
         f'if [ -e {run}/job.yaml ]; then set -- "$@" --resume; fi\n'
@@ -133,6 +140,7 @@ def _main(plan: Plan) -> Document:
         plan,
         ["sh", "-c", script],
         {"job": JOB_FILE.rpartition("/")[0]},
+        _AMOUNTS,
         ports=[{"containerPort": port, "protocol": "TCP"} for port in (JOIN_PORT, CONTROL_PORT)],
         startupProbe={**probe, "failureThreshold": 60},
         readinessProbe=probe,

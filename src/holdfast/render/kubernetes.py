@@ -10,7 +10,7 @@ from __future__ import annotations
 from holdfast.render.access import access
 from holdfast.render.agents import agents
 from holdfast.render.components import components
-from holdfast.render.coordinator import coordinator
+from holdfast.render.coordinator import OTHER_PODS, SIZE_BYTES, coordinator
 from holdfast.render.kustomization import with_job
 from holdfast.render.limits import disruptions, limits, namespace
 from holdfast.render.monitoring import monitoring
@@ -39,7 +39,7 @@ def _base(plan: Plan) -> Tree:
         "namespace.yaml": [namespace(plan)],
         "access.yaml": access(plan),
         "network.yaml": network(plan),
-        "limits.yaml": [*limits(plan), disruptions(plan)],
+        "limits.yaml": [*limits(plan, OTHER_PODS, SIZE_BYTES), disruptions(plan)],
         "coordinator.yaml": coordinator(plan),
         "agents.yaml": [agents(plan)],
     }

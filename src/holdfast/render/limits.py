@@ -27,7 +27,7 @@ def namespace(plan: Plan) -> Document:
     }
 
 
-def limits(plan: Plan, others: int = 0, largest_bytes: int = _SMALL_BYTES) -> list[Document]:
+def limits(plan: Plan, others: int, largest_bytes: int) -> list[Document]:
     """The quota of the namespace, and the limits of a container.
 
     Args:
@@ -44,7 +44,7 @@ def limits(plan: Plan, others: int = 0, largest_bytes: int = _SMALL_BYTES) -> li
         "limits.cpu": cpus,
         "requests.memory": memory,
         "limits.memory": memory,
-        "requests.nvidia.com/gpu": str(pods * plan.gpus),
+        "requests.nvidia.com/gpu": str((plan.hosts + _SPARE_PODS) * plan.gpus),
         "persistentvolumeclaims": "4",
         "services": "2",
         "services.loadbalancers": "0",
@@ -78,7 +78,7 @@ def disruptions(plan: Plan) -> Document:
         plan.named("agents"),
         AGENT,
         spec={
-            "minAvailable": plan.agents - 1,
+            "minAvailable": plan.hosts - 1,
             "selector": {"matchLabels": labels(plan, AGENT)},
         },
     )

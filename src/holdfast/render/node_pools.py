@@ -1,10 +1,11 @@
 """Node pools: the commands of each cloud that make them.
 
-    holdfast-gpu        on demand: the coordinator     0 to 1 nodes
-    holdfast-gpu-spot   spot: the agents               0 to one more than there are agents
+    holdfast-gpu        on demand, for `overlays/gpu`          0 to one more than there are agents
+    holdfast-gpu-spot   spot, for the overlay of the cloud     the same
 
 With a lower size of 0, nodes exist only while a run needs them. A node more than there are agents
-lets a new agent start while a node that the cloud takes away is still there.
+lets a new agent start while a node that the cloud takes away is still there. The coordinator needs
+no GPU: it runs on the nodes that the cluster has anyway.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ class _Pool:
 
 
 def _pools(plan: Plan) -> list[_Pool]:
-    return [_Pool(largest=1, is_spot=False), _Pool(largest=plan.agents + 1, is_spot=True)]
+    return [_Pool(largest=plan.hosts + 1, is_spot=is_spot) for is_spot in (False, True)]
 
 
 def gke(plan: Plan) -> str:

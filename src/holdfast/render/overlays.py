@@ -1,7 +1,8 @@
 """Overlays: the base for one kind of cluster; what to apply.
 
-Those of clouds have the coordinator on a node of its own, and agents on spot nodes. Their script
-makes the node pools: with the labels and taints that the components use, and sizes for the run.
+Those of clouds have agents on spot nodes with GPUs, and the coordinator on an ordinary node. Their
+script makes the node pools: with the labels and taints that the components use, and sizes for the
+run.
 """
 
 from __future__ import annotations

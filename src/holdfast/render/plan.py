@@ -23,7 +23,7 @@ class Plan:
         name: Of the job, as a DNS label; the names of all objects begin with it.
         namespace: Where they are.
         image: Of all containers.
-        hosts: Pods that train: the coordinator's, and those of the agents.
+        hosts: Pods that train, each with an agent. The coordinator's is one more.
         cpus: Cores of each of them.
         memory_bytes: Main memory of each of them.
         gpus: GPUs of each of them where there are GPUs.
@@ -42,11 +42,6 @@ class Plan:
     needs_gpus: bool
     job: str
     variables: tuple[str, ...]
-
-    @property
-    def agents(self) -> int:
-        """Pods besides that of the coordinator, which trains too."""
-        return self.hosts - 1
 
     def named(self, suffix: str) -> str:
         """The name of an object."""

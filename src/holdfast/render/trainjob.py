@@ -30,7 +30,10 @@ def trainjob(plan: Plan) -> Tree:
         "namespace.yaml": [namespace(plan)],
         "access.yaml": access(plan),
         "network.yaml": network(plan),
-        "limits.yaml": [*limits(plan), disruptions(plan)],
+        "limits.yaml": [
+            *limits(plan, coordinator.OTHER_PODS, coordinator.SIZE_BYTES),
+            disruptions(plan),
+        ],
         "volume.yaml": [coordinator.volume(plan)],
         "runtime.yaml": [_runtime(plan)],
         "trainjob.yaml": [_trainjob(plan)],
@@ -41,21 +44,24 @@ def trainjob(plan: Plan) -> Tree:
 def _trainjob(plan: Plan) -> Document:
     group, _, _ = VERSION.partition("/")
     runtime = {"apiGroup": group, "kind": "TrainingRuntime", "name": plan.name}
-    spec = {"runtimeRef": runtime, "trainer": {"numNodes": plan.agents}}
+    spec = {"runtimeRef": runtime, "trainer": {"numNodes": plan.hosts}}
     return manifest(plan, "TrainJob", VERSION, plan.name, spec=spec)
 
 
 def _runtime(plan: Plan) -> Document:
     # JobSet names a pod by its Job, the number of that Job and its own, below the JobSet's name.
     host = f"{plan.named(COORDINATOR)}-0-0.{plan.name}"
-    coordinator_job = _with_gpus(plan, coordinator.job_of(plan))
     agents_job = _with_gpus(plan, agents.job_of(plan, host))
     jobset = {
         "network": {"enableDNSHostnames": True, "publishNotReadyAddresses": True},
         "successPolicy": {"operator": "All", "targetReplicatedJobs": [COORDINATOR]},
         "failurePolicy": {"maxRestarts": 0},
         "replicatedJobs": [
-            {"name": COORDINATOR, "replicas": 1, "template": {"spec": coordinator_job}},
+            {
+                "name": COORDINATOR,
+                "replicas": 1,
+                "template": {"spec": coordinator.job_of(plan)},
+            },
             {
                 "name": _NODE,
                 "replicas": 1,
@@ -63,7 +69,7 @@ def _runtime(plan: Plan) -> Document:
             },
         ],
     }
-    spec = {"mlPolicy": {"numNodes": plan.agents}, "template": {"spec": jobset}}
+    spec = {"mlPolicy": {"numNodes": plan.hosts}, "template": {"spec": jobset}}
     return manifest(plan, "TrainingRuntime", VERSION, plan.name, AGENT, spec=spec)
 
 

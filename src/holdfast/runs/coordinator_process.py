@@ -89,6 +89,11 @@ class CoordinatorProcess:
         """Whether a checkpoint is arriving here."""
         return self.state is not None and self.state.is_receiving
 
+    @property
+    def is_awaited(self) -> bool:
+        """Whether, at the end, a host may still have a checkpoint for this one."""
+        return self.state is not None and self.state.is_awaited
+
     def listen(self) -> None:
         """Take the newest state, if one has come."""
         state = self._link.receive()

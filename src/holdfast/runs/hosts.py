@@ -1,4 +1,4 @@
-"""Hosts: what a run's supervisor keeps going, be it the host of the supervisor or a fleet."""
+"""Hosts: what a run's supervisor keeps going: its own host, a fleet, or nothing."""
 
 from __future__ import annotations
 
@@ -93,3 +93,35 @@ class OwnHost:
     def _start(self) -> HostHandle:
         self._number += 1
         return self._starter.start_host(f"local-{self._number}", self._coordinator.address)
+
+
+class JoiningHosts:
+    """Hosts that others start and replace: they join, and what the coordinator knows of them is
+    all that is known here.
+
+    Args:
+        coordinator: The run's coordinator.
+    """
+
+    doing = ""
+
+    def __init__(self, coordinator: CoordinatorProcess) -> None:
+        self._coordinator = coordinator
+
+    def sources(self) -> Iterable[HasFileno]:
+        """See `Hosts.sources`."""
+        return ()
+
+    def have_begun(self) -> bool:
+        """See `Hosts.have_begun`."""
+        return self._coordinator.has_begun
+
+    def replace_lost(self) -> None:
+        """See `Hosts.replace_lost`."""
+
+    def are_up(self) -> bool:
+        """See `Hosts.are_up`."""
+        return self._coordinator.is_awaited
+
+    def close(self) -> None:
+        """See `Hosts.close`."""

@@ -41,7 +41,7 @@ from holdfast.observe.tee import Tee
 from holdfast.runs.coordinator_process import CoordinatorProcess
 from holdfast.runs.endpoint import Endpoint, make_secrets
 from holdfast.runs.fleet import Fleet
-from holdfast.runs.hosts import Hosts, OwnHost
+from holdfast.runs.hosts import Hosts, JoiningHosts, OwnHost
 from holdfast.runs.local import LocalHosts
 from holdfast.runs.process_exits import ProcessExits
 from holdfast.runs.supervisor import Controls, RunSupervisor
@@ -68,6 +68,7 @@ class LaunchOptions:
             that join it.
         queue: Whether the run waits until what it needs is free.
         shares: Of this host, for each worker here; none: workers share all of it.
+        has_own_host: Whether this host has an agent where no engine places them.
     """
 
     tee: Collection[int] = ()
@@ -80,6 +81,7 @@ class LaunchOptions:
     engine: Engine | None = None
     queue: bool = False
     shares: tuple[Share, ...] = ()
+    has_own_host: bool = True
 
 
 class RunResult(Protocol):
@@ -222,8 +224,9 @@ def _supervisor(
     with ExitStack() as owned:
         if options.engine and options.endpoint:
             make_secrets(directory.path, options.endpoint)
-        starter = None if options.engine else _starter(directory, options, attempt, log, exits)
-        if starter is not None:
+        starter = None
+        if options.has_own_host and not options.engine:
+            starter = _starter(directory, options, attempt, log, exits)
             owned.callback(starter.close)
         coordinator = CoordinatorProcess(
             directory,
@@ -237,8 +240,10 @@ def _supervisor(
         owned.callback(coordinator.close)
         if starter is not None:
             hosts: Hosts = OwnHost(starter, coordinator)
-        else:
+        elif options.engine is not None:
             hosts = _fleet(directory, options, coordinator, log)
+        else:
+            hosts = JoiningHosts(coordinator)
         controls = options.controls
         yield owned.enter_context(
             RunSupervisor(directory, hosts, coordinator, follower, log, controls)

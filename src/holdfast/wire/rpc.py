@@ -87,6 +87,8 @@ class RunStateMessage(Message):
     """What has to happen before the run can make progress, in words; empty if nothing has."""
     is_receiving: bool = False
     """Whether a checkpoint is arriving at the coordinator's host."""
+    is_awaited: bool = False
+    """Whether, at the end, a host may still have a checkpoint for the coordinator's host."""
     progress: Mapping[int, WorkerProgress] = {}
     """How far each member has come, by rank."""
 

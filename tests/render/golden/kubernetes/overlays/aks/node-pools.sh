@@ -12,7 +12,7 @@ az aks nodepool add \
   --enable-cluster-autoscaler \
   --node-count=0 \
   --min-count=0 \
-  --max-count=1 \
+  --max-count=4 \
   --labels \
   holdfast/pool=gpu \
   --node-taints=nvidia.com/gpu=present:NoSchedule
@@ -25,7 +25,7 @@ az aks nodepool add \
   --enable-cluster-autoscaler \
   --node-count=0 \
   --min-count=0 \
-  --max-count=3 \
+  --max-count=4 \
   --labels \
   holdfast/pool=gpu \
   holdfast/spot=true \

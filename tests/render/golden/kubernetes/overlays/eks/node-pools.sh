@@ -12,7 +12,7 @@ aws eks create-nodegroup \
   "--instance-types=$INSTANCE_TYPE" \
   --ami-type=AL2023_x86_64_NVIDIA \
   --capacity-type=ON_DEMAND \
-  --scaling-config=minSize=0,maxSize=1,desiredSize=0 \
+  --scaling-config=minSize=0,maxSize=4,desiredSize=0 \
   --labels=holdfast/pool=gpu \
   --taints \
   key=nvidia.com/gpu,value=present,effect=NO_SCHEDULE
@@ -24,7 +24,7 @@ aws eks create-nodegroup \
   "--instance-types=$INSTANCE_TYPE" \
   --ami-type=AL2023_x86_64_NVIDIA \
   --capacity-type=SPOT \
-  --scaling-config=minSize=0,maxSize=3,desiredSize=0 \
+  --scaling-config=minSize=0,maxSize=4,desiredSize=0 \
   --labels=holdfast/pool=gpu,holdfast/spot=true \
   --taints \
   key=nvidia.com/gpu,value=present,effect=NO_SCHEDULE \

@@ -13,7 +13,7 @@ gcloud container node-pools create \
   --enable-autoscaling \
   --num-nodes=0 \
   --total-min-nodes=0 \
-  --total-max-nodes=1 \
+  --total-max-nodes=4 \
   --node-labels=holdfast/pool=gpu \
   --node-taints=nvidia.com/gpu=present:NoSchedule
 gcloud container node-pools create \
@@ -25,7 +25,7 @@ gcloud container node-pools create \
   --enable-autoscaling \
   --num-nodes=0 \
   --total-min-nodes=0 \
-  --total-max-nodes=3 \
+  --total-max-nodes=4 \
   --node-labels=holdfast/pool=gpu,holdfast/spot=true \
   --node-taints=nvidia.com/gpu=present:NoSchedule,holdfast/spot=true:NoSchedule \
   --spot
