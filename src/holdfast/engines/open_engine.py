@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Final
 
 from holdfast.engines.engine import Engine
+from holdfast.engines.kubernetes.engine import KubernetesEngine
 from holdfast.engines.slurm import SlurmEngine
 from holdfast.engines.ssh import SshEngine
 from holdfast.errors import EngineError, JobError
@@ -34,7 +35,12 @@ def _slurm(where: str) -> Engine:
     return SlurmEngine(os.environ)
 
 
-_ENGINES: Final[dict[str, Callable[[str], Engine]]] = {"ray": _ray, "ssh": _ssh, "slurm": _slurm}
+_ENGINES: Final[dict[str, Callable[[str], Engine]]] = {
+    "ray": _ray,
+    "ssh": _ssh,
+    "slurm": _slurm,
+    "kubernetes": KubernetesEngine,
+}
 
 
 def open_engine(on: str) -> Engine:

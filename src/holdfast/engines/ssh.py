@@ -16,12 +16,9 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from rich.filesize import decimal as in_words
-
 from holdfast.engines import hosts_file
 from holdfast.engines.command_agents import CommandAgents
 from holdfast.engines.engine import Ask, Launch
-from holdfast.engines.host_facts import HostFacts
 from holdfast.engines.hosts_file import SshHost
 from holdfast.engines.own_wheel import version_of_code
 from holdfast.engines.remote_host import LOST, SSH, address_of, facts_of
@@ -85,23 +82,6 @@ def _slots(hosts: list[SshHost]) -> list[str]:
 
 def _check(host: SshHost, ask: Ask, version: str) -> _Answer:
     """Ask a host whether it can run its agents."""
-    facts = facts_of(host)
-    lacks = facts if isinstance(facts, str) else _lacks(host, facts, version, ask)
+    facts, needs = facts_of(host), ask.of_agent.times(min(host.slots, ask.agents))
+    lacks = facts if isinstance(facts, str) else facts.lacks(version, needs)
     return _Answer(host=host, lacks=lacks)
-
-
-def _lacks(host: SshHost, facts: HostFacts, version: str, ask: Ask) -> str:
-    """What a host lacks for as many agents as it has slots; nothing if they fit."""
-    needs = ask.of_agent.times(min(host.slots, ask.agents))
-    if facts.version != version:
-        return f"has holdfast {facts.version}, this host {version}"
-    if facts.cpus < needs.cpus:
-        return f"has {facts.cpus} CPU cores, its agents need {needs.cpus}"
-    if facts.gpus < needs.gpus:
-        return f"has {facts.gpus} GPUs, its agents need {needs.gpus}"
-    if facts.memory_bytes < needs.memory_bytes:
-        return (
-            f"has {in_words(facts.memory_bytes)} of memory available, its agents need "
-            f"{in_words(needs.memory_bytes)}"
-        )
-    return ""

@@ -47,6 +47,10 @@ from holdfast.wire.token import Token
 
 JOIN_TIMEOUT_S: Final = 60.0
 """How long to wait for a coordinator at first."""
+PLACED_TIMEOUT_S: Final = 20.0
+"""The same if an engine has placed the agent: its coordinator is there. The agent then ends early,
+so that a run whose coordinator cannot be reached says that, and ends.
+"""
 REJOIN_TIMEOUT_S: Final = 5.0
 """How long to wait for it once the agent has ended: the run may be over."""
 TICK_S: Final = 0.1
@@ -92,7 +96,8 @@ def serve(
         if placed:
             _tell_engine(PLACED)
             threading.Thread(target=_await_end_of_input, args=[stop], daemon=True).start()
-        joined = join(coordinator, token, hostname, JOIN_TIMEOUT_S, None)
+        timeout_s = PLACED_TIMEOUT_S if placed else JOIN_TIMEOUT_S
+        joined = join(coordinator, token, hostname, timeout_s, None)
         delay, delay_s = RejoinDelay(), 0.0
         with closing(_Host(coordinator, address, run_dir, spawned, is_placed=bool(placed))) as host:
             while True:

@@ -1,1 +1,1 @@
-"""Kubernetes, as seen from a pod of a run."""
+"""Kubernetes: pods that exist, as hosts; and what a pod of a run writes into Kubernetes."""

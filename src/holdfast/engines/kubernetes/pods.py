@@ -1,0 +1,145 @@
+"""Pods that exist: found by their labels, and commands in them, by the user's kubectl.
+
+It is the user's kubectl, so kubeconfig, plugins for credentials and proxies count.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Final
+
+from pydantic import BaseModel, Field, ValidationError
+
+from holdfast.errors import EngineError, JobError
+
+ANSWER_S: Final = 30.0
+"""How long Kubernetes may take to answer."""
+PYTHON: Final = "python3"
+"""In a pod."""
+_NAMESPACE: Final = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
+
+
+class _Metadata(BaseModel):
+    name: str
+    deletion: datetime | None = Field(default=None, alias="deletionTimestamp")
+
+
+class _Condition(BaseModel):
+    type: str
+    status: str
+
+
+class _Status(BaseModel):
+    phase: str = ""
+    address: str = Field(default="", alias="podIP")
+    conditions: list[_Condition] = []
+
+
+class _Pod(BaseModel):
+    metadata: _Metadata
+    status: _Status
+
+
+class _Pods(BaseModel):
+    items: list[_Pod]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pod:
+    """A pod.
+
+    Attributes:
+        name: Its name.
+        address: Its IP address.
+        lacks: Why nothing can be started in it now; empty if it is running and ready.
+        is_running: Whether its containers run.
+        deadline_unix_s: When it is ended, if that has been decided.
+    """
+
+    name: str
+    address: str
+    lacks: str
+    is_running: bool
+    deadline_unix_s: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pods:
+    """The pods with some labels.
+
+    Attributes:
+        selector: Of labels, as `kubectl -l` takes it.
+        namespace: By default that of the kubeconfig, or of the pod that this is.
+        container: Of each pod; by default the one that kubectl chooses.
+    """
+
+    selector: str
+    namespace: str = ""
+    container: str = ""
+
+    def __post_init__(self) -> None:
+        """Raises: JobError: The selector or the namespace cannot be one."""
+        if not self.selector or self.selector.startswith("-"):
+            raise JobError(
+                f"{self.selector!r} selects no pods; give a label of theirs, such as app=trainer"
+            )
+        if self.namespace and not _NAMESPACE.fullmatch(self.namespace):
+            raise JobError(f"{self.namespace!r} is not a namespace of Kubernetes")
+
+    def find(self) -> list[Pod]:
+        """Those that exist, in the order of their names.
+
+        Raises:
+            EngineError: Kubernetes cannot be asked.
+        """
+        words = ["get", "pods", "--selector", self.selector, "--output=json"]
+        done = self._run([*self._kubectl(), *words, f"--request-timeout={ANSWER_S:.0f}s"])
+        try:
+            found = _Pods.model_validate_json(done).items
+        except ValidationError as error:
+            raise EngineError(f"kubectl has answered what is no list of pods: {error}") from None
+        return sorted(map(_pod, found), key=lambda pod: pod.name)
+
+    def command(self, pod: str, *words: str) -> list[str]:
+        """A command of this host that runs one in a pod, and passes its standard input on."""
+        chosen = ["--container", self.container] if self.container else []
+        return [*self._kubectl(), "exec", "--stdin", "--quiet", pod, *chosen, "--", *words]
+
+    def _kubectl(self) -> list[str]:
+        return ["kubectl", *(["--namespace", self.namespace] if self.namespace else [])]
+
+    @staticmethod
+    def _run(words: list[str]) -> bytes:
+        if shutil.which(words[0]) is None:
+            raise EngineError("there is no kubectl on the PATH; install it, with your kubeconfig")
+        try:
+            done = subprocess.run(words, check=True, capture_output=True, timeout=ANSWER_S + 5)
+        except subprocess.CalledProcessError as error:
+            reason = " ".join(error.stderr.decode(errors="replace").split())
+        except subprocess.TimeoutExpired:
+            reason = f"no answer within {ANSWER_S:.0f} s"
+        else:
+            return done.stdout
+        raise EngineError(f"Kubernetes cannot be asked for pods: {reason}; try: kubectl get pods")
+
+
+def _pod(found: _Pod) -> Pod:
+    status, deletion = found.status, found.metadata.deletion
+    is_running = status.phase == "Running"
+    is_ready = any(each.type == "Ready" and each.status == "True" for each in status.conditions)
+    lacks = "" if is_ready else "is not ready"
+    if not is_running:
+        lacks = f"is {status.phase.lower() or 'in no known state'}"
+    if deletion is not None:
+        lacks = "is being deleted"
+    return Pod(
+        name=found.metadata.name,
+        address=status.address,
+        lacks=lacks,
+        is_running=is_running,
+        deadline_unix_s=None if deletion is None else deletion.timestamp(),
+    )

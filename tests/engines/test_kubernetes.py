@@ -1,0 +1,118 @@
+"""Runs in pods that exist, by the real kubectl and a stand-in for the API server."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from conftest import events_of, metrics_of, wait_until
+from pods_api import pods_api
+
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("pods")]
+
+JOB = ["digits", "shards=6", "workers=3", "hosts=3"]
+ON = ["--on", "kubernetes:app=trainer@ns", "--address", "127.0.0.1"]
+
+
+@pytest.fixture
+def cluster(tmp_path):
+    with pods_api(tmp_path / "cluster") as found:
+        found.add("web-0", "web-1", "web-2")
+        yield found
+
+
+@pytest.fixture
+def start(cluster, tmp_path):
+    """Start a command with a kubeconfig: `start(word, …) -> Popen`."""
+    started = []
+
+    def start(*words):
+        with (tmp_path / "output").open("ab") as output:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "holdfast", *words], stdout=output, stderr=output,
+                cwd=tmp_path, env=cluster.client, start_new_session=True,
+            )  # fmt: skip
+        started.append(process)
+        return process
+
+    yield start
+    for process in started:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+
+
+def output(tmp_path):
+    return (tmp_path / "output").read_text(errors="replace")
+
+
+def weights(run_dir):
+    return json.loads((run_dir / "result.json").read_text())["weights_sha256"]
+
+
+def steps(tmp_path):
+    path = tmp_path / "run" / "metrics.jsonl"
+    return len(path.read_text().splitlines()) if path.exists() else 0
+
+
+def placed(tmp_path):
+    """The pod of each agent, in the order in which they were placed."""
+    if not (tmp_path / "run" / "events.jsonl").exists():
+        return {}
+    return {each["host"]: each["place"] for each in events_of(tmp_path / "run", "agent-placed")}
+
+
+def alone(start, tmp_path, *keys):
+    assert start("train", *JOB[:3], *keys, "--run", "alone").wait(120) == 0, output(tmp_path)
+    return weights(tmp_path / "alone")
+
+
+def test_a_run_in_pods_has_the_weights_of_one_host_and_its_token_is_in_no_request(
+    cluster, start, tmp_path
+):
+    process = start("train", *JOB, "epochs=2", *ON, "--run", "run")
+    assert process.wait(120) == 0, output(tmp_path)
+    assert sorted(placed(tmp_path).values()) == ["web-0", "web-1", "web-2"]
+    assert not any("hf1." in path for path in cluster.requests)
+    assert any("--placed" in path for path in cluster.requests)
+    for name in ("web-0", "web-1", "web-2"):
+        wait_until(lambda name=name: cluster.processes(name) == [])
+    assert weights(tmp_path / "run") == alone(start, tmp_path, "epochs=2")
+
+
+@pytest.mark.soak
+def test_a_pod_that_is_lost_is_continued_without_and_its_successor_is_used(
+    cluster, start, tmp_path
+):
+    process = start("train", *JOB, "epochs=60", *ON, "--run", "run")
+    wait_until(lambda: steps(tmp_path) > 20)
+    cluster.lose("web-1")
+    wait_until(lambda: events_of(tmp_path / "run", "agent-ended"))
+    cluster.add("web-7x")
+    wait_until(lambda: "web-7x" in placed(tmp_path).values(), 60)
+    assert process.wait(200) == 0, output(tmp_path)
+    found = [line["step"] for line in metrics_of(tmp_path / "run")]
+    assert found == sorted(set(found))
+    assert weights(tmp_path / "run") == alone(start, tmp_path, "epochs=60")
+
+
+@pytest.mark.soak
+def test_an_agent_in_a_pod_that_will_be_ended_leaves_before(cluster, start, tmp_path):
+    cluster.add("spare")
+    process = start("train", *JOB, "epochs=100", *ON, "--run", "run")
+    wait_until(lambda: steps(tmp_path) > 10)
+    (first,) = [each for each in placed(tmp_path).values() if each == "web-0"] or ["spare"]
+    deadline = datetime.now(UTC) + timedelta(seconds=20)
+    cluster.delete_later(first, deadline.strftime("%Y-%m-%dT%H:%M:%SZ"))
+    wait_until(lambda: events_of(tmp_path / "run", "agent-draining"))
+    (draining,) = events_of(tmp_path / "run", "agent-draining")
+    assert draining["place"] == first
+    wait_until(lambda: cluster.processes(first) == [], 60)
+    assert time.time() < deadline.timestamp() + 1
+    process.send_signal(signal.SIGINT)
+    assert process.wait(60) == 130, output(tmp_path)
