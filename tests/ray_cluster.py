@@ -1,7 +1,8 @@
 """A Ray cluster of real raylets on this machine.
 
-`python ray_cluster.py NODES` prints its address and the ids of its nodes, and runs it until its
-standard input is closed. Lines `add`, `remove ID` and `drain ID SECONDS` change it.
+`python ray_cluster.py NODES` prints its addresses and the ids of its nodes, and runs it until its
+standard input is closed. Lines `add`, `remove ID` and `drain ID SECONDS` change it. With the word
+`jobs` after NODES it takes jobs, which needs ray[default].
 """
 
 import json
@@ -9,6 +10,7 @@ import os
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 HEALTH = {
     "health_check_initial_delay_ms": 0, "health_check_period_ms": 500,
@@ -19,21 +21,23 @@ HEALTH = {
 class RayCluster:
     """The cluster's process, as tests use it; `environment` is what programs need to use it."""
 
-    def __init__(self, folder, nodes=3):
+    def __init__(self, folder, nodes=3, jobs=False):
         token = folder / "token"
         token.write_text("t" * 48)
         token.chmod(0o600)
         self.environment = {
             "RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(token),
             "XDG_STATE_HOME": str(folder / "state"), "RAY_USAGE_STATS_ENABLED": "0",
+            "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
         }  # fmt: skip
         self.process = subprocess.Popen(
-            [sys.executable, __file__, str(nodes)],
+            [sys.executable, __file__, str(nodes), *(["jobs"] if jobs else [])],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
             env={**os.environ, **self.environment}, start_new_session=True,
         )  # fmt: skip
         about = json.loads(self.process.stdout.readline())
         self.environment["RAY_ADDRESS"], self.nodes = about["address"], about["nodes"]
+        self.dashboard = about["dashboard"]
 
     def tell(self, *words):
         self.process.stdin.write(" ".join(words) + "\n")
@@ -50,17 +54,18 @@ def main():
     from ray._raylet import GcsClient
     from ray.cluster_utils import Cluster
 
-    count = int(sys.argv[1])
+    count, takes_jobs = int(sys.argv[1]), "jobs" in sys.argv[2:]
     cluster = Cluster(
         initialize_head=True,
         head_node_args={
-            "num_cpus": 2, "include_dashboard": False, "_system_config": HEALTH,
-            "object_store_memory": 80 << 20,
+            "num_cpus": 2, "include_dashboard": takes_jobs, "_system_config": HEALTH,
+            "object_store_memory": 80 << 20, "dashboard_port": 0,
         },
     )  # fmt: skip
     nodes = [cluster.head_node]
     nodes += [cluster.add_node(num_cpus=2, object_store_memory=80 << 20) for _ in range(count - 1)]
-    print(json.dumps({"address": cluster.address, "nodes": [n.node_id for n in nodes]}), flush=True)
+    about = {"address": cluster.address, "dashboard": cluster.webui_url}
+    print(json.dumps(about | {"nodes": [node.node_id for node in nodes]}), flush=True)
     for line in sys.stdin:
         word, *words = line.split()
         by_id = {node.node_id: node for node in cluster.list_all_nodes()}

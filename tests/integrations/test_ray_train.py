@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -74,6 +75,22 @@ def alone(command, tmp_path):
         return result, digest(load_weights(tmp_path / "alone"))
 
     return run
+
+
+def test_the_program_of_the_page_runs(cluster, tmp_path):
+    page = (Path(__file__).parents[2] / "docs" / "ray.md").read_text()
+    (tmp_path / "trainer.py").write_text(re.search(r"```python\n(.*?)```", page, re.DOTALL)[1])
+    output = tmp_path / "output"
+    with output.open("wb") as written:
+        done = subprocess.run(
+            [sys.executable, "trainer.py"], cwd=tmp_path, timeout=300, check=False,
+            env={**os.environ, **cluster.environment, "HOME": str(tmp_path)},
+            stdout=written, stderr=subprocess.STDOUT,
+        )  # fmt: skip
+    assert done.returncode == 0, output.read_text()
+    accuracy, tensors = output.read_text().splitlines()[-1].split()
+    assert float(accuracy) > 0.8
+    assert int(tensors) > 4
 
 
 def agent_pids(cluster):

@@ -26,7 +26,7 @@ _ATTEMPT: Final = "f"
 def run_directory(key: str) -> Path:
     """The run directory, the same for each attempt where that is possible.
 
-    It is beside the checkpoints of Ray Train if those are in a file system, which is the same for
+    It is next to the checkpoints of Ray Train if those are in a file system, which is the same for
     all hosts; else on this host.
 
     Args:
