@@ -1,7 +1,7 @@
 """AgentProcess: an agent as a child of a process that Ray has started.
 
 It reads a token from its standard input and ends when that is closed, so it does not outlive the
-process that has started it.
+process that has started it. Little is imported here: that comes before the agent's own start.
 """
 
 from __future__ import annotations
@@ -10,11 +10,9 @@ import os
 import subprocess
 import sys
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Final
-
-from holdfast.engines.engine import OVER, PLACED, TAKEN_AWAY
 
 END_TIMEOUT_S: Final = 30.0
 LAST_LINES: Final = 3
@@ -45,14 +43,17 @@ class AgentProcess:
             self._process.stdin.write(f"{token}\n")
             self._process.stdin.flush()
 
-    def await_end(self) -> tuple[int, str]:
-        """Print what it prints until it ends; returns its exit status and its last lines."""
+    def await_end(self, show: Callable[[str], object] = print) -> tuple[int, str]:
+        """Show what it prints until it ends; returns its exit status and its last lines.
+
+        Args:
+            show: Takes a line; by default, it gets into the log that Ray keeps of this process.
+        """
         assert self._process.stdout is not None
         printed = deque[str](maxlen=LAST_LINES)
         for line in map(str.strip, self._process.stdout):
-            if line not in (PLACED, OVER, TAKEN_AWAY):
-                print(line, flush=True)  # to the log that Ray keeps of this process
-                printed.append(line)
+            show(line)
+            printed.append(line)
         return self._process.wait(END_TIMEOUT_S), " ".join(printed)
 
     def stop(self) -> None:

@@ -11,7 +11,7 @@ import ray.train
 from ray.exceptions import RayError
 
 from holdfast.core.replacing import Place, PlaceState
-from holdfast.engines.engine import Launch
+from holdfast.engines.engine import OVER, PLACED, TAKEN_AWAY, Launch
 from holdfast.engines.ray.agent_process import AgentProcess
 from holdfast.errors import EngineError
 from holdfast.integrations.ray_train.board import News, Return, StartAgent, StopAgent, TakePart
@@ -63,7 +63,13 @@ def _start(board: Any, rank: int, launch: Launch) -> AgentProcess:
 
 
 def _await_end(board: Any, name: str, host: str, agent: AgentProcess) -> None:
-    status, printed = agent.await_end()
+    status, printed = agent.await_end(_show)
     cause = f"the agent ended with status {status}: {printed}" if status else ""
     ended = Place(state=PlaceState.ENDED, host=host, cause=cause, succeeded=status == 0)
     board.tell.remote(News(name=name, place=ended))
+
+
+def _show(line: str) -> None:
+    """Print a line where the program with the TorchTrainer sees it."""
+    if line not in (PLACED, OVER, TAKEN_AWAY):
+        print(line)
