@@ -4,6 +4,7 @@ import json
 import os
 import signal
 import sys
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -92,7 +93,8 @@ def test_what_a_host_lacks_is_named(tmp_path):
         hosts.file(1, f"h1 {PYTHON}", f"h2 {PYTHON} slots=2")
         needs = ["resources.cpus=1000", "--on", "ssh:hosts", "--run", "run"]
         assert hosts.train(1, *JOB, *needs).wait(60) == 1
-        assert "CPU cores, its agents need 2000" in hosts.hosts.output(1)
+        assert "h1 lacks 1000 CPUs for one worker; " in hosts.hosts.output(1)
+        assert "h2 lacks 1000 CPUs for one worker; " in hosts.hosts.output(1)
 
 
 def lose_ssh(hosts):
@@ -157,3 +159,52 @@ def test_agents_end_with_the_run(tmp_path, number):
         status = process.wait(60)
         assert status == 130 if number == signal.SIGINT else status != 0
         wait_until(lambda: holdfast_processes(str(hosts.folder)) == [])
+
+
+def cpus_of_workers(hosts, number):
+    """The CPUs of each worker on a host: of the processes that its fork servers have forked."""
+    found = []
+    for pid in hosts.hosts.processes(number):
+        with suppress(OSError):  # it has ended
+            parent = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1]
+            if b"launch.fork_server" in words_of(parent):
+                found.append(sorted(os.sched_getaffinity(pid)))
+    return sorted(found)
+
+
+@contextmanager
+def on_cpus(cpus):
+    """This process, and those that it starts, use these CPUs only."""
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, cpus)
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)
+
+
+@pytest.mark.soak
+def test_two_jobs_for_all_cpus_of_a_host_run_one_after_the_other(tmp_path):
+    every = sorted(os.sched_getaffinity(0))
+    if len(every) < 2:
+        pytest.skip("needs two CPUs")
+    two = every[:2]
+    job = ["digits", "workers=2", "resources.cpus=1", "--on", "ssh:hosts"]
+    with on_cpus(two), ssh_hosts(tmp_path, 2) as hosts:
+        hosts.file(1, f"h2 {PYTHON}")
+        first = hosts.train(1, *job, "epochs=1000", "--run", "first")
+        wait_until(lambda: cpus_of_workers(hosts, 2) == [[cpu] for cpu in two])
+        refused = hosts.train(1, *job, "--run", "refused")
+        assert refused.wait(60) == 1
+        said = hosts.hosts.output(1)
+        lacks = "its hosts have 0; h2 lacks 1 CPU for each of 2 workers; 0 of 2 are free: run first"
+        assert f"ssh lacks what the run needs: 1 slot for an agent; {lacks} (pid " in said
+        second = hosts.train(1, *job, "epochs=1", "--queue", "--run", "second")
+        wait_until(lambda: f"waiting for 1 slot for an agent; {lacks}" in hosts.hosts.output(1))
+        (begun,) = events_of(run_of(hosts, "first"), "run-started")
+        os.kill(begun["pid"], signal.SIGINT)
+        assert first.wait(60) == 130
+        assert second.wait(120) == 0, hosts.hosts.output(1)
+        (ended,) = events_of(run_of(hosts, "first"), "run-ended")
+        (begun,) = events_of(run_of(hosts, "second"), "run-started")
+        assert ended["time_unix_s"] <= begun["time_unix_s"]

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import Final, Protocol
 
 from holdfast.core.replacing import Place
+from holdfast.core.shares import Needs
 from holdfast.job.resources import Resources
 
 PLACED: Final = "placed"
@@ -41,6 +42,12 @@ class Ask:
     agents: int
     workers: int
     resources: Resources
+
+    @property
+    def needs(self) -> Needs:
+        """What one agent needs on its host."""
+        resources = self.resources
+        return resources.needs(self.workers, resources.cpus)
 
     @property
     def of_agent(self) -> Resources:

@@ -5,18 +5,14 @@ The engine runs it on hosts that it has no other knowledge of.
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Final
+import os
 
 from pydantic import BaseModel, ConfigDict
-from rich.filesize import decimal as in_words
 
+from holdfast.core.shares import Claim, Needs, Shortage, Supply, shortages
 from holdfast.engines.own_wheel import version_of_code
-from holdfast.job.resources import Resources
-from holdfast.linux.cores import usable_cores
-from holdfast.linux.host_memory import available
-
-_GPUS: Final = Path("/proc/driver/nvidia/gpus")
+from holdfast.linux.supply import supply_here
+from holdfast.observe.claims import claims_here, describe
 
 
 class HostFacts(BaseModel):
@@ -24,30 +20,27 @@ class HostFacts(BaseModel):
 
     Attributes:
         version: Of holdfast, see `own_wheel`.
-        cpus: The cores that agents may use.
-        gpus: The GPUs that the kernel knows.
-        memory_bytes: What is available now.
+        supply: What agents may use.
+        claims: What runs use of it.
     """
 
     model_config = ConfigDict(frozen=True)
 
     version: str
-    cpus: int
-    gpus: int
-    memory_bytes: int
+    supply: Supply
+    claims: tuple[Claim, ...]
 
     @classmethod
     def here(cls) -> HostFacts:
         """Those of this host."""
         return cls(
             version=version_of_code(),
-            cpus=usable_cores(),
-            gpus=len(list(_GPUS.glob("*"))),
-            memory_bytes=available().size_bytes,
+            supply=supply_here(os.environ),
+            claims=tuple(claims_here()),
         )
 
-    def lacks(self, version: str, needs: Resources) -> str:
-        """What the host lacks for its agents, in words; nothing if they fit.
+    def lacks(self, version: str, needs: Needs) -> str:
+        """Why the host cannot run agents, in words; nothing if it can.
 
         Args:
             version: That of the holdfast that starts them.
@@ -55,16 +48,12 @@ class HostFacts(BaseModel):
         """
         if self.version != version:
             return f"has holdfast {self.version}, this host {version}"
-        if self.cpus < needs.cpus:
-            return f"has {self.cpus} CPU cores, its agents need {needs.cpus}"
-        if self.gpus < needs.gpus:
-            return f"has {self.gpus} GPUs, its agents need {needs.gpus}"
-        if self.memory_bytes < needs.memory_bytes:
-            return (
-                f"has {in_words(self.memory_bytes)} of memory available, its agents need "
-                f"{in_words(needs.memory_bytes)}"
-            )
-        return ""
+        lacking = self.shortages(needs)
+        return f"lacks {describe(lacking)}" if lacking else ""
+
+    def shortages(self, needs: Needs) -> list[Shortage]:
+        """What is lacking next to the runs that use the host."""
+        return shortages(needs, self.supply, self.claims)
 
 
 if __name__ == "__main__":

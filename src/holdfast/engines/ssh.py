@@ -1,6 +1,6 @@
 """SshEngine: agents on the hosts of a file, each below an ssh of this host.
 
-    reserve   every host is asked what it has, all at once
+    reserve   every host is asked what it has free, all at once
     start     ssh HOST PYTHON -m holdfast agent …, on a free host
     places    the exits of these commands
 
@@ -10,8 +10,10 @@ An agent ends with its ssh: its standard input is closed then.
 from __future__ import annotations
 
 import shlex
+import time
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -24,14 +26,25 @@ from holdfast.engines.own_wheel import version_of_code
 from holdfast.engines.remote_host import LOST, SSH, address_of, facts_of
 
 SET_UP: Final = "make it ready by `holdfast hosts setup FILE`"
+END_S: Final = 3.0
+"""How long the agents of a run that was killed just now may take to end."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Answer:
-    """What a host has, or what it lacks."""
+    """What a host has.
+
+    Attributes:
+        host: The host.
+        slots: How many agents fit there now.
+        lacks: Why no more do, in words.
+        is_in_use: Whether that is due to other runs.
+    """
 
     host: SshHost
-    lacks: str = ""
+    slots: int
+    lacks: str
+    is_in_use: bool = False
 
 
 class SshEngine:
@@ -57,16 +70,26 @@ class SshEngine:
 
     def reserve(self, ask: Ask) -> str:
         """See `Engine.reserve`."""
+        answers = self._answers(ask)
+        if _num_slots(answers) < ask.agents and any(each.is_in_use for each in answers):
+            time.sleep(END_S)
+            answers = self._answers(ask)
+        if (found := _num_slots(answers)) < ask.agents:
+            why = "".join(f"; {each.host.name} {each.lacks}" for each in answers if each.lacks)
+            ready = all(each.is_in_use or not each.lacks for each in answers)
+            advice = "" if ready else f"; {SET_UP}"
+            needs = "1 slot for an agent" if ask.agents == 1 else f"{ask.agents} slots for agents"
+            return f"{needs}; its hosts have {found}{why}{advice}"
+        self._agents.use(
+            _spread({each.host.name: each.slots for each in answers}),
+            _spread({each.host.name: each.host.slots - each.slots for each in answers}),
+        )
+        return ""
+
+    def _answers(self, ask: Ask) -> list[_Answer]:
         check, hosts = partial(_check, ask=ask, version=version_of_code()), self._hosts.values()
         with ThreadPoolExecutor(len(hosts)) as pool:
-            answers = list(pool.map(check, hosts))
-        good = [answer.host for answer in answers if not answer.lacks]
-        slots = _slots(good)
-        if len(slots) < ask.agents:
-            lacking = "".join(f"; {each.host.name} {each.lacks}" for each in answers if each.lacks)
-            return f"{ask.agents} slots for agents; its hosts have {len(slots)}{lacking}; {SET_UP}"
-        self._agents.use(slots, _slots([answer.host for answer in answers if answer.lacks]))
-        return ""
+            return list(pool.map(check, hosts))
 
     def _words(self, host: str, launch: Launch) -> list[str]:
         python = self._hosts[host].python
@@ -74,14 +97,25 @@ class SshEngine:
         return [*SSH, "--", host, f"exec {agent}"]
 
 
-def _slots(hosts: list[SshHost]) -> list[str]:
+def _num_slots(answers: Sequence[_Answer]) -> int:
+    return sum(each.slots for each in answers)
+
+
+def _spread(slots: Mapping[str, int]) -> list[str]:
     """The name of a host for each of its slots; every host once before any host twice."""
-    most = max((host.slots for host in hosts), default=0)
-    return [host.name for turn in range(most) for host in hosts if host.slots > turn]
+    most = max(slots.values(), default=0)
+    return [host for turn in range(most) for host, number in slots.items() if number > turn]
 
 
 def _check(host: SshHost, ask: Ask, version: str) -> _Answer:
-    """Ask a host whether it can run its agents."""
-    facts, needs = facts_of(host), ask.of_agent.times(min(host.slots, ask.agents))
-    lacks = facts if isinstance(facts, str) else facts.lacks(version, needs)
-    return _Answer(host=host, lacks=lacks)
+    """Ask a host how many agents it can run."""
+    facts, most = facts_of(host), min(host.slots, ask.agents)
+    if isinstance(facts, str):
+        return _Answer(host=host, slots=0, lacks=facts)
+    for agents in range(1, most + 1):
+        needs = replace(ask.needs, workers=agents * ask.workers)
+        if lacks := facts.lacks(version, needs):
+            is_ready = facts.version == version
+            is_in_use = is_ready and not any(each.is_final for each in facts.shortages(needs))
+            return _Answer(host=host, slots=agents - 1, lacks=lacks, is_in_use=is_in_use)
+    return _Answer(host=host, slots=host.slots, lacks="")

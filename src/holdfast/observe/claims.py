@@ -162,14 +162,14 @@ def _in_words(lacking: Shortage) -> str:
 
     what = lacking.what[:-1] if lacking.what != "memory" and lacking.each == 1 else lacking.what
     of_each = f"{amount(lacking.each)}{' of' * (what == 'memory')} {what}"
-    workers = f"{lacking.workers} workers" if lacking.workers > 1 else "1 worker"
+    workers = f"each of {lacking.workers} workers" if lacking.workers > 1 else "one worker"
     free = (
         f"{amount(lacking.free)} of {amount(lacking.total)} {'is' if lacking.free == 1 else 'are'}"
     )
     held = ", ".join(
         f"run {claim.run} (pid {claim.pid}) has {amount(number)}" for claim, number in lacking.held
     )
-    return f"{of_each} for each of {workers}; {free} free{': ' * bool(held)}{held}"
+    return f"{of_each} for {workers}; {free} free{': ' * bool(held)}{held}"
 
 
 def _folder() -> Path:

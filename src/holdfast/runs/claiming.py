@@ -7,10 +7,11 @@ neither:               the claim only lets other runs know
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import replace
-from typing import Final
+from functools import partial
+from typing import Final, TypeAlias
 
 from holdfast.core.shares import Share, shortages
 from holdfast.errors import EngineError, JobError
@@ -19,11 +20,12 @@ from holdfast.job.spec import Job
 from holdfast.linux.supply import supply_here
 from holdfast.observe.claims import HeldClaim, describe
 from holdfast.runs.run import LaunchOptions
-from holdfast.runs.supervisor import Controls
 from holdfast.runs.waiting import wait_until_free
 
 LOOK_S: Final = 0.5
 """How often a run that waits compares claims."""
+Wait: TypeAlias = Callable[[Callable[[], str], str], str]
+"""Repeats an attempt that has lacked something; returns what it lacks in the end, or nothing."""
 
 
 @contextmanager
@@ -32,33 +34,35 @@ def claimed(job: Job, run: str, options: LaunchOptions) -> Iterator[LaunchOption
 
     If an engine places its agents, each of them claims what it uses where it is.
     """
-    if options.engine is not None:
+    if options.engine is not None or not options.has_own_host:
         yield options
         return
-    queue, controls = options.queue, options.controls
-    with claimed_shares(job, run, queue=queue, controls=controls) as shares:
+    wait: Wait | None = None
+    if options.queue:
+        wait = partial(wait_until_free, every_s=LOOK_S, controls=options.controls)
+    is_exclusive = options.queue or job.resources.is_given
+    with claimed_shares(job, run, wait, is_exclusive=is_exclusive) as shares:
         yield replace(options, shares=shares)
 
 
 @contextmanager
 def claimed_shares(
-    job: Job, run: str, *, queue: bool = False, controls: Controls | None = None
+    job: Job, run: str, wait: Wait | None, *, is_exclusive: bool
 ) -> Iterator[tuple[Share, ...]]:
     """What each worker of a run may use on this host; claimed while the block runs.
 
     Args:
         job: The job. Without CPUs or GPUs in its `resources`, workers use all of them.
         run: The name of its run directory.
-        queue: Whether it waits until what it needs is free, even if it has no `resources`.
-        controls: End the wait.
+        wait: Waits until what it needs is free; None: it is refused instead.
+        is_exclusive: Whether what it needs must be free; it is with `resources`.
 
     Raises:
         JobError: This host never has what the run needs.
-        EngineError: It does not have it now, and the run does not wait.
-        Interrupted: A signal has ended the wait.
+        EngineError: It does not have it now.
+        Interrupted: The wait was ended.
     """
     needs = job.resources.needs(-(-job.workers // job.hosts), job.threads_per_worker)
-    is_exclusive = job.resources.is_given or queue
     lacking = shortages(needs, supply_here(os.environ), ()) if is_exclusive else []
     if any(each.is_final for each in lacking):
         raise JobError(
@@ -76,26 +80,25 @@ def claimed_shares(
                     f"claims of runs cannot be kept in {error.filename}: {error.strerror}; fix "
                     "that, or name another folder by XDG_STATE_HOME"
                 ) from None
-        else:
-            if is_exclusive:
-                _begin(claim, controls or Controls(), queue=queue)
-            yield tuple(_visible(claim.shares, job))
+            yield ()  # no run ends because others do not know of it
             return
-        yield ()
+        if is_exclusive:
+            _begin(claim, wait)
+        yield tuple(_visible(claim.shares, job))
 
 
-def _begin(claim: HeldClaim, controls: Controls, *, queue: bool) -> None:
+def _begin(claim: HeldClaim, wait: Wait | None) -> None:
     def attempt() -> str:
-        return claim.begin_if_free(supply_here(os.environ), in_turn=queue)
+        return claim.begin_if_free(supply_here(os.environ), in_turn=wait is not None)
 
     lacking = attempt()
-    if lacking and not queue:
+    if lacking and wait is not None:
+        lacking = wait(attempt, lacking)
+    if lacking:
         raise EngineError(
             f"this host lacks what the run needs: {lacking}; wait for it by --queue (queue=True "
             "in Python), or ask for less by workers or resources"
         )
-    if lacking:
-        wait_until_free(attempt, lacking, LOOK_S, controls)
 
 
 def _visible(shares: tuple[Share, ...], job: Job) -> Iterator[Share]:

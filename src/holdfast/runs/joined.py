@@ -14,6 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import Final
@@ -29,7 +30,7 @@ from holdfast.launch.spawn import Spawned
 from holdfast.linux.lifeline import STOP_SIGNALS
 from holdfast.observe.lines import EventLog, StepTail
 from holdfast.observe.run_dir import EVENTS, METRICS, RUNS, RunDirectory, placed_directory
-from holdfast.runs.claiming import claimed_shares
+from holdfast.runs.claiming import LOOK_S, claimed_shares
 from holdfast.runs.collector import Collector
 from holdfast.runs.endpoint import Interface, address_towards
 from holdfast.runs.host import HostHandle, HostState
@@ -53,6 +54,8 @@ so that a run whose coordinator cannot be reached says that, and ends.
 """
 REJOIN_TIMEOUT_S: Final = 5.0
 """How long to wait for it once the agent has ended: the run may be over."""
+CLAIM_TIMEOUT_S: Final = 15.0
+"""How long an agent that an engine has placed waits for what other runs use."""
 TICK_S: Final = 0.1
 _ENDED: Final = "the agent was ended; the run continues without this host"
 
@@ -196,9 +199,7 @@ class _Host:
         run_directory = self._run_directory(sent, packed)
         with run_directory as directory, EventLog(directory.path / EVENTS) as log:
             say(f"joined as {name}; run directory {directory.path}")
-            if self._shares is None:
-                claim = claimed_shares(directory.job, sent.run)
-                self._shares = self._claim.enter_context(claim)
+            shares = self._claimed_shares(directory.job, sent.run, stop)
             if self._sent is None:
                 self._sent = positions_of(directory.path)
             if sent.checkpoint is not None:
@@ -210,7 +211,6 @@ class _Host:
             shipper = Shipper(directory.path, self._control, agent, self._sent, self._metrics)
             forks, exits = self._fork_server(directory), ProcessExits(directory.job, log)
             attempt, interface = joined.message.attempt, self._interface(directory, joined)
-            shares = self._shares
             hosts = LocalHosts(directory, attempt, log, exits, forks, None, interface, shares)
             with (
                 closing(hosts),
@@ -222,6 +222,18 @@ class _Host:
                         raise Interrupted(_ENDED)
                 self.was_stopped = host.was_stopped
         return state is HostState.LEFT
+
+    def _claimed_shares(self, job: Job, run: str, stop: list[bool]) -> tuple[Share, ...]:
+        """What the workers of this host may use, claimed until `close`.
+
+        Raises:
+            EngineError: Something of it is not free.
+        """
+        if self._shares is None:
+            wait = partial(_wait_for_claim, stop) if self._is_placed else None
+            claim = claimed_shares(job, run, wait, is_exclusive=job.resources.is_given)
+            self._shares = self._claim.enter_context(claim)
+        return self._shares
 
     def finish(self, stop: list[bool]) -> None:
         """The run is over: see that the coordinator has its last checkpoint."""
@@ -280,6 +292,15 @@ class _Host:
         if directory.job.network == "trusted":
             credentials = HostCredentials(agent=credentials.agent)
         return Interface(address=self._address, credentials=credentials)
+
+
+def _wait_for_claim(stop: list[bool], attempt: Callable[[], str], lacking: str) -> str:
+    """Wait a while: agents of two runs may have been started at once, or one has just ended."""
+    deadline = time.monotonic() + CLAIM_TIMEOUT_S
+    while lacking and time.monotonic() < deadline:
+        _rest(LOOK_S, stop)
+        lacking = attempt()
+    return lacking
 
 
 def _rest(delay_s: float, stop: list[bool]) -> None:

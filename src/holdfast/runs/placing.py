@@ -51,7 +51,8 @@ def placed(
                 "(queue=True in Python), or ask for less by hosts, workers or resources"
             )
         if lacking:
-            wait_until_free(partial(engine.reserve, ask), lacking, ASK_S, options.controls)
+            attempt, controls = partial(engine.reserve, ask), options.controls
+            wait_until_free(attempt, lacking, every_s=ASK_S, controls=controls)
         endpoint = Endpoint(address=address or _address(engine.peer), port=free_port())
         yield replace(options, engine=engine, endpoint=endpoint)
 

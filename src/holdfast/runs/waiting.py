@@ -15,8 +15,8 @@ TICK_S: Final = 0.1
 
 
 def wait_until_free(
-    attempt: Callable[[], str], lacking: str, every_s: float, controls: Controls
-) -> None:
+    attempt: Callable[[], str], lacking: str, *, every_s: float, controls: Controls
+) -> str:
     """Repeat an attempt until it lacks nothing. What it lacks is said when that changes.
 
     Args:
@@ -24,6 +24,9 @@ def wait_until_free(
         lacking: What was lacking just now.
         every_s: How long to wait between attempts, seconds.
         controls: End the wait; signals set them.
+
+    Returns:
+        Nothing: all of it is free.
 
     Raises:
         Interrupted: The wait was ended.
@@ -36,6 +39,7 @@ def wait_until_free(
                 said = lacking
             _rest(every_s, controls)
             lacking = attempt()
+    return lacking
 
 
 def _rest(seconds: float, controls: Controls) -> None:

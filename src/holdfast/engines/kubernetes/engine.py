@@ -108,7 +108,7 @@ class KubernetesEngine:
             done = subprocess.run(
                 words, capture_output=True, stdin=subprocess.DEVNULL, timeout=CHECK_S, check=False
             )
-            return HostFacts.model_validate_json(done.stdout).lacks(version, ask.of_agent)
+            return HostFacts.model_validate_json(done.stdout).lacks(version, ask.needs)
         except subprocess.TimeoutExpired:
             return f"does not answer within {CHECK_S:.0f} s"
         except ValueError:
