@@ -111,7 +111,7 @@ def test_two_jobs_for_two_cpus_run_one_after_the_other(command, tmp_path):
     (ended,) = events_of(tmp_path / "first", "run-ended")
     (begun,) = events_of(tmp_path / "second", "run-started")
     assert ended["time_unix_s"] <= begun["time_unix_s"]
-    assert output.read_text().count("waiting for") == 1
+    assert output.read_text().count("holdfast: waiting for") == 1
 
 
 def test_ctrl_c_ends_the_wait(command, tmp_path, held):
@@ -137,3 +137,20 @@ def test_a_killed_run_frees_its_claim(command, tmp_path):
     first.wait()
     assert claims_here() == []
     assert command(*words, "epochs=1", "--run", "second").wait(60) == 0
+
+
+@pytest.mark.soak
+def test_a_run_that_waits_in_the_background_is_listed_and_stopped(command, tmp_path, held):
+    words = ["train", "digits", "workers=2", "--queue", "--detach", "--run", "later"]
+    process = command(*words)
+    assert process.wait(60) == 0
+    command("runs", "--json").wait(60)
+    (row,) = json.loads((tmp_path / "output-1").read_text())
+    assert (row["id"], row["state"], row["steps"]) == ("later", "waiting", 0)
+    command("logs", "later").wait(60)
+    assert "waiting for 1 CPU for each of 2 workers" in (tmp_path / "output-2").read_text()
+    assert command("stop", "later").wait(60) == 0
+    assert (tmp_path / "output-3").read_text() == "stopped before it began\n"
+    command("runs", "--json").wait(60)
+    assert json.loads((tmp_path / "output-4").read_text()) == []
+    assert [each.run for each in claims_here()] == ["other"]

@@ -62,10 +62,12 @@ def follow(record: Record, process: subprocess.Popen[bytes]) -> int:
 
 
 def await_begin(record: Record, process: subprocess.Popen[bytes]) -> int | None:
-    """Wait until a run in the background has begun; returns the exit status of one that did not."""
+    """Wait until a run in the background has begun, or is waiting; returns the exit status of one
+    that has ended instead.
+    """
     deadline = time.monotonic() + BEGIN_TIMEOUT_S
     while process.poll() is None and time.monotonic() < deadline:
-        if is_held(record.directory):
+        if is_held(record.directory) or record.state() == "waiting":
             return None
         time.sleep(TICK_S)
     if process.poll() in (None, 0):

@@ -59,7 +59,7 @@ def logs(
     record = registry.find(run)
 
     def goes_on() -> bool:
-        return follow and record.state() == "running"
+        return follow and record.state() in ("waiting", "running")
 
     if rank is None:
         if not record.folder.exists() or not any(record.folder.glob("*.log")):
@@ -102,4 +102,7 @@ def stop(
                 f"{run} has not ended {STOP_TIMEOUT_S:.0f} s after it was asked to; --now ends it"
             )
         time.sleep(TICK_S)
-    print(f"{record.state()} after step {record.steps()}")
+    has_begun = record.directory.exists()
+    print(
+        f"{record.state()} after step {record.steps()}" if has_begun else "stopped before it began"
+    )

@@ -121,7 +121,7 @@ def _run(
     resume: bool,
     options: LaunchOptions,
 ) -> RunResult:
-    with placed(job, options, on, address) as there:
+    with placed(job, options, on, address, run_dir) as there:
         return run_job(job, there, run_dir=run_dir, resume=resume)
 
 

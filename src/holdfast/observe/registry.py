@@ -3,17 +3,21 @@
     ~/.local/state/holdfast/runs/HOST/ID/
       record.json     directory, job, engine
       output.log, errors.log   what a command without a terminal has printed
+      waiting.pid     the process of a run that waits to begin
+      waiting.lock    locked by that process
 
 How a run is doing is never stored: it is asked for.
 """
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
+import os
 import shutil
 import socket
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
@@ -22,11 +26,15 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from holdfast.errors import JobError
 from holdfast.job.load import JOB_FILE
 from holdfast.linux.files import replace_synced
+from holdfast.linux.lock import locked
 from holdfast.linux.process import Process
 from holdfast.observe import lines
 from holdfast.observe.run_dir import EVENTS, METRICS, is_held, state_dir
 
 _RECORD: Final = "record.json"
+_WAITING_PID: Final = "waiting.pid"
+_WAITING_LOCK: Final = "waiting.lock"
+_LOCK_TIMEOUT_S: Final = 2.0
 _ENDS: Final = {"run-ended": "", "run-failed": "failed"}
 
 
@@ -53,7 +61,11 @@ class Record(BaseModel):
         return _folder() / self.id
 
     def state(self) -> str:
-        """How it is: `running`, `finished`, `stopped`, `failed`, or `lost` if its process died."""
+        """How it is: `waiting` to begin, `running`, `finished`, `stopped`, `failed`, or `lost` if
+        its process died.
+        """
+        if self._waiting_pid():
+            return "waiting"
         if is_held(self.directory):
             return "running"
         entries = lines.read(self.directory / EVENTS)
@@ -75,6 +87,11 @@ class Record(BaseModel):
 
     def process(self) -> Process | None:
         """The process that supervises it; None if it has ended."""
+        if pid := self._waiting_pid():
+            with suppress(ProcessLookupError):
+                process = Process(pid, os.pidfd_open(pid))
+                if self._waiting_pid() == pid:  # so it is that process
+                    return process
         started = [
             entry
             for entry in lines.read(self.directory / EVENTS)
@@ -83,6 +100,15 @@ class Record(BaseModel):
         if not (started and is_held(self.directory)):
             return None
         return Process.logged(started[-1]["pid"], started[-1]["time_unix_s"])
+
+    def _waiting_pid(self) -> int:
+        """The process of a run that waits to begin; 0 if it does not."""
+        with suppress(OSError, ValueError), (self.folder / _WAITING_LOCK).open("rb") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return int((self.folder / _WAITING_PID).read_text(encoding="ascii"))
+        return 0
 
 
 def add(directory: Path, job: str, engine: str) -> Record:
@@ -102,17 +128,44 @@ def add(directory: Path, job: str, engine: str) -> Record:
     return record
 
 
+@contextmanager
+def waiting(directory: Path, job: str, engine: str) -> Iterator[None]:
+    """While the block runs, a run is listed as one that waits to begin.
+
+    Raises:
+        JobError: Another one waits to begin in the same directory.
+    """
+    try:
+        record = add(directory, job, engine)
+    except OSError:  # no run ends because of a list
+        yield
+        return
+    try:
+        with locked(record.folder / _WAITING_LOCK, _LOCK_TIMEOUT_S):
+            path = record.folder / _WAITING_PID
+            path.write_text(str(os.getpid()), encoding="ascii")
+            yield
+    except BaseException:
+        if not directory.exists():
+            forget(record)
+        raise
+
+
 def forget(record: Record) -> None:
     """Forget a run that has left no directory."""
     shutil.rmtree(record.folder, ignore_errors=True)
 
 
 def records() -> Iterator[Record]:
-    """The runs whose directories are there, newest first. A disk that is away may come back."""
+    """The runs that wait, and those whose directories are there, newest first. A disk that is away
+    may come back.
+    """
     folders = _folder().glob(f"*/{_RECORD}")
     for path in sorted(folders, key=lambda each: each.stat().st_mtime, reverse=True):
         record = _read(path.parent)
-        if record is not None and (record.directory / JOB_FILE).exists():
+        if record is not None and (
+            (record.directory / JOB_FILE).exists() or record.state() == "waiting"
+        ):
             yield record
 
 

@@ -10,7 +10,7 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import replace
-from functools import partial
+from pathlib import Path
 from typing import Final, TypeAlias
 
 from holdfast.core.shares import Share, shortages
@@ -18,6 +18,7 @@ from holdfast.errors import EngineError, JobError
 from holdfast.job.script_job import ScriptJob
 from holdfast.job.spec import Job
 from holdfast.linux.supply import supply_here
+from holdfast.observe import registry
 from holdfast.observe.claims import HeldClaim, describe
 from holdfast.runs.run import LaunchOptions
 from holdfast.runs.waiting import wait_until_free
@@ -29,7 +30,7 @@ Wait: TypeAlias = Callable[[Callable[[], str], str], str]
 
 
 @contextmanager
-def claimed(job: Job, run: str, options: LaunchOptions) -> Iterator[LaunchOptions]:
+def claimed(job: Job, run_dir: Path, options: LaunchOptions) -> Iterator[LaunchOptions]:
     """The options of a run, with the shares of its workers on this host; see `claimed_shares`.
 
     If an engine places its agents, each of them claims what it uses where it is.
@@ -37,11 +38,13 @@ def claimed(job: Job, run: str, options: LaunchOptions) -> Iterator[LaunchOption
     if options.engine is not None or not options.has_own_host:
         yield options
         return
-    wait: Wait | None = None
-    if options.queue:
-        wait = partial(wait_until_free, every_s=LOOK_S, controls=options.controls)
-    is_exclusive = options.queue or job.resources.is_given
-    with claimed_shares(job, run, wait, is_exclusive=is_exclusive) as shares:
+
+    def wait(attempt: Callable[[], str], lacking: str) -> str:
+        with registry.waiting(run_dir, job.name, "local"):
+            return wait_until_free(attempt, lacking, every_s=LOOK_S, controls=options.controls)
+
+    is_exclusive, how = options.queue or job.resources.is_given, wait if options.queue else None
+    with claimed_shares(job, run_dir.name, how, is_exclusive=is_exclusive) as shares:
         yield replace(options, shares=shares)
 
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Final
 
 from holdfast.engines.engine import Ask
@@ -14,6 +15,7 @@ from holdfast.errors import EngineError, JobError
 from holdfast.job.part import AUTO
 from holdfast.job.script_job import ScriptJob
 from holdfast.job.train_job import TrainRequest
+from holdfast.observe import registry
 from holdfast.runs.endpoint import Endpoint, address_towards, free_port
 from holdfast.runs.run import LaunchOptions
 from holdfast.runs.waiting import wait_until_free
@@ -24,7 +26,11 @@ ASK_S: Final = 3.0
 
 @contextmanager
 def placed(
-    job: TrainRequest | ScriptJob, options: LaunchOptions, on: str, address: str = ""
+    job: TrainRequest | ScriptJob,
+    options: LaunchOptions,
+    on: str,
+    address: str = "",
+    run_dir: str | Path | None = None,
 ) -> Iterator[LaunchOptions]:
     """The options of a run on the hosts that an engine has reserved; they are given back after it.
 
@@ -33,6 +39,7 @@ def placed(
         options: Those of the same run on this host.
         on: Names the engine; see `open_engine`. Empty: this host.
         address: Of this host, for the agents; by default that of the route to the cluster.
+        run_dir: The run's directory, if it has been named.
 
     Raises:
         JobError: There is no such engine, or it cannot run the job.
@@ -52,9 +59,14 @@ def placed(
             )
         if lacking:
             attempt, controls = partial(engine.reserve, ask), options.controls
-            wait_until_free(attempt, lacking, every_s=ASK_S, controls=controls)
+            with _listed(run_dir, job.name, engine.name):
+                wait_until_free(attempt, lacking, every_s=ASK_S, controls=controls)
         endpoint = Endpoint(address=address or _address(engine.peer), port=free_port())
         yield replace(options, engine=engine, endpoint=endpoint)
+
+
+def _listed(run_dir: str | Path | None, job: str, engine: str) -> AbstractContextManager[None]:
+    return nullcontext() if run_dir is None else registry.waiting(Path(run_dir), job, engine)
 
 
 def _ask(job: TrainRequest | ScriptJob, options: LaunchOptions) -> Ask:

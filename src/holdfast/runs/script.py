@@ -66,7 +66,7 @@ def run_script(job: ScriptJob, options: LaunchOptions, *, run_dir: Path | None) 
             run_dir=path,
         )
 
-    with claimed(job, path.name, options) as there:
+    with claimed(job, path, options) as there:
         began = time.monotonic()
         resume = (path / "job.yaml").exists()
         return run_and_record(job, path, conclude, there, resume=resume)

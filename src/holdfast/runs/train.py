@@ -226,7 +226,7 @@ def _train(
     if code is not None and not isinstance(task, str):
         options = replace(options, sidecar=partial(_with_source, task))
     try:
-        with placed(request, options, on) as there:
+        with placed(request, options, on, run_dir=run_dir) as there:
             result = run_job(request, there, run_dir=run_dir, resume=resume or extend)
     except Interrupted as error:
         if options.controls.interrupted and not options.controls.abort:
@@ -287,7 +287,7 @@ def _forks(job: TrainJob, options: LaunchOptions) -> AbstractContextManager[Fork
 
 def _run(job: TrainJob, path: Path, options: LaunchOptions, *, resume: bool) -> Result:
     plan_step(job.shards, job.workers, job.shards_per_worker)  # refuse before anything is written
-    with claimed(job, path.name, options) as there:
+    with claimed(job, path, options) as there:
         return run_and_record(
             job, path, lambda summary: _result(summary, job, path), there, resume=resume
         )
