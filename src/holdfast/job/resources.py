@@ -34,10 +34,10 @@ def _is_amount(amount: str) -> str:
 
 
 class Resources(Spec):
-    """What one worker needs. Engines place agents where all of it is free."""
+    """What one worker needs for itself."""
 
     cpus: Annotated[int, Field(ge=0, le=1024)] = 0
-    """CPU cores; 0: as many as `threads_per_worker`."""
+    """CPUs; 0: as many as `threads_per_worker`, which workers share."""
     gpus: Annotated[int, Field(ge=0, le=64)] = 0
     """GPUs."""
     memory: Annotated[str, AfterValidator(_is_amount)] = "0"
