@@ -183,7 +183,7 @@ def test_the_options_of_the_command_are_these():
     commands = typer.main.get_command(app).commands
     commands |= {
         f"{group} {name}": each
-        for group in ("hosts", "render")
+        for group in ("hosts", "pods", "render")
         for name, each in commands[group].commands.items()
     }
     options = {
@@ -241,6 +241,8 @@ def test_the_options_of_the_command_are_these():
         "hosts setup": ["file"],
         "jobs": ["--json"],
         "logs": ["--follow", "--rank", "-f", "run"],
+        "pods": ["--container", "--namespace", "--selector", "-c", "-l", "-n"],
+        "pods run": ["--out", "command"],
         "render": [],
         "render kubernetes": [
             "--hosts",

@@ -11,7 +11,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from conftest import events_of, metrics_of, wait_until
-from pods_api import pods_api
+from pods_api import Cluster, pods_api
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("pods")]
 
@@ -89,16 +89,16 @@ def test_a_run_in_pods_has_the_weights_of_one_host_and_its_token_is_in_no_reques
 def test_a_pod_that_is_lost_is_continued_without_and_its_successor_is_used(
     cluster, start, tmp_path
 ):
-    process = start("train", *JOB, "epochs=60", *ON, "--run", "run")
+    process = start("train", *JOB, "epochs=40", *ON, "--run", "run")
     wait_until(lambda: steps(tmp_path) > 20)
     cluster.lose("web-1")
     wait_until(lambda: events_of(tmp_path / "run", "agent-ended"))
     cluster.add("web-7x")
     wait_until(lambda: "web-7x" in placed(tmp_path).values(), 60)
     assert process.wait(200) == 0, output(tmp_path)
-    found = [line["step"] for line in metrics_of(tmp_path / "run")]
-    assert found == sorted(set(found))
-    assert weights(tmp_path / "run") == alone(start, tmp_path, "epochs=60")
+    done = [line["step"] for line in metrics_of(tmp_path / "run") if "loss" in line]
+    assert done == sorted(set(done)), "no step was lost"
+    assert weights(tmp_path / "run") == alone(start, tmp_path, "epochs=40")
 
 
 @pytest.mark.soak
@@ -116,3 +116,43 @@ def test_an_agent_in_a_pod_that_will_be_ended_leaves_before(cluster, start, tmp_
     assert time.time() < deadline.timestamp() + 1
     process.send_signal(signal.SIGINT)
     assert process.wait(60) == 130, output(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("on", "message"),
+    [
+        ("kubernetes:", "'' selects no pods; give a label of theirs"),
+        ("kubernetes:app=absent", "there are no pods with app=absent; see: kubectl get pods"),
+        ("kubernetes:app=trainer", "3 pods; 2 of 4 can be used; web-0 is being deleted; web-3 is"),
+    ],
+)
+def test_what_is_lacking_is_said(cluster, start, tmp_path, on, message):
+    cluster.add("web-3", phase="Pending", conditions=[])
+    cluster.delete_later("web-0", "2030-01-01T00:00:00Z")
+    process = start("train", *JOB, "--on", on, "--address", "127.0.0.1", "--run", "run")
+    assert process.wait(60) in (1, 2)
+    assert message in output(tmp_path)
+
+
+@pytest.mark.soak
+def test_a_command_that_pods_cannot_reach_says_so(cluster, start, tmp_path):
+    on = [*ON[:2], "--address", "127.0.0.1"]
+    cluster.environment = lambda name: {**Cluster.environment(cluster, name), **no_route(tmp_path)}
+    process = start("train", *JOB, *on, "--run", "run")
+    assert process.wait(200) == 1
+    said = output(tmp_path)
+    assert "agents end as soon as kubernetes has started them: the agent on web-" in said
+    assert "no coordinator answers at 127.0.0.1:" in said
+    assert "whether the network lets this host reach the port" in said
+
+
+def no_route(tmp_path):
+    """The environment of a Python that can connect to nothing."""
+    folder = tmp_path / "no-route"
+    folder.mkdir(exist_ok=True)
+    (folder / "sitecustomize.py").write_text(
+        "import socket\n"
+        "def refuse(*_, **__): raise TimeoutError('timed out')\n"
+        "socket.create_connection = refuse\n"
+    )
+    return {"PYTHONPATH": str(folder)}

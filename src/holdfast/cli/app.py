@@ -20,6 +20,7 @@ from holdfast.cli import (
     export,
     hosts,
     jobs,
+    pods,
     render,
     runs,
     token,
@@ -63,6 +64,7 @@ app.command("logs")(runs.logs)
 app.command("stop")(runs.stop)
 app.add_typer(bench.app, name="bench")
 app.add_typer(hosts.app, name="hosts")
+app.add_typer(pods.app, name="pods")
 app.add_typer(render.app, name="render")
 
 

@@ -30,6 +30,7 @@ TEMPLATES: Final = {
     "agent-draining": "the host of agent {host} will be taken away: {place}",
     "agent-ended": "agent {host} ended on {place}: {cause}",
     "agent-exited": "agent {cause}",
+    "progress-not-posted": "the status of the TrainJob has no progress: {reason}",
     "fork-server-started": "fork server started, process {pid}",
     "fork-server-exited": "fork server {cause}",
     "worker-started": "rank {rank} started, process {pid}",

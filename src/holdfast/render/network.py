@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from holdfast.render.objects import COORDINATOR, labels, manifest
+from holdfast.render.objects import AGENT, COORDINATOR, labels, manifest
 from holdfast.render.plan import Plan
 from holdfast.render.tree import Document
 
@@ -15,6 +15,8 @@ _DNS_CACHE: Final = "169.254.20.10/32"
 """Where NodeLocal DNSCache listens on every node."""
 _METADATA: Final = "169.254.169.254/32"
 """Where clouds give credentials of the node to anyone on it."""
+_STATUS_PORT: Final = 10443
+"""Where Kubeflow Trainer takes the progress of a TrainJob."""
 DNS: Final[Document] = {
     "to": [
         {
@@ -77,6 +79,21 @@ def operator_access(plan: Plan, operator: str, port: int) -> Document:
         "ingress": [{"from": [source], "ports": [{"protocol": "TCP", "port": port}]}],
     }
     return _policy(plan, "operator", spec)
+
+
+def trainer_access(plan: Plan) -> Document:
+    """Lets agents tell Kubeflow Trainer, in whatever namespace it is, how far the run is."""
+    labels_of_manager = {
+        "app.kubernetes.io/name": "trainer",
+        "app.kubernetes.io/component": "manager",
+    }
+    manager = {"namespaceSelector": {}, "podSelector": {"matchLabels": labels_of_manager}}
+    spec = {
+        "podSelector": {"matchLabels": labels(plan, AGENT)},
+        "policyTypes": ["Egress"],
+        "egress": [{"to": [manager], "ports": [{"protocol": "TCP", "port": _STATUS_PORT}]}],
+    }
+    return _policy(plan, "progress", spec)
 
 
 def _policy(plan: Plan, suffix: str, spec: Document) -> Document:

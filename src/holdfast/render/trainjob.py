@@ -13,7 +13,7 @@ from holdfast.render.access import access
 from holdfast.render.components import on_gpus
 from holdfast.render.kustomization import with_job
 from holdfast.render.limits import disruptions, limits, namespace
-from holdfast.render.network import network
+from holdfast.render.network import network, trainer_access
 from holdfast.render.objects import AGENT, COORDINATOR, manifest
 from holdfast.render.plan import Plan
 from holdfast.render.tree import Document, Tree
@@ -29,7 +29,7 @@ def trainjob(plan: Plan) -> Tree:
     files = {
         "namespace.yaml": [namespace(plan)],
         "access.yaml": access(plan),
-        "network.yaml": network(plan),
+        "network.yaml": [*network(plan), trainer_access(plan)],
         "limits.yaml": [
             *limits(plan, coordinator.OTHER_PODS, coordinator.SIZE_BYTES),
             disruptions(plan),
@@ -52,6 +52,7 @@ def _runtime(plan: Plan) -> Document:
     # JobSet names a pod by its Job, the number of that Job and its own, below the JobSet's name.
     host = f"{plan.named(COORDINATOR)}-0-0.{plan.name}"
     agents_job = _with_gpus(plan, agents.job_of(plan, host))
+    agents_job["template"]["metadata"]["labels"] |= _TRAINS  # Trainer takes progress of such pods
     jobset = {
         "network": {"enableDNSHostnames": True, "publishNotReadyAddresses": True},
         "successPolicy": {"operator": "All", "targetReplicatedJobs": [COORDINATOR]},

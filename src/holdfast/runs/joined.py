@@ -13,7 +13,14 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing, contextmanager, suppress
+from contextlib import (
+    AbstractContextManager,
+    ExitStack,
+    closing,
+    contextmanager,
+    nullcontext,
+    suppress,
+)
 from functools import partial
 from pathlib import Path
 from types import FrameType
@@ -22,6 +29,7 @@ from typing import Final
 from holdfast.core.rejoin import RejoinDelay
 from holdfast.core.shares import Share
 from holdfast.engines.engine import OVER, PLACED, TAKEN_AWAY
+from holdfast.engines.kubernetes.trainjob_status import TrainerServer, TrainJobStatus
 from holdfast.errors import Interrupted, JobError, ProtocolError
 from holdfast.job import load
 from holdfast.job.spec import Job
@@ -34,7 +42,7 @@ from holdfast.runs.claiming import LOOK_S, claimed_shares
 from holdfast.runs.collector import Collector
 from holdfast.runs.endpoint import Interface, address_towards
 from holdfast.runs.host import HostHandle, HostState
-from holdfast.runs.local import LocalHosts
+from holdfast.runs.local import LocalHost, LocalHosts
 from holdfast.runs.process_exits import ProcessExits
 from holdfast.runs.provided import provide
 from holdfast.runs.run_fork_server import fork_server
@@ -186,6 +194,7 @@ class _Host:
         self._collector: Collector | None = None
         self._claim = ExitStack()
         self._shares: tuple[Share, ...] | None = None
+        self._trainer = TrainerServer.of(os.environ)
         self.was_stopped = False
 
     def work(self, joined: Joined, say: Callable[[str], None], stop: list[bool]) -> bool:
@@ -216,6 +225,7 @@ class _Host:
                 closing(hosts),
                 shipper,  # until the workers have ended
                 closing(hosts.start_host(name, self._control)) as host,
+                self._posting(host, directory, log),
             ):
                 while (state := _next_state(host)) in (HostState.STARTING, HostState.UP):
                     if stop:
@@ -247,6 +257,14 @@ class _Host:
         if self._forks is not None:
             self._forks.close()
         self._claim.close()
+
+    def _posting(
+        self, host: LocalHost, directory: RunDirectory, log: EventLog
+    ) -> AbstractContextManager[object]:
+        """Posts the progress of the run while it is open, if this is a pod of a TrainJob."""
+        if self._trainer is None:
+            return nullcontext()
+        return TrainJobStatus(self._trainer, host.progress, directory.job.hosts, log)
 
     def _run_directory(self, message: JobMessage, packed: bytes) -> RunDirectory:
         """The run's directory on this host, with the job and the code of its task.

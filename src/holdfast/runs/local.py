@@ -7,7 +7,9 @@ from collections.abc import Iterable
 from contextlib import ExitStack
 from typing import Final
 
+from holdfast.agent.progress import progress_of
 from holdfast.arena.memory import Arena
+from holdfast.core.protocol import WorkerProgress
 from holdfast.core.shares import Share
 from holdfast.launch.child import Child
 from holdfast.launch.fork_client import ForkServer
@@ -96,6 +98,11 @@ class LocalHost:
         if not self._is_attached and self._fork_server.is_ready():
             self._attach(self._fork_server.current)
         return HostState.UP if self._is_attached else HostState.STARTING
+
+    def progress(self) -> WorkerProgress:
+        """That of the worker that has come furthest."""
+        found = progress_of(self._arena, range(self._arena.world_size))
+        return max(found.values(), key=lambda each: each.step)
 
     @property
     def was_stopped(self) -> bool:

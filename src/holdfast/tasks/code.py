@@ -48,6 +48,20 @@ def pack(job: Job, run_dir: Path | None) -> bytes:
         JobError: They are too large, or exist only in the process that started the run.
     """
     base, paths = _sources(job, run_dir)
+    found = list(paths)
+    return _packed(base, found) if found else b""
+
+
+def pack_folder(folder: Path) -> bytes:
+    """The sources and job files below a folder, as a zip file; see `pack`.
+
+    Raises:
+        JobError: They are too large.
+    """
+    return _packed(folder, _below(folder, (".py", ".yaml", ".yml")))
+
+
+def _packed(base: Path, paths: Iterable[Path]) -> bytes:
     packed, size_bytes = io.BytesIO(), 0
     with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
         for path in paths:
@@ -62,7 +76,7 @@ def pack(job: Job, run_dir: Path | None) -> bytes:
             info = zipfile.ZipInfo(path.relative_to(base).as_posix(), _EPOCH)
             info.compress_type = zipfile.ZIP_DEFLATED
             archive.writestr(info, data)
-    return packed.getvalue() if size_bytes else b""
+    return packed.getvalue()
 
 
 def unpack(packed: bytes, run_dir: Path) -> None:
@@ -157,7 +171,7 @@ def _package(name: str) -> Path | None:
     return None if is_installed else path
 
 
-def _below(root: Path) -> Iterator[Path]:
+def _below(root: Path, endings: tuple[str, ...] = (".py",)) -> Iterator[Path]:
     """The sources below a folder, in order of their names."""
     for folder, inner, files in os.walk(root):
         here = Path(folder)
@@ -165,4 +179,4 @@ def _below(root: Path) -> Iterator[Path]:
             inner.clear()
             continue
         inner[:] = sorted(each for each in inner if each[0] != "." and each not in _SKIPPED)
-        yield from (here / each for each in sorted(files) if each.endswith(".py"))
+        yield from (here / each for each in sorted(files) if each.endswith(endings))
