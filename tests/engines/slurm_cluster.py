@@ -1,20 +1,25 @@
-"""A Slurm cluster on this machine: real munged, slurmctld and two slurmd, for tests."""
+"""A Slurm cluster on this machine: real munged, slurmctld and two slurmd, for tests.
+
+Test modules take its fixtures by name.
+"""
 
 import os
 import shutil
 import signal
 import socket
 import subprocess
+import sys
+import tempfile
 import time
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
-from conftest import wait_until
+from conftest import events_of, holdfast_processes, metrics_of, wait_until
 
 NEEDS = ("munged", "slurmctld", "slurmd", "sbatch")
-PATH = f"{os.environ['PATH']}:/usr/sbin:/usr/local/sbin"
+PATH = f"{Path(sys.executable).parent}:{os.environ['PATH']}:/usr/sbin:/usr/local/sbin"
 CONFIG = """
 ClusterName=holdfast
 SlurmctldHost={host}(127.0.0.1)
@@ -22,7 +27,7 @@ SlurmctldPort={port}
 SlurmUser=root
 SlurmdUser=root
 AuthType=auth/munge
-AuthInfo=socket={folder}/munge.socket
+AuthInfo=socket={folder}/munge.socket,cred_expire=5
 CredType=cred/munge
 StateSaveLocation={folder}/state
 SlurmdSpoolDir={folder}/spool-%n
@@ -38,7 +43,7 @@ SelectType=select/cons_tres
 SelectTypeParameters=CR_Core_Memory
 ReturnToService=2
 SlurmdTimeout=10
-SchedulerParameters=batch_sched_delay=0,sched_min_interval=0
+SchedulerParameters=batch_sched_delay=0,sched_min_interval=0,sched_interval=2,bf_interval=2
 KillWait=2
 JobRequeue=1
 PreemptType=preempt/partition_prio
@@ -128,6 +133,19 @@ class SlurmCluster:
         time.sleep(0.2)
         return self.tell("squeue", "-h", "-t", "all", "-j", job, "-o", "%T").strip()
 
+    def await_end(self, job):
+        """Wait for the end of a job; returns its last state."""
+        goes_on = ("PENDING", "CONFIGURING", "RUNNING", "COMPLETING")
+        wait_until(lambda: self.state(job) not in goes_on, 240)
+        return self.state(job)
+
+    def preempt(self, job):
+        """Have a more important job take the nodes of this one, and wait until it has ended."""
+        where = ["--partition=high", "--nodes=2", "--exclusive", "--output=/dev/null"]
+        high = self.tell("sbatch", "--parsable", *where, "--wrap=true").strip()
+        wait_until(lambda: self.state(high) == "COMPLETED")
+        assert self.state(job) == "PENDING"
+
     def _start(self, *words):
         log = (self.folder / f"{words[0]}-{len(self._started)}.out").open("wb")
         process = subprocess.Popen(
@@ -161,15 +179,59 @@ def _free_ports(count):
     return ports
 
 
-@contextmanager
-def slurm_cluster(folder):
+@pytest.fixture(scope="module")
+def cluster():
     """Such a cluster; the tests that want one are skipped where there can be none."""
     missing = [name for name in NEEDS if shutil.which(name, path=PATH) is None]
     if missing or os.geteuid() != 0:
         pytest.skip(f"needs root, and {missing}: apt-get install slurm-wlm munge")
-    cluster = SlurmCluster(folder)
+    folder = Path(tempfile.mkdtemp(prefix="slurm-"))  # short enough for a socket's path
+    made = SlurmCluster(folder)
     try:
-        cluster.up()
-        yield cluster
+        made.up()
+        yield made
     finally:
-        cluster.down()
+        made.down()
+        shutil.rmtree(folder)
+
+
+@pytest.fixture
+def submit(cluster, tmp_path, monkeypatch):
+    """Submit a script: `submit(text, option, …) -> job`, in the folder of the test; nothing is left
+    of it.
+    """
+    monkeypatch.setenv("HOLDFAST_TEST", str(tmp_path))
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+
+    def run(text, *options):
+        script = tmp_path / "job.sh"
+        script.write_text(text)
+        where = [f"--chdir={tmp_path}", f"--output={tmp_path / 'output'}"]
+        said = cluster.tell("sbatch", "--parsable", *where, *options, str(script)).strip()
+        assert said.isdecimal(), said
+        return said
+
+    yield run
+    cluster.tell("scancel", "--user=root")
+    wait_until(lambda: holdfast_processes(str(tmp_path)) == [])
+
+
+def printed(tmp_path):
+    """What a job has printed."""
+    path = tmp_path / "output"
+    return path.read_text() if path.exists() else ""
+
+
+def steps(run):
+    """How many lines of metrics a run has."""
+    return len(metrics_of(run)) if (run / "metrics.jsonl").exists() else 0
+
+
+def begins(run):
+    """From which step each generation of a run has begun."""
+    return [each["step"] for each in events_of(run, "generation-started")]
+
+
+def saved(run):
+    """The step of a run's newest checkpoint."""
+    return events_of(run, "checkpoint-committed")[-1]["step"]

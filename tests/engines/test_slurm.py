@@ -3,73 +3,41 @@
 import json
 import os
 import re
-import shutil
 import signal
-import sys
-import tempfile
 from pathlib import Path
 
 import pytest
-from slurm_cluster import slurm_cluster
+import slurm_cluster
+from slurm_cluster import begins, printed, saved, steps
 
 from conftest import events_of, holdfast_processes, metrics_of, wait_until
 from holdfast.engines.slurm import SlurmEngine
 from holdfast.errors import EngineError
 
+cluster, submit = slurm_cluster.cluster, slurm_cluster.submit
 PAGE = Path(__file__).parents[2] / "docs" / "slurm.md"
-MAIN = f"{sys.executable} -m holdfast"
-
-
-@pytest.fixture(scope="module")
-def cluster():
-    folder = Path(tempfile.mkdtemp(prefix="slurm-"))  # short enough for a socket's path
-    with slurm_cluster(folder) as made:
-        yield made
-    shutil.rmtree(folder)
 
 
 @pytest.fixture
-def submit(cluster, tmp_path, monkeypatch):
-    """Submit the script of the page: `submit(key=value, …) -> job`; nothing is left of it."""
-    (script,) = re.findall(r"^```shell\n(.*?)^```$", PAGE.read_text(), re.MULTILINE | re.DOTALL)
-    monkeypatch.setenv("HOLDFAST_TEST", str(tmp_path))
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-
-    def run(*keys, nodes=2):
-        text = script.replace("workers=2", f"workers=2 {' '.join(keys)}")
-        (tmp_path / "train.sbatch").write_text(text.replace("holdfast train", f"{MAIN} train"))
-        where = [f"--chdir={tmp_path}", f"--output={tmp_path / 'output'}", f"--nodes={nodes}"]
-        said = cluster.tell("sbatch", "--parsable", *where, str(tmp_path / "train.sbatch"))
-        assert said.strip().isdecimal(), said
-        return said.strip()
-
-    yield run
-    cluster.tell("scancel", "--user=root")
-    wait_until(lambda: holdfast_processes(str(tmp_path)) == [])
+def run(tmp_path):
+    """The directory of the run of a job."""
+    return tmp_path / "digits"
 
 
-def output(tmp_path):
-    path = tmp_path / "output"
-    return path.read_text() if path.exists() else ""
+def script(*keys):
+    """The script of the page, with further keys of the job."""
+    (text,) = re.findall(r"^```shell\n(.*?)^```$", PAGE.read_text(), re.MULTILINE | re.DOTALL)
+    return text.replace("workers=2", f"workers=2 {' '.join(keys)}")
 
 
-def weights(tmp_path, name="digits"):
-    return json.loads((tmp_path / name / "result.json").read_text())["weights_sha256"]
+def weights(run):
+    return json.loads((run / "result.json").read_text())["weights_sha256"]
 
 
 def alone(command, tmp_path, *keys):
     """The weights of the same job on one host."""
     assert command("train", "digits", *keys, "workers=2", "--run", "alone").wait(120) == 0
-    return weights(tmp_path, "alone")
-
-
-def steps(tmp_path):
-    path = tmp_path / "digits" / "metrics.jsonl"
-    return len(path.read_text().splitlines()) if path.exists() else 0
-
-
-def ended(cluster, job):
-    return cluster.state(job) not in ("PENDING", "CONFIGURING", "RUNNING", "COMPLETING")
+    return weights(tmp_path / "alone")
 
 
 def test_outside_of_a_job_it_says_how_to_get_into_one():
@@ -78,69 +46,89 @@ def test_outside_of_a_job_it_says_how_to_get_into_one():
 
 
 @pytest.mark.slow
-def test_a_job_trains_to_the_weights_of_one_host(cluster, submit, command, tmp_path):
-    job = submit("epochs=2")
-    wait_until(lambda: ended(cluster, job), 120)
-    assert cluster.state(job) == "COMPLETED", output(tmp_path)
-    places = [each["place"] for each in events_of(tmp_path / "digits", "agent-placed")]
+def test_a_job_trains_to_the_weights_of_one_host(cluster, submit, command, run, tmp_path):
+    job = submit(script("epochs=2"))
+    assert cluster.await_end(job) == "COMPLETED", printed(tmp_path)
+    places = [each["place"] for each in events_of(run, "agent-placed")]
     assert sorted(places) == ["n1", "n2"]
-    assert weights(tmp_path) == alone(command, tmp_path, "epochs=2")
+    assert weights(run) == alone(command, tmp_path, "epochs=2")
 
 
 @pytest.mark.slow
-def test_what_the_job_lacks_is_named(cluster, submit, tmp_path):
-    job = submit(nodes=1)
-    wait_until(lambda: ended(cluster, job))
-    assert cluster.state(job) == "FAILED"
+def test_what_the_job_lacks_is_named(cluster, submit, run, tmp_path):
+    job = submit(script(), "--nodes=1")
+    assert cluster.await_end(job) == "FAILED"
     lacks = f"2 nodes with 1 CPUs each; 1 of the 1 in job {job} have them: submit it with"
-    assert f"{lacks} --nodes=2 --ntasks-per-node=1 --cpus-per-task=1" in output(tmp_path)
-    assert not (tmp_path / "digits").exists()
+    assert f"{lacks} --nodes=2 --ntasks-per-node=1 --cpus-per-task=1" in printed(tmp_path)
+    assert not run.exists()
 
 
 @pytest.mark.slow
 @pytest.mark.soak
-def test_a_job_continues_without_a_node_that_is_lost(cluster, submit, command, tmp_path):
-    job = submit("epochs=20")
-    wait_until(lambda: steps(tmp_path) > 5)
+def test_a_job_continues_without_a_node_that_is_lost(cluster, submit, command, run, tmp_path):
+    job = submit(script("epochs=20"))
+    wait_until(lambda: steps(run) > 5)
     cluster.lose("n2")
     try:
-        wait_until(lambda: events_of(tmp_path / "digits", "agent-ended"))
-        wait_until(lambda: ended(cluster, job), 240)
+        wait_until(lambda: events_of(run, "agent-ended"))
+        assert cluster.await_end(job) == "COMPLETED", printed(tmp_path)
     finally:
         cluster.repair("n2")
-    assert cluster.state(job) == "COMPLETED", output(tmp_path)
-    sizes = [len(e["members"]) for e in events_of(tmp_path / "digits", "generation-started")]
+    sizes = [len(each["members"]) for each in events_of(run, "generation-started")]
     assert sizes[-1] == 1
-    done = [line["step"] for line in metrics_of(tmp_path / "digits") if "loss" in line]
+    done = [line["step"] for line in metrics_of(run) if "loss" in line]
     assert done == sorted(set(done)), "no step was lost"
-    assert weights(tmp_path) == alone(command, tmp_path, "epochs=20")
+    assert weights(run) == alone(command, tmp_path, "epochs=20")
 
 
 @pytest.mark.slow
 @pytest.mark.soak
-def test_a_preempted_job_is_requeued_and_resumes(cluster, submit, command, tmp_path):
-    job = submit("epochs=20")
-    wait_until(lambda: steps(tmp_path) > 5)
-    where = ["--partition=high", "--nodes=2", "--exclusive", "--output=/dev/null"]
-    high = cluster.tell("sbatch", "--parsable", *where, "--wrap=true").strip()
-    wait_until(lambda: cluster.state(high) == "COMPLETED")  # it needs the nodes of the other one
-    assert cluster.state(job) == "PENDING", output(tmp_path)
-    saved = events_of(tmp_path / "digits", "checkpoint-committed")[-1]["step"]
-    assert saved > 5
-    soon = "StartTime=now+3"  # nodes refuse a job within the second in which they have ended it
-    cluster.tell("scontrol", "update", f"JobId={job}", soon)
-    wait_until(lambda: ended(cluster, job), 240)
-    assert cluster.state(job) == "COMPLETED", output(tmp_path)
-    begun = [each["step"] for each in events_of(tmp_path / "digits", "generation-started")]
-    assert begun == [0, 0, saved, saved]
-    assert weights(tmp_path) == alone(command, tmp_path, "epochs=20")
+def test_without_no_kill_a_job_that_loses_a_node_is_requeued(
+    cluster, submit, command, run, tmp_path
+):
+    keys = ["epochs=20", "checkpoint.every_steps=20"]
+    job = submit(script(*keys).replace("--no-kill ", ""))
+    wait_until(lambda: steps(run) > 5)
+    cluster.lose("n2")
+    try:
+        wait_until(lambda: cluster.state(job) == "PENDING")
+    finally:
+        cluster.repair("n2")
+    newest = saved(run)
+    assert cluster.await_end(job) == "COMPLETED", printed(tmp_path)
+    assert begins(run)[-1] == newest
+    assert weights(run) == alone(command, tmp_path, *keys)
 
 
 @pytest.mark.slow
 @pytest.mark.soak
-def test_a_killed_agent_is_replaced_on_its_node(cluster, submit, tmp_path):
-    job = submit("epochs=20")
-    wait_until(lambda: steps(tmp_path) > 5)
+def test_a_preempted_job_is_requeued_and_resumes(cluster, submit, command, run, tmp_path):
+    job = submit(script("epochs=20"))
+    wait_until(lambda: steps(run) > 5)
+    cluster.preempt(job)
+    newest = saved(run)
+    assert newest > 5
+    assert cluster.await_end(job) == "COMPLETED", printed(tmp_path)
+    assert begins(run) == [0, 0, newest, newest]
+    assert weights(run) == alone(command, tmp_path, "epochs=20")
+
+
+@pytest.mark.slow
+@pytest.mark.soak
+def test_the_nodes_of_a_job_are_checked(cluster, submit, run, tmp_path):
+    words = "holdfast doctor digits hosts=2 workers=2 --on slurm --json"
+    job = submit(f"#!/bin/sh\n#SBATCH --nodes=2 --ntasks-per-node=1\n{words}\n")
+    assert cluster.await_end(job) == "COMPLETED", printed(tmp_path)
+    told = json.loads(printed(tmp_path).splitlines()[-1])
+    assert told["settings"] == ["holdfast train digits hosts=2 workers=2 --on slurm"]
+    assert {each["host"] for each in told["findings"]} == {"", "n1", "n2"}
+
+
+@pytest.mark.slow
+@pytest.mark.soak
+def test_a_killed_agent_is_replaced_on_its_node(cluster, submit, run, tmp_path):
+    job = submit(script("epochs=20"))
+    wait_until(lambda: steps(run) > 5)
     (agent,) = (
         pid
         for pid in holdfast_processes(str(tmp_path))
@@ -148,8 +136,7 @@ def test_a_killed_agent_is_replaced_on_its_node(cluster, submit, tmp_path):
         and Path(f"/proc/{pid}/comm").read_text() != "srun\n"
     )
     os.kill(agent, signal.SIGKILL)
-    wait_until(lambda: len(events_of(tmp_path / "digits", "agent-placed")) == 3)
-    wait_until(lambda: ended(cluster, job), 240)
-    assert cluster.state(job) == "COMPLETED", output(tmp_path)
-    places = [each["place"] for each in events_of(tmp_path / "digits", "agent-placed")]
+    wait_until(lambda: len(events_of(run, "agent-placed")) == 3)
+    assert cluster.await_end(job) == "COMPLETED", printed(tmp_path)
+    places = [each["place"] for each in events_of(run, "agent-placed")]
     assert places[2] in ("n1", "n2")
