@@ -208,3 +208,41 @@ def test_two_jobs_for_all_cpus_of_a_host_run_one_after_the_other(tmp_path):
         (ended,) = events_of(run_of(hosts, "first"), "run-ended")
         (begun,) = events_of(run_of(hosts, "second"), "run-started")
         assert ended["time_unix_s"] <= begun["time_unix_s"]
+
+
+@pytest.mark.soak
+def test_a_killed_client_leaves_the_run_alone_and_ctrl_c_stops_it(tmp_path):
+    with ssh_hosts(tmp_path, 3) as hosts:
+
+        def said(*words):
+            before = len(hosts.hosts.output(1))
+            assert hosts.start(1, *words).wait(120) == 0, hosts.hosts.output(1)
+            return hosts.hosts.output(1)[before:]
+
+        def state():
+            return [each["state"] for each in json.loads(said("runs", "--json"))]
+
+        client = on_hosts(hosts, "epochs=40")
+        wait_until(lambda: steps(hosts) > 5)
+        client.kill()
+        client.wait()
+        assert state() == ["running"]
+        before = steps(hosts)
+        wait_until(lambda: steps(hosts) > before)
+        assert "step" in said("logs", "run")
+        assert said("stop", "run").startswith("stopped after step ")
+        assert state() == ["stopped"]
+        wait_until(lambda: holdfast_processes(str(hosts.folder)) == [])
+
+        before, client = steps(hosts), on_hosts(hosts, "epochs=40", "--resume")
+        wait_until(lambda: steps(hosts) > before)
+        client.send_signal(signal.SIGINT)
+        assert client.wait(120) == 130, hosts.hosts.output(1)
+        assert state() == ["stopped"]
+
+        client = on_hosts(hosts, "epochs=40", "--resume")
+        assert client.wait(240) == 0, hosts.hosts.output(1)
+        assert state() == ["finished"]
+        done = [line["step"] for line in metrics_of(run_of(hosts)) if "loss" in line]
+        assert done == sorted(set(done)), "no step was lost"
+        assert weights(hosts) == alone(hosts, "epochs=40")
