@@ -4,11 +4,13 @@ import io
 import os
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 from rich.console import Console
 
 from holdfast.core.protocol import Stage, WorkerProgress
+from holdfast.observe.recovery_reports import Cause, RecoveryReport
 from holdfast.observe.run_dir import worker_log
 from holdfast.observe.sinks.terminal import PLAIN_INTERVAL_S, WAIT_S, Pace, Terminal
 from holdfast.observe.tee import Tee
@@ -164,6 +166,40 @@ def test_a_run_that_rolls_back_is_measured_from_there():
     assert pace() is None
     pace.note(3, 2, 20)
     assert pace() == (2.0, 20.0)
+
+
+def test_a_full_disk_is_said_once_with_its_path_and_again_when_it_is_over(tmp_path):
+    seen = Watched(tmp_path, terminal=False)
+    failed = {
+        "event": "checkpoint-failed", "time_unix_s": 0, "reason": "no space", "host": "b",
+        "directory": "/data/run/checkpoints/step-00000004",
+    }  # fmt: skip
+    committed = {"event": "checkpoint-committed", "time_unix_s": 0, "step": 4, "directory": "x"}
+    for step in (4, 5, 6):
+        seen.view.on_line({**failed, "step": step})
+        seen.view.on_line({**committed, "host": "a"})
+    for step in (7, 8):
+        seen.view.on_line({**committed, "step": step, "host": "b"})
+    said, over = seen.lines
+    assert said.startswith("checkpoint of step 4 could not be written: no space (host b); it ")
+    assert said.endswith("would be in /data/run/checkpoints/step-00000004")
+    assert over == "checkpoints are written again (host b)"
+
+
+def test_how_a_lost_host_joins_again_is_said_once(tmp_path):
+    text = io.StringIO()
+    console = Console(file=text, width=120)
+    view = Terminal(Tee(tmp_path, ()), tmp_path, console, hint="make a token")
+    report = RecoveryReport(
+        number=1, time_unix_s=0.0, outcome="recovered", step=3, ended=(), halted=(0,),
+        causes=(Cause(who="rank 1", rank=1, what="was killed"),), seconds={}, total_s=0.0,
+        checkpoint=None, recomputed_steps=0, recomputed_samples=0,
+    )  # fmt: skip
+    view.on_recovery(report)
+    assert "make a token" not in text.getvalue()
+    for _ in range(2):
+        view.on_recovery(replace(report, causes=(Cause(who="host", what="does not answer"),)))
+    assert text.getvalue().count("make a token") == 1
 
 
 @pytest.mark.slow

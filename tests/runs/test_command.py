@@ -223,6 +223,8 @@ def test_dry_run_prints_the_whole_job_and_does_nothing(mark, tmp_path, monkeypat
     assert load.load("again.yaml") == load.load("digits", ["workers=3"])
     status, out, _ = run(mark, "train", "digits", "--dry-run", "--json")
     assert load.request(json.loads(out), where="printed") == load.load("digits")
+    status, _, err = run(mark, "train", "digits", "workers=2", "hosts=3", "--dry-run")
+    assert (status, "workers=2 leaves some of hosts=3 without" in err) == (2, True)
     assert list(tmp_path.iterdir()) == [tmp_path / "again.yaml"]
 
 
@@ -232,7 +234,7 @@ def test_a_run_directory_is_neither_shared_nor_overwritten(mark, job, tmp_path):
     process = start(mark, "train", job, "epochs=1000", "--run", run_dir)
     wait_for_step(process, run_dir, 1)
     status, _, err = run(mark, "train", job, "epochs=1000", "--run", run_dir, "--resume")
-    assert (status, "in use by another process" in err) == (2, True)
+    assert (status, f"in use by another process, {process.pid} on " in err) == (2, True)
     status, _, err = run(mark, "train", job, "--run", run_dir)
     assert (status, "already contains a run" in err) == (2, True)
     process.send_signal(signal.SIGTERM)

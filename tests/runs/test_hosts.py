@@ -187,6 +187,17 @@ def test_hosts_without_a_worker_are_refused(command, tmp_path):
     assert not (tmp_path / "runs").exists()
 
 
+@pytest.mark.parametrize("after", [0, 1])
+def test_a_port_in_use_is_named_before_anything_is_made(command, tmp_path, after):
+    address = own_loopback_address()
+    with socket.create_server((address, 50051 + after)):
+        words = ["coordinator", "digits", "workers=2", "--hosts", "2", "--address", address]
+        assert command(*words).wait(60) == 2
+    said = (tmp_path / "output-0").read_text()
+    assert f"cannot listen at {address}:{50051 + after}: Address already in use; name" in said
+    assert not (tmp_path / "runs").exists()
+
+
 @pytest.mark.soak
 def test_an_agent_tells_a_run_that_was_stopped_from_one_that_is_over(begin, tmp_path):
     """What starts agents again, such as a Job of Kubernetes, goes by the status."""
@@ -252,13 +263,40 @@ def test_the_world_continues_smaller_and_grows_again(begin, alone, tmp_path, pol
 
 @pytest.mark.soak
 def test_a_lost_host_ends_a_run_that_must_stop(begin, tmp_path):
-    first, *_ = begin(2, "workers=2", "epochs=40", "on_failure=stop")
+    first, (_, other), _ = begin(3, "workers=3", "epochs=40", "on_failure=stop")
     wait_until(lambda: steps(tmp_path) > 30)
     (lost,) = events_of(tmp_path / "host-2", "agent-started")
     os.kill(lost["pid"], signal.SIGKILL)
     assert first.wait(60) == 1
     printed = " ".join((tmp_path / "output-0").read_text().split())
     assert f"holdfast: {lost['host']} " in printed, printed
+    assert other.wait(60) == 1
+    assert f"holdfast: the run has failed: {lost['host']} " in (tmp_path / "output-2").read_text()
+
+
+@pytest.mark.soak
+def test_an_agent_of_a_coordinator_that_was_killed_is_named_to_the_next_one(
+    begin, command, alone, tmp_path
+):
+    first, (old,), join = begin(2, "workers=2", "epochs=10")
+    wait_until(lambda: steps(tmp_path) > 10)
+    os.killpg(first.pid, signal.SIGKILL)
+    first.wait()
+    token = tmp_path / "run" / "secrets" / "join.token"
+    token.unlink()
+    where = ["--hosts", 2, "--address", join[2].partition(":")[0]]
+    again = command("coordinator", "--resume", "--run", "run", *where)
+    wait_until(token.exists)
+    assert command(*join, "--run", "host-2").wait(60) == 2
+    said = (tmp_path / "output-3").read_text()
+    assert f"host-2 is in use by another process, {old.pid} on " in said
+    assert "waits for its coordinator, for up to ten minutes: end it by Ctrl-C or kill" in said
+    old.send_signal(signal.SIGINT)
+    assert old.wait(60) == 130
+    assert command("token", "run").wait(60) == 0
+    assert command(*join, "--run", "host-2").wait(120) == 0
+    assert again.wait(60) == 0
+    assert result_of(tmp_path)["weights_sha256"] == alone("epochs=10")
 
 
 @pytest.mark.parametrize(

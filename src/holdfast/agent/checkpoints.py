@@ -155,8 +155,13 @@ class Checkpoints:
                     )
                 self.delete_old()
             case CommitFailed():
-                reason = outcome.result.error
-                self._log.event("checkpoint-failed", step=step, reason=reason, **self._where)
+                self._log.event(
+                    "checkpoint-failed",
+                    step=step,
+                    reason=outcome.result.error,
+                    directory=self._store.location(names.checkpoint_name(step)),
+                    **self._where,
+                )
 
     def _on_retention_event(self, event: RetentionEvent) -> None:
         log_retention_event(self._log, event, self._where)

@@ -15,6 +15,7 @@ from holdfast.agent.run_context import RunContext
 from holdfast.agent.tunnel import Tunnel
 from holdfast.arena.memory import Arena
 from holdfast.checkpoint.store import CheckpointStore
+from holdfast.core.protocol import FENCED, RUN_FAILED
 from holdfast.errors import HoldfastError
 from holdfast.job import load
 from holdfast.launch.fork_client import ForkClient
@@ -50,14 +51,18 @@ def main() -> int:
     die_with_parent(options.parent)
     leave_signals_to_parent()
     try:
-        _serve(options)
+        reason = _serve(options)
     except (HoldfastError, OSError) as error:
         print(error, file=sys.stderr)
         return 1
-    return os.EX_OK
+    if reason in ("", FENCED):
+        return os.EX_OK
+    print(" ".join(reason.split()), file=sys.stderr)
+    return RUN_FAILED
 
 
-def _serve(options: argparse.Namespace) -> None:
+def _serve(options: argparse.Namespace) -> str:
+    """Serve until the run is over; returns why, or nothing if all went well."""
     memory = options.credentials
     credentials = HostCredentials() if memory is None else HostCredentials.take(memory)
     job, data = load.of_run(options.run_dir), credentials.data
@@ -91,6 +96,7 @@ def _serve(options: argparse.Namespace) -> None:
                         f"no coordinator has answered at {options.address} for "
                         f"{COORDINATOR_TIMEOUT_S:.0f} s; the run may have been killed"
                     )
+            return agent.exit_reason
 
 
 if __name__ == "__main__":

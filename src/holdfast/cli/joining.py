@@ -33,7 +33,12 @@ def endpoint_at(address: str | None, port: int) -> Endpoint:
 
 
 def announcing(endpoint: Endpoint, others: int) -> Callable[[Path], AbstractContextManager[object]]:
-    """The sidecar that says how so many other hosts join, once the run has its directory."""
+    """The sidecar that says how so many other hosts join, once the run has its directory.
+
+    Raises:
+        JobError: The ports cannot be used.
+    """
+    endpoint.check_ports()
     return partial(_announced, endpoint, others)
 
 

@@ -85,6 +85,7 @@ def train(
     chosen = load.load(job, [*asked, *(["extend=true"] if extend else [])])
     shown = ranks(tee, usable_cores() if chosen.workers == AUTO else chosen.workers)
     if dry_run:
+        chosen.check_hosts()
         text = json.dumps(chosen.model_dump(mode="json")) if as_json else load.dump(chosen)
         print(text.rstrip("\n"))
         return

@@ -44,6 +44,7 @@ from holdfast.core.links import Links
 from holdfast.core.membership import Membership, in_words
 from holdfast.core.policy import RecoveryPolicy
 from holdfast.core.protocol import (
+    FENCED,
     DesiredState,
     Failure,
     ResumePoint,
@@ -188,8 +189,7 @@ class CoordinatorStateMachine:
         if self.stage == END:
             return self._send_desired_state([host])
         if self._members.is_fenced(status) or status.generation > self.generation:
-            reason = "this agent was fenced, or belongs to another run; restart it"
-            ended = DesiredState(generation=self.generation, stage=END, reason=reason)
+            ended = DesiredState(generation=self.generation, stage=END, reason=FENCED)
             return [SendDesiredState(host, ended)]
         if not self._members.join(status):
             return []

@@ -11,7 +11,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 
 class Stage(enum.IntEnum):
@@ -27,6 +27,12 @@ class Stage(enum.IntEnum):
     HALT = 1
     RUN = 2
     END = 3
+
+
+FENCED: Final = "this agent was fenced, or belongs to another run; restart it"
+"""The reason for the end of such an agent."""
+RUN_FAILED: Final = 3
+"""The exit status of an agent whose run has failed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

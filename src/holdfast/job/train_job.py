@@ -182,7 +182,7 @@ class TrainRequest(RunKeys):
             if is_given:
                 raise JobError(f"balance={self.balance} does not support {key}; set {instead}")
 
-    def _check_hosts(self) -> None:
+    def check_hosts(self) -> None:
         """Raises: JobError: Several hosts cannot run the job."""
         refused = {
             "non_finite=recompute": (self.non_finite == "recompute", "non_finite=stop or skip"),
@@ -208,7 +208,7 @@ class TrainRequest(RunKeys):
         Raises:
             JobError: There are more workers than `max_workers`, or than shards.
         """
-        self._check_hosts()
+        self.check_hosts()
         self._check_balance()
         workers, threads, shards = self.workers, self.threads_per_worker, self.shards
         if workers == AUTO:

@@ -63,7 +63,7 @@ TEMPLATES: Final = {
 _ON_HOST: Final = {"host": " (host {})"}
 _MORE: Final = {
     "checkpoint-committed": _ON_HOST,
-    "checkpoint-failed": _ON_HOST,
+    "checkpoint-failed": _ON_HOST | {"directory": "; it would be in {}"},
     "checkpoint-corrupt": _ON_HOST,
     "checkpoint-unreadable": _ON_HOST,
     "checkpoint-rejected": _ON_HOST,

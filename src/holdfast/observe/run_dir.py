@@ -23,6 +23,7 @@ import itertools
 import os
 import re
 import secrets
+import socket
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -51,6 +52,8 @@ SECRETS: Final = Path("secrets")
 TOKEN: Final = SECRETS / "join.token"
 """For runs on several hosts: keys and tokens, which only their owner can read."""
 _LOCK: Final = ".lock"
+_MAX_HOLDER: Final = 300
+"""How much of a lock's text is read: the process that holds it, bytes."""
 _ID: Final = "run.id"
 
 
@@ -152,10 +155,14 @@ class RunDirectory(RunPaths):
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
+            holder = os.pread(fd, _MAX_HOLDER, 0).decode(errors="replace")
             os.close(fd)
+            who = f", {holder}" if holder else ""
             raise InUse(
-                f"{path.parent} is in use by another process; wait for it or stop it"
+                f"{path.parent} is in use by another process{who}; wait for it or stop it"
             ) from None
+        os.ftruncate(fd, 0)
+        os.pwrite(fd, f"{os.getpid()} on {socket.gethostname()}".encode(), 0)
         return fd
 
     @staticmethod
@@ -228,12 +235,17 @@ def placed_directory(name: str, job: Job, run_id: str) -> RunDirectory:
     Raises:
         JobError: It cannot be used.
     """
-    folder = state_dir() / "agents" / f"{name}-{run_id}"
+    folder = agents_dir() / f"{name}-{run_id}"
     for number in itertools.count(1):
         path = folder / str(number)
         with suppress(InUse):
             return RunDirectory(path, job, resume=(path / load.JOB_FILE).exists(), run_id=run_id)
     raise AssertionError
+
+
+def agents_dir() -> Path:
+    """Where the agents that engines place on this host have their directories."""
+    return state_dir() / "agents"
 
 
 def state_dir() -> Path:

@@ -43,6 +43,22 @@ class Endpoint:
         """Where other hosts join."""
         return f"{self.address}:{self.port}"
 
+    def check_ports(self) -> None:
+        """See that both ports can be used, before anything is made.
+
+        Raises:
+            JobError: One cannot.
+        """
+        family = socket.AF_INET6 if ":" in self.address else socket.AF_INET
+        for port in (self.port, self.port + 1):
+            try:
+                socket.create_server((self.address, port), family=family).close()
+            except OSError as error:
+                raise JobError(
+                    f"this host cannot listen at {self.address}:{port}: {error.strerror}; name "
+                    "another --port or --address, or end what has the port"
+                ) from None
+
     def own_interface(self, run_dir: Path, job: Job) -> Interface:
         """The interface of the coordinator's own host, whose agent needs no certificate."""
         authority = Authority.load(run_dir / SECRETS)
@@ -93,6 +109,15 @@ def make_token(run_dir: Path, uses: int) -> str:
     join = ["holdfast", "agent", "--join", address, "--token-file", str(run_dir / TOKEN)]
     who = "another host" if uses == 1 else f"each of {uses} other hosts"
     return f"on {who}, with a copy of the token file, run:\n  {shlex.join(join)}"
+
+
+def rejoin_hint(run_dir: Path) -> str:
+    """How a host that was lost takes part again, in words."""
+    token = shlex.join(["holdfast", "token", str(run_dir)])
+    return (
+        "a lost host joins again by itself once it is reached, if its `holdfast agent` still runs; "
+        f"else `{token}` prints the line that starts one"
+    )
 
 
 def free_port() -> int:

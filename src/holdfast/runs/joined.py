@@ -9,8 +9,6 @@ import os
 import select
 import signal
 import socket
-import sys
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import (
@@ -19,7 +17,6 @@ from contextlib import (
     closing,
     contextmanager,
     nullcontext,
-    suppress,
 )
 from functools import partial
 from pathlib import Path
@@ -28,16 +25,16 @@ from typing import Final
 
 from holdfast.core.rejoin import RejoinDelay
 from holdfast.core.shares import Share
-from holdfast.engines.engine import OVER, PLACED, TAKEN_AWAY
+from holdfast.engines.engine import OVER, TAKEN_AWAY
 from holdfast.engines.kubernetes.trainjob_status import TrainerServer, TrainJobStatus
-from holdfast.errors import Interrupted, JobError, ProtocolError
+from holdfast.errors import HoldfastError, Interrupted, JobError, ProtocolError
 from holdfast.job import load
 from holdfast.job.spec import Job
 from holdfast.launch.fork_client import ForkServer
 from holdfast.launch.spawn import Spawned
 from holdfast.linux.lifeline import STOP_SIGNALS
 from holdfast.observe.lines import EventLog, StepTail
-from holdfast.observe.run_dir import EVENTS, METRICS, RUNS, RunDirectory, placed_directory
+from holdfast.observe.run_dir import EVENTS, METRICS, RUNS, InUse, RunDirectory, placed_directory
 from holdfast.runs.claiming import LOOK_S, claimed_shares
 from holdfast.runs.collector import Collector
 from holdfast.runs.endpoint import Interface, address_towards
@@ -47,12 +44,12 @@ from holdfast.runs.process_exits import ProcessExits
 from holdfast.runs.provided import provide
 from holdfast.runs.run_fork_server import fork_server
 from holdfast.runs.shipper import Positions, Shipper, positions_of
+from holdfast.runs.under_engine import begin, read_token, tell_engine
 from holdfast.tasks import code
 from holdfast.wire.fetch import fetch_job
 from holdfast.wire.join import Joined, NoRun, control_address, join
 from holdfast.wire.rpc import JobMessage
 from holdfast.wire.tls import HostCredentials
-from holdfast.wire.token import Token
 
 JOIN_TIMEOUT_S: Final = 60.0
 """How long to wait for a coordinator at first."""
@@ -97,16 +94,15 @@ def serve(
     Raises:
         JobError: The run cannot be joined.
         Interrupted: A signal has ended it, or the run.
-        HoldfastError: The workers of this host cannot be started.
+        HoldfastError: The workers of this host cannot be started, or the run has failed.
     """
-    token, hostname = _token(None if placed else token_file), placed or socket.gethostname()
+    token, hostname = read_token(None if placed else token_file), placed or socket.gethostname()
     if not address:
         address = _route_to(coordinator)
         say(f"workers use {address}, the address of the route to {coordinator}")
     with _stop_requested(is_placed=bool(placed)) as stop:
         if placed:
-            _tell_engine(PLACED)
-            threading.Thread(target=_await_end_of_input, args=[stop], daemon=True).start()
+            begin(partial(stop.append, True))
         timeout_s = PLACED_TIMEOUT_S if placed else JOIN_TIMEOUT_S
         joined = join(coordinator, token, hostname, timeout_s, None)
         delay, delay_s = RejoinDelay(), 0.0
@@ -123,34 +119,12 @@ def serve(
                     host.finish(stop)
                     break
     if placed:
-        _tell_engine(OVER)
+        tell_engine(OVER)
     elif host.was_stopped:
         raise Interrupted("the run was stopped; join again once it is continued")
+    elif host.failure:
+        raise HoldfastError(f"the run has failed: {host.failure}")
     say("the run is over")
-
-
-def _await_end_of_input(stop: list[bool]) -> None:
-    """What an engine has started ends when its end of the pipe is closed, however that happens."""
-    while sys.stdin.read(1):
-        pass
-    stop.append(True)
-
-
-def _tell_engine(word: str) -> None:
-    with suppress(OSError):  # it is gone, which ends this process
-        os.write(1, f"{word}\n".encode())
-
-
-def _token(path: Path | None) -> Token:
-    """The token in a file, or in the first line of standard input."""
-    if path is None:
-        return Token.parse(sys.stdin.readline().strip())
-    try:
-        return Token.parse(path.read_text(encoding="ascii").strip())
-    except (OSError, UnicodeDecodeError) as error:
-        raise JobError(f"token file {path} cannot be read: {error}; copy it to this host") from None
-    except JobError as error:
-        raise JobError(f"token file {path}: {error}") from None
 
 
 def _route_to(coordinator: str) -> str:
@@ -175,6 +149,7 @@ class _Host:
 
     Attributes:
         was_stopped: Whether the run was stopped while the newest agent worked for it.
+        failure: Why it has failed then; empty if it has not.
     """
 
     def __init__(
@@ -195,7 +170,7 @@ class _Host:
         self._claim = ExitStack()
         self._shares: tuple[Share, ...] | None = None
         self._trainer = TrainerServer.of(os.environ)
-        self.was_stopped = False
+        self.was_stopped, self.failure = False, ""
 
     def work(self, joined: Joined, say: Callable[[str], None], stop: list[bool]) -> bool:
         """Run an agent until it ends.
@@ -230,7 +205,7 @@ class _Host:
                 while (state := _next_state(host)) in (HostState.STARTING, HostState.UP):
                     if stop:
                         raise Interrupted(_ENDED)
-                self.was_stopped = host.was_stopped
+                self.was_stopped, self.failure = host.was_stopped, host.failure
         return state is HostState.LEFT
 
     def _claimed_shares(self, job: Job, run: str, stop: list[bool]) -> tuple[Share, ...]:
@@ -293,7 +268,13 @@ class _Host:
             return placed_directory(message.run, job, message.run_id)
         path = path or RUNS / message.run
         resume = (path / load.JOB_FILE).exists()
-        return RunDirectory(path, job, resume=resume, run_id=message.run_id)
+        try:
+            return RunDirectory(path, job, resume=resume, run_id=message.run_id)
+        except InUse as error:
+            raise JobError(
+                f"{error}. If that is an agent of an earlier start of this run, it waits for its "
+                "coordinator, for up to ten minutes: end it by Ctrl-C or kill, and join again"
+            ) from None
 
     def _fork_server(self, directory: RunDirectory) -> ForkServer:
         """A fork server that lasts, so that no agent's workers need to import torch again."""
@@ -357,7 +338,7 @@ def _stop_requested(*, is_placed: bool) -> Iterator[list[bool]]:
 
     def stop(_number: int, _frame: FrameType | None) -> None:
         if is_placed:
-            _tell_engine(TAKEN_AWAY)
+            tell_engine(TAKEN_AWAY)
         else:
             requested.append(True)
 

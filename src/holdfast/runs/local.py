@@ -9,7 +9,7 @@ from typing import Final
 
 from holdfast.agent.progress import progress_of
 from holdfast.arena.memory import Arena
-from holdfast.core.protocol import WorkerProgress
+from holdfast.core.protocol import RUN_FAILED, WorkerProgress
 from holdfast.core.shares import Share
 from holdfast.launch.child import Child
 from holdfast.launch.fork_client import ForkServer
@@ -94,7 +94,7 @@ class LocalHost:
         if self._fork_server.has_ended(REAP_TIMEOUT_S if self.agent.status == 1 else 0):
             return HostState.LOST
         if self.agent.status is not None:
-            return HostState.LOST if self.agent.status else HostState.LEFT
+            return HostState.LEFT if self.agent.status in (0, RUN_FAILED) else HostState.LOST
         if not self._is_attached and self._fork_server.is_ready():
             self._attach(self._fork_server.current)
         return HostState.UP if self._is_attached else HostState.STARTING
@@ -108,6 +108,11 @@ class LocalHost:
     def was_stopped(self) -> bool:
         """Whether workers were requested to stop before the end of the run."""
         return self._arena.stop_requested
+
+    @property
+    def failure(self) -> str:
+        """Why the run has failed, as the agent was told; empty if it has not."""
+        return self.agent.last_output_line() if self.agent.status == RUN_FAILED else ""
 
     def lose(self) -> None:
         """See `HostHandle.lose`."""

@@ -39,7 +39,7 @@ from holdfast.observe.sinks.sink import Ending, Sink
 from holdfast.observe.sinks.terminal import Terminal
 from holdfast.observe.tee import Tee
 from holdfast.runs.coordinator_process import CoordinatorProcess
-from holdfast.runs.endpoint import Endpoint, make_secrets
+from holdfast.runs.endpoint import Endpoint, make_secrets, rejoin_hint
 from holdfast.runs.fleet import Fleet
 from holdfast.runs.hosts import Hosts, JoiningHosts, OwnHost
 from holdfast.runs.local import LocalHosts
@@ -124,7 +124,8 @@ def run_and_record(
         Exception: What the options' `on_event` raised.
     """
     callback = Callback(options.on_event, options.controls.request_stop)
-    terminal = Terminal(Tee(path / "logs", options.tee), path / "logs")
+    hint = rejoin_hint(path) if options.endpoint and not options.engine else ""
+    terminal = Terminal(Tee(path / "logs", options.tee), path / "logs", hint=hint)
     notifier = Notifier(job, os.environ, path, terminal.print_lines)
     sinks = (terminal, RunFiles(path), LossCurve(path), notifier, callback)
     ending: Ending | None = None

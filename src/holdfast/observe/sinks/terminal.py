@@ -91,6 +91,7 @@ class Terminal(Sink):
         logs: The directory of the workers' logs.
         console: Where to show it; by default standard error.
         clock: Monotonic seconds.
+        hint: What to do about a host that is lost; shown with the first one.
     """
 
     def __init__(
@@ -99,6 +100,7 @@ class Terminal(Sink):
         logs: Path,
         console: Console | None = None,
         clock: Callable[[], float] = time.monotonic,
+        hint: str = "",
     ) -> None:
         self._tee, self._logs, self._clock = tee, logs, clock
         self._console = console or PlainConsole(stderr=True)
@@ -112,11 +114,16 @@ class Terminal(Sink):
         self._waiting_since: float | None = None
         self._printed_wait = ""
         self._evaluated = ""
+        self._without_checkpoints: set[str] = set()
+        """Hosts that could not write their newest one; an empty name for the only host."""
+        self._hint = hint
 
     def on_line(self, line: Mapping[str, Any]) -> None:
         """Show events that need attention, and evaluations: in the live line or by a plain one."""
-        if line.get("event") in _NEED_ATTENTION:
+        if line.get("event") in _NEED_ATTENTION and self._is_new(line):
             self.print_lines(history.words(line))
+        if line.get("event") == "checkpoint-committed":
+            self._note_checkpoint(line.get("host", ""))
         if "evaluation" in line:
             self._evaluated = _numbers(line["evaluation"])
             if self._bar is None and self._evaluated:
@@ -132,6 +139,9 @@ class Terminal(Sink):
     def on_recovery(self, report: RecoveryReport) -> None:
         """Show the report."""
         self.print_lines(recovery_reports.text(report, self._logs))
+        if self._hint and any(cause.who == "host" for cause in report.causes):
+            self.print_lines(self._hint)
+            self._hint = ""
 
     def print_lines(self, text: str) -> None:
         """Print some lines, above the live one."""
@@ -145,6 +155,20 @@ class Terminal(Sink):
                 self._print(line)
             if self._bar is not None:
                 self._bar.stop()
+
+    def _is_new(self, line: Mapping[str, Any]) -> bool:
+        """Whether it says more than the one before: a full disk fails every checkpoint."""
+        if line["event"] != "checkpoint-failed":
+            return True
+        host = line.get("host", "")
+        is_first = host not in self._without_checkpoints
+        self._without_checkpoints.add(host)
+        return is_first
+
+    def _note_checkpoint(self, host: str) -> None:
+        if host in self._without_checkpoints:
+            self._without_checkpoints.remove(host)
+            self.print_lines(f"checkpoints are written again{f' (host {host})' if host else ''}")
 
     def _wait_of(self, state: RunStateMessage) -> str:
         """What the run waits for, once it has waited for long."""
