@@ -219,6 +219,8 @@ def test_the_options_of_the_command_are_these():
             "--hosts",
             "--join",
             "--json",
+            "--on",
+            "--placed",
             "--port",
             "--run",
             "--token-file",

@@ -13,6 +13,7 @@ from slurm_cluster import begins, printed, saved, steps
 from conftest import events_of, holdfast_processes, metrics_of, wait_until
 from holdfast.engines.slurm import SlurmEngine
 from holdfast.errors import EngineError
+from holdfast.runs.endpoint import address_towards
 
 cluster, submit = slurm_cluster.cluster, slurm_cluster.submit
 PAGE = Path(__file__).parents[2] / "docs" / "slurm.md"
@@ -116,11 +117,12 @@ def test_a_preempted_job_is_requeued_and_resumes(cluster, submit, command, run, 
 @pytest.mark.slow
 @pytest.mark.soak
 def test_the_nodes_of_a_job_are_checked(cluster, submit, run, tmp_path):
-    words = "holdfast doctor digits hosts=2 workers=2 --on slurm --json"
-    job = submit(f"#!/bin/sh\n#SBATCH --nodes=2 --ntasks-per-node=1\n{words}\n")
+    words = f"digits hosts=2 workers=2 --on slurm --address {address_towards()}"  # not loopback
+    begin = "#!/bin/sh\n#SBATCH --nodes=2 --ntasks-per-node=1\n"
+    job = submit(f"{begin}holdfast doctor {words} --json\n")
     assert cluster.await_end(job) == "COMPLETED", printed(tmp_path)
     told = json.loads(printed(tmp_path).splitlines()[-1])
-    assert told["settings"] == ["holdfast train digits hosts=2 workers=2 --on slurm"]
+    assert told["settings"] == [f"holdfast train {words}"]
     assert {each["host"] for each in told["findings"]} == {"", "n1", "n2"}
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import sys
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -15,17 +16,21 @@ from holdfast.cli import complete
 from holdfast.cli.arguments import Json, Overrides
 from holdfast.cli.ending import FAILED_STATUS
 from holdfast.cli.joining import Port, endpoint_at
-from holdfast.doctor.finding import Finding, Outcome, would_work
+from holdfast.doctor.finding import Conclusion, Finding, Outcome, would_work
 from holdfast.doctor.host import examine
 from holdfast.doctor.needs import Needs
-from holdfast.doctor.peers.first import Conclusion, Plan, lead
+from holdfast.doctor.peers.first import Plan, lead
 from holdfast.doctor.peers.other import Part, follow
+from holdfast.doctor.peers.placed import PlacedPlan, check_placed
 from holdfast.errors import JobError
 from holdfast.job import load
+from holdfast.job.train_job import TrainRequest
 from holdfast.launch.spawn import Spawned
 from holdfast.linux.cores import usable_cores
-from holdfast.observe.run_dir import new_run
+from holdfast.observe.run_dir import agents_dir, new_run
 from holdfast.runs.endpoint import DEFAULT_PORT
+from holdfast.runs.placing import placed as reserved
+from holdfast.runs.run import LaunchOptions
 
 _DEFAULT_JOB: Final = "digits"
 _SAY: Final = partial(print, file=sys.stderr, flush=True)
@@ -59,6 +64,21 @@ def doctor(
     token_file: Annotated[
         Path | None, typer.Option(help="With --join, a copy of the token file of that check.")
     ] = None,
+    placed: Annotated[
+        str,
+        typer.Option(
+            metavar="NAME",
+            help="For engines, with --join: the name of this part. It reads its token from "
+            "standard input, and ends when that is closed.",
+        ),
+    ] = "",
+    on: Annotated[
+        str,
+        typer.Option(
+            metavar="ENGINE",
+            help="Check the hosts that it reserves: ray, ray:ADDRESS, ssh:FILE or slurm.",
+        ),
+    ] = "",
     run: Annotated[
         Path | None,
         typer.Option(help="Run directory that a run would have; default: a new one in runs/."),
@@ -67,28 +87,32 @@ def doctor(
 ) -> None:
     """Check this host for a job by doing what a run does; exits with 1 if one would not work.
 
-    With --hosts the other hosts join, by the line that is printed, and every pair is checked.
+    With --hosts the other hosts join, by the line that is printed, and every pair is checked. With
+    --on an engine places the check on its hosts.
     """
-    show: Show = _keep_quiet if as_json else _print
-    if bool(join) != (token_file is not None):
+    show: Show = _keep_quiet if as_json or placed else _print
+    if bool(join) != (token_file is not None or bool(placed)):
         raise JobError("--join and --token-file belong together; give both, as printed")
-    if token_file is not None:
+    if join:
         part = Part(
             first=join,
-            token_file=token_file,
+            token_file=None if placed else token_file,
+            placed=placed,
             address=address,
-            run_dir=run or new_run(_DEFAULT_JOB),
+            run_dir=run or (agents_dir() / "doctor" if placed else new_run(_DEFAULT_JOB)),
             say=_SAY,
             show=show,
         )
         conclusion = follow(part, context.obj)
-        for each in conclusion.findings:
-            if each.outcome is not Outcome.OK:
-                show(each)
-        _end(conclusion, as_json=as_json)
+        if not placed:
+            _show_faults(conclusion, show)
+            _end(conclusion, as_json=as_json)
         return
     words = [*(overrides or []), *([f"hosts={hosts}"] if hosts > 1 else [])]
     request = load.load(job, words)
+    if on:
+        _end(_of_engine(request, on, address, [job, *words], run, show), as_json=as_json)
+        return
     ports = {port: "hosts that join", port + 1: "agents"} if request.hosts > 1 else {}
     needs = Needs.of(request, usable_cores(), run or new_run(request.name), ports)
     if hosts == 1:
@@ -103,6 +127,33 @@ def doctor(
         show=show,
     )
     _end(lead(plan, context.obj), as_json=as_json)
+
+
+def _of_engine(
+    request: TrainRequest, on: str, address: str, words: list[str], run: Path | None, show: Show
+) -> Conclusion:
+    """Check the hosts that an engine reserves."""
+    where = run or new_run(request.name)
+    with reserved(request, LaunchOptions(), on, address) as there:
+        assert there.engine is not None
+        assert there.endpoint is not None
+        given = ["--address", address] if address else []
+        plan = PlacedPlan(
+            job=request.resolved(),
+            engine=there.engine,
+            endpoint=there.endpoint,
+            command=shlex.join(["holdfast", "train", *words, "--on", on, *given]),
+            folder=where.with_name(f"{where.name}-doctor"),
+            say=_SAY,
+            show=show,
+        )
+        return check_placed(plan)
+
+
+def _show_faults(conclusion: Conclusion, show: Show) -> None:
+    for each in conclusion.findings:
+        if each.outcome is not Outcome.OK:
+            show(each)
 
 
 def _of_one(needs: Needs, address: str, forks: Spawned | None, show: Show) -> Conclusion:
@@ -124,7 +175,8 @@ def _end(conclusion: Conclusion, *, as_json: bool) -> None:
     else:
         print(_summary(findings))
         if settings:
-            print("\n".join(["", "what works, on the first host and on each other:", *settings]))
+            where = ", on the first host and on each other" if len(settings) > 1 else ""
+            print("\n".join(["", f"what works{where}:", *settings]))
     if not works:
         raise typer.Exit(FAILED_STATUS)
 

@@ -17,7 +17,11 @@ def main() -> None:
     words = sys.argv[1:]
     command, first = [*words, "", ""][:2]
     new = command in WITH_WORKERS or (command == "chaos" and not first.startswith("-"))
-    without = {"train": ("--on", "--detach"), "coordinator": ("--no-workers",)}.get(command, ())
+    without = {
+        "train": ("--on", "--detach"),
+        "coordinator": ("--no-workers",),
+        "doctor": ("--on",),
+    }.get(command, ())
     elsewhere = any(word.startswith(without) for word in words)
     at_once = new and not elsewhere and not {"-h", "--help", "--dry-run"} & set(words)
     spawned = spawn(WORKER) if at_once else None

@@ -1,4 +1,4 @@
-"""Finding: what one check has found on one host, and what to do about it."""
+"""Finding: what one check has found on one host, and what to do about it; conclusions of many."""
 
 from __future__ import annotations
 
@@ -39,6 +39,19 @@ class Finding:
     def as_dict(self) -> dict[str, Any]:
         """It as plain data."""
         return asdict(self)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Conclusion:
+    """What a check has come to.
+
+    Attributes:
+        findings: Of all hosts.
+        settings: The commands of a run with what has worked; none if a run would not.
+    """
+
+    findings: tuple[Finding, ...]
+    settings: tuple[str, ...]
 
 
 def ok(check: str, found: str) -> Finding:

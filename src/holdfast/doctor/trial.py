@@ -10,7 +10,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -23,7 +23,6 @@ from holdfast.launch.fork_client import ForkServer
 from holdfast.launch.spawn import Spawned
 from holdfast.linux.cores import usable_cores
 from holdfast.observe.run_dir import RunDirectory
-from holdfast.runs.endpoint import Endpoint
 from holdfast.runs.run import LaunchOptions, run
 from holdfast.runs.supervisor import Controls
 
@@ -88,8 +87,7 @@ def trial_job(job: TrainJob, hosts: int = 1, most_hosts: int = 1) -> TrainJob:
 def run_trial(
     job: TrainJob,
     path: Path,
-    forks: ForkServer | Spawned | None,
-    endpoint: Endpoint | None = None,
+    options: LaunchOptions,
     begun: Callable[[Path], object] = lambda _: None,
 ) -> Trial:
     """Run a trial.
@@ -97,8 +95,7 @@ def run_trial(
     Args:
         job: Of the trial.
         path: Its run directory.
-        forks: Its fork server.
-        endpoint: Where other hosts join, if there are any.
+        options: How to launch it; it has controls of its own.
         begun: Called with the run directory before the run begins.
 
     Raises:
@@ -111,8 +108,7 @@ def run_trial(
     try:
         with RunDirectory(path, job, resume=False) as directory:
             begun(path)
-            options = LaunchOptions(forks=forks, endpoint=endpoint, controls=controls)
-            result = run(directory, options)
+            result = run(directory, replace(options, controls=controls))
     except Interrupted:
         if late.is_alive():
             raise
@@ -133,7 +129,8 @@ def on_this_host(job: TrainJob, disk: Path, forks: ForkServer | Spawned | None) 
 
     Args:
         job: What is going to be run.
-        disk, forks: See `run_trial`.
+        disk: A folder of the disk to use.
+        forks: A fork server for it.
 
     Raises:
         Interrupted: A signal has ended it.
@@ -142,7 +139,8 @@ def on_this_host(job: TrainJob, disk: Path, forks: ForkServer | Spawned | None) 
         prefix=".holdfast-doctor-", dir=disk, ignore_cleanup_errors=True
     ) as folder:
         try:
-            done = run_trial(trial_job(job), Path(folder) / "trial", forks)
+            options = LaunchOptions(forks=forks)
+            done = run_trial(trial_job(job), Path(folder) / "trial", options)
         except Interrupted:
             raise
         except HoldfastError as error:
@@ -155,6 +153,46 @@ def on_this_host(job: TrainJob, disk: Path, forks: ForkServer | Spawned | None) 
         "trial run",
         f"{done.workers} workers summed the gradients of {STEPS} steps and wrote a checkpoint in "
         f"{done.seconds:.1f} s",
+    )
+
+
+def over_hosts(
+    job: TrainJob,
+    count: int,
+    alone: Callable[[TrainJob], Trial],
+    together: Callable[[TrainJob], Trial],
+) -> Finding:
+    """Whether a run of a few steps works on several hosts, with the weights of one.
+
+    Args:
+        job: What is going to be run.
+        count: How many hosts.
+        alone: Runs a trial on one host.
+        together: Runs one on all of them.
+
+    Raises:
+        Interrupted: A signal has ended it.
+    """
+    try:
+        one, several = alone(trial_job(job, 1, count)), together(trial_job(job, count, count))
+    except Interrupted:
+        raise
+    except HoldfastError as error:
+        return fault(
+            "trial run",
+            f"{STEPS} steps over {count} hosts failed: {error}",
+            "see the findings above; if there are none, report this with the output of all",
+        )
+    if not job.merges_shards and one.weights != several.weights:
+        return fault(
+            "trial run",
+            f"the weights of {count} hosts differ from those of one",
+            "set numerics=portable, or use hosts of one kind",
+        )
+    same = "" if job.merges_shards else ", with the weights of one host"
+    return ok(
+        "trial run",
+        f"{count} hosts summed the gradients of {STEPS} steps in {several.seconds:.1f} s{same}",
     )
 
 

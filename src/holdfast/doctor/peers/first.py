@@ -5,54 +5,44 @@ from __future__ import annotations
 import secrets
 import shutil
 import socket
-import time
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Final
 
 from holdfast.doctor import network
-from holdfast.doctor.finding import Finding, fault, ok, would_work
+from holdfast.doctor.finding import Conclusion, Finding, fault, would_work
 from holdfast.doctor.host import examine
 from holdfast.doctor.needs import Needs
-from holdfast.doctor.peers.compare import Peer, compare, settings
+from holdfast.doctor.peers.compare import Peer, settings
 from holdfast.doctor.peers.line import Line
-from holdfast.doctor.peers.link import Link
 from holdfast.doctor.peers.link_server import LinkServer
 from holdfast.doctor.peers.meeting import Meeting
 from holdfast.doctor.peers.messages import (
     ConclusionMessage,
-    HeardMessage,
-    MeasuredMessage,
-    MeasureMessage,
     ReportMessage,
-    TimeMessage,
     TrialEndedMessage,
     TrialMessage,
     WelcomeMessage,
 )
-from holdfast.doctor.peers.rounds import rounds
+from holdfast.doctor.peers.reports import ANSWER_TIMEOUT_S, compare_hosts, take_reports
 from holdfast.doctor.torch_report import TorchReport
-from holdfast.doctor.trial import STEPS, Trial, run_trial, trial_job
+from holdfast.doctor.trial import Trial, over_hosts, run_trial
 from holdfast.doctor.versions import installed
-from holdfast.errors import HoldfastError, Interrupted
+from holdfast.errors import HoldfastError
 from holdfast.job import load
 from holdfast.job.train_job import TrainJob
 from holdfast.launch.spawn import Spawned
 from holdfast.linux.cores import usable_cores
 from holdfast.observe.run_dir import TOKEN
 from holdfast.runs.endpoint import Endpoint, make_secrets, make_token
+from holdfast.runs.run import LaunchOptions
 from holdfast.wire.tls import Role
 
 JOIN_TIMEOUT_S: Final = 900.0
 """How long the other hosts may take to join: people paste the line there."""
-REPORT_TIMEOUT_S: Final = 300.0
-ANSWER_TIMEOUT_S: Final = 90.0
-"""How long a host may take for one answer."""
-QUESTIONS: Final = 5
-"""How often a clock is asked for the time; the quickest answer counts."""
 _FIRST: Final = "first"
 
 
@@ -75,19 +65,6 @@ class Plan:
     folder: Path
     say: Callable[[str], None]
     show: Callable[[Finding], None]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Conclusion:
-    """What a check has come to.
-
-    Attributes:
-        findings: Of all hosts.
-        settings: A command for each host, with what has worked; none if a run would not.
-    """
-
-    findings: tuple[Finding, ...]
-    settings: tuple[str, ...]
 
 
 def lead(plan: Plan, forks: Spawned | None) -> Conclusion:
@@ -160,47 +137,9 @@ class _Lead:
 
     def _peers(self, own: ReportMessage, hosts: dict[str, Line], server: LinkServer) -> list[Peer]:
         """Take the reports of all hosts, and compare them and their links."""
-        me = socket.gethostname()
-        peers = [Peer(name=me, report=own, ahead_s=0.0, heard=frozenset())]
-        for name, line in list(hosts.items()):
-            try:
-                report = line.expect(ReportMessage, REPORT_TIMEOUT_S)
-                ahead_s = _ahead(line)
-            except HoldfastError as error:
-                self._add(_lost(name, error))
-                line.close()
-                del hosts[name]
-                continue
-            for each in report.findings:
-                self._add(replace(each, host=name))
-            peers.append(Peer(name=name, report=report, ahead_s=ahead_s, heard=frozenset()))
-        try:
-            links = self._links(peers, hosts, server)
-            peers = [replace(each, heard=_heard(each, hosts, server)) for each in peers]
-        except HoldfastError as error:
-            self._add(fault("links", f"measuring them failed: {error}", "check again"))
-            return peers
-        for each in compare(peers, links):
-            self._add(each)
-        return peers
-
-    def _links(
-        self, peers: Sequence[Peer], hosts: Mapping[str, Line], server: LinkServer
-    ) -> list[Link]:
-        """Every pair of hosts, in both directions."""
-        self._plan.say(f"measuring {len(peers) * (len(peers) - 1)} links")
-
-        def measure(pair: tuple[int, int]) -> Link:
-            source, target = (peers[each] for each in pair)
-            at = target.report
-            if source.name not in hosts:
-                return server.measure(source.name, target.name, at.address, at.port)
-            line = hosts[source.name]
-            line.send(MeasureMessage(target=target.name, address=at.address, port=at.port))
-            return line.expect(MeasuredMessage, ANSWER_TIMEOUT_S).link
-
-        with ThreadPoolExecutor(max(1, len(peers) // 2)) as pool:
-            return [link for each in rounds(len(peers)) for link in pool.map(measure, each)]
+        me = Peer(name=socket.gethostname(), report=own, ahead_s=0.0, heard=frozenset())
+        peers = [me, *take_reports(hosts, self._add)]
+        return compare_hosts(peers, hosts, server, self._plan.say, self._add)
 
     def _may_try(self, peers: Sequence[Peer]) -> bool:
         """Whether nothing has been found for which a run over all hosts would fail."""
@@ -208,33 +147,15 @@ class _Lead:
 
     def _trial(self, hosts: Mapping[str, Line]) -> Finding:
         """Run a trial over all hosts, and compare its weights with those of one host."""
-        count, folder = len(hosts) + 1, self._plan.folder
+        count = len(hosts) + 1
         self._plan.say(f"trial run over {count} hosts")
-        try:
-            alone = run_trial(trial_job(self._job, 1, count), folder / "alone", None)
-            together = self._run_together(trial_job(self._job, count, count), hosts)
-        except Interrupted:
-            raise
-        except HoldfastError as error:
-            return fault(
-                "trial run",
-                f"{STEPS} steps over {count} hosts failed: {error}",
-                "see the findings above; if there are none, report this with the output of all",
-            )
-        if not self._job.merges_shards and alone.weights != together.weights:
-            return fault(
-                "trial run",
-                f"the weights of {count} hosts differ from those of one",
-                "set numerics=portable, or use hosts of one kind",
-            )
-        same = "" if self._job.merges_shards else ", with the weights of one host"
-        return ok(
-            "trial run",
-            f"{count} hosts summed the gradients of {STEPS} steps in {together.seconds:.1f} s"
-            f"{same}",
-        )
 
-    def _run_together(self, job: TrainJob, hosts: Mapping[str, Line]) -> Trial:
+        def alone(job: TrainJob) -> Trial:
+            return run_trial(job, self._plan.folder / "alone", LaunchOptions())
+
+        return over_hosts(self._job, count, alone, partial(self._run_together, hosts))
+
+    def _run_together(self, hosts: Mapping[str, Line], job: TrainJob) -> Trial:
         endpoint, path = self._plan.endpoint, self._plan.folder / "together"
 
         def invite(run_dir: Path) -> None:
@@ -245,7 +166,7 @@ class _Lead:
                 line.send(TrialMessage(coordinator=endpoint.public, token=token))
 
         try:
-            done = run_trial(job, path, None, endpoint, invite)
+            done = run_trial(job, path, LaunchOptions(endpoint=endpoint), invite)
         finally:
             problems = [
                 f"{name}: {problem}" for name, line in hosts.items() if (problem := _ended(line))
@@ -278,25 +199,6 @@ def _named(lines: Mapping[str, Line]) -> dict[str, Line]:
     }
 
 
-def _ahead(line: Line) -> float:
-    """How far the clock of a host is ahead, seconds."""
-    answers = []
-    for _ in range(QUESTIONS):
-        asked, began = time.time(), time.monotonic()
-        line.send(TimeMessage())
-        told = line.expect(TimeMessage, ANSWER_TIMEOUT_S).unix_s
-        took = time.monotonic() - began
-        answers.append((took, told - asked - took / 2))
-    return min(answers)[1]
-
-
-def _heard(peer: Peer, hosts: Mapping[str, Line], server: LinkServer) -> frozenset[str]:
-    if peer.name not in hosts:
-        return frozenset(server.heard)
-    hosts[peer.name].send(HeardMessage())
-    return frozenset(hosts[peer.name].expect(HeardMessage, ANSWER_TIMEOUT_S).hosts)
-
-
 def _ended(line: Line) -> str:
     """Why a host's part in the trial has failed; empty if it has not."""
     try:
@@ -311,7 +213,3 @@ def _missing(count: int, wanted: int) -> Finding:
         f"{count} of {wanted} after {JOIN_TIMEOUT_S:.0f} s",
         "run the line above on the others, and look there why they cannot join",
     )
-
-
-def _lost(name: str, error: HoldfastError) -> Finding:
-    return replace(fault("hosts", str(error), "look on that host, and check again"), host=name)

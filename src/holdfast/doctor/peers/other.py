@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import signal
 import socket
 import tempfile
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -12,10 +14,10 @@ from typing import Final, assert_never
 
 from holdfast.coordinator.authority import write_secret
 from holdfast.doctor.disk import home_of
-from holdfast.doctor.finding import Finding
+from holdfast.doctor.finding import Conclusion, Finding
 from holdfast.doctor.host import examine
 from holdfast.doctor.needs import Needs
-from holdfast.doctor.peers.first import JOIN_TIMEOUT_S, REPORT_TIMEOUT_S, Conclusion
+from holdfast.doctor.peers.first import JOIN_TIMEOUT_S
 from holdfast.doctor.peers.line import Line
 from holdfast.doctor.peers.link_server import LinkServer
 from holdfast.doctor.peers.messages import (
@@ -29,6 +31,7 @@ from holdfast.doctor.peers.messages import (
     TrialMessage,
     WelcomeMessage,
 )
+from holdfast.doctor.peers.reports import REPORT_TIMEOUT_S
 from holdfast.doctor.torch_report import TorchReport
 from holdfast.doctor.versions import installed
 from holdfast.errors import HoldfastError, Interrupted, JobError, ProtocolError
@@ -38,8 +41,8 @@ from holdfast.launch.spawn import Spawned
 from holdfast.linux.cores import usable_cores
 from holdfast.runs import joined
 from holdfast.runs.endpoint import address_towards
+from holdfast.runs.under_engine import begin, read_token
 from holdfast.wire.join import control_address, join
-from holdfast.wire.token import Token
 
 FIRST_TIMEOUT_S: Final = 60.0
 """How long to try until the first host answers."""
@@ -52,7 +55,9 @@ class Part:
 
     Attributes:
         first: The address and port of the first host.
-        token_file: A copy of its token file.
+        token_file: A copy of its token file; None if `placed`.
+        placed: The name of this part, if an engine has started it. Then its token comes from
+            standard input, and it ends when that is closed.
         address: Of this host for the others; empty for that of the route to the first.
         run_dir: The directory that a run would have here.
         say: Tells the user something.
@@ -60,7 +65,8 @@ class Part:
     """
 
     first: str
-    token_file: Path
+    token_file: Path | None
+    placed: str
     address: str
     run_dir: Path
     say: Callable[[str], None]
@@ -76,8 +82,10 @@ def follow(part: Part, forks: Spawned | None) -> Conclusion:
         Interrupted: A signal has ended the part of this host.
     """
     address = part.address or _own_address(part.first)
-    token = _token(part.token_file)
-    credentials = join(part.first, token, socket.gethostname(), FIRST_TIMEOUT_S, None).credentials
+    token, name = read_token(part.token_file), part.placed or socket.gethostname()
+    if part.placed:
+        begin(_interrupt)
+    credentials = join(part.first, token, name, FIRST_TIMEOUT_S, None).credentials
     assert credentials.agent is not None
     assert credentials.data is not None
     line = Line.connect(control_address(part.first), credentials.agent)
@@ -157,6 +165,13 @@ def _take_part(part: Part, trial: TrialMessage, address: str) -> str:
     return ""
 
 
+def _interrupt() -> None:
+    """End this process as Ctrl-C does, with all that it has begun."""
+    main = threading.main_thread().ident
+    assert main is not None
+    signal.pthread_kill(main, signal.SIGINT)
+
+
 def _own_address(first: str) -> str:
     host, _, port = first.rpartition(":")
     if not (host and port.isdecimal()):
@@ -165,10 +180,3 @@ def _own_address(first: str) -> str:
         return address_towards(host, int(port))
     except OSError as error:
         raise JobError(f"{host} cannot be reached: {error.strerror or error}") from None
-
-
-def _token(path: Path) -> Token:
-    try:
-        return Token.parse(path.read_text(encoding="ascii").strip())
-    except (OSError, UnicodeDecodeError) as error:
-        raise JobError(f"token file {path} cannot be read: {error}; copy it to this host") from None
