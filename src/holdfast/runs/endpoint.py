@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import secrets
 import shlex
 import socket
@@ -55,7 +56,8 @@ class Endpoint:
                 socket.create_server((self.address, port), family=family).close()
             except OSError as error:
                 raise JobError(
-                    f"this host cannot listen at {self.address}:{port}: {error.strerror}; name "
+                    f"this host cannot listen at {self.address}:{port}: "
+                    f"{os.strerror(error.errno or 0)}; name "
                     "another --port or --address, or end what has the port"
                 ) from None
 

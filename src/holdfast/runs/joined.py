@@ -62,6 +62,14 @@ REJOIN_TIMEOUT_S: Final = 5.0
 CLAIM_TIMEOUT_S: Final = 15.0
 """How long an agent that an engine has placed waits for what other runs use."""
 TICK_S: Final = 0.1
+HELD_TIMEOUT_S: Final = 660.0
+"""How long to wait for a run directory that another agent holds: one without a coordinator ends
+within ten minutes.
+"""
+_HELD: Final = (
+    "An agent of an earlier start of the run ends ten minutes after its coordinator, or when you "
+    "end it; this one waits for that"
+)
 _ENDED: Final = "the agent was ended; the run continues without this host"
 
 
@@ -180,7 +188,7 @@ class _Host:
         """
         agent, name = joined.credentials.agent, joined.message.name
         sent, packed = fetch_job(self._control, agent)
-        run_directory = self._run_directory(sent, packed)
+        run_directory = self._run_directory(sent, packed, say, stop)
         with run_directory as directory, EventLog(directory.path / EVENTS) as log:
             say(f"joined as {name}; run directory {directory.path}")
             shares = self._claimed_shares(directory.job, sent.run, stop)
@@ -241,7 +249,9 @@ class _Host:
             return nullcontext()
         return TrainJobStatus(self._trainer, host.progress, directory.job.hosts, log)
 
-    def _run_directory(self, message: JobMessage, packed: bytes) -> RunDirectory:
+    def _run_directory(
+        self, message: JobMessage, packed: bytes, say: Callable[[str], None], stop: list[bool]
+    ) -> RunDirectory:
         """The run's directory on this host, with the job and the code of its task.
 
         Raises:
@@ -251,7 +261,7 @@ class _Host:
         if Path(message.run).name != message.run:
             raise ProtocolError(f"the coordinator sent a run named {message.run!r:.80}")
         job = load.of_text(message.job, "of the coordinator")
-        directory = self._directory_of(message, job)
+        directory = self._directory_of(message, job, say, stop)
         self._run_dir = directory.path
         try:
             code.unpack(packed, directory.path)
@@ -262,19 +272,25 @@ class _Host:
             ) from None
         return directory
 
-    def _directory_of(self, message: JobMessage, job: Job) -> RunDirectory:
+    def _directory_of(
+        self, message: JobMessage, job: Job, say: Callable[[str], None], stop: list[bool]
+    ) -> RunDirectory:
         path = self._run_dir
         if path is None and self._is_placed:
             return placed_directory(message.run, job, message.run_id)
         path = path or RUNS / message.run
         resume = (path / load.JOB_FILE).exists()
-        try:
-            return RunDirectory(path, job, resume=resume, run_id=message.run_id)
-        except InUse as error:
-            raise JobError(
-                f"{error}. If that is an agent of an earlier start of this run, it waits for its "
-                "coordinator, for up to ten minutes: end it by Ctrl-C or kill, and join again"
-            ) from None
+        until, has_said = time.monotonic() + HELD_TIMEOUT_S, False
+        while True:
+            try:
+                return RunDirectory(path, job, resume=resume, run_id=message.run_id)
+            except InUse as error:
+                if time.monotonic() > until:
+                    raise
+                if not has_said:
+                    say(f"{error}. {_HELD}")
+                    has_said = True
+            _rest(TICK_S, stop)
 
     def _fork_server(self, directory: RunDirectory) -> ForkServer:
         """A fork server that lasts, so that no agent's workers need to import torch again."""
