@@ -27,31 +27,35 @@ def wheels(tmp_path):
 
 
 @pytest.mark.timeout(900)
-def test_a_bare_host_trains_after_two_commands(tmp_path, wheels):
+def test_bare_hosts_train_after_two_commands(tmp_path, wheels):
     version = own_wheel.version_of_code()
-    with ssh_hosts(tmp_path, 2) as hosts:
+    with ssh_hosts(tmp_path, 3) as hosts:
         said, venv = lambda: hosts.hosts.output(1), hosts.hosts.folder / "venv"
-        hosts.file(1, f"h1 python={sys.executable}", f"h2 python={venv}/bin/python")
+        bare = [f"h{number} python={venv}/bin/python" for number in (2, 3)]
+        hosts.file(1, f"h1 python={sys.executable}", *bare)
         set_up = ["hosts", "setup", "hosts"]
         registry = {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": wheels}
         try:
             assert hosts.start(1, *set_up, **registry).wait(600) == 0, said()
             assert "h1: ready; nothing changed\n" in said()
-            assert f"h2: ready; {venv} made; holdfast {version}" in said()
-            assert "and what it needs sent from here and installed" in said()
-            job = ["digits", "epochs=2", "workers=2"]
-            train = ["train", *job, "hosts=2", "--on", "ssh:hosts", "--run", "run"]
+            for name in ("h2", "h3"):
+                assert f"{name}: ready; {venv} made; holdfast {version}" in said()
+            assert said().count("and what it needs sent from here and installed") == 2
+            job = ["digits", "epochs=2", "workers=3"]
+            train = ["train", *job, "hosts=3", "--on", "ssh:hosts", "--run", "run"]
             assert hosts.start(1, *train).wait(240) == 0, said()
             run = hosts.hosts.disk(1) / "run"
-            assert {each["place"] for each in events_of(run, "agent-placed")} == {"h1", "h2"}
+            placed = {each["place"] for each in events_of(run, "agent-placed")}
+            assert placed == {"h1", "h2", "h3"}
             assert hosts.start(1, "train", *job, "--run", "alone").wait(240) == 0, said()
             results = [run / "result.json", run.with_name("alone") / "result.json"]
             several, one = (json.loads(each.read_text())["weights_sha256"] for each in results)
             assert several == one
             assert hosts.start(1, *set_up).wait(120) == 0, said()
-            assert "h2: ready; nothing changed\n" in said()
+            assert said().count("ready; nothing changed\n") == 4
         finally:
-            shutil.rmtree(hosts.hosts.disk(2) / "venv", ignore_errors=True)
+            for number in (2, 3):
+                shutil.rmtree(hosts.hosts.disk(number) / "venv", ignore_errors=True)
 
 
 def test_a_host_that_cannot_be_made_ready_is_named_and_the_others_are(tmp_path):
