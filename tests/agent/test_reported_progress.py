@@ -23,14 +23,14 @@ def test_progress_is_what_the_worker_published(arena):
     worker[Word.COMMITTED], worker[Word.TOTAL_STEPS], worker[Word.SAMPLES] = 7, 10, 448
     worker[Word.EPOCH], worker[Word.EPOCHS], worker.loss = 1, 2, 0.5
     worker.claim()
-    worker.enter(Phase.COMPUTE)
+    worker.enter(Phase.FORWARD)
     worker.enter(Phase.REDUCE)
     found = progress_of(arena, [1])
     assert list(found) == [1]
     assert (found[1].step, found[1].total_steps, found[1].samples) == (7, 10, 448)
     assert (found[1].epoch, found[1].epochs, found[1].loss) == (1, 2, 0.5)
     assert found[1].phase == "reduce"
-    assert {"starting", "compute"} >= found[1].phase_seconds.keys()
+    assert {"starting", "forward"} >= found[1].phase_seconds.keys()
 
 
 @pytest.mark.parametrize(("step", "loss"), [(0, 0.5), (1, math.nan), (1, math.inf)])

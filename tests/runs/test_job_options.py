@@ -85,6 +85,15 @@ def test_a_metric_that_is_not_measured_is_named(train):
 
 def test_the_seconds_of_a_run_are_reported_by_what_they_were_spent_on(train, tmp_path):
     seconds = train(run_dir=tmp_path / "run", workers=2)["seconds"]
-    assert {"compute", "reduce", "update", "data", "wait", "evaluate"} <= seconds.keys()
+    assert {
+        "data",
+        "forward",
+        "backward",
+        "collect",
+        "reduce",
+        "optimizer",
+        "wait",
+        "evaluate",
+    } <= seconds.keys()
     assert all(value >= 0 for value in seconds.values())
     assert events_of(tmp_path / "run")[-1]["event"] == "run-ended"

@@ -20,9 +20,11 @@ SEARCH_S: Final = 1.0
 
 _TICKS_PER_S: Final = os.sysconf("SC_CLK_TCK")
 _ACTIVITIES: Final = {
-    Phase.COMPUTE: PhaseKind.USER,
+    Phase.FORWARD: PhaseKind.USER,
+    Phase.BACKWARD: PhaseKind.USER,
+    Phase.COLLECT: PhaseKind.HOLDFAST,
     Phase.REDUCE: PhaseKind.HOLDFAST,
-    Phase.UPDATE: PhaseKind.HOLDFAST,
+    Phase.OPTIMIZER: PhaseKind.HOLDFAST,
 }
 
 

@@ -78,13 +78,16 @@ class Phase(enum.IntEnum):
 
     STARTING = 0
     DATA = 1
-    COMPUTE = 2
+    FORWARD = 2  # in user code
     REDUCE = 3
-    UPDATE = 4
+    OPTIMIZER = 4
     EVALUATE = 5
     CHECKPOINT = 6
     LEFT = 7  # its loop over shards has ended
     WAIT = 8  # for the other workers
+    BACKWARD = 9
+    COLLECT = 10  # a shard's gradient, into its partial sum
+    WAIT_REDUCE = 11  # for the others' parts of a reduction, or for the network
 
 
 class Arena:

@@ -36,6 +36,11 @@ class WorkerStatus:
         line[Word.PHASE], line[Word.PHASE_SINCE] = phase, now
         return Phase(before)
 
+    def begin_wait(self) -> Phase:
+        """Begin a wait for other workers; returns the phase before."""
+        is_reducing = self._line[Word.PHASE] == Phase.REDUCE
+        return self.enter(Phase.WAIT_REDUCE if is_reducing else Phase.WAIT)
+
     def times(self) -> dict[Phase, float]:
         """How long the worker has been in each phase up to its last change, seconds."""
         return {phase: self[Word.PHASE_TIMES + phase] / 1e9 for phase in Phase}

@@ -25,7 +25,9 @@ WORKERS: Final = 2
 FAULT_STEP: Final = 25
 POLL_INTERVAL_S: Final = 0.001
 RUN_TIMEOUT_S: Final = 300.0
-AT_WORK: Final = (Phase.DATA, Phase.COMPUTE, Phase.REDUCE, Phase.UPDATE)
+AT_WORK: Final = (
+    Phase.DATA, Phase.FORWARD, Phase.BACKWARD, Phase.COLLECT, Phase.REDUCE, Phase.OPTIMIZER,
+)  # fmt: skip
 
 
 class FaultedRun:

@@ -40,7 +40,14 @@ RUN_TIMEOUT_S: Final = 600.0
 ONE: Final = "one process"
 WITHOUT_US: Final = (ONE, f"{ONE}, default malloc", "DDP")
 """What people run without holdfast; the best of a round is compared with."""
-PHASES: Final = ("compute", "reduce", "update", "data", "wait")
+PHASES: Final = {
+    "compute": ("forward", "backward"),
+    "reduce": ("collect", "reduce", "wait_reduce"),
+    "update": ("optimizer",),
+    "data": ("data",),
+    "wait": ("wait",),
+}
+"""What a run says it has spent its time on, by the columns of the table."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +118,9 @@ def run_holdfast(workload: str, workers: int, steps: int, **keys: Any) -> Measur
         counted = list(lines.read(Path(folder) / "run" / METRICS))[WARM_STEPS:]
     seconds = sum(line["seconds"] for line in counted)
     phases = {
-        phase: sum(line["phases"].get(phase, 0.0) for line in counted) / seconds for phase in PHASES
+        column: sum(line["phases"].get(phase, 0.0) for line in counted for phase in phases)
+        / seconds
+        for column, phases in PHASES.items()
     }
     return Measured(job.batch * len(counted) / seconds, phases)
 

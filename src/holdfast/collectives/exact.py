@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import math
 from array import array
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
@@ -63,9 +63,17 @@ class TreeReducer:
         group: The workers.
         memory: What they share.
         num_leaves: Leaves of the tree.
+        on_all_here: Called in each reduction once the partial sums of all workers are complete.
     """
 
-    def __init__(self, group: Group, memory: ReductionMemory, num_leaves: int) -> None:
+    def __init__(
+        self,
+        group: Group,
+        memory: ReductionMemory,
+        num_leaves: int,
+        on_all_here: Callable[[], object] = lambda: None,
+    ) -> None:
+        self._on_all_here = on_all_here
         self._group, self._layout, self._num_leaves = group, memory.layout, num_leaves
         self._partial_sum, self._root = memory.partial_sum, memory.root
         self._tables, self._norms, self._times = memory.tables, memory.norms, memory.times
@@ -176,6 +184,7 @@ class TreeReducer:
         if self._group.network is not None:
             return self._reduce_over(self._group.network, step, value, digest)
         values = self._group.barrier(ReduceTag.PARTIALS, step, value)
+        self._on_all_here()
         term = self._take_term(self.published(), step, values, self._local_times())
         for index in self._own:
             self._norms[index] = self._reduce_block(index, term)
@@ -199,6 +208,7 @@ class TreeReducer:
 
         def on_heads(heads: Mapping[int, Contribution]) -> None:
             nonlocal digests
+            self._on_all_here()
             everyone = {network.host: own, **heads}
             values = by_rank(network.hosts, {h: each.values for h, each in everyone.items()})
             digests = by_rank(network.hosts, {h: each.digests for h, each in everyone.items()})

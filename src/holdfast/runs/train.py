@@ -48,8 +48,8 @@ class Result:
         metrics: The last evaluation: numbers, or lists of them, by name.
         best: With `evaluation.best`: the best `value` and its `step`.
         samples_per_s: Samples per second in this attempt, without start-up.
-        seconds: Seconds per phase in this attempt, the mean over the workers: `compute`, `reduce`,
-            `wait` (for other workers), `data` and so on.
+        seconds: Seconds per phase in this attempt, the mean over the workers: `data`, `forward`,
+            `backward`, `collect`, `reduce`, `wait` (for other workers) and so on.
         exactness: `bit-exact` if the weights depend on the job only; `order-exact` and the changes,
             if the run was resumed on other hardware or software; or why its numerics are not exact.
         weights_sha256: SHA-256 over all parameters and buffers in name order.
@@ -71,7 +71,7 @@ class Result:
     @property
     def history(self) -> dict[str, list[Any]]:
         """The table of steps, one list per column: `step`, `epoch`, `loss`, `norm`, `lr`,
-        `samples`, `seconds`, rank 0's seconds in each phase (`compute_s`, …), and logged values.
+        `samples`, `seconds`, rank 0's seconds in each phase (`forward_s`, …), and logged values.
         Numbers that are not finite are None. `skipped` is True for steps that changed nothing.
         """
         return lines.columns(lines.step_row(line) for line in self._lines() if "loss" in line)

@@ -119,7 +119,7 @@ class SharedMemoryGroup:
         word = tag * _STEPS + step
         arena[rank, Word(Word.TAG_EVEN + odd)] = word
         arena[rank, Word(Word.VALUE_EVEN + odd)] = value
-        before = self._status.enter(Phase.WAIT)
+        before = self._status.begin_wait()
         count = arena.arrive(rank)
         try:
             if members != self.local and rank == self.local[0]:

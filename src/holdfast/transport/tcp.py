@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Final, Protocol
 
-from holdfast.arena.memory import ABORT_POLL_S, Phase
+from holdfast.arena.memory import ABORT_POLL_S
 from holdfast.arena.worker_status import WorkerStatus
 from holdfast.errors import HoldfastError
 
@@ -97,7 +97,7 @@ class Deadline:
 
     def poll(self, poll: select.poll, what: str, awaited: Collection[Place] = ()) -> None:
         """Wait until one of the sockets in `poll` is ready; see `wait`."""
-        before = self._status.enter(Phase.WAIT)
+        before = self._status.begin_wait()
         try:
             self.check(what)
             while not poll.poll(1000 * ABORT_POLL_S):
@@ -110,7 +110,7 @@ class Deadline:
         self, poll: select.poll, what: str, awaited: Collection[Place]
     ) -> list[tuple[int, int]]:
         """Wait a moment; returns which sockets in `poll` are ready, and for what. See `check`."""
-        before = self._status.enter(Phase.WAIT)
+        before = self._status.begin_wait()
         try:
             self.check(what, awaited)
             return poll.poll(1000 * ABORT_POLL_S)

@@ -92,7 +92,7 @@ class Balancing:
 
     def take_times(self) -> StepTimes:
         """What was measured since the last call."""
-        update_ns = self._status[Word.PHASE_TIMES + Phase.UPDATE]
+        update_ns = self._status[Word.PHASE_TIMES + Phase.OPTIMIZER]
         rest_ns = self._rest_ns + update_ns - self._update_ns
         plan = zlib.crc32(repr(self.plan.counts).encode())
         times = StepTimes(self._shards_ns, rest_ns, plan)

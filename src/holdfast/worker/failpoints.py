@@ -47,7 +47,7 @@ class Failpoints:
         """Exit, raise, be slow or corrupt the replica, before anything of a step is computed."""
         requests = self._requests
         if requests.is_due(InProcessFault.SLOW):
-            self._status.enter(Phase.COMPUTE)  # as if the user's code were slow
+            self._status.enter(Phase.FORWARD)  # as if the user's code were slow
             time.sleep(requests.acknowledge(InProcessFault.SLOW))
         if requests.is_due(InProcessFault.CORRUPT):
             requests.acknowledge(InProcessFault.CORRUPT)

@@ -61,7 +61,7 @@ class MainOnly:
             function()
             return
         status = self._member.context.status
-        before, self._is_running = status.enter(Phase.COMPUTE), True
+        before, self._is_running = status.enter(Phase.FORWARD), True
         try:
             with generators_kept(), self._member.looking():
                 function()

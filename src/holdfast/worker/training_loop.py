@@ -226,7 +226,7 @@ class TrainingLoop:
             self._stepper.skip_shard(work)
             return
         step, device = self._progress.step, self._member.device
-        self._status.enter(Phase.COMPUTE)
+        self._status.enter(Phase.FORWARD)
         self._stepper.begin_shard(work, model_seed(self._job.seed, step, work.item))
         batch = loaded.batch if device.type == "cpu" else compute.to_device(loaded.batch, device)
         self.shard = Shard(batch, loaded.size, step, self._reader.epoch_of(step))
@@ -234,6 +234,7 @@ class TrainingLoop:
         with compute.autocast(device, self._job.precision):
             yield self.shard
         self.shard, self.is_checking = None, False
+        self._status.enter(Phase.COLLECT)
         self._stepper.end_shard()
 
     def _commit(self) -> bool:
@@ -303,7 +304,7 @@ class TrainingLoop:
 
     def _call_hooks(self) -> None:
         step = self._progress.step
-        before = self._status.enter(Phase.COMPUTE)
+        before = self._status.enter(Phase.FORWARD)
         if self._hooks.has_callbacks:
             seed_everything(seed_for("commit", self._job.seed, step))
             self._state.call_user_code(self._hooks.call)

@@ -66,7 +66,7 @@ def run(
         _keep_process_groups()
         if not arena.stop_requested:
             script = _script_here(job.script, Path(spec.run_dir))
-            WorkerStatus(arena, spec.rank).enter(Phase.COMPUTE)
+            WorkerStatus(arena, spec.rank).enter(Phase.FORWARD)
             code = program.run(script)
             arena.check_abort()  # another worker's failure may have ended it
             program.end()

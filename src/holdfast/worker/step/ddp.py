@@ -11,6 +11,7 @@ all are restarted from the newest checkpoint.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -105,7 +106,8 @@ class DdpStepper:
         )
         self.buffers = Buffers(replica, sections.slot_layout)
         self.buffers.begin()
-        self._reducer = TreeReducer(group, sections.reduction, len(group.members))
+        all_here = functools.partial(self._status.enter, Phase.REDUCE)
+        self._reducer = TreeReducer(group, sections.reduction, len(group.members), all_here)
         self._slot, self._root = sections.slot(group.rank, 0), sections.root
         self._intact = sections.intact
         self._weight: float | None = None
@@ -157,12 +159,14 @@ class DdpStepper:
         total = sum(map(float_of, weights))
         if not (math.isfinite(total) and total > 0):
             raise JobError(f"the batches of a step weigh {total} in all; it must be above 0")
+        before = self._status.enter(Phase.BACKWARD)
         try:
             (loss * (weight * len(self._group.members) / total)).backward()  # type: ignore[no-untyped-call]
         except RuntimeError as error:
             if is_connection_error(error):
                 await_abort(self._group)
             raise
+        self._status.enter(before)
 
     def log(self, values: dict[str, float]) -> None:
         """See `Stepper.log`."""
@@ -188,14 +192,13 @@ class DdpStepper:
     def commit(self, step: int, vote: CommitVote) -> Committed:
         """See `Stepper.commit`."""
         rank = self._group.rank
-        self._status.enter(Phase.REDUCE)
         table = [tree.ABSENT] * tree.num_nodes(len(self._group.members))
         table[tree.leaf(rank, len(self._group.members))] = 0
         reduced = self._reducer.reduce(table, step, vote.value, vote.replica, vote.times)
         check_user_states(self._group, reduced)
         self._replicas.check(step, reduced.digests)
         norm = self._checked_norm(step)
-        self._status.enter(Phase.UPDATE)
+        self._status.enter(Phase.OPTIMIZER)
         self._intact.begin_change(rank)
         if is_finite(norm):
             self._replica.step_optimizers()

@@ -64,7 +64,8 @@ class TreeStepper:
         self.buffers = Buffers(replica, layout)
         self._root_gradients = sections.root.gradients
         self._optimizer_reads_only = True  # until it writes to a gradient
-        self._reducer = TreeReducer(group, sections.reduction, sections.num_leaves)
+        all_here = functools.partial(self._status.enter, Phase.REDUCE)
+        self._reducer = TreeReducer(group, sections.reduction, sections.num_leaves, all_here)
         self._verifier = ShardVerifier(group, sections.verification, job.verify.recompute)
         self._casts = WeightCasts()
         self._shard: CurrentShard | None = None
@@ -156,12 +157,15 @@ class TreeStepper:
         shard.slot.stats[LOSS] = weight * loss.detach().double()
         self._check_no_gradients()
         inputs = None if trains is None else [p for p in trains.parameters() if p.requires_grad]
+        before = self._status.enter(Phase.BACKWARD)
         torch.autograd.backward(loss * weight, inputs=inputs)
+        self._status.enter(Phase.COLLECT)
         self._failpoints.at_gradient(self._parameters)
         if shard.discarded:
             self._forget_gradients()
         else:
             self._collect(shard)
+        self._status.enter(before)
 
     def log(self, values: dict[str, float]) -> None:
         """See `Stepper.log`."""
@@ -210,7 +214,6 @@ class TreeStepper:
 
     def commit(self, step: int, vote: CommitVote) -> Committed | None:
         """See `Stepper.commit`."""
-        self._status.enter(Phase.REDUCE)
         if self._recheck is not None:
             self._recheck.resolve(step, self._mean_gradients())
         if self._verifier.is_disputed:
@@ -246,7 +249,7 @@ class TreeStepper:
         return self._apply(step, self._reducer.reduced())
 
     def _apply(self, step: int, reduced: Reduced) -> Committed:
-        self._status.enter(Phase.UPDATE)
+        self._status.enter(Phase.OPTIMIZER)
         self._sections.intact.begin_change(self._group.rank)
         if is_finite(reduced.norm):
             self._update(reduced)
