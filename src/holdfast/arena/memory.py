@@ -79,15 +79,15 @@ class Phase(enum.IntEnum):
     STARTING = 0
     DATA = 1
     FORWARD = 2  # in user code
-    REDUCE = 3
-    OPTIMIZER = 4
-    EVALUATE = 5
-    CHECKPOINT = 6
-    LEFT = 7  # its loop over shards has ended
-    WAIT = 8  # for the other workers
-    BACKWARD = 9
-    COLLECT = 10  # a shard's gradient, into its partial sum
-    WAIT_REDUCE = 11  # for the others' parts of a reduction, or for the network
+    BACKWARD = 3
+    COLLECT = 4  # a shard's gradient, into its partial sum
+    WAIT = 5  # for the other workers
+    REDUCE = 6
+    WAIT_REDUCE = 7  # for the others' parts of a reduction, or for the network
+    OPTIMIZER = 8
+    EVALUATE = 9
+    CHECKPOINT = 10
+    LEFT = 11  # its loop over shards has ended
 
 
 class Arena:
