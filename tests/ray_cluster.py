@@ -7,6 +7,7 @@ standard input is closed. Lines `add`, `remove ID` and `drain ID SECONDS` change
 
 import json
 import os
+import socket
 import subprocess
 import sys
 import time
@@ -50,6 +51,12 @@ class RayCluster:
         self.process.stdout.close()
 
 
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("", 0))
+        return probe.getsockname()[1]
+
+
 def main():
     from ray._raylet import GcsClient
     from ray.cluster_utils import Cluster
@@ -60,6 +67,7 @@ def main():
         head_node_args={
             "num_cpus": 2, "include_dashboard": takes_jobs, "_system_config": HEALTH,
             "object_store_memory": 80 << 20, "dashboard_port": 0,
+            "dashboard_agent_listen_port": free_port(),
         },
     )  # fmt: skip
     nodes = [cluster.head_node]
