@@ -75,14 +75,14 @@ def alone(start, tmp_path, *keys):
 def test_a_run_in_pods_has_the_weights_of_one_host_and_its_token_is_in_no_request(
     cluster, start, tmp_path
 ):
-    process = start("train", *JOB, "epochs=2", *ON, "--run", "run")
+    process = start("train", *JOB, "epochs=1", *ON, "--run", "run")
     assert process.wait(120) == 0, output(tmp_path)
     assert sorted(placed(tmp_path).values()) == ["web-0", "web-1", "web-2"]
     assert not any("hf1." in path for path in cluster.requests)
     assert any("--placed" in path for path in cluster.requests)
     for name in ("web-0", "web-1", "web-2"):
         wait_until(lambda name=name: cluster.processes(name) == [])
-    assert weights(tmp_path / "run") == alone(start, tmp_path, "epochs=2")
+    assert weights(tmp_path / "run") == alone(start, tmp_path, "epochs=1")
 
 
 @pytest.mark.soak
@@ -118,6 +118,7 @@ def test_an_agent_in_a_pod_that_will_be_ended_leaves_before(cluster, start, tmp_
     assert process.wait(60) == 130, output(tmp_path)
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize(
     ("on", "message"),
     [

@@ -98,6 +98,14 @@ def test_ctrl_c_ends_the_commands_in_all_pods(cluster, sources, tmp_path):
 
 
 @pytest.mark.soak
+def test_results_replace_no_others(cluster, sources):
+    process = start(cluster, sources, "--out", str(sources), "nvidia-smi")
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == 2
+    assert said == f"holdfast: {sources} exists; name a new folder by --out\n"
+
+
+@pytest.mark.soak
 def test_no_command_outlives_one_that_is_killed(cluster, sources, tmp_path):
     process = start(cluster, sources, "--out", str(tmp_path / "out"), "python3", "waits.py")
     for _ in range(3):

@@ -93,14 +93,16 @@ def test_three_hosts_that_join_by_pasted_lines_give_the_weights_of_one(
 def test_a_coordinator_without_workers_ends_with_the_checkpoint_of_the_hosts(
     begin, alone, command, tmp_path, stops
 ):
-    keys = ["workers=2", "epochs=40" if stops else "epochs=3"]
+    keys = ["workers=2", "resources.cpus=1", "epochs=40" if stops else "epochs=3"]
     first, agents, _ = begin(2, *keys, "--no-workers", joining=3)
-    assert not events_of(tmp_path / "run", "agent-started")
     if stops:
         wait_until(lambda: steps(tmp_path) > 5)
         first.send_signal(signal.SIGTERM)
     assert first.wait(120) == (130 if stops else 0)
     assert [each.wait(60) for each in agents] == [130 if stops else 0] * 2
+    started = {each["host"] for each in events_of(tmp_path / "run", "agent-started")}
+    assert len(started) == 2
+    assert "local-1" not in started
     newest = CheckpointStore.of_run(tmp_path / "run").newest()
     assert newest.step == result_of(tmp_path)["steps"]
     if not stops:

@@ -12,7 +12,7 @@ import typer
 from holdfast.cli.ending import STOPPED_STATUS
 from holdfast.engines.kubernetes.pod_commands import PodCommands
 from holdfast.engines.kubernetes.pods import Pods
-from holdfast.errors import EngineError
+from holdfast.errors import EngineError, JobError
 from holdfast.observe.run_dir import new_run
 from holdfast.tasks import code
 
@@ -50,8 +50,10 @@ def run(
     It runs in a folder of its own; the files that it writes there are fetched at its end. The exit
     status is that of the worst.
     """
-    names = _usable(context.obj)
     folder = out or new_run("pods")
+    if folder.exists():
+        raise JobError(f"{folder} exists; name a new folder by --out")
+    names = _usable(context.obj)
     printing = threading.Lock()
 
     def say(pod: str, line: str) -> None:

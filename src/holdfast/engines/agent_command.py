@@ -82,10 +82,10 @@ class AgentCommand:
         """Whether the agent has ended because the run is over."""
         return OVER in self._lines(0)
 
-    @property
-    def last_line(self) -> str:
-        """The last line of standard error."""
-        return (self._lines(1) or [""])[-1]
+    def last_line(self, noise: str) -> str:
+        """The last line of standard error that does not begin with `noise`."""
+        lines = [line for line in self._lines(1) if not (noise and line.startswith(noise))]
+        return (lines or [""])[-1]
 
     def stop(self) -> None:
         """Have the agent end itself, and do not wait for that."""

@@ -76,12 +76,16 @@ class CommandAgents:
     Args:
         words: The command that runs an agent at a host.
         lost_status: The exit status by which this command says that the host is not reached.
+        noise: How lines begin that this command adds to what an agent says at its end.
     """
 
     def __init__(
-        self, words: Callable[[str, Launch], Sequence[str]], lost_status: int | None = None
+        self,
+        words: Callable[[str, Launch], Sequence[str]],
+        lost_status: int | None = None,
+        noise: str = "",
     ) -> None:
-        self._words, self._lost_status = words, lost_status
+        self._words, self._lost_status, self._noise = words, lost_status, noise
         self._slots: list[Slot] = []
         self._agents: dict[str, _Agent] = {}
         self._news = select.epoll()
@@ -162,11 +166,12 @@ class CommandAgents:
         """Look where an agent is now."""
         status = command.look()
         if status is not None and status == self._lost_status:
-            self._lose(agent, slot, command.last_line)
+            self._lose(agent, slot, command.last_line(self._noise))
         elif status is not None:
             if command.is_over or not command.is_placed:  # there is no run to join, or no way
                 slot.usable_at = time.monotonic() + RETRY_S
-            line = f": {command.last_line}" if command.last_line else ""
+            said = command.last_line(self._noise)
+            line = f": {said}" if said else ""
             cause = f"the agent on {slot.host} ended with status {status}{line}"
             self._end(agent, "" if command.is_over else cause)
         elif command.is_taken_away or slot.deadline_unix_s is not None:

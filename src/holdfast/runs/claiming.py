@@ -33,7 +33,7 @@ Wait: TypeAlias = Callable[[Callable[[], str], str], str]
 def claimed(job: Job, run_dir: Path, options: LaunchOptions) -> Iterator[LaunchOptions]:
     """The options of a run, with the shares of its workers on this host; see `claimed_shares`.
 
-    If an engine places its agents, each of them claims what it uses where it is.
+    If all agents are elsewhere, each of them claims what it uses where it is.
     """
     if options.engine is not None or not options.has_own_host:
         yield options

@@ -21,7 +21,7 @@ from holdfast.core.replacing import Place
 from holdfast.engines.command_agents import CommandAgents
 from holdfast.engines.engine import Ask, Launch
 from holdfast.engines.host_facts import HostFacts
-from holdfast.engines.kubernetes.pods import PYTHON, Pod, Pods
+from holdfast.engines.kubernetes.pods import NOISE, PYTHON, Pod, Pods
 from holdfast.engines.own_wheel import version_of_code
 from holdfast.errors import EngineError
 
@@ -55,7 +55,7 @@ class KubernetesEngine:
                 f"there are no pods with {where}; see: kubectl get pods --show-labels"
             )
         self.peer = next((pod.address for pod in self._seen if pod.address), "")
-        self._agents = CommandAgents(self._words)
+        self._agents = CommandAgents(self._words, noise=NOISE)
         self.start, self.stop = self._agents.start, self._agents.stop
         self.fileno = self._agents.fileno
         self._used: set[str] = set()

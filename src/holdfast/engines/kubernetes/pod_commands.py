@@ -25,7 +25,7 @@ from typing import Final
 
 from holdfast.engines.kubernetes import pod_program
 from holdfast.engines.kubernetes.pod_program import END_S, MAX_BYTES
-from holdfast.engines.kubernetes.pods import PYTHON, Pods
+from holdfast.engines.kubernetes.pods import NOISE, PYTHON, Pods
 from holdfast.errors import EngineError
 
 OUTPUT: Final = "output.log"
@@ -186,7 +186,8 @@ class _PodCommand:
                 log.write(line)
                 log.flush()
                 text = line.decode(errors="replace").rstrip()
-                self.last_lines.append(text)
-                self._say(self.name, text)
+                if not text.startswith(NOISE):
+                    self.last_lines.append(text)
+                    self._say(self.name, text)
         process.wait()
         self.close()

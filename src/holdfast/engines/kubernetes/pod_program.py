@@ -74,9 +74,12 @@ def gather(folder: Path) -> int:
         shipped = set(json.loads((folder / _SHIPPED).read_text(encoding="utf-8")))
     except FileNotFoundError:
         shipped = set()
-    paths = [path for path in sorted(folder.rglob("*")) if path.is_file() and not path.is_symlink()]
-    names = {path: path.relative_to(folder).as_posix() for path in paths}
-    wanted = [path for path in paths if names[path] not in {*shipped, _SHIPPED}]
+    names = {
+        path: path.relative_to(folder).as_posix()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file() and not path.is_symlink() and path.parent.name != "__pycache__"
+    }
+    wanted = [path for path, name in names.items() if name not in {*shipped, _SHIPPED}]
     size_bytes = sum(path.stat().st_size for path in wanted)
     if size_bytes > MAX_BYTES:
         print(f"{folder} has {size_bytes} bytes, too many to gather; it stays", file=sys.stderr)
