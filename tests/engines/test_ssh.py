@@ -15,6 +15,7 @@ from conftest import events_of, holdfast_processes, metrics_of, wait_until
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("ssh")]
 
 PYTHON = f"python={sys.executable}"
+BEGIN_AND_END = ["generation-started", "run-ended"]
 JOB = ["digits", "shards=6", "workers=3", "hosts=3"]
 
 
@@ -246,3 +247,21 @@ def test_a_killed_client_leaves_the_run_alone_and_ctrl_c_stops_it(tmp_path):
         done = [line["step"] for line in metrics_of(run_of(hosts)) if "loss" in line]
         assert done == sorted(set(done)), "no step was lost"
         assert weights(hosts) == alone(hosts, "epochs=40")
+
+
+@pytest.mark.soak
+def test_of_two_runs_that_start_at_once_one_waits_where_its_agent_is(tmp_path):
+    """Both may have found the host free."""
+    every = sorted(os.sched_getaffinity(0))
+    if len(every) < 2:
+        pytest.skip("needs two CPUs")
+    job = ["digits", "workers=2", "resources.cpus=1", "epochs=3", "--on", "ssh:hosts", "--queue"]
+    with on_cpus(every[:2]), ssh_hosts(tmp_path, 2) as hosts:
+        hosts.file(1, f"h2 {PYTHON}")
+        both = [hosts.train(1, *job, "--run", name) for name in ("one", "other")]
+        assert [process.wait(200) for process in both] == [0, 0], hosts.hosts.output(1)
+        trained = sorted(
+            [events_of(run_of(hosts, name), event)[0]["time_unix_s"] for event in BEGIN_AND_END]
+            for name in ("one", "other")
+        )
+        assert trained[0][1] <= trained[1][0]
