@@ -72,9 +72,9 @@ def test_peers_that_are_not_installed_are_named_and_left_out(tmp_path, capsys):
     python.write_text(f'#!/bin/sh\nPYTHONPATH={tmp_path} exec {sys.executable} -S "$@"\n')
     python.chmod(0o755)
     assert [peer.name for peer in peers.installed(str(python))] == ["torchrun"]
-    assert capsys.readouterr().err == "".join(
-        f"{name} is not installed for {python}; left out\n" for name in ("torchft", "ray")
-    )
+    said = capsys.readouterr().err
+    for name, module in {"torchft": "torchft", "Ray Train": "ray"}.items():
+        assert f"{name} is left out: {python} has no {module}\n" in said
     (tmp_path / "torch.py").unlink()
     with pytest.raises(JobError, match="lacks torch; install it there"):
         peers.installed(str(python))
