@@ -1,0 +1,74 @@
+"""Balance in simulated steps: the best plan is found, kept under noise, and follows changes."""
+
+import random
+
+import pytest
+
+from holdfast.core.balance.balance import Balance, StepTimes
+from holdfast.core.balance.planner import Cost, fastest, makespan
+from holdfast.core.step.plan import Plan
+
+
+class Steps:
+    """Steps of workers that compute so many shards a second, with uniform noise."""
+
+    def __init__(self, speeds, num_shards, noise=0.0, seed=0):
+        self.speeds, self.num_shards, self.noise = list(speeds), num_shards, noise
+        self.chance = random.Random(seed)
+        even = Plan.even(num_shards, len(speeds)).counts
+        caps = [num_shards] * len(speeds)
+        self.balance = Balance(num_shards, even, caps, [range(len(speeds))])
+        self.changes = 0
+
+    def run(self, steps):
+        for _ in range(steps):
+            counts = self.balance.counts
+            noises = [self.chance.uniform(1 - self.noise, 1 + self.noise) for _ in counts]
+            seconds = [n / v * x for n, v, x in zip(counts, self.speeds, noises, strict=True)]
+            self.changes += self.balance.observe([StepTimes(int(s * 1e9)) for s in seconds])
+
+    def of_best(self):
+        """How fast the current plan is, of the best one."""
+        costs = [Cost(0.0, 1 / speed, self.num_shards) for speed in self.speeds]
+        best = makespan(costs, fastest(costs, self.num_shards))
+        return best / makespan(costs, self.balance.counts)
+
+
+@pytest.mark.parametrize("speeds", [(4, 2, 1, 1), (4, 1), (2, 1), (12.7, 9.1, 3, 3)])
+@pytest.mark.parametrize("num_shards", [16, 24, 32])
+def test_it_plans_for_the_measured_speeds(speeds, num_shards):
+    steps = Steps(speeds, num_shards)
+    steps.run(3)
+    assert steps.of_best() > 0.97  # an aligned plan may take 2 % longer
+
+
+@pytest.mark.parametrize("num_shards", [16, 32])
+def test_noise_hardly_ever_changes_a_plan(num_shards):
+    needless = []
+    for seed in range(8):
+        steps = Steps([4, 2, 1, 1], num_shards, noise=0.15, seed=seed)
+        steps.run(20)
+        steps.changes = 0
+        steps.run(500)
+        needless.append(steps.changes)
+    assert max(needless) <= 1
+
+
+@pytest.mark.parametrize("factor", [0.25, 0.5, 2, 4])
+def test_a_change_of_speed_is_followed_after_two_steps(factor):
+    steps = Steps([2, 1], 24)
+    steps.run(50)
+    steps.speeds[0] *= factor
+    steps.run(2)
+    assert steps.of_best() > 0.97
+
+
+def test_a_change_under_noise_is_followed_nearly_always():
+    good = 0
+    for seed in range(20):
+        steps = Steps([2, 1], 24, noise=0.15, seed=seed)
+        steps.run(50)
+        steps.speeds[0] /= 4
+        steps.run(8)
+        good += steps.of_best() >= 0.95
+    assert good >= 17
