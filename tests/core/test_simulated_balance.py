@@ -16,8 +16,7 @@ class Steps:
         self.speeds, self.num_shards, self.noise = list(speeds), num_shards, noise
         self.chance = random.Random(seed)
         even = Plan.even(num_shards, len(speeds)).counts
-        caps = [num_shards] * len(speeds)
-        self.balance = Balance(num_shards, even, caps, [range(len(speeds))])
+        self.balance = Balance(num_shards, even, [range(len(speeds))])
         self.changes = 0
 
     def run(self, steps):
@@ -25,7 +24,8 @@ class Steps:
             counts = self.balance.counts
             noises = [self.chance.uniform(1 - self.noise, 1 + self.noise) for _ in counts]
             seconds = [n / v * x for n, v, x in zip(counts, self.speeds, noises, strict=True)]
-            self.changes += self.balance.observe([StepTimes(int(s * 1e9)) for s in seconds])
+            self.balance.observe([StepTimes(int(s * 1e9)) for s in seconds])
+            self.changes += self.balance.counts != counts
 
     def of_best(self):
         """How fast the current plan is, of the best one."""

@@ -53,13 +53,30 @@ def test_a_death_under_changing_plans_changes_nothing(train, tmp_path, at, when,
     assert len(plans(tmp_path / "run")) > 2
 
 
+@pytest.mark.parametrize("rank", [0, 2])
+def test_plans_follow_a_world_that_shrinks_and_grows(train, tmp_path, rank):
+    at = "holdfast.worker.step.tree:TreeStepper._apply"
+    fault = {"at": at, "when": "after", "rank": rank, "step": 7, "how": "kill"}
+    keys = {**FAULTY, "workers": 3, "on_failure": "shrink", "balance": "dynamic"}
+    named = [fault | {"mark": str(tmp_path / "mark")}]
+
+    balanced = train(run_dir=tmp_path / "run", **keys, params={"faults": named})
+
+    assert marks(named) == [True]
+    whole = train(**FAULTY, params={"faults": []})
+    assert balanced["weights_sha256"] == whole["weights_sha256"]
+    assert_each_step_once(tmp_path / "run", balanced["steps"])
+
+
 def test_a_policy_that_is_not_pure_is_refused_by_name(train):
     with pytest.raises(JobError, match=r"balance=.*impure chose different shards"):
         train(**UNLIKE, balance=f"{HERE}:impure")
 
 
 def test_a_policy_that_leaves_a_worker_without_shards_is_refused(train):
-    with pytest.raises(JobError, match=r"returned \[12, 0\]; it must give 2 workers 12 shards"):
+    with pytest.raises(
+        JobError, match=r"returned \[12, 0\]; it must return a list of 2 whole numbers"
+    ):
         train(**UNLIKE, balance=f"{HERE}:greedy")
 
 

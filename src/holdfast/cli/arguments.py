@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 
 from holdfast.cli import complete
 from holdfast.errors import JobError
+
+ENGINES: Final = "ray, ray:ADDRESS, ssh:FILE, slurm or kubernetes:SELECTOR[@NAMESPACE]"
+"""What `--on` takes."""
 
 JobName = Annotated[
     str,

@@ -13,7 +13,7 @@ from typing import Annotated, Final
 import typer
 
 from holdfast.cli import complete
-from holdfast.cli.arguments import Json, Overrides
+from holdfast.cli.arguments import ENGINES, Json, Overrides
 from holdfast.cli.ending import FAILED_STATUS
 from holdfast.cli.joining import Port, endpoint_at
 from holdfast.doctor.finding import Conclusion, Finding, Outcome, would_work
@@ -76,7 +76,7 @@ def doctor(
         str,
         typer.Option(
             metavar="ENGINE",
-            help="Check the hosts that it reserves: ray, ray:ADDRESS, ssh:FILE or slurm.",
+            help=f"Check the hosts that it reserves: {ENGINES}.",
         ),
     ] = "",
     run: Annotated[

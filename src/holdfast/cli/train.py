@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from holdfast.cli.arguments import EndingJson, JobName, Overrides, Queue, ranks
+from holdfast.cli.arguments import ENGINES, EndingJson, JobName, Overrides, Queue, ranks
 from holdfast.cli.background import BACKGROUND, await_begin, follow, start
 from holdfast.cli.ending import run_and_print
 from holdfast.cli.joining import Address
@@ -60,8 +60,7 @@ def train(
         str,
         typer.Option(
             metavar="ENGINE",
-            help="Where agents are placed: ray, ray:ADDRESS, ssh:FILE, slurm or "
-            "kubernetes:SELECTOR[@NAMESPACE].",
+            help=f"Where agents are placed: {ENGINES}.",
         ),
     ] = "",
     address: Address = None,

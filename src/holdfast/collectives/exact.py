@@ -160,12 +160,7 @@ class TreeReducer:
         self._lent.clear()
 
     def reduce(
-        self,
-        table: Sequence[int],
-        step: int,
-        value: int,
-        digest: int,
-        times: StepTimes = StepTimes(),  # noqa: B008  # immutable
+        self, table: Sequence[int], step: int, value: int, digest: int, times: StepTimes
     ) -> Reduced:
         """Add the partial sums of all workers; the root slot takes the mean gradient.
 

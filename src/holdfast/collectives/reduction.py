@@ -61,7 +61,7 @@ class ReductionMemory:
         root: The slot of the reduced gradient: one for the host.
         tables: int64[world_size, num_nodes]; each worker writes its own row.
         norms: float64[num_blocks]; each worker writes its own blocks.
-        times: int64[world_size, 3]: the `StepTimes` of each worker, in its own row.
+        times: int64[world_size, fields of `StepTimes`]; each worker writes its own row.
     """
 
     layout: SlotLayout

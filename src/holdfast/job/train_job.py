@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Final, Literal
 
 from pydantic import Field, ValidationInfo, field_validator
 
@@ -25,6 +25,9 @@ from holdfast.job.settings import (
     LoaderSettings,
     Verify,
 )
+
+BALANCES: Final = ("even", "dynamic")
+"""Values of `balance` that name no function."""
 
 NonFinite = Literal["stop", "skip", "recompute"]
 
@@ -140,9 +143,9 @@ class TrainRequest(RunKeys):
     @field_validator("balance")
     @classmethod
     def _balance_is_known(cls, chosen: str) -> str:
-        if chosen not in ("even", "dynamic") and ":" not in chosen:
+        if chosen not in BALANCES and ":" not in chosen:
             raise ValueError(
-                "should be even, dynamic, or a function as package.module:name or "
+                f"should be {', '.join(BALANCES)}, or a function as package.module:name or "
                 "path/to/file.py:name"
             )
         return chosen

@@ -16,20 +16,18 @@ import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Final, NoReturn
+from typing import NoReturn
 
 from holdfast.arena.memory import Phase, Word
 from holdfast.core.balance.balance import Balance, Policy, StepTimes
 from holdfast.core.step.plan import Plan
 from holdfast.errors import JobError
-from holdfast.job.train_job import TrainJob
+from holdfast.job.train_job import BALANCES, TrainJob
 from holdfast.tasks import reference
 from holdfast.tasks.code import located
 from holdfast.worker.context import WorkerContext
 from holdfast.worker.progress import Progress
 from holdfast.worker.shard import plan_of
-
-BUILTIN: Final = ("even", "dynamic")
 
 
 class Balancing:
@@ -48,21 +46,21 @@ class Balancing:
         self._job, self._group, self._status = context.job, context.group, context.status
         self._progress = progress
         self.plan = Plan(counts=())
+        self._members: tuple[int, ...] = ()
         self._balance: Balance | None = None
         self._shards_ns = self._rest_ns = self._update_ns = 0
         self._is_typical = False
-        self._policy = None if self._job.balance in BUILTIN else policy_of(self._job, run_dir)
+        self._policy = None if self._job.balance in BALANCES else policy_of(self._job, run_dir)
 
     def begin_generation(self) -> None:
         """Plan for the members of a new generation."""
-        members = self._group.members
+        self._members = members = self._group.members
         self.plan = plan_of(self._job, len(members))
-        self._begin_plan()
+        self.ignore_step()  # what remains of it may not be divided by the plan
         if self._job.balance == "even" or len(members) == 1:
             self._balance = None
             return
-        caps = [self._job.shards] * len(members)
-        balance = Balance(self._job.shards, self.plan.counts, caps, self._hosts(), self._policy)
+        balance = Balance(self._job.shards, self.plan.counts, self._hosts(), self._policy)
         known = {rank: (per_shard, fixed) for rank, per_shard, fixed in self._progress.costs}
         balance.begin([known.get(rank) for rank in members])
         self._balance, self.plan = balance, Plan(counts=balance.counts)
@@ -104,7 +102,8 @@ class Balancing:
         self._is_typical = False
 
     def observe(self, times: Sequence[StepTimes], *, is_whole: bool) -> None:
-        """Take the times of a committed step.
+        """Take the times of a committed step. The group may have new members already, if this
+        worker completes the step while it joins a generation.
 
         Args:
             times: Of each member.
@@ -116,7 +115,7 @@ class Balancing:
         self._balance.observe(times)
         self._progress.costs = [
             (rank, cost.per_shard_s, cost.fixed_s)
-            for rank, cost in zip(self._group.members, self._balance.costs(), strict=True)
+            for rank, cost in zip(self._members, self._balance.costs(), strict=True)
         ]
 
     def replan(self) -> bool:
@@ -125,7 +124,7 @@ class Balancing:
             return False
         self.plan = Plan(counts=self._balance.counts)
         if self._policy is None:
-            self._begin_plan()
+            self.ignore_step()  # samples of its new shards were not read ahead
         return True
 
     def explain_difference(self) -> NoReturn:
@@ -134,10 +133,6 @@ class Balancing:
             f"balance={self._job.balance} chose different shards on different workers; it must "
             "depend on its arguments only, not on the time, the rank or random numbers"
         )
-
-    def _begin_plan(self) -> None:
-        """In the first step of a plan, no samples of its new shards were read ahead."""
-        self._is_typical = False
 
 
 def policy_of(job: TrainJob, run_dir: Path) -> Policy:

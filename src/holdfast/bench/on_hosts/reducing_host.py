@@ -33,6 +33,7 @@ from holdfast.collectives.exact import TreeReducer
 from holdfast.collectives.exchange import HostExchange
 from holdfast.collectives.reduction import ReductionMemory
 from holdfast.collectives.slot import WEIGHT, Slot, SlotLayout
+from holdfast.core.balance.balance import StepTimes
 from holdfast.core.step import tree
 from holdfast.linux.lifeline import die_with_parent
 from holdfast.transport.connections import Listener
@@ -127,7 +128,7 @@ class _Worker:
 
     def exact(self) -> None:
         """Reduce once."""
-        self._reducer.reduce(self._table, self._steps, 0, 0)
+        self._reducer.reduce(self._table, self._steps, 0, 0, StepTimes())
         self._steps += 1
 
     def order_free(self) -> None:
@@ -243,7 +244,7 @@ def _memory(options: argparse.Namespace) -> ReductionMemory:
         root=slots[_ROOT],
         tables=_shared(world_size * tree.num_nodes(world_size), torch.int64).view(world_size, -1),
         norms=_shared(len(layout.blocks), torch.float64),
-        times=_shared(3 * world_size, torch.int64).view(world_size, 3),
+        times=_shared(world_size * len(StepTimes._fields), torch.int64).view(world_size, -1),
     )
 
 

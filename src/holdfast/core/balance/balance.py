@@ -53,7 +53,6 @@ class Balance:
     Args:
         num_shards: Of a step.
         counts: The first plan: shards of each worker.
-        caps: The most shards of each worker.
         hosts: The workers of each host, in order.
         policy: Chooses the counts instead, in every step; None for the fastest ones.
     """
@@ -62,12 +61,11 @@ class Balance:
         self,
         num_shards: int,
         counts: Sequence[int],
-        caps: Sequence[int],
         hosts: Sequence[range],
         policy: Policy | None = None,
     ) -> None:
         self._policy = policy
-        self._num_shards, self._caps, self._hosts = num_shards, caps, hosts
+        self._num_shards, self._hosts = num_shards, hosts
         self.counts = tuple(counts)
         self.estimates = [Estimate() for _ in counts]
         self._steps_since = REST_STEPS
@@ -92,14 +90,11 @@ class Balance:
         else:
             self.counts = aligned(costs, fastest(costs, self._num_shards), self._hosts)
 
-    def observe(self, times: Sequence[StepTimes]) -> bool:
-        """Take the times of a step with the current plan.
+    def observe(self, times: Sequence[StepTimes]) -> None:
+        """Take the times of each worker in a step with the current plan; `counts` is then the next.
 
-        Args:
-            times: Of each worker.
-
-        Returns:
-            Whether `counts` is now another plan.
+        Raises:
+            JobError: The policy has returned no plan.
         """
         self._steps += 1
         self._steps_since += 1
@@ -109,36 +104,32 @@ class Balance:
         ]
         has_changed = any(changes)
         if self._policy is not None:
-            before, self.counts = self.counts, self._chosen(self._policy, self.costs())
-            return self.counts != before
+            self.counts = self._chosen(self._policy, self.costs())
+            return
         is_early = min(estimate.samples for estimate in self.estimates) < EARLY
         is_due = is_early or self._steps % EVERY == 0
-        if not has_changed and (not is_due or self._steps_since < REST_STEPS):
-            return False
-        return self._plan(ERRORS_EARLY if is_early else ERRORS)
+        if has_changed or (is_due and self._steps_since >= REST_STEPS):
+            self._plan(ERRORS_EARLY if is_early else ERRORS)
 
     def costs(self) -> list[Cost]:
         """What a step costs each worker, once that was measured."""
         return [
-            Cost(estimate.fixed_s, estimate.per_shard_s, cap)
-            for estimate, cap in zip(self.estimates, self._caps, strict=True)
+            Cost(estimate.fixed_s, estimate.per_shard_s, self._num_shards)
+            for estimate in self.estimates
         ]
 
-    def _plan(self, errors: float) -> bool:
+    def _plan(self, errors: float) -> None:
+        """Take the fastest plan if it saves more than so many standard errors."""
         costs = self.costs()
         best = fastest(costs, self._num_shards)
         now, then = makespan(costs, self.counts), makespan(costs, best)
         gain = now - then
-        if gain <= GAIN * now:
-            return False
         variance = self._variance(costs, self.counts) + self._variance(costs, best)
-        if gain * gain <= errors * errors * variance:
-            return False
+        if gain <= GAIN * now or gain * gain <= errors * errors * variance:
+            return
         counts = aligned(costs, best, self._hosts)
-        if counts == self.counts:
-            return False
-        self.counts, self._steps_since = counts, 0
-        return True
+        if counts != self.counts:
+            self.counts, self._steps_since = counts, 0
 
     def _chosen(self, policy: Policy, costs: list[Cost]) -> tuple[int, ...]:
         """What a policy says.
@@ -146,14 +137,15 @@ class Balance:
         Raises:
             JobError: It is no plan.
         """
-        counts = tuple(policy(costs, self._num_shards))
-        is_plan = min(counts, default=0) > 0
-        if not is_plan or len(counts) != len(costs) or sum(counts) != self._num_shards:
-            raise JobError(
-                f"the balance policy returned {list(counts)}; it must give {len(costs)} workers "
-                f"{self._num_shards} shards in all, each at least one"
-            )
-        return counts
+        chosen: object = policy(costs, self._num_shards)  # the user's: it may return anything
+        if isinstance(chosen, Sequence) and len(chosen) == len(costs):
+            is_plan = all(isinstance(count, int) and count > 0 for count in chosen)
+            if is_plan and sum(chosen) == self._num_shards:
+                return tuple(chosen)
+        raise JobError(
+            f"the balance policy returned {chosen!r:.200}; it must return a list of {len(costs)} "
+            f"whole numbers, each at least 1 and {self._num_shards} in all"
+        )
 
     def _variance(self, costs: Sequence[Cost], counts: Sequence[int]) -> float:
         """Of the plan's makespan: that of its slowest worker."""
