@@ -79,13 +79,13 @@ class Line:
             HoldfastError: There is none in time, or the connection has ended.
             ProtocolError: It makes no sense.
         """
-        self._connection.settimeout(timeout_s)
         try:
+            self._connection.settimeout(timeout_s)  # not if it was closed here: the host had ended
             text = self._reader.readline(MAX_LINE_BYTES)
         except TimeoutError:
             raise HoldfastError(f"{self.who} did not answer within {timeout_s:.0f} s") from None
         except OSError as error:
-            raise self._lost(error) from None
+            raise self._lost(error.strerror or error) from None
         if not text:
             raise self._lost("it has closed it")
         try:
