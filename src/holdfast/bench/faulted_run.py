@@ -25,6 +25,8 @@ WORKERS: Final = 2
 FAULT_STEP: Final = 25
 POLL_INTERVAL_S: Final = 0.001
 RUN_TIMEOUT_S: Final = 300.0
+AGENT_TIMEOUT_S: Final = 10.0
+"""How long an agent may take to open its host's memory."""
 AT_WORK: Final = (
     Phase.DATA, Phase.FORWARD, Phase.BACKWARD, Phase.COLLECT, Phase.REDUCE, Phase.OPTIMIZER,
 )  # fmt: skip
@@ -116,9 +118,15 @@ class FaultedRun:
     def _find_arena(self) -> Arena:
         """The arena of the run's first agent: events are too slow to measure milliseconds."""
         self.wait(lambda: bool(self.events("agent-started")))
-        fd = open_arena(self.events("agent-started")[0]["pid"])
-        if fd is None:
-            raise HoldfastError("the agent ended before its workers were started")
+        pid, found = self.events("agent-started")[0]["pid"], list[int | None]()
+
+        def is_open() -> bool:  # not while the process executes its program
+            found.append(open_arena(pid))
+            return found[-1] is not None
+
+        self.wait(is_open, AGENT_TIMEOUT_S)
+        fd = found[-1]
+        assert fd is not None
         arena = Arena(fd)
         arena.close()  # the mapping stays
         return arena
