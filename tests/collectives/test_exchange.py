@@ -9,7 +9,7 @@ from holdfast.arena.memory import Arena
 from holdfast.collectives.exact import TreeReducer
 from holdfast.collectives.reduction import ReductionMemory
 from holdfast.collectives.slot import LOSS, WEIGHT, Slot, SlotLayout
-from holdfast.core.balance.balance import StepTimes
+from holdfast.core.balance.times import StepTimes
 from holdfast.core.step import tree
 from holdfast.core.step.plan import Plan
 from holdfast.errors import HoldfastError

@@ -4,8 +4,9 @@ import random
 
 import pytest
 
-from holdfast.core.balance.balance import Balance, StepTimes
+from holdfast.core.balance.balance import Balance
 from holdfast.core.balance.planner import Cost, fastest, makespan
+from holdfast.core.balance.times import StepTimes
 from holdfast.core.step.plan import Plan
 
 

@@ -1,12 +1,14 @@
 """Balancing: costs belong to the members that had them, whichever generation it is."""
 
+import itertools
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from holdfast.arena.memory import Arena
 from holdfast.arena.worker_status import WorkerStatus
-from holdfast.core.balance.balance import StepTimes
+from holdfast.core.balance.times import StepTimes
 from holdfast.job import load
 from holdfast.transport.shared_memory import SharedMemoryGroup
 from holdfast.wire.channel import pair
@@ -20,20 +22,34 @@ SECOND_NS = 10**9
 
 
 @pytest.fixture
-def joined():
-    """Rank 0 of three, in its first generation: `(balancing, group, progress)`."""
+def members():
+    """Three workers with 12 shards that begin generations together."""
     keys = {"name": "digits", "data": {"name": "digits"}, "shards": 12, "workers": 3}
     job, arena = load.check({**keys, "balance": "dynamic"}, where="test"), Arena.create(3)
-    group = SharedMemoryGroup(arena, 0, 10.0, barriers.describe)
-    group.enter(1, (0, 1, 2))
-    near, far = pair()
-    context = WorkerContext.of(job, group, AgentLink(WorkerStatus(arena, 0), arena, near), arena)
-    progress = Progress()
-    balancing = Balancing(context, progress, Path("unused"))
-    balancing.begin_generation()
-    yield balancing, group, progress
-    near.close()
-    far.close()
+    ends = [pair() for _ in range(3)]
+    found = []
+    for rank, (near, _) in enumerate(ends):
+        group = SharedMemoryGroup(Arena(arena.fd), rank, 10.0, barriers.describe)
+        link = AgentLink(WorkerStatus(arena, rank), arena, near)
+        context, progress = WorkerContext.of(job, group, link, arena), Progress()
+        found.append((Balancing(context, progress, Path("unused"), score=0.0), group, progress))
+    yield found
+    for channel in itertools.chain(*ends):
+        channel.close()
+
+
+@pytest.fixture
+def joined(members):
+    """Rank 0 of three, in its first generation: `(balancing, group, progress)`."""
+    for _, group, _ in members:
+        group.enter(1, (0, 1, 2))
+    begin(members)
+    return members[0]
+
+
+def begin(members):
+    with ThreadPoolExecutor(len(members)) as threads:
+        list(threads.map(lambda each: each[0].begin_generation(slot_bytes=64), members))
 
 
 def times(balancing, *per_shard_s):
@@ -51,14 +67,19 @@ def test_the_first_step_of_a_generation_is_not_measured(joined):
     assert balancing.plan.counts[2] < min(balancing.plan.counts[:2])
 
 
-def test_a_step_that_is_completed_in_the_next_generation_counts_for_its_own_members(joined):
-    balancing, group, progress = joined
+def test_a_step_that_is_completed_in_the_next_generation_counts_for_its_own_members(
+    members, joined
+):
+    balancing, _, progress = joined
     balancing.observe(times(balancing, 1, 1, 4), is_whole=True)
     measured = times(balancing, 1, 1, 4)
-    group.enter(2, (0, 2))
+    stay = [members[0], members[2]]
+    for _, each, _ in stay:
+        each.enter(2, (0, 2))
     balancing.observe(measured, is_whole=True)
     assert {rank: cost for rank, cost, _ in progress.costs} == {0: 1, 1: 1, 2: 4}
-    balancing.begin_generation()
+    stay[1][2].costs = progress.costs
+    begin(stay)
     assert len(balancing.plan.counts) == 2
     assert balancing.plan.counts[0] > balancing.plan.counts[1]
 

@@ -8,7 +8,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from holdfast.arena.memory import Arena
 from holdfast.arena.replica import Replica, Trained, replica_layout
 from holdfast.arena.worker_status import WorkerStatus
-from holdfast.core.balance.balance import StepTimes
+from holdfast.core.balance.times import StepTimes
 from holdfast.core.step.plan import Plan
 from holdfast.job import load
 from holdfast.transport.shared_memory import SharedMemoryGroup

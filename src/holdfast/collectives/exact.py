@@ -43,7 +43,7 @@ from holdfast.collectives.slot import (
     check_names,
     square,
 )
-from holdfast.core.balance.balance import StepTimes
+from holdfast.core.balance.times import StepTimes
 from holdfast.core.step import tree
 from holdfast.core.step.cells import cells
 from holdfast.errors import JobError

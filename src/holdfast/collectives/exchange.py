@@ -21,7 +21,7 @@ import torch
 
 from holdfast.arena.tensors import DTYPES
 from holdfast.collectives.slot import NAMES_BYTES, NUM_STATS, SlotLayout
-from holdfast.core.balance.balance import StepTimes
+from holdfast.core.balance.times import StepTimes
 from holdfast.errors import ProtocolError
 from holdfast.transport.network import Network
 from holdfast.transport.tcp import Buffers, Place

@@ -10,7 +10,7 @@ import torch
 
 from holdfast.collectives.group import BarrierTag
 from holdfast.collectives.slot import Slot, SlotLayout
-from holdfast.core.balance.balance import StepTimes
+from holdfast.core.balance.times import StepTimes
 
 
 @enum.unique

@@ -26,8 +26,10 @@ from holdfast.job.settings import (
     Verify,
 )
 
-BALANCES: Final = ("even", "dynamic")
+BALANCES: Final = ("even", "proportional", "dynamic", "hybrid")
 """Values of `balance` that name no function."""
+SCORED: Final = ("proportional", "hybrid")
+"""Those that need a profile of each host."""
 
 NonFinite = Literal["stop", "skip", "recompute"]
 
@@ -72,8 +74,9 @@ class TrainRequest(RunKeys):
     shards_per_worker: tuple[int, ...] | None = None
     """Number of shards of each worker; even by default."""
     balance: str = "even"
-    """How many shards each worker computes: `even`, as many as `shards_per_worker` says; `dynamic`,
-    as many as end a step soonest, from measured times; or your own function, as
+    """How many shards each worker computes: `even`, as many as `shards_per_worker` says;
+    `proportional`, by the profile of its host; `dynamic`, as many as end a step soonest, from
+    measured times; `hybrid`, by the profile until times are measured; or your own function, as
     `package.module:name` or `path/to/file.py:name`. The weights are the same."""
     numerics: Literal["exact", "portable", "fast"] = "exact"
     """`exact`: the same bits for every number of workers. `portable`: also on x86-64 processors of

@@ -53,6 +53,9 @@ TEMPLATES: Final = {
     "run-extended": "the run was extended to {epochs} epochs, {total_steps} steps in all; the "
     "learning rate after step {step} is {lr:.4g}",
     "plan-changed": "from step {step} on, the workers compute {shards_per_worker} shards",
+    "worker-slowed": "rank {rank} takes {factor} times as long as usual at step {step}: {reason}",
+    "worker-recovered": "rank {rank} is as fast as before at step {step}",
+    "bottleneck-found": "the run is {bottleneck} at step {step}: {text}",
     "keys-not-read": "the task has not read {keys} in its first step; remove what has no effect",
     "weights-loaded": "the run began with the weights in {path}",
     "notification-failed": "a notification to the address in {variable} was not delivered",

@@ -11,59 +11,114 @@ measured of a shard is kept in `Progress.costs`, from which the next generation 
 from __future__ import annotations
 
 import itertools
-import time
+import json
 import zlib
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
-from holdfast.arena.memory import Phase, Word
-from holdfast.core.balance.balance import Balance, Policy, StepTimes
+from holdfast.core.balance.balance import Balance, Policy
+from holdfast.core.balance.times import StepTimes
+from holdfast.core.step import tree
 from holdfast.core.step.plan import Plan
 from holdfast.errors import JobError
-from holdfast.job.train_job import BALANCES, TrainJob
+from holdfast.job.train_job import BALANCES, SCORED, TrainJob
+from holdfast.linux.host_memory import available
 from holdfast.tasks import reference
 from holdfast.tasks.code import located
+from holdfast.worker.barriers import WorkerTag
 from holdfast.worker.context import WorkerContext
 from holdfast.worker.progress import Progress
 from holdfast.worker.shard import plan_of
 
 
 class Balancing:
-    """The times of one worker, and the plan that follows from those of all.
+    """The plan of one worker, which follows from the times of all.
 
     Args:
         context: Of this worker.
         progress: Of the run; the costs in it are written here.
         run_dir: Of the run, which has the code of a run of several hosts.
+        score: The speed of this worker's device by its profile; 0 if it is not known.
 
     Attributes:
         plan: Which member computes which shards.
     """
 
-    def __init__(self, context: WorkerContext, progress: Progress, run_dir: Path) -> None:
-        self._job, self._group, self._status = context.job, context.group, context.status
-        self._progress = progress
+    def __init__(
+        self, context: WorkerContext, progress: Progress, run_dir: Path, score: float
+    ) -> None:
+        self._job, self._group = context.job, context.group
+        self._progress, self._score = progress, score
         self.plan = Plan(counts=())
+        self._is_typical = False
         self._members: tuple[int, ...] = ()
         self._balance: Balance | None = None
-        self._shards_ns = self._rest_ns = self._update_ns = 0
-        self._is_typical = False
+        self._spare_slots: int | None = None
         self._policy = None if self._job.balance in BALANCES else policy_of(self._job, run_dir)
 
-    def begin_generation(self) -> None:
-        """Plan for the members of a new generation."""
+    def begin_generation(self, slot_bytes: int = 0) -> None:
+        """Plan for the members of a new generation.
+
+        Args:
+            slot_bytes: Memory of one partial sum; 0 if nothing is trained.
+
+        Raises:
+            Aborted: The generation is over.
+            JobError: A score that the balance needs is not known.
+        """
         self._members = members = self._group.members
         self.plan = plan_of(self._job, len(members))
         self.ignore_step()  # what remains of it may not be divided by the plan
-        if self._job.balance == "even" or len(members) == 1:
-            self._balance = None
+        self._balance = None
+        if len(members) == 1 or 0 in self.plan.counts or not slot_bytes:
             return
-        balance = Balance(self._job.shards, self.plan.counts, self._hosts(), self._policy)
+        if self._job.balance == "even":
+            self._balance = self._balance_of(is_fixed=True)
+            return
+        scores, spare = self._exchanged(slot_bytes)
+        balance = self._balance_of(is_fixed=self._job.balance == "proportional", spare=spare)
         known = {rank: (per_shard, fixed) for rank, per_shard, fixed in self._progress.costs}
-        balance.begin([known.get(rank) for rank in members])
+        balance.begin([known.get(rank) for rank in members], scores)
         self._balance, self.plan = balance, Plan(counts=balance.counts)
+
+    def _balance_of(self, *, is_fixed: bool, spare: Sequence[int] = ()) -> Balance:
+        hosts, even = self._hosts(), self.plan
+        slots = _slots_of(even, hosts)
+
+        def fits(counts: Sequence[int]) -> bool:
+            wanted = _slots_of(Plan(counts=tuple(counts)), hosts)
+            limits = zip(wanted, slots, spare, strict=True)
+            return all(more - before <= most for more, before, most in limits)
+
+        return Balance(
+            self._job.shards, even.counts, hosts, self._policy, is_fixed=is_fixed, fits=fits
+        )
+
+    def _exchanged(self, slot_bytes: int) -> tuple[list[float], list[int]]:
+        """The scores of all members, if they are to be used, and how many more partial sums each
+        host has the memory for.
+
+        Raises:
+            Aborted: The generation is over.
+            JobError: A score is not known.
+        """
+        if self._spare_slots is None:  # before it holds any: half is left for activations
+            self._spare_slots = available().size_bytes // 2 // slot_bytes
+        own = json.dumps([self._score, self._spare_slots]).encode()
+        step = self._progress.step
+        found = [json.loads(each) for each in self._group.gather(WorkerTag.PLAN, step, own)]
+        spare = [min(found[place][1] for place in host) for host in self._hosts()]
+        if self._job.balance not in SCORED:
+            return [], spare
+        for rank, (score, _) in zip(self._members, found, strict=True):
+            if not score > 0:
+                raise JobError(
+                    f"balance={self._job.balance} needs the speed of every worker, and that of "
+                    f"rank {rank} is not known: give its host a profile with --profile, or set "
+                    "balance=dynamic"
+                )
+        return [score for score, _ in found], spare
 
     def _hosts(self) -> list[range]:
         """The members of each host, by their place."""
@@ -74,49 +129,35 @@ class Balancing:
         runs = itertools.groupby(range(len(members)), lambda place: host_of[members[place]])
         return [range(places[0], places[-1] + 1) for _, run in runs for places in [list(run)]]
 
-    @contextmanager
-    def shard(self) -> Iterator[None]:
-        """Measure the shard that is read and computed within the context."""
-        began = time.monotonic_ns()
-        yield
-        self._shards_ns += time.monotonic_ns() - began
-
-    @contextmanager
-    def rest(self) -> Iterator[None]:
-        """Measure what is done once in every step."""
-        began = time.monotonic_ns()
-        yield
-        self._rest_ns += time.monotonic_ns() - began
-
-    def take_times(self) -> StepTimes:
-        """What was measured since the last call."""
-        update_ns = self._status[Word.PHASE_TIMES + Phase.OPTIMIZER]
-        rest_ns = self._rest_ns + update_ns - self._update_ns
-        plan = zlib.crc32(repr(self.plan.counts).encode())
-        times = StepTimes(self._shards_ns, rest_ns, plan)
-        self._shards_ns, self._rest_ns, self._update_ns = 0, 0, update_ns
-        return times
+    @property
+    def digest(self) -> int:
+        """Of the plan, which all members must have in common."""
+        return zlib.crc32(repr(self.plan.counts).encode())
 
     def ignore_step(self) -> None:
         """Note that the times of the current step are not typical, on any worker."""
         self._is_typical = False
 
-    def observe(self, times: Sequence[StepTimes], *, is_whole: bool) -> None:
+    def observe(self, times: Sequence[StepTimes], *, is_whole: bool) -> bool:
         """Take the times of a committed step. The group may have new members already, if this
         worker completes the step while it joins a generation.
 
         Args:
             times: Of each member.
             is_whole: Whether the step had as many samples as most have.
+
+        Returns:
+            Whether the times are typical.
         """
         is_typical, self._is_typical = self._is_typical and is_whole, True
         if self._balance is None or not is_typical:
-            return
+            return is_typical
         self._balance.observe(times)
         self._progress.costs = [
             (rank, cost.per_shard_s, cost.fixed_s)
             for rank, cost in zip(self._members, self._balance.costs(), strict=True)
         ]
+        return True
 
     def replan(self) -> bool:
         """Take the plan of the next step; returns whether it is another one."""
@@ -133,6 +174,14 @@ class Balancing:
             f"balance={self._job.balance} chose different shards on different workers; it must "
             "depend on its arguments only, not on the time, the rank or random numbers"
         )
+
+
+def _slots_of(plan: Plan, hosts: Sequence[range]) -> list[int]:
+    """How many partial sums the workers of each host have at a time."""
+    shards = plan.num_shards
+    return [
+        sum(tree.partials_needed(plan.shards_of(place), shards) for place in host) for host in hosts
+    ]
 
 
 def policy_of(job: TrainJob, run_dir: Path) -> Policy:

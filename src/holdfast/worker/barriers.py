@@ -27,6 +27,7 @@ class WorkerTag(BarrierTag):
     VERIFY = 25, "verifying shards of step {next}"
     COMMIT = 26, "committing step {next}"
     SAVED = 27, "saving the checkpoint of step {step}"
+    PLAN = 28, "planning step {next}"
 
 
 _TAGS: Final = MappingProxyType({tag.value: tag for kind in (ReduceTag, WorkerTag) for tag in kind})

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import time
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from itertools import accumulate
 from pathlib import Path
 from typing import Any, Final
@@ -74,8 +74,19 @@ class Metrics:
         count = sum(size <= MAX_RECENT_BYTES for size in sizes)
         return list(self.recent)[len(self.recent) - count :]
 
-    def step(self, record: Mapping[str, Any], phases: Mapping[str, float]) -> None:
-        """Write a committed step, and the seconds that this worker spent in each phase of it."""
+    def step(
+        self,
+        record: Mapping[str, Any],
+        phases: Mapping[str, float],
+        workers: Callable[[], Mapping[str, Sequence[float]]],
+    ) -> None:
+        """Write a committed step.
+
+        Args:
+            record: What it is.
+            phases: The seconds that this worker spent in each phase of it.
+            workers: Gives what each member has measured; see `breakdown`.
+        """
         self.recent.append(record)
         now = time.monotonic()
         seconds = None if self._last_step_at is None else now - self._last_step_at
@@ -85,7 +96,8 @@ class Metrics:
         self._last_step_at = now
         if self._lines is not None:
             now_s = round(time.time(), 6)
-            self._lines.write(**record, seconds=seconds, phases=phases, time_unix_s=now_s)
+            times = {"seconds": seconds, "phases": phases, "workers": workers()}
+            self._lines.write(**record, **times, time_unix_s=now_s)
 
     def evaluation(self, step: int, results: Mapping[str, Any]) -> None:
         """Write the results of an evaluation after `step` steps, once."""

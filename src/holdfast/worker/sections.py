@@ -13,7 +13,7 @@ from holdfast.arena.pages import PAGE, drop_private_pages, populate
 from holdfast.arena.tensors import views
 from holdfast.collectives.reduction import ReductionMemory
 from holdfast.collectives.slot import Slot, SlotLayout
-from holdfast.core.balance.balance import StepTimes
+from holdfast.core.balance.times import StepTimes
 from holdfast.core.step import tree
 from holdfast.worker.checks import shard_verifier
 
@@ -66,6 +66,7 @@ class Sections:
         reduction: What the reducers share.
         verification: int64[num_shards, columns]; see `worker.checks.shard_verifier`.
         root: The slot of the reduced gradient: one for the host.
+        slot_bytes: Memory of one slot.
         private_gradients: The reduced gradient, too, by parameter. Only this process sees what it
             writes to them, until `drop_private_writes`.
     """
@@ -81,7 +82,8 @@ class Sections:
         replica_bytes: int,
     ) -> None:
         self.slot_layout = SlotLayout(parameters, buffers)
-        world_size, slot_bytes = arena.world_size, _paged(self.slot_layout.layout.size_bytes)
+        world_size = arena.world_size
+        self.slot_bytes = slot_bytes = _paged(self.slot_layout.layout.size_bytes)
         num_blocks = len(self.slot_layout.blocks)
         # Twice, because a worker that is assigned other leaves in a step keeps its partial sums.
         num_slots = 2 * tree.max_partials(num_leaves)

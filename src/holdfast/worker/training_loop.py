@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import nullcontext
+from functools import partial
 from typing import Any
 
 import torch
@@ -40,6 +41,7 @@ from holdfast.worker.shard import Shard
 from holdfast.worker.step.commit import Committed, CommitVote, UserStatesDiffer
 from holdfast.worker.step.current_shard import checked_number
 from holdfast.worker.step.stepper import Work
+from holdfast.worker.stopwatch import Stopwatch
 from holdfast.worker.user_state.commit_hooks import CommitHooks
 from holdfast.worker.user_state.user_state import SCHEDULE, STREAM
 
@@ -87,7 +89,8 @@ class TrainingLoop:
         self._hooks, self._main_only = hooks, main_only
         self._job, self._progress, self._state = job, member.progress, member.state
         self._stepper, self._status = member.stepper, member.context.status
-        self._balancing = member.balancing
+        self._balancing, self._breakdown = member.balancing, member.breakdown
+        self._stopwatch = Stopwatch(member.context.status, member.device)
         self._reader = source.reader(self._job, epochs, steps, member.group.check_abort)
         self._extended = note_facts(self._progress, self._reader.facts, extend=self._job.extend)
         if isinstance(self._reader, StreamReader):
@@ -205,7 +208,7 @@ class TrainingLoop:
             while work := self._stepper.next_work():
                 member.group.check_abort()
                 self._status.enter(Phase.DATA)
-                with nullcontext() if work.is_check else self._balancing.shard():
+                with nullcontext() if work.is_check else self._stopwatch.shard():
                     yield from self._computed(work, self._read(work))
             if self._commit():
                 return
@@ -248,7 +251,7 @@ class TrainingLoop:
             requests=self._member.requests(),
             user_state=self._state.user_digest(),
             replica=self._state.replicas.digest(self._progress.step),
-            times=self._balancing.take_times(),
+            times=self._stopwatch.take(self._balancing.digest),
         )
         try:
             committed = self._stepper.commit(self._progress.step, vote)
@@ -290,13 +293,18 @@ class TrainingLoop:
             **({"skipped": True} if committed.skipped else {}),
         }
         self._progress.advance(lines.number(committed.loss), record, committed.requests)
-        self._balancing.observe(committed.times, is_whole=samples == self._member.job.batch)
-        with self._balancing.rest():
+        counts = self._balancing.plan.counts
+        self._member.observe_times(committed.times, is_whole=samples == self._job.batch)
+        with self._stopwatch.rest():
             self._reader.advance()
             self._call_hooks()
             self._state.commit()
             self._status[Word.SAMPLES] += samples
-            self._member.metrics.step(record, self._member.times.since_last())
+            self._member.metrics.step(
+                record,
+                self._member.times.since_last(),
+                partial(self._breakdown.row, committed.times, counts),
+            )
             self._main_only.run_deferred()
         if committed.step == 0 and self._is_first and (unread := self._job.unread()):
             with self._event_log() as log:

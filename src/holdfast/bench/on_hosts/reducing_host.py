@@ -33,7 +33,7 @@ from holdfast.collectives.exact import TreeReducer
 from holdfast.collectives.exchange import HostExchange
 from holdfast.collectives.reduction import ReductionMemory
 from holdfast.collectives.slot import WEIGHT, Slot, SlotLayout
-from holdfast.core.balance.balance import StepTimes
+from holdfast.core.balance.times import StepTimes
 from holdfast.core.step import tree
 from holdfast.linux.lifeline import die_with_parent
 from holdfast.transport.connections import Listener

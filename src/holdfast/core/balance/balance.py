@@ -11,10 +11,11 @@ A new plan has to be worth it: it must save 2 % of a step, and more than the est
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Final, NamedTuple
+from typing import Final
 
 from holdfast.core.balance.estimate import Estimate, median
-from holdfast.core.balance.planner import Cost, aligned, fastest, makespan
+from holdfast.core.balance.planner import ALIGNED_SLACK, Cost, aligned, fastest, makespan
+from holdfast.core.balance.times import StepTimes
 from holdfast.errors import JobError
 
 Policy = Callable[[list[Cost], int], Sequence[int]]
@@ -29,22 +30,10 @@ ERRORS_EARLY: Final = 1.0
 EARLY: Final = 12
 REST_STEPS: Final = 3
 """Steps between a plan and the next one, except after a change of speed."""
+SLACKS: Final = (ALIGNED_SLACK, 1.05, 1.1, 1.2, 1.5)
+"""How many times as long a plan may take that needs less memory; tried one after the other."""
 EVERY: Final = 8
 """Steps between two looks for a better plan, except in the first ones and after a change."""
-
-
-class StepTimes(NamedTuple):
-    """What one worker has measured in a step.
-
-    Attributes:
-        shards_ns: In its shards, nanoseconds.
-        rest_ns: In the rest of the step, without waits for other workers.
-        plan: A digest of the plan that it has followed: all must have the same.
-    """
-
-    shards_ns: int = 0
-    rest_ns: int = 0
-    plan: int = 0
 
 
 class Balance:
@@ -55,6 +44,8 @@ class Balance:
         counts: The first plan: shards of each worker.
         hosts: The workers of each host, in order.
         policy: Chooses the counts instead, in every step; None for the fastest ones.
+        is_fixed: Whether the first plan stays, whatever is measured.
+        fits: Whether the memory is enough for a plan.
     """
 
     def __init__(
@@ -63,32 +54,40 @@ class Balance:
         counts: Sequence[int],
         hosts: Sequence[range],
         policy: Policy | None = None,
+        *,
+        is_fixed: bool = False,
+        fits: Callable[[Sequence[int]], bool] = lambda _: True,
     ) -> None:
-        self._policy = policy
+        self._policy, self._is_fixed, self._fits = policy, is_fixed, fits
         self._num_shards, self._hosts = num_shards, hosts
         self.counts = tuple(counts)
         self.estimates = [Estimate() for _ in counts]
         self._steps_since = REST_STEPS
         self._steps = 0
 
-    def begin(self, known: Sequence[tuple[float, float] | None]) -> None:
-        """Plan from costs that are known already, if any are.
+    def begin(
+        self, known: Sequence[tuple[float, float] | None], scores: Sequence[float] = ()
+    ) -> None:
+        """Plan from what is known before the first step, if anything is.
 
         Args:
             known: What a shard and the rest of a step cost each worker, seconds. The median stands
                 for those that are not known.
+            scores: The speed of each worker by its profile, relative to the others; none if it is
+                not to be used.
         """
-        found = [each for each in known if each is not None]
-        if not found:
-            return
-        typical = (median([cost for cost, _ in found]), median([rest for _, rest in found]))
-        for estimate, each in zip(self.estimates, known, strict=True):
-            estimate.add(*(each or typical))
-        costs = self.costs()
-        if self._policy is not None:
-            self.counts = self._chosen(self._policy, costs)
+        if any(each is not None for each in known) and not self._is_fixed:
+            for estimate, cost in zip(self.estimates, _completed(known, scores), strict=True):
+                estimate.add(*cost)
+            costs = self.costs()
+            if self._policy is not None:
+                self.counts = self._chosen(self._policy, costs)
+                return
+        elif scores:
+            costs = [Cost(0.0, 1 / score, self._num_shards) for score in scores]
         else:
-            self.counts = aligned(costs, fastest(costs, self._num_shards), self._hosts)
+            return
+        self.counts = self._fitting(costs, fastest(costs, self._num_shards)) or self.counts
 
     def observe(self, times: Sequence[StepTimes]) -> None:
         """Take the times of each worker in a step with the current plan; `counts` is then the next.
@@ -103,6 +102,8 @@ class Balance:
             for estimate, each, count in zip(self.estimates, times, self.counts, strict=True)
         ]
         has_changed = any(changes)
+        if self._is_fixed:
+            return
         if self._policy is not None:
             self.counts = self._chosen(self._policy, self.costs())
             return
@@ -127,9 +128,14 @@ class Balance:
         variance = self._variance(costs, self.counts) + self._variance(costs, best)
         if gain <= GAIN * now or gain * gain <= errors * errors * variance:
             return
-        counts = aligned(costs, best, self._hosts)
-        if counts != self.counts:
+        counts = self._fitting(costs, best)
+        if counts is not None and counts != self.counts:
             self.counts, self._steps_since = counts, 0
+
+    def _fitting(self, costs: Sequence[Cost], best: Sequence[int]) -> tuple[int, ...] | None:
+        """A plan close to the fastest one for which the memory is enough; None if there is none."""
+        plans = (aligned(costs, best, self._hosts, slack) for slack in SLACKS)
+        return next((plan for plan in plans if self._fits(plan)), None)
 
     def _chosen(self, policy: Policy, costs: list[Cost]) -> tuple[int, ...]:
         """What a policy says.
@@ -152,3 +158,17 @@ class Balance:
         ends = [cost.seconds(count) for cost, count in zip(costs, counts, strict=True)]
         slowest = ends.index(max(ends))
         return self.estimates[slowest].variance * counts[slowest] * counts[slowest]
+
+
+def _completed(
+    known: Sequence[tuple[float, float] | None], scores: Sequence[float]
+) -> list[tuple[float, float]]:
+    """What is known of each worker, or what is likely: the median, at the speed of its score."""
+    speeds = scores or [1.0] * len(known)
+    found = [(each, speed) for each, speed in zip(known, speeds, strict=True) if each is not None]
+    work = median([cost[0] * speed for cost, speed in found])
+    rest = median([cost[1] for cost, _ in found])
+    return [
+        (work / speed, rest) if each is None else each
+        for each, speed in zip(known, speeds, strict=True)
+    ]

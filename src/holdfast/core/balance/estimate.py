@@ -16,6 +16,8 @@ from typing import Final
 WINDOW: Final = 64
 FEW: Final = 8
 """With fewer samples their spread is not known; `UNKNOWN_SPREAD` is assumed."""
+EVERY: Final = 8
+"""Samples after which the cost is computed again, once there are that many."""
 UNKNOWN_SPREAD: Final = 0.1
 LEAST_SPREAD: Final = 0.01
 LEAST_UNIT: Final = 0.02
@@ -69,6 +71,7 @@ class Estimate:
     spread: float = UNKNOWN_SPREAD
     _shards: deque[float] = field(default_factory=lambda: deque(maxlen=WINDOW))
     _rests: deque[float] = field(default_factory=lambda: deque(maxlen=WINDOW))
+    _added: int = 0
     _slower: _Drift = field(default_factory=_Drift)
     _faster: _Drift = field(default_factory=_Drift)
 
@@ -99,7 +102,9 @@ class Estimate:
         if has_changed:
             self._keep(max(self._slower.samples, self._faster.samples))
             self._slower, self._faster = _Drift(), _Drift()
-        self._compute()
+        self._added += 1
+        if has_changed or len(self._shards) <= 2 * EVERY or self._added % EVERY == 0:
+            self._compute()
         return has_changed
 
     def _has_changed(self, sample: float) -> bool:

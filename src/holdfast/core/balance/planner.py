@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from typing import Final
 
 ALIGNED_SLACK: Final = 1.02
-"""How much longer a step may take with fewer partial sums."""
+"""How many times as long a step may take with fewer partial sums."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,8 +61,8 @@ def fastest(costs: Sequence[Cost], num_shards: int) -> tuple[int, ...]:
         costs: Of each worker.
         num_shards: Between the number of workers and the sum of the caps.
     """
-    level = _level(costs, num_shards)
-    counts = [cost.shards_within(level) for cost in costs]
+    together = level(costs, num_shards)
+    counts = [cost.shards_within(together) for cost in costs]
     rest = num_shards - sum(counts)
     nexts = [
         (cost.seconds(count + 1), rank)
@@ -86,24 +86,27 @@ def fastest(costs: Sequence[Cost], num_shards: int) -> tuple[int, ...]:
     return tuple(counts)
 
 
-def _level(costs: Sequence[Cost], num_shards: int) -> float:
-    """When all workers would end together if shards could be divided."""
+def level(costs: Sequence[Cost], num_shards: int) -> float:
+    """When all workers would end together if shards could be divided: no plan is faster."""
     bends = sorted(
         [(cost.seconds(1), 1 / cost.per_shard_s) for cost in costs]
         + [(cost.seconds(cost.cap), -1 / cost.per_shard_s) for cost in costs]
     )
     shards, slope = float(len(costs)), 0.0
-    level = bends[0][0]
+    time = bends[0][0]
     for bend, change in bends:
-        more = slope * (bend - level)
+        more = slope * (bend - time)
         if shards + more >= num_shards:
             break
-        shards, slope, level = shards + more, slope + change, bend
-    return level + (num_shards - shards) / slope if slope > 0 else level
+        shards, slope, time = shards + more, slope + change, bend
+    return time + (num_shards - shards) / slope if slope > 0 else time
 
 
 def aligned(
-    costs: Sequence[Cost], counts: Sequence[int], hosts: Sequence[range]
+    costs: Sequence[Cost],
+    counts: Sequence[int],
+    hosts: Sequence[range],
+    slack: float = ALIGNED_SLACK,
 ) -> tuple[int, ...]:
     """Counts close to the fastest ones that leave fewer partial sums.
 
@@ -113,10 +116,11 @@ def aligned(
 
     Args:
         costs: Of each worker.
-        counts: The fastest counts. Others may take `ALIGNED_SLACK` times as long.
+        counts: The fastest counts.
         hosts: The workers of each host, in order.
+        slack: How many times as long the others may take.
     """
-    longest = makespan(costs, counts) * ALIGNED_SLACK
+    longest = makespan(costs, counts) * slack
     caps = [cost.shards_within(longest) for cost in costs]
     of_hosts = _ranges(
         range(sum(counts)), [(len(host), sum(caps[rank] for rank in host)) for host in hosts]

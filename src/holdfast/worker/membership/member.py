@@ -11,13 +11,14 @@ a state yet. A worker without state gets that of another member, or all load a c
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from holdfast.arena.memory import Arena, Phase
 from holdfast.arena.replica import Replica
+from holdfast.core.balance.times import StepTimes
 from holdfast.errors import Aborted, HardwareError, JobError, UntrustedStateError
 from holdfast.transport.connections import Listener
 from holdfast.transport.shared_memory import SharedMemoryGroup
@@ -28,6 +29,7 @@ from holdfast.worker import barriers, compute
 from holdfast.worker.agent_link import AgentLink, SelfEviction
 from holdfast.worker.balancing import Balancing
 from holdfast.worker.barriers import WorkerTag, agree
+from holdfast.worker.breakdown import Breakdown
 from holdfast.worker.checkpoints.restore import Restorer
 from holdfast.worker.checkpoints.writer import CheckpointWriter
 from holdfast.worker.checks.numerics import check_portable, exactness
@@ -72,6 +74,7 @@ class Member:
         context: What every part of this worker needs.
         progress: How far the run has come.
         balancing: Which member computes which shards.
+        breakdown: What the members spend their time on.
         metrics: The metrics that this worker writes.
         times: Time spent by phase.
     """
@@ -92,7 +95,9 @@ class Member:
         self.group = SharedMemoryGroup(arena, spec.rank, job.timeout_s, barriers.describe)
         self.context = WorkerContext.of(job, self.group, agent, arena)
         self.progress = Progress()
-        self.balancing = Balancing(self.context, self.progress, Path(spec.run_dir))
+        run_dir = Path(spec.run_dir)
+        self.balancing = Balancing(self.context, self.progress, run_dir, spec.score)
+        self.breakdown = Breakdown(self.group, run_dir)
         self.metrics = Metrics(spec.run_dir)
         self._writer, self._restorer = CheckpointWriter(spec, channel), Restorer(spec, channel)
         self.times = Times(arena, spec.rank)
@@ -249,6 +254,16 @@ class Member:
             raise SelfEviction(error) from None
         self._writer.commit_part(part, self.group, self.progress, final=final)
 
+    def observe_times(self, times: Sequence[StepTimes], *, is_whole: bool) -> None:
+        """Take what each member has measured in a committed step.
+
+        Args:
+            times: Of each.
+            is_whole: Whether the step had as many samples as most have.
+        """
+        if self.balancing.observe(times, is_whole=is_whole):
+            self.breakdown.observe(self.progress.step, times, self.balancing.plan.counts)
+
     def finish(self) -> None:
         """Make the last step durable, with the others.
 
@@ -302,7 +317,8 @@ class Member:
         elif not keeps_state:
             self.stepper.restart()
             self.state.on_state_loaded()
-        self.balancing.begin_generation()  # from the costs that all know now
+        self.balancing.begin_generation(sections.slot_bytes)  # from the costs that all know now
+        self.breakdown.begin_generation()
         self.stepper.assign(self.progress.step, self.balancing.plan)
         self.stepper.resume(self.progress.step)
 

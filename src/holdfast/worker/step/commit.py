@@ -18,7 +18,7 @@ from holdfast.arena.memory import Word
 from holdfast.arena.worker_status import WorkerStatus
 from holdfast.collectives.group import Group
 from holdfast.collectives.reduction import Reduced
-from holdfast.core.balance.balance import StepTimes
+from holdfast.core.balance.times import StepTimes
 from holdfast.errors import NonFiniteError
 
 

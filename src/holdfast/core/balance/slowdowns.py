@@ -1,0 +1,171 @@
+"""Slowdowns: finds a worker that has become slower than it was, and why.
+
+A worker is compared with itself: workers may differ. It has slowed down if `STEPS` shards in a row
+took `SLOWER` times what is usual for it, while the others took what is usual for them. The reason
+is what most of the additional time went to.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from holdfast.core.balance.estimate import median
+from holdfast.core.balance.times import StepTimes
+
+SLOWER: Final = 1.3
+"""How many times the usual time a shard of a worker takes that has slowed down."""
+AS_USUAL: Final = 1.1
+"""The same, at most, of the others."""
+RECOVERED: Final = 1.15
+"""The same, at most, of a worker that is as fast as before."""
+STEPS: Final = 3
+"""How many steps in a row it takes to tell."""
+LEAST_USUAL: Final = 5
+"""Steps after which it is known what is usual."""
+WINDOW: Final = 64
+NEW_USUAL: Final = 32
+"""Slow steps in a row after which they are usual, if all workers are slow."""
+
+
+@enum.unique
+class Reason(enum.Enum):
+    """What the additional time of a worker goes to."""
+
+    DATA = "data"
+    THROTTLING = "throttling"
+    COMPUTE = "compute"
+    CONTENTION = "contention"
+
+
+@dataclass(frozen=True, slots=True)
+class Slowdown:
+    """A worker that has slowed down, or is as fast as before.
+
+    Attributes:
+        rank: The worker.
+        factor: What a shard takes, of what is usual.
+        reason: Why; None once it is as fast as before.
+    """
+
+    rank: int
+    factor: float
+    reason: Reason | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Shard:
+    """Where the time of a worker's shards went, seconds of one shard."""
+
+    total: float
+    data: float
+    throttled: float
+    processor: float
+
+    @classmethod
+    def of(cls, times: StepTimes, count: int) -> _Shard:
+        parts = times.shards_ns, times.data_ns, times.throttled_ns, times.processor_ns
+        total, data, throttled, processor = (part / 1e9 / count for part in parts)
+        return cls(max(total, 1e-9), data, throttled, processor)
+
+
+@dataclass(slots=True)
+class _Worker:
+    """What is known of one worker.
+
+    Attributes:
+        usual: Its newest shards of usual speed.
+        recent: Its last ones.
+        slow, well: How many of the last ones in a row were slow, or as before.
+        has_slowed: Whether it is known to have slowed down.
+    """
+
+    usual: deque[_Shard] = field(default_factory=lambda: deque(maxlen=WINDOW))
+    recent: deque[_Shard] = field(default_factory=lambda: deque(maxlen=STEPS))
+    slow: int = 0
+    well: int = 0
+    has_slowed: bool = False
+
+    def add(self, shard: _Shard) -> None:
+        self.recent.append(shard)
+        usual = _typical(self.usual, _total) if self.usual else shard.total
+        self.slow = self.slow + 1 if shard.total >= SLOWER * usual else 0
+        self.well = self.well + 1 if shard.total <= RECOVERED * usual else 0
+        if not self.slow and not self.has_slowed:
+            self.usual.append(shard)
+        elif len(self.usual) < LEAST_USUAL or (self.slow >= NEW_USUAL and not self.has_slowed):
+            self.usual, self.slow = deque(self.recent, maxlen=WINDOW), 0
+
+    @property
+    def factor(self) -> float:
+        """What its last shards took, of what is usual."""
+        return _typical(self.recent, _total) / _typical(self.usual, _total)
+
+
+class Slowdowns:
+    """Finds the slowdowns of the members of a run."""
+
+    def __init__(self) -> None:
+        self._workers: dict[int, _Worker] = {}
+
+    def observe(
+        self, ranks: Sequence[int], times: Sequence[StepTimes], counts: Sequence[int]
+    ) -> list[Slowdown]:
+        """Take the times of a step; returns what has changed with it.
+
+        Args:
+            ranks: The members.
+            times: Of each.
+            counts: How many shards each has computed.
+        """
+        members = [self._workers.setdefault(rank, _Worker()) for rank in ranks]
+        for worker, each, count in zip(members, times, counts, strict=True):
+            if count:
+                worker.add(_Shard.of(each, count))
+        return [
+            found
+            for rank, worker in zip(ranks, members, strict=True)
+            if (found := _look(rank, worker, members))
+        ]
+
+
+def _look(rank: int, worker: _Worker, members: Sequence[_Worker]) -> Slowdown | None:
+    if worker.has_slowed:
+        if worker.well < STEPS:
+            return None
+        worker.has_slowed = False
+        return Slowdown(rank, worker.factor, None)
+    if worker.slow < STEPS or len(worker.usual) < LEAST_USUAL:
+        return None
+    others = (each for each in members if each is not worker and each.usual)
+    if any(each.factor >= AS_USUAL for each in others if not each.has_slowed):
+        return None
+    worker.has_slowed = True
+    return Slowdown(rank, worker.factor, _reason(worker))
+
+
+def _reason(worker: _Worker) -> Reason:
+    """What took at least half of the additional time; contention if nothing is known to have."""
+
+    def rise(part: Callable[[_Shard], float]) -> float:
+        return _typical(worker.recent, part) - _typical(worker.usual, part)
+
+    half = rise(_total) / 2
+    if rise(lambda shard: shard.data) >= half:
+        return Reason.DATA
+    if rise(lambda shard: shard.throttled) >= half:
+        return Reason.THROTTLING
+    if rise(lambda shard: shard.processor) >= half:
+        return Reason.COMPUTE
+    return Reason.CONTENTION
+
+
+def _total(shard: _Shard) -> float:
+    return shard.total
+
+
+def _typical(shards: Iterable[_Shard], part: Callable[[_Shard], float]) -> float:
+    return median([part(shard) for shard in shards])

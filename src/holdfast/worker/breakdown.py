@@ -1,0 +1,99 @@
+"""Breakdown: what the workers of a run spend their time on, and what limits it.
+
+Every worker knows the times of all, since they travel with the gradient. The first member writes
+down what follows from them; the metrics of each host have the times themselves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from holdfast.collectives.group import Group
+from holdfast.core.balance.bottleneck import Bottleneck, BottleneckFinder
+from holdfast.core.balance.slowdowns import Slowdown, Slowdowns
+from holdfast.core.balance.times import PHASES, StepTimes
+from holdfast.observe.lines import EventLog
+from holdfast.observe.run_dir import EVENTS
+
+_AGAIN = 2
+"""How often another bottleneck must be found before it is written down."""
+
+
+class Breakdown:
+    """What one worker makes of the times of all.
+
+    Args:
+        group: The members of the current generation.
+        run_dir: Of the run.
+
+    Attributes:
+        bottleneck: What has limited the run in its last steps; None if that is not known yet.
+    """
+
+    def __init__(self, group: Group, run_dir: Path) -> None:
+        self._group, self._events = group, run_dir / EVENTS
+        self._slowdowns = Slowdowns()
+        self._finder = BottleneckFinder(has_network=False)
+        self._members: tuple[int, ...] = ()
+        self._written, self._times_found = "", 0
+        self.bottleneck: Bottleneck | None = None
+
+    def begin_generation(self) -> None:
+        """Begin with the members of a new generation."""
+        self._members = self._group.members
+        self._finder = BottleneckFinder(has_network=self._group.network is not None)
+
+    def observe(self, step: int, times: Sequence[StepTimes], counts: Sequence[int]) -> None:
+        """Take the times of a typical step, and write down what they show.
+
+        Args:
+            step: Steps committed.
+            times: Of each member.
+            counts: How many shards each has computed.
+        """
+        slowdowns = self._slowdowns.observe(self._members, times, counts)
+        memory = max(each.memory_permille for each in times) / 1000
+        found = self._finder.observe(times, counts, memory)
+        is_new = found is not None and self._is_new(found)
+        if self._group.member_index or not (slowdowns or is_new):
+            return
+        with EventLog(self._events) as log:
+            for each in slowdowns:
+                log.event(*_named(each), rank=each.rank, step=step, **_facts(each))
+            if found is not None and is_new:
+                log.event(
+                    "bottleneck-found",
+                    step=step,
+                    bottleneck=found.name,
+                    share=round(found.share, 4),
+                    text=found.text,
+                )
+
+    def _is_new(self, found: Bottleneck) -> bool:
+        """Note a bottleneck; returns whether it is to be written down."""
+        is_same = self.bottleneck is not None and found.name == self.bottleneck.name
+        self._times_found = self._times_found + 1 if is_same else 1
+        self.bottleneck = found
+        if found.name == self._written or (self._written and self._times_found < _AGAIN):
+            return False
+        self._written = found.name
+        return True
+
+    def row(self, times: Sequence[StepTimes], counts: Sequence[int]) -> dict[str, list[Any]]:
+        """The times of a step for the metrics: one list per column, seconds, an entry a member."""
+        phases = {
+            name: [round(getattr(each, f"{name}_ns") / 1e9, 6) for each in times] for name in PHASES
+        }
+        used = {name: seconds for name, seconds in phases.items() if any(seconds)}
+        return {"rank": list(self._members), "shards": list(counts), **used}
+
+
+def _named(slowdown: Slowdown) -> tuple[str]:
+    return ("worker-recovered" if slowdown.reason is None else "worker-slowed",)
+
+
+def _facts(slowdown: Slowdown) -> dict[str, Any]:
+    reason = {} if slowdown.reason is None else {"reason": slowdown.reason.value}
+    return {"factor": round(slowdown.factor, 2), **reason}

@@ -1,0 +1,97 @@
+"""Stopwatch: what one worker measures in a step, to share it with the others."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final
+
+import torch
+
+from holdfast.arena.memory import Phase, Word
+from holdfast.arena.worker_status import WorkerStatus
+from holdfast.core.balance.times import PHASES, StepTimes
+from holdfast.linux import host_memory
+from holdfast.linux.throttling import Throttling
+
+MEMORY_EVERY_S: Final = 1.0
+"""How often the memory in use is looked at."""
+_WORDS: Final = [Word.PHASE_TIMES + Phase[name.upper()] for name in PHASES]
+
+
+class Stopwatch:
+    """Measures the steps of one worker.
+
+    Args:
+        status: Where the worker counts the time of each phase.
+        device: Where it computes.
+    """
+
+    def __init__(self, status: WorkerStatus, device: torch.device) -> None:
+        self._status, self._throttling, self._memory = status, Throttling(), MemoryUse(device)
+        self._shards_ns = self._rest_ns = self._processor_ns = 0
+        self._phases = [0] * len(_WORDS)
+        self._throttled_ns = 0
+
+    @contextmanager
+    def shard(self) -> Iterator[None]:
+        """Measure the shard that is read and computed within the context."""
+        began, ran = time.monotonic_ns(), time.thread_time_ns()
+        yield
+        self._shards_ns += time.monotonic_ns() - began
+        self._processor_ns += time.thread_time_ns() - ran
+
+    @contextmanager
+    def rest(self) -> Iterator[None]:
+        """Measure what is done once in every step."""
+        began = time.monotonic_ns()
+        yield
+        self._rest_ns += time.monotonic_ns() - began
+
+    def take(self, plan: int) -> StepTimes:
+        """What was measured since the last call.
+
+        Args:
+            plan: A digest of the plan that the worker has followed.
+        """
+        counted, throttled_ns = [self._status[word] for word in _WORDS], self._throttling.total_ns()
+        phases = [now - before for now, before in zip(counted, self._phases, strict=True)]
+        optimizer_ns = phases[PHASES.index("optimizer")]
+        times = StepTimes(
+            self._shards_ns,
+            self._rest_ns + optimizer_ns,
+            plan,
+            self._processor_ns,
+            throttled_ns - self._throttled_ns,
+            self._memory.permille(),
+            *phases,
+        )
+        self._shards_ns = self._rest_ns = self._processor_ns = 0
+        self._phases, self._throttled_ns = counted, throttled_ns
+        return times
+
+
+class MemoryUse:
+    """How much of the memory of a worker is in use, with all else that uses it.
+
+    Args:
+        device: Where the worker computes.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._total_bytes = host_memory.total_bytes()
+        self._looked_at = -MEMORY_EVERY_S
+        self._permille = 0
+
+    def permille(self) -> int:
+        """Of the host's memory, or the GPU's if more of it is in use."""
+        now = time.monotonic()
+        if now - self._looked_at >= MEMORY_EVERY_S:
+            self._looked_at = now
+            shares = [(host_memory.available().size_bytes, self._total_bytes)]
+            if self._device.type == "cuda":
+                shares.append(torch.cuda.mem_get_info(self._device))
+            self._permille = max(1000 - 1000 * free // total for free, total in shares)
+        return self._permille
