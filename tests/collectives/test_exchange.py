@@ -43,7 +43,7 @@ class Host:
             root=new_slot(),
             tables=torch.zeros((world_size, tree.num_nodes(num_leaves)), dtype=torch.int64),
             norms=torch.zeros(len(LAYOUT.blocks), dtype=torch.float64),
-            times=torch.zeros((world_size, 3), dtype=torch.int64),
+            times=torch.zeros((world_size, len(StepTimes._fields)), dtype=torch.int64),
         )
 
 

@@ -11,7 +11,7 @@ from typing import Final
 
 from holdfast.linux.control_groups import ROOT, groups, lines
 
-READ_EVERY_S: Final = 0.1
+READ_EVERY_S: Final = 0.05
 """Files are read again after this time: it takes some tens of microseconds."""
 
 

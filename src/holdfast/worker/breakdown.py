@@ -12,7 +12,7 @@ from typing import Any
 
 from holdfast.collectives.group import Group
 from holdfast.core.balance.bottleneck import Bottleneck, BottleneckFinder
-from holdfast.core.balance.slowdowns import Slowdown, Slowdowns
+from holdfast.core.balance.slowdowns import Slowdowns
 from holdfast.core.balance.times import PHASES, StepTimes
 from holdfast.observe.lines import EventLog
 from holdfast.observe.run_dir import EVENTS
@@ -61,7 +61,14 @@ class Breakdown:
             return
         with EventLog(self._events) as log:
             for each in slowdowns:
-                log.event(*_named(each), rank=each.rank, step=step, **_facts(each))
+                factor = round(each.factor, 2)
+                if each.reason is None:
+                    log.event("worker-recovered", rank=each.rank, step=step, factor=factor)
+                else:
+                    reason = each.reason.value
+                    log.event(
+                        "worker-slowed", rank=each.rank, step=step, factor=factor, reason=reason
+                    )
             if found is not None and is_new:
                 log.event(
                     "bottleneck-found",
@@ -88,12 +95,3 @@ class Breakdown:
         }
         used = {name: seconds for name, seconds in phases.items() if any(seconds)}
         return {"rank": list(self._members), "shards": list(counts), **used}
-
-
-def _named(slowdown: Slowdown) -> tuple[str]:
-    return ("worker-recovered" if slowdown.reason is None else "worker-slowed",)
-
-
-def _facts(slowdown: Slowdown) -> dict[str, Any]:
-    reason = {} if slowdown.reason is None else {"reason": slowdown.reason.value}
-    return {"factor": round(slowdown.factor, 2), **reason}

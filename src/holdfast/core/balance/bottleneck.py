@@ -63,7 +63,7 @@ CHECKPOINT: Final = _Kind("checkpoint-bound", 0.05, "checkpoints take {:.0%} of 
 IMBALANCED: Final = _Kind(
     "imbalanced", 0.05, "balance=dynamic would save {:.0%} of a step: workers differ in speed"
 )
-COARSE: Final = _Kind("coarse shards", 0.05, "more shards would save up to {:.0%} of a step")
+COARSE: Final = _Kind("coarse shards", 0.10, "more shards would save up to {:.0%} of a step")
 NEAR_LIMIT: Final = _Kind("near the memory limit", MEMORY, "{:.0%} of the memory is in use")
 COMPUTE: Final = _Kind("compute-bound", 0.0, "forward and backward take {:.0%} of a step")
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import enum
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -80,23 +80,23 @@ class _Worker:
         usual: Its newest shards of usual speed.
         recent: Its last ones.
         slow, well: How many of the last ones in a row were slow, or as before.
-        has_slowed: Whether it is known to have slowed down.
+        reason: Why it has slowed down; None if it has not.
     """
 
     usual: deque[_Shard] = field(default_factory=lambda: deque(maxlen=WINDOW))
     recent: deque[_Shard] = field(default_factory=lambda: deque(maxlen=STEPS))
     slow: int = 0
     well: int = 0
-    has_slowed: bool = False
+    reason: Reason | None = None
 
     def add(self, shard: _Shard) -> None:
         self.recent.append(shard)
         usual = _typical(self.usual, _total) if self.usual else shard.total
         self.slow = self.slow + 1 if shard.total >= SLOWER * usual else 0
         self.well = self.well + 1 if shard.total <= RECOVERED * usual else 0
-        if not self.slow and not self.has_slowed:
+        if not self.slow and self.reason is None:
             self.usual.append(shard)
-        elif len(self.usual) < LEAST_USUAL or (self.slow >= NEW_USUAL and not self.has_slowed):
+        elif len(self.usual) < LEAST_USUAL or (self.slow >= NEW_USUAL and self.reason is None):
             self.usual, self.slow = deque(self.recent, maxlen=WINDOW), 0
 
     @property
@@ -133,34 +133,42 @@ class Slowdowns:
 
 
 def _look(rank: int, worker: _Worker, members: Sequence[_Worker]) -> Slowdown | None:
-    if worker.has_slowed:
-        if worker.well < STEPS:
-            return None
-        worker.has_slowed = False
+    if worker.reason is not None and worker.well >= STEPS:
+        worker.reason = None
         return Slowdown(rank, worker.factor, None)
     if worker.slow < STEPS or len(worker.usual) < LEAST_USUAL:
         return None
     others = (each for each in members if each is not worker and each.usual)
-    if any(each.factor >= AS_USUAL for each in others if not each.has_slowed):
+    if any(each.factor >= AS_USUAL for each in others if each.reason is None):
         return None
-    worker.has_slowed = True
-    return Slowdown(rank, worker.factor, _reason(worker))
+    reason = _reason(worker)
+    if reason == worker.reason:
+        return None
+    worker.reason = reason
+    return Slowdown(rank, worker.factor, reason)
 
 
 def _reason(worker: _Worker) -> Reason:
-    """What took at least half of the additional time; contention if nothing is known to have."""
+    """What took at least half of the additional time; contention if nothing is known to have.
+
+    More computation takes even more time where cores are shared, so it counts by itself.
+    """
 
     def rise(part: Callable[[_Shard], float]) -> float:
-        return _typical(worker.recent, part) - _typical(worker.usual, part)
+        return _mean(worker.recent, part) - _mean(worker.usual, part)
 
     half = rise(_total) / 2
     if rise(lambda shard: shard.data) >= half:
         return Reason.DATA
     if rise(lambda shard: shard.throttled) >= half:
         return Reason.THROTTLING
-    if rise(lambda shard: shard.processor) >= half:
+    if rise(_processor) >= (SLOWER - 1) * _mean(worker.usual, _processor):
         return Reason.COMPUTE
     return Reason.CONTENTION
+
+
+def _processor(shard: _Shard) -> float:
+    return shard.processor
 
 
 def _total(shard: _Shard) -> float:
@@ -169,3 +177,8 @@ def _total(shard: _Shard) -> float:
 
 def _typical(shards: Iterable[_Shard], part: Callable[[_Shard], float]) -> float:
     return median([part(shard) for shard in shards])
+
+
+def _mean(shards: Collection[_Shard], part: Callable[[_Shard], float]) -> float:
+    """The mean: a group is stopped for whole periods, which not every step has."""
+    return sum(part(shard) for shard in shards) / len(shards)
