@@ -22,14 +22,14 @@ JOB = {
 
 @pytest.fixture
 def group():
-    """A control group of version 1 that gets a fifth of a processor."""
+    """A control group of version 1 that gets a fiftieth of a processor."""
     folder = Path("/sys/fs/cgroup/cpu", f"holdfast-test-{os.getpid()}")
     try:
         folder.mkdir()
     except OSError as error:
         pytest.skip(f"no control group can be made here: {error}")
-    (folder / "cpu.cfs_period_us").write_text("20000")
-    (folder / "cpu.cfs_quota_us").write_text("4000")
+    (folder / "cpu.cfs_period_us").write_text("50000")
+    (folder / "cpu.cfs_quota_us").write_text("1000")
     yield folder
     folder.rmdir()
 
@@ -43,7 +43,6 @@ def group():
             ("quota", "throttling"),
             ("blocked", "contention"),
         ],
-        0,
         2,
     ),
 )

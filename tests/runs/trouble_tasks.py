@@ -32,11 +32,11 @@ def main(session):
     for shard in session.shards(data, steps=BEGINS_AT + 15):
         has_begun = is_troubled and shard.step >= BEGINS_AT
         if has_begun and params["trouble"] == "reader":
-            data.delay_s = 0.01
+            data.delay_s = 0.05
         if has_begun and params["trouble"] == "quota":
             Path(params["group"], "cgroup.procs").write_text(str(os.getpid()))
-        with lasting(3 if has_begun and params["trouble"] == "work" else 1):
+        with lasting(20 if has_begun and params["trouble"] == "work" else 1):
             loss = F.cross_entropy(model(shard.x), shard.y)
             session.backward(loss)
         if has_begun and params["trouble"] == "blocked":
-            time.sleep(0.01)
+            time.sleep(0.15)

@@ -1,8 +1,8 @@
 """Slowdowns: finds a worker that has become slower than it was, and why.
 
 A worker is compared with itself: workers may differ. It has slowed down if `STEPS` shards in a row
-took `SLOWER` times what is usual for it, while the others took what is usual for them. The reason
-is what most of the additional time went to.
+took `SLOWER` times what is usual for it, and the others did not slow down alike. The reason is what
+most of the additional time went to.
 """
 
 from __future__ import annotations
@@ -18,8 +18,6 @@ from holdfast.core.balance.times import StepTimes
 
 SLOWER: Final = 1.3
 """How many times the usual time a shard of a worker takes that has slowed down."""
-AS_USUAL: Final = 1.1
-"""The same, at most, of the others."""
 RECOVERED: Final = 1.15
 """The same, at most, of a worker that is as fast as before."""
 STEPS: Final = 3
@@ -139,7 +137,7 @@ def _look(rank: int, worker: _Worker, members: Sequence[_Worker]) -> Slowdown | 
     if worker.slow < STEPS or len(worker.usual) < LEAST_USUAL:
         return None
     others = (each for each in members if each is not worker and each.usual)
-    if any(each.factor >= AS_USUAL for each in others if each.reason is None):
+    if any(worker.factor < SLOWER * each.factor for each in others if each.reason is None):
         return None
     reason = _reason(worker)
     if reason == worker.reason:
