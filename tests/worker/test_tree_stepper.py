@@ -93,14 +93,14 @@ def loss_of(model, shard):
 
 def compute(stepper, model, work):
     stepper.begin_shard(work, seed=work.item.leaf)
-    stepper.backward(loss_of(model, work.item.leaf), 1 / SHARDS)
+    stepper.backward(loss_of(model, work.item.leaf), 1 / SHARDS, scale=1)
     stepper.end_shard()
 
 
 def finish(stepper, model, step):
     while work := stepper.next_work():
         compute(stepper, model, work)
-    return stepper.commit(step, VOTE)
+    return stepper.commit(step, VOTE, scale=1)
 
 
 def test_a_step_gives_the_weights_of_plain_pytorch(stepper, model):
@@ -149,7 +149,7 @@ def forward(stepper, model, *, skips=False):
     ):
         loss = loss_of(model, work.item.leaf)
     if not skips:
-        stepper.backward(loss, 1 / SHARDS)
+        stepper.backward(loss, 1 / SHARDS, scale=1)
     stepper.end_shard()
     return casts.count
 
@@ -159,7 +159,7 @@ def test_weights_are_cast_once_per_step(stepper, model):
     for step in range(2):
         before = model[2].weight.clone()
         assert [forward(stepper, model) for _ in range(SHARDS)] == [1, 0, 0, 0]
-        stepper.commit(step, VOTE)
+        stepper.commit(step, VOTE, scale=1)
         assert not before.equal(model[2].weight)
 
 
@@ -167,7 +167,7 @@ def test_weights_are_cast_once_per_step(stepper, model):
 def test_a_cast_without_a_gradient_is_not_kept(stepper, model):
     assert forward(stepper, model, skips=True) == 1
     assert [forward(stepper, model) for _ in range(SHARDS - 1)] == [1, 0, 0]
-    stepper.commit(0, VOTE)
+    stepper.commit(0, VOTE, scale=1)
     alone = model[2].weight.clone()
     other = model_of()
     for shard in range(1, SHARDS):
@@ -210,7 +210,7 @@ def test_a_restarted_step_is_computed_from_the_beginning(stepper, model, replica
     stepper.begin_shard(half, seed=0)
     loss = loss_of(model, half.item.leaf)
     stepper.restart()
-    stepper.backward(loss, 1 / SHARDS)  # of a shard that is discarded meanwhile
+    stepper.backward(loss, 1 / SHARDS, scale=1)  # of a shard that is discarded meanwhile
     stepper.end_shard()
     assert stepper.next_work().item.leaf == 0
     finish(stepper, model, 1)

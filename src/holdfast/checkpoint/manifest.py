@@ -16,12 +16,13 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from holdfast.arena.layout import ITEM_BYTES, Entry, Layout
 from holdfast.checkpoint import parts
+from holdfast.core.step.loss_scale import LossScale
 from holdfast.errors import CheckpointError
 
 FORMAT: Final = 4
 _PART: Final = re.compile(r"part-\d{1,9}-of-\d{1,9}\.safetensors", re.ASCII)
 _SHA256: Final = re.compile(r"[0-9a-f]{64}")
-_CONTENT: Final = {"root", "state", "user_state"}
+_CONTENT: Final = {"root", "state", "user_state", "loss_scale"}
 
 
 class _Record(BaseModel):
@@ -94,6 +95,7 @@ class Header(_Record):
         hugging_face: The model of the library transformers, if it is one.
         state: `session.state`.
         user_state: State of user code outside its tensors; see `worker.user_state.user_state`.
+        loss_scale: The scale of the next step, with `precision: fp16`.
         loss: Training loss of the newest step.
         metrics: Results of the newest evaluation.
         best: The best evaluation so far, if the job asks for one.
@@ -114,6 +116,7 @@ class Header(_Record):
     hugging_face: HuggingFaceModel | None = None
     state: dict[str, Any]
     user_state: dict[str, Any] = {}
+    loss_scale: LossScale | None = None
     loss: float | None
     metrics: dict[str, Any]
     best: Best = Best()
@@ -216,5 +219,7 @@ class Manifest(Header):
 
     def _digest(self) -> str:
         plain = self.model_dump(mode="json", exclude={"sha256"})
+        if self.loss_scale is None:
+            del plain["loss_scale"]  # as in manifests from before there was one
         text = json.dumps(plain, sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(text.encode()).hexdigest()

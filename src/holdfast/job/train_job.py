@@ -88,8 +88,9 @@ class TrainRequest(RunKeys):
     """Port of the rendezvous of `sync: ddp`, on the host of rank 0; 0 chooses a free port."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """`auto`: GPUs if there are any."""
-    precision: Literal["fp32", "bf16"] = "fp32"
-    """`bf16`: forward passes under PyTorch's autocast; weights and gradients stay in fp32."""
+    precision: Literal["fp32", "bf16", "fp16"] = "fp32"
+    """`bf16`, `fp16`: forward passes under PyTorch's autocast; weights and gradients stay in fp32.
+    With `fp16`, losses are scaled; a step that overflows is skipped and halves the scale."""
     compile: bool = False
     """Compile the model with torch.compile, once for every shape of a batch."""
     threads_per_worker: AutoThreads = AUTO

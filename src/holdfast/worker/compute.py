@@ -16,6 +16,7 @@ MAX_SHAPES: Final = 512
 """For how many shapes of a batch a model is compiled. PyTorch's own limit is 8; further shapes run
 uncompiled."""
 _LIMIT_HIT: Final = "FailOnRecompileLimitHit"
+_LOW_PRECISIONS: Final = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 def choose_device(wanted: str, rank: int) -> torch.device:
@@ -61,13 +62,15 @@ def to_device(batch: Any, device: torch.device) -> Any:
 
 
 def autocast(device: torch.device, precision: str, *, enabled: bool = True) -> torch.autocast:
-    """A context in which operations choose their precision, if the job's is `bf16`."""
-    mixed = enabled and precision == "bf16"
-    return torch.autocast(device.type, dtype=torch.bfloat16, enabled=mixed)
+    """A context in which operations choose between float32 and the job's precision."""
+    low = _LOW_PRECISIONS.get(precision)
+    return torch.autocast(
+        device.type, dtype=low or torch.bfloat16, enabled=enabled and low is not None
+    )
 
 
 class WeightCasts:
-    """Keeps the weights that autocast has cast to bfloat16, from one shard of a step to the next.
+    """Keeps the weights that autocast has cast, from one shard of a step to the next.
 
     PyTorch forgets them at the end of the outermost context, of which one is held open here.
     """

@@ -5,6 +5,7 @@ for a worker that gets all of it from another one or from a checkpoint:
 
     Progress        position, newest step      worker.training_loop
     ├ costs         of a shard, by rank        worker.balancing
+    ├ loss_scale    of the next step           worker.training_loop
     ├ Evaluations   results, the best one      worker.followups
     ├ Followup      what remains to be done    worker.followups
     └ UserValues    what user code keeps       worker.membership.worker_state
@@ -20,6 +21,7 @@ from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Final, Self
 
 from holdfast.checkpoint.manifest import Best
+from holdfast.core.step.loss_scale import LossScale
 from holdfast.worker.step.commit import RequestFlags
 from holdfast.worker.user_state.user_values import UserValues
 
@@ -102,6 +104,7 @@ class Progress:
         numerics_changes: How hardware and software have changed over the run's lives.
         saved_step: The step of the newest checkpoint; NOT_SAVED if not every host has one.
         costs: What a shard and the rest of a step cost each rank that was measured, seconds.
+        loss_scale: The scale of the next step; None if losses are not scaled.
         evaluations, followup, user: See the classes.
     """
 
@@ -113,13 +116,23 @@ class Progress:
     numerics_changes: list[str] = field(default_factory=list)
     saved_step: int = NOT_SAVED
     costs: list[tuple[int, float, float]] = field(default_factory=list)
+    loss_scale: LossScale | None = None
     evaluations: Evaluations = field(default_factory=Evaluations)
     followup: Followup = field(default_factory=Followup)
     user: UserValues = field(default_factory=UserValues)
 
-    def advance(self, loss: float | None, record: dict[str, Any], requests: RequestFlags) -> None:
-        """Note one more committed step."""
+    @property
+    def scale(self) -> int:
+        """What the losses of the next step are multiplied by."""
+        return 1 if self.loss_scale is None else self.loss_scale.value
+
+    def advance(
+        self, loss: float | None, record: dict[str, Any], requests: RequestFlags, *, skipped: bool
+    ) -> None:
+        """Note one more committed step, which counts or was skipped."""
         self.step += 1
+        if self.loss_scale is not None:
+            self.loss_scale = self.loss_scale.after(is_finite=not skipped)
         self.loss, self.record = loss, record
         self.evaluations.begin_step()
         self.followup = Followup(pending=True, requests=requests)
@@ -162,5 +175,10 @@ class Progress:
         followup = Followup(**values["followup"])
         evaluations = Evaluations.from_json(values["evaluations"])
         evaluations.calls = 0 if followup.pending else followup.calls
-        user = UserValues.from_json(values["user"])
-        return cls(**{**values, "evaluations": evaluations, "followup": followup, "user": user})
+        parts = {
+            "loss_scale": values["loss_scale"] and LossScale(**values["loss_scale"]),
+            "evaluations": evaluations,
+            "followup": followup,
+            "user": UserValues.from_json(values["user"]),
+        }
+        return cls(**{**values, **parts})

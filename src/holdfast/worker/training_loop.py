@@ -20,6 +20,7 @@ from torch import nn
 
 from holdfast.arena.memory import Phase, Word
 from holdfast.collectives.exact import PlansDiffer
+from holdfast.core.step.loss_scale import LossScale
 from holdfast.core.step.seeds import seed_for
 from holdfast.data.dataset import seed_everything
 from holdfast.data.loading.loader import Loaded, model_seed
@@ -93,6 +94,8 @@ class TrainingLoop:
         self._stopwatch = Stopwatch(member.context.status, member.device)
         self._reader = source.reader(self._job, epochs, steps, member.group.check_abort)
         self._extended = note_facts(self._progress, self._reader.facts, extend=self._job.extend)
+        if job.precision == "fp16" and self._progress.loss_scale is None:
+            self._progress.loss_scale = LossScale()
         if isinstance(self._reader, StreamReader):
             self._state.follow(STREAM, self._reader)
         if job.evaluation.best is not None and not followups.has_evaluations:
@@ -187,7 +190,7 @@ class TrainingLoop:
         chosen = size if weight is None or size == 0 else weight
         share = chosen / self._reader.batch_size_of(self.shard.step)
         with compute.autocast(device, self._job.precision, enabled=False):
-            self._stepper.backward(loss, share, trains)
+            self._stepper.backward(loss, share, self._progress.scale, trains)
 
     def log(self, values: Mapping[str, object]) -> None:
         """Add values to what the current shard logs; see `Session.log`."""
@@ -254,7 +257,8 @@ class TrainingLoop:
             times=self._stopwatch.take(self._balancing.digest),
         )
         try:
-            committed = self._stepper.commit(self._progress.step, vote)
+            progress = self._progress
+            committed = self._stepper.commit(progress.step, vote, progress.scale)
         except UserStatesDiffer as states:
             self._state.fail_on_difference(states.first, states.other)
         except PlansDiffer:
@@ -291,8 +295,10 @@ class TrainingLoop:
             "samples": samples,
             "logged": {name: lines.number(value) for name, value in committed.logged.items()},
             **({"skipped": True} if committed.skipped else {}),
+            **({} if self._progress.loss_scale is None else {"scale": self._progress.scale}),
         }
-        self._progress.advance(lines.number(committed.loss), record, committed.requests)
+        loss, skipped = lines.number(committed.loss), committed.skipped
+        self._progress.advance(loss, record, committed.requests, skipped=skipped)
         counts = self._balancing.plan.counts
         self._member.observe_times(committed.times, is_whole=samples == self._job.batch)
         with self._stopwatch.rest():

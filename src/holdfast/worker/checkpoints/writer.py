@@ -103,6 +103,7 @@ class CheckpointWriter:
             hugging_face=hugging_face_model(replica.model),
             state=progress.user.committed_state,
             user_state=progress.user.captured,
+            loss_scale=progress.loss_scale,
             loss=progress.loss,
             metrics=progress.evaluations.metrics,
             best=progress.evaluations.best,

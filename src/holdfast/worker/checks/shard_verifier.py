@@ -31,7 +31,9 @@ COLUMNS: Final = 4
 _GENERATION, _STEP, _RANK, _DIGEST = range(COLUMNS)
 """Columns of a shard's row: generation, step and rank that computed it, and its digest."""
 _NOT_FINITE: Final = 1
-"""The digest of a shard whose loss is not finite: the bits of NaNs are not reproducible."""
+"""The digest of a shard whose loss or gradient is not finite: the bits of NaNs are not
+reproducible.
+"""
 
 
 class ShardVerifier:
@@ -157,13 +159,16 @@ def _advice(group: Group) -> str:
     return "run the job with three workers or more to find out which"
 
 
-def digest_of(loss: float, tensors: Sequence[torch.Tensor]) -> int:
+def digest_of(
+    loss: float, gradients: Sequence[torch.Tensor], buffers: Sequence[torch.Tensor]
+) -> int:
     """Tells apart the results of two workers for a shard; see `arena.digest`.
 
     Args:
         loss: Its loss.
-        tensors: Its gradients, and its buffers afterwards.
+        gradients: Its gradients.
+        buffers: The model's buffers afterwards.
     """
-    if not math.isfinite(loss):
+    if not (math.isfinite(loss) and all(bool(each.isfinite().all()) for each in gradients)):
         return _NOT_FINITE
-    return digest([torch.tensor(loss, dtype=torch.float64), *tensors])
+    return digest([torch.tensor(loss, dtype=torch.float64), *gradients, *buffers])

@@ -140,7 +140,9 @@ class DdpStepper:
         self._weight, self._logged = None, {}
         seed_everything(seed)
 
-    def backward(self, loss: torch.Tensor, weight: float, trains: nn.Module | None = None) -> None:
+    def backward(
+        self, loss: torch.Tensor, weight: float, scale: int, trains: nn.Module | None = None
+    ) -> None:
         """Compute this worker's gradient and average it with the others'; see `Stepper.backward`.
 
         Raises:
@@ -159,13 +161,18 @@ class DdpStepper:
         total = sum(map(float_of, weights))
         if not (math.isfinite(total) and total > 0):
             raise JobError(f"the batches of a step weigh {total} in all; it must be above 0")
+        factor = scale * weight * len(self._group.members) / total
         before = self._status.enter(Phase.BACKWARD)
         try:
-            (loss * (weight * len(self._group.members) / total)).backward()  # type: ignore[no-untyped-call]
+            (loss * factor).backward()  # type: ignore[no-untyped-call]
         except RuntimeError as error:
             if is_connection_error(error):
                 await_abort(self._group)
             raise
+        if scale != 1:
+            for parameter in self._replica.parameters.values():
+                if parameter.grad is not None:
+                    parameter.grad.mul_(1 / scale)
         self._status.enter(before)
 
     def log(self, values: dict[str, float]) -> None:
@@ -189,7 +196,7 @@ class DdpStepper:
         """Never called, as every worker computes something in every step."""
         raise AssertionError(f"work item {work.item} has no samples")
 
-    def commit(self, step: int, vote: CommitVote) -> Committed:
+    def commit(self, step: int, vote: CommitVote, scale: int) -> Committed:
         """See `Stepper.commit`."""
         rank = self._group.rank
         table = [tree.ABSENT] * tree.num_nodes(len(self._group.members))
@@ -197,7 +204,7 @@ class DdpStepper:
         reduced = self._reducer.reduce(table, step, vote.value, vote.replica, vote.times)
         check_user_states(self._group, reduced)
         self._replicas.check(step, reduced.digests)
-        norm = self._checked_norm(step)
+        norm = self._checked_norm(step, scale)
         self._status.enter(Phase.OPTIMIZER)
         self._intact.begin_change(rank)
         if is_finite(norm):
@@ -211,7 +218,7 @@ class DdpStepper:
         """Never called: after a failure, all workers are started again."""
         raise AssertionError(f"step {step + 1} cannot be completed with sync=ddp")
 
-    def _checked_norm(self, step: int) -> float:
+    def _checked_norm(self, step: int, scale: int) -> float:
         gradients = {
             name: parameter.grad
             for name, parameter in self._replica.parameters.items()
@@ -220,7 +227,7 @@ class DdpStepper:
         norm = nn.utils.get_total_norm(gradients.values())
         if not is_finite(float(norm)):
             self._replicas.check_all(step)  # a wrong weight causes that, too
-            if self._non_finite != "skip":
+            if self._non_finite != "skip" and scale == 1:
                 raise not_finite(step, gradients)
         elif self._clip_norm is not None:
             nn.utils.clip_grads_with_norm_(self._replica.parameters.values(), self._clip_norm, norm)

@@ -5,6 +5,8 @@
     all    exchange results ─▶ the same bits: the data or the model is the cause
                             ─▶ other bits: the worker that computed them first leaves
 
+With scaled losses the cause may be the scale: then the step is skipped, and the scale is halved.
+
 The partial sums of the step stay as they are. If a worker leaves, the remaining ones take over its
 part of the step and complete it. A new generation ends a recheck without a result.
 """
@@ -13,7 +15,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Final, NoReturn
+from typing import Final
 
 import torch
 
@@ -22,7 +24,7 @@ from holdfast.collectives.reduction import ReductionMemory
 from holdfast.collectives.slot import Slot, SlotLayout
 from holdfast.core.step import tree
 from holdfast.core.step.digests import wrong_ranks
-from holdfast.errors import HardwareError
+from holdfast.errors import HardwareError, NonFiniteError
 from holdfast.worker.barriers import WorkerTag
 from holdfast.worker.checks.eviction import evict
 from holdfast.worker.step.commit import is_finite, not_finite
@@ -89,8 +91,9 @@ class Recheck:
         if self._finding == _SAME_BITS and not is_finite(slot.norm()):
             self._finding = 1 + shard
 
-    def resolve(self, step: int, gradients: Mapping[str, torch.Tensor]) -> NoReturn:
-        """Decide with the other members on the cause, once all have recomputed their shards.
+    def resolve(self, step: int, gradients: Mapping[str, torch.Tensor]) -> NonFiniteError:
+        """Decide with the other members on the cause, once all have recomputed their shards;
+        returns it if all found the same bits.
 
         Args:
             step: Steps committed before this one.
@@ -99,7 +102,6 @@ class Recheck:
         Raises:
             Aborted: The generation is over, for example because another worker was wrong.
             HardwareError: This worker was wrong.
-            NonFiniteError: All found the same bits.
         """
         group = self._group
         same = all(self._is_same(node, slot) for node, slot in self._theirs.items())
@@ -122,7 +124,7 @@ class Recheck:
         odd = [what - 1 for what in findings if what > _SAME_BITS]
         shards = odd or [shard for shards in self._shards_of.values() for shard in shards]
         cause = "so the cause is the data or the model, not the hardware: "
-        raise not_finite(
+        return not_finite(
             step,
             gradients,
             f"recomputing it gave the same bits, {cause * self._sums_are_odd}"

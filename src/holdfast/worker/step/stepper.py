@@ -99,13 +99,17 @@ class Stepper(Protocol):
         """Get ready for a shard, whose random numbers start from `seed`."""
         ...
 
-    def backward(self, loss: torch.Tensor, weight: float, trains: nn.Module | None = None) -> None:
+    def backward(
+        self, loss: torch.Tensor, weight: float, scale: int, trains: nn.Module | None = None
+    ) -> None:
         """Record the gradient of the current shard.
 
         Args:
             loss: The mean over the shard, a scalar.
             weight: What the shard counts for; usually its part of the step's samples, so that all
                 weights add up to one. It is rounded to the loss's dtype.
+            scale: The power of two that losses are multiplied by, so that gradients do not vanish.
+                The gradient is divided by it. It is the same on all workers.
             trains: The model whose parameters get a gradient; None for all.
 
         Raises:
@@ -135,12 +139,14 @@ class Stepper(Protocol):
         """Account for a shard without samples: it weighs nothing."""
         ...
 
-    def commit(self, step: int, vote: CommitVote) -> Committed | None:
+    def commit(self, step: int, vote: CommitVote, scale: int) -> Committed | None:
         """Reduce, check, clip, update and commit.
 
         Args:
             step: Steps committed before.
             vote: What this worker tells the others.
+            scale: Of losses. If it is above 1, it may be why a gradient is not finite, and the step
+                is skipped.
 
         Returns:
             The step; None if a result is in doubt. Once `next_work` is computed, the next call

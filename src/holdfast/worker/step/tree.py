@@ -55,7 +55,7 @@ class TreeStepper:
         self._status, self._failpoints = worker.status, worker.failpoints
         job, group, sections, replica = self._job, self._group, self._sections, self._replica
         self._clip_norm, self._non_finite = job.clip_norm, job.non_finite
-        self._keeps_casts = job.precision == "bf16"
+        self._keeps_casts = job.precision != "fp32"
         layout = sections.slot_layout
         self.work_items: Sequence[WorkItem] = ()
         self.needs_every_worker = False
@@ -143,7 +143,9 @@ class TreeStepper:
     def _is_verified_only(self, work: Work) -> bool:
         return work.is_check and self._recheck is None
 
-    def backward(self, loss: torch.Tensor, weight: float, trains: nn.Module | None = None) -> None:
+    def backward(
+        self, loss: torch.Tensor, weight: float, scale: int, trains: nn.Module | None = None
+    ) -> None:
         """See `Stepper.backward`."""
         shard = self._shard
         assert shard is not None, "backward without a shard"
@@ -158,13 +160,13 @@ class TreeStepper:
         self._check_no_gradients()
         inputs = None if trains is None else [p for p in trains.parameters() if p.requires_grad]
         before = self._status.enter(Phase.BACKWARD)
-        torch.autograd.backward(loss * weight, inputs=inputs)
+        torch.autograd.backward(loss * (weight * scale), inputs=inputs)
         self._status.enter(Phase.COLLECT)
         self._failpoints.at_gradient(self._parameters)
         if shard.discarded:
             self._forget_gradients()
         else:
-            self._collect(shard)
+            self._collect(shard, scale)
         self._status.enter(before)
 
     def log(self, values: dict[str, float]) -> None:
@@ -212,10 +214,13 @@ class TreeStepper:
         self._forget_gradients()
         self.restart()
 
-    def commit(self, step: int, vote: CommitVote) -> Committed | None:
+    def commit(self, step: int, vote: CommitVote, scale: int) -> Committed | None:
         """See `Stepper.commit`."""
         if self._recheck is not None:
-            self._recheck.resolve(step, self._mean_gradients())
+            error = self._recheck.resolve(step, self._mean_gradients())
+            if scale == 1:
+                raise error
+            return self._publish(step, self._reducer.reduced())
         if self._verifier.is_disputed:
             self._verifier.resolve()
         reduced = self._reduce(step, vote)
@@ -231,11 +236,15 @@ class TreeStepper:
         if is_finite(reduced.norm):
             if self._clip_norm is not None and reduced.norm > self._clip_norm:
                 self._reducer.scale_gradient(self._clip_norm / (reduced.norm + 1e-6), step)
-        elif self._non_finite == "stop":
-            raise not_finite(step, self._mean_gradients())
         elif self._non_finite == "recompute":
             self._begin_recheck(step)
             return None
+        elif self._non_finite == "stop" and scale == 1:
+            raise not_finite(step, self._mean_gradients())
+        return self._publish(step, reduced)
+
+    def _publish(self, step: int, reduced: Reduced) -> Committed:
+        """Commit a step whose result all members have."""
         self._status[Word.REDUCED_STEP] = step + 1
         if self._group.network is not None:  # every host can complete the step from now on
             self._group.barrier(WorkerTag.COMMIT, step)
@@ -318,11 +327,9 @@ class TreeStepper:
             self._verifier.publish(shard.leaf, self._digest(shard))
 
     def _digest(self, shard: CurrentShard) -> int:
-        return digest_of(
-            float(shard.slot.stats[LOSS]), [*shard.raw_gradients, *self.buffers.left()]
-        )
+        return digest_of(float(shard.slot.stats[LOSS]), shard.raw_gradients, self.buffers.left())
 
-    def _collect(self, shard: CurrentShard) -> None:
+    def _collect(self, shard: CurrentShard, scale: int) -> None:
         """Move the gradients that autograd has computed into the shard's slot, or lend them."""
         in_doubt = shard.verify_only or self._verifier.checks(shard.leaf)
         for index, parameter in enumerate(self._parameters):
@@ -335,6 +342,8 @@ class TreeStepper:
                 raise JobError("sparse gradients cannot be reduced; build with sparse=False")
             shard.fired[index] = True
             flat, target = gradient.contiguous().view(-1), shard.slot.flat_gradients[index]
+            if scale != 1:
+                flat.mul_(1 / scale)
             if in_doubt:
                 shard.raw_gradients.append(flat)
             if shard.verify_only:
