@@ -62,7 +62,7 @@ Optimizer = Literal[
 ]
 Implementation = Literal["default", "foreach", "fused"]
 DType = Literal["float32", "float64", "bfloat16"]
-Precision = Literal["fp32", "bf16"]
+Precision = Literal["fp32", "bf16", "fp16"]
 Schedule = Literal["none", "warmup", "cosine"]
 Scheduler = Literal["none", "exponential", "step", "restarts", "one_cycle", "plateau", "sequential"]
 Data = Literal["plain", "numpy", "generator", "augmented", "stream"]

@@ -203,7 +203,7 @@ def _repaired(chance: random.Random, drawn: Recipe) -> Recipe:
         drawn,
         implementation=implementation,
         thaws=drawn.thaws and (implementation, drawn.optimizer) not in THAWLESS,
-        precision="bf16" if mixed else "fp32",
+        precision=("bf16", "fp16")[drawn.seed % 2] if mixed else "fp32",
         schedule="none" if drawn.scheduler != "none" else drawn.schedule,
         attaches=drawn.attaches and drawn.scheduler not in ("none", "plateau"),
         average=drawn.average and not drawn.compile,
