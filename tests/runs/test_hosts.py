@@ -322,8 +322,9 @@ def test_what_several_hosts_cannot_do_yet_is_said(command, tmp_path, words, mess
         ["digits", "model={name: mlp}", "epochs=2"],
         ["digits", "epochs=2"],  # a CNN with batch normalization and dropout
         ["synthetic-text", "epochs=1"],  # a GPT
+        ["digits", "model={name: mlp}", "epochs=2", "precision=fp16"],
     ],
-    ids=["mlp", "cnn", "gpt"],
+    ids=["mlp", "cnn", "gpt", "fp16"],
 )
 def test_models_have_the_weights_of_one_host_on_several(begin, alone, tmp_path, job, hosts):
     job = [*job, "shards=6"]

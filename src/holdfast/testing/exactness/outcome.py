@@ -17,7 +17,7 @@ REFUSALS: Final = ("JobError", "NonFiniteError")
 EXPECTED_STATUSES: Final = (0, LEFT_STATUS, -signal.SIGKILL)
 """How workers end that have finished, that were told to leave, and that were killed."""
 KILLED: Final = "was killed by SIGKILL"
-COMPARED: Final = ("loss", "norm", "lr", "epoch", "samples", "logged", "skipped")
+COMPARED: Final = ("loss", "norm", "lr", "epoch", "samples", "logged", "skipped", "scale")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
