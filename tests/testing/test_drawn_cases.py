@@ -229,7 +229,7 @@ def test_an_outcome_is_read_from_an_answer_and_metrics():
     )
     assert read == CaseOutcome(
         weights="abc",
-        steps={1: STEP | {"skipped": None}},
+        steps={1: STEP | {"skipped": None, "scale": None}},
         evaluations={1: {"right": 1.0}},
         kills=1,
         other_failures=(
