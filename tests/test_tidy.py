@@ -245,6 +245,7 @@ def test_the_options_of_the_command_are_these():
         "logs": ["--follow", "--rank", "-f", "run"],
         "pods": ["--container", "--namespace", "--selector", "-c", "-l", "-n"],
         "pods run": ["--out", "command"],
+        "profile": ["--json", "--output", "--path"],
         "render": [],
         "render kubernetes": [
             "--hosts",

@@ -21,6 +21,7 @@ from holdfast.cli import (
     hosts,
     jobs,
     pods,
+    profile,
     render,
     runs,
     token,
@@ -59,6 +60,7 @@ app.command("drill")(drill.drill)
 app.command("events")(events.events)
 app.command("export")(export.export)
 app.command("jobs")(jobs.jobs)
+app.command("profile")(profile.profile)
 app.command("runs")(runs.runs)
 app.command("logs")(runs.logs)
 app.command("stop")(runs.stop)

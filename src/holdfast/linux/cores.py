@@ -1,4 +1,4 @@
-"""Cores: how many this process can use."""
+"""Cores: what they are, and how many this process can use."""
 
 from __future__ import annotations
 
@@ -16,6 +16,19 @@ def usable_cores(root: Path = ROOT) -> int:
         root: The directory below which `proc` and the control groups are mounted.
     """
     return max(1, min([len(os.sched_getaffinity(0)), *_limits(root)]))
+
+
+def model_name(root: Path = ROOT) -> str:
+    """What the maker of the CPU calls it.
+
+    Args:
+        root: The directory below which `proc` is mounted.
+    """
+    for line in lines(root / "proc/cpuinfo"):
+        name, _, value = line.partition(":")
+        if name.strip() == "model name" and value.strip():
+            return value.strip()
+    return "CPU"
 
 
 def _limits(root: Path) -> Iterator[int]:

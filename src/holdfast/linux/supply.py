@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from itertools import takewhile
 from pathlib import Path
 from typing import Final
@@ -45,11 +45,17 @@ def restrict(share: Share) -> None:
         os.environ[VISIBLE] = ",".join(share.gpus)
 
 
-def _gpus(environment: Mapping[str, str]) -> Iterator[str]:
-    """The names that CUDA takes: numbers, or those of the driver. It ignores all from the first
-    that is no name on.
+def visible_gpus(environment: Mapping[str, str]) -> tuple[str, ...] | None:
+    """The names of the GPUs that CUDA uses, numbers or those of the driver; None: all there are.
+
+    CUDA ignores all from the first that is no name on.
     """
-    if VISIBLE in environment:
-        names = (name.strip() for name in environment[VISIBLE].split(","))
-        return takewhile(_GPU.fullmatch, names)
-    return map(str, range(len(list(_GPUS.glob("*")))))
+    if VISIBLE not in environment:
+        return None
+    names = (name.strip() for name in environment[VISIBLE].split(","))
+    return tuple(takewhile(_GPU.fullmatch, names))
+
+
+def _gpus(environment: Mapping[str, str]) -> Iterable[str]:
+    names = visible_gpus(environment)
+    return map(str, range(len(list(_GPUS.glob("*"))))) if names is None else names

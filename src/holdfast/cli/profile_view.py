@@ -1,0 +1,131 @@
+"""Shows profiles: tables in a terminal, a line per device, memory, disk and link in a pipe."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+
+from rich import box
+from rich.console import Console
+from rich.filesize import decimal as in_words
+from rich.table import Table
+
+from holdfast.hardware.profile import Device, Disk, GpuState, HostLink, HostProfile, Memory
+from holdfast.hardware.profile_file import Profiles
+
+UNKNOWN = "-"
+_COLUMNS = ("", "device", "score", "relative", "fp32", "bf16", "fp16", "memory", "copies", "state")
+
+
+def show(profiles: Profiles) -> None:
+    """Print profiles on standard output."""
+    slowest = _slowest(profiles)
+    is_terminal = sys.stdout.isatty()
+    for name, host in profiles.hosts.items():
+        print(f"host {name}")
+        if is_terminal:
+            Console().print(_table(host, slowest))
+        else:
+            print(*map(" ".join, _lines(host, slowest)), sep="\n")
+        for line in (*_rest(host), *host.notes):
+            print(line)
+    for link in profiles.links:
+        print(_link(link))
+
+
+def _slowest(profiles: Profiles) -> float:
+    """The lowest score of what workers would compute on; 0 if none is known."""
+    scores = [each.score for host in profiles.hosts.values() for each in host.used_by("auto")]
+    return min((each for each in scores if each), default=0.0)
+
+
+def _table(host: HostProfile, slowest: float) -> Table:
+    table = Table(*_COLUMNS, box=box.SIMPLE)
+    for label, device in _labelled(host):
+        table.add_row(label, *_cells(device, slowest))
+    return table
+
+
+def _lines(host: HostProfile, slowest: float) -> Iterator[list[str]]:
+    for label, device in _labelled(host):
+        cells = zip(_COLUMNS[1:], _cells(device, slowest), strict=True)
+        shown = [cell if name in ("device", "state") else f"{name} {cell}" for name, cell in cells]
+        yield [f"{label}:", ", ".join(each for each in shown if not each.endswith(UNKNOWN))]
+
+
+def _labelled(host: HostProfile) -> Iterator[tuple[str, Device]]:
+    gpus = [each for each in host.devices if each.kind == "gpu"]
+    for number, device in enumerate(gpus):
+        yield f"gpu {number}", device
+    for device in host.devices:
+        if device.kind == "cpu":
+            yield "cpu", device
+
+
+def _cells(device: Device, slowest: float) -> list[str]:
+    cores = f", {device.cores} cores" if device.cores else ""
+    mark = " (estimate)" if device.source == "estimated" and device.score else ""
+    rates = [_rounded(device.tflops.get(each)) for each in ("fp32", "bf16", "fp16")]
+    return [
+        f"{device.name}{cores}",
+        f"{_rounded(device.score or None)}{mark}",
+        f"{device.score / slowest:.1f}x" if device.score and slowest else UNKNOWN,
+        *rates,
+        _size(device.memory_bytes),
+        _rate(device.memory_bytes_per_s),
+        _state(device.state),
+    ]
+
+
+def _state(state: GpuState | None) -> str:
+    if state is None:
+        return UNKNOWN
+    power = f"{_whole(state.power_w)} of {_whole(state.power_limit_w)} W"
+    busy = None if state.utilization is None else 100 * state.utilization
+    clock = f"{_whole(state.clock_mhz)} of {_whole(state.max_clock_mhz)} MHz"
+    parts = [f"{_whole(state.temperature_c)} °C", power, f"{_whole(busy)} % busy", clock]
+    if state.slowed_by:
+        parts.append(f"slowed by {', '.join(state.slowed_by)}")
+    return ", ".join(parts)
+
+
+def _rest(host: HostProfile) -> Iterator[str]:
+    """The lines for what is no device."""
+    if host.memory is not None:
+        yield _memory(host.memory)
+    if host.disk is not None:
+        yield _disk(host.disk)
+
+
+def _memory(memory: Memory) -> str:
+    return f"ram: {_size(memory.total_bytes)}, {_size(memory.available_bytes)} available"
+
+
+def _disk(disk: Disk) -> str:
+    cached = "" if disk.direct else "; through the page cache, which this file system needs"
+    return (
+        f"disk: {disk.path}, writes {_rate(disk.write_bytes_per_s)}, "
+        f"reads {_rate(disk.read_bytes_per_s)}, fsync {1e3 * disk.fsync_s:.2f} ms "
+        f"(99 %: {1e3 * disk.fsync_p99_s:.2f} ms){cached}"
+    )
+
+
+def _link(link: HostLink) -> str:
+    rate = f"{8e-9 * link.bytes_per_s:.2f} Gbit/s"
+    return f"link: {link.source} to {link.target}, {1e3 * link.latency_s:.2f} ms, {rate}"
+
+
+def _size(size_bytes: int | None) -> str:
+    return UNKNOWN if size_bytes is None else in_words(size_bytes)
+
+
+def _rate(bytes_per_s: float | None) -> str:
+    return UNKNOWN if bytes_per_s is None else f"{in_words(int(bytes_per_s))}/s"
+
+
+def _rounded(value: float | None) -> str:
+    return UNKNOWN if value is None else f"{value:.3g}"
+
+
+def _whole(value: float | None) -> str:
+    return UNKNOWN if value is None else f"{value:.0f}"

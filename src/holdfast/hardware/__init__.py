@@ -1,0 +1,1 @@
+"""What the hardware of a host reaches: measured, or known of it."""

@@ -1,0 +1,168 @@
+"""`python -m holdfast.hardware.measure`: measures the devices of this host, as a line of JSON.
+
+It is a process of its own: commands have no torch, and a driver that crashes ends only this.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Final, get_args
+
+import torch
+
+from holdfast.hardware import rates
+from holdfast.hardware.nvml import DriverGpu, driver_gpus
+from holdfast.hardware.profile import Device, HostProfile, Precision
+from holdfast.hardware.profile_file import PROFILE
+from holdfast.linux.cores import model_name, usable_cores
+from holdfast.linux.host_memory import available
+from holdfast.linux.lifeline import die_with_parent
+from holdfast.linux.supply import visible_gpus
+
+LIMIT_S: Final = 0.3
+"""How long one rate of one device is measured."""
+
+
+def main() -> None:
+    """Measure, and print the profile."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--parent", type=int, required=True)
+    parser.add_argument("--scores-for", choices=("auto", "cpu", "cuda"))
+    parser.add_argument("--precision", choices=get_args(Precision), default="fp32")
+    options = parser.parse_args()
+    die_with_parent(options.parent)
+    output, sys.stdout = sys.stdout, sys.stderr  # libraries may print
+    torch.set_num_threads(usable_cores())
+    if options.scores_for is None:
+        found = full_profile(os.environ)
+    else:
+        found = scores(options.scores_for, options.precision)
+    print(PROFILE.dump_json(found).decode(), file=output, flush=True)
+
+
+def full_profile(environment: Mapping[str, str]) -> HostProfile:
+    """All devices, at all rates.
+
+    Args:
+        environment: That of CUDA, which may restrict the GPUs.
+    """
+    in_driver, problem = driver_gpus()
+    seen = _visible(in_driver, environment)
+    notes = [problem] if problem else []
+    if not in_driver and not problem:
+        notes.append("no GPU: the NVIDIA driver lists none")
+    elif in_driver and not seen:
+        notes.append(f"no GPU: CUDA_VISIBLE_DEVICES names none of {len(in_driver)}")
+    if torch.cuda.is_available():
+        gpus = [_gpu(number, in_driver, notes) for number in range(torch.cuda.device_count())]
+    else:
+        gpus = [_estimated(each) for each in seen]
+    if seen and not torch.cuda.is_available():
+        notes.append(
+            f"torch {torch.__version__} cannot use these GPUs, so their scores are estimates from "
+            "cores and clocks; install a build of torch for CUDA and this driver"
+        )
+    return HostProfile(devices=(*gpus, _cpu(tuple(rates.DTYPES), bandwidth=True)), notes=(*notes,))
+
+
+def scores(wanted: str, precision: Precision) -> HostProfile:
+    """The devices that workers use, in one precision.
+
+    Args:
+        wanted: The device of the job: `auto`, `cpu` or `cuda`.
+        precision: That of the job.
+    """
+    if wanted == "cpu" or not torch.cuda.is_available():
+        return HostProfile(devices=(_cpu((precision,), bandwidth=False),))
+    devices = [_measured_gpu(n, (precision,)) for n in range(torch.cuda.device_count())]
+    return HostProfile(devices=tuple(devices))
+
+
+def _cpu(precisions: Sequence[Precision], *, bandwidth: bool) -> Device:
+    cpu = torch.device("cpu")
+    tflops = {each: rates.tflops(cpu, each, LIMIT_S) for each in precisions}
+    copied = rates.copy_bytes_per_s(cpu, LIMIT_S, available().size_bytes) if bandwidth else None
+    return Device(
+        name=model_name(),
+        kind="cpu",
+        source="measured",
+        score=tflops.get("fp32", max(tflops.values())),
+        cores=usable_cores(),
+        tflops=tflops,
+        memory_bytes_per_s=copied,
+    )
+
+
+def _gpu(number: int, in_driver: Sequence[DriverGpu], notes: list[str]) -> Device:
+    """A GPU that torch uses, with what the driver knows of it.
+
+    Args:
+        number: Of CUDA.
+        in_driver: All GPUs of the driver.
+        notes: Gets why it could not be measured, if so.
+    """
+    uuid = f"GPU-{torch.cuda.get_device_properties(number).uuid}"
+    known = next((each for each in in_driver if each.uuid == uuid), None)
+    reported = Device(name=torch.cuda.get_device_name(number), score=0.0, source="estimated")
+    if known is not None:
+        reported = _estimated(known)
+    try:
+        measured = _measured_gpu(number, tuple(rates.DTYPES))
+        free, total = torch.cuda.mem_get_info(number)
+        copied = rates.copy_bytes_per_s(torch.device("cuda", number), LIMIT_S, free)
+    except RuntimeError as error:  # such as too little free memory
+        notes.append(f"GPU {number} could not be measured: {str(error).partition(chr(10))[0]}")
+        return reported
+    return replace(
+        reported,
+        source="measured",
+        score=measured.score,
+        tflops=measured.tflops,
+        memory_bytes=total,
+        memory_bytes_per_s=copied,
+    )
+
+
+def _measured_gpu(number: int, precisions: Sequence[Precision]) -> Device:
+    device = torch.device("cuda", number)
+    tflops = {each: rates.tflops(device, each, LIMIT_S) for each in precisions}
+    return Device(
+        name=torch.cuda.get_device_name(number),
+        source="measured",
+        score=tflops.get("fp32", max(tflops.values())),
+        tflops=tflops,
+    )
+
+
+def _estimated(gpu: DriverGpu) -> Device:
+    """A GPU with the score that it could reach at most; 0 if that is not known."""
+    return Device(
+        name=gpu.name,
+        source="estimated",
+        score=gpu.peak_tflops or 0.0,
+        cores=gpu.cores,
+        memory_bytes=gpu.memory_bytes,
+        capability=gpu.capability,
+        state=gpu.state,
+    )
+
+
+def _visible(gpus: Sequence[DriverGpu], environment: Mapping[str, str]) -> list[DriverGpu]:
+    """Those that CUDA would use, in its order."""
+    names = visible_gpus(environment)
+    if names is None:
+        return list(gpus)
+    return [
+        each
+        for name in names
+        for each in gpus
+        if name == str(each.number) or each.uuid.startswith(name)
+    ]
+
+
+if __name__ == "__main__":
+    main()

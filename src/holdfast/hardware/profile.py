@@ -1,0 +1,161 @@
+"""Profile: what the hardware of one host reaches, and how well hosts reach each other.
+
+A score is relative compute: the TFLOPS that a device reaches in matrix products.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Annotated, ClassVar, Literal, TypeAlias
+
+from pydantic import ConfigDict, Field
+
+Precision: TypeAlias = Literal["fp32", "bf16", "fp16"]
+Rate: TypeAlias = Annotated[float, Field(gt=0)]
+Amount: TypeAlias = Annotated[float, Field(ge=0)]
+Name: TypeAlias = Annotated[str, Field(min_length=1, max_length=300)]
+
+_STRICT = ConfigDict(extra="forbid", allow_inf_nan=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuState:
+    """What a GPU reports of itself; None where it reports nothing.
+
+    Attributes:
+        temperature_c: Degrees Celsius.
+        power_w, power_limit_w: What it draws, and may draw.
+        utilization: The share of time in which it computed, from 0 to 1.
+        clock_mhz, max_clock_mhz: Of its multiprocessors.
+        used_bytes: Of its memory.
+        slowed_by: Why its clock is reduced, in words.
+    """
+
+    __pydantic_config__: ClassVar[ConfigDict] = _STRICT
+
+    temperature_c: float | None = None
+    power_w: Amount | None = None
+    power_limit_w: Amount | None = None
+    utilization: Annotated[float, Field(ge=0, le=1)] | None = None
+    clock_mhz: Amount | None = None
+    max_clock_mhz: Amount | None = None
+    used_bytes: Annotated[int, Field(ge=0)] | None = None
+    slowed_by: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Device:
+    """Something that workers compute on: a GPU, or all CPU cores of a host.
+
+    Attributes:
+        name: What its maker calls it.
+        score: TFLOPS in fp32.
+        kind: What it is.
+        source: Whether the score was measured, estimated from what the device reports, or given by
+            a person.
+        cores: CPU cores that can be used, or CUDA cores.
+        memory_bytes: Its memory.
+        tflops: Measured in matrix products.
+        memory_bytes_per_s: Measured in a copy: what is read and what is written.
+        capability: The version of what a GPU can do (CUDA compute capability).
+        state: Of a GPU.
+    """
+
+    __pydantic_config__: ClassVar[ConfigDict] = _STRICT
+
+    name: Name
+    score: Rate
+    kind: Literal["gpu", "cpu"] = "gpu"
+    source: Literal["measured", "estimated", "given"] = "given"
+    cores: Annotated[int, Field(ge=1)] | None = None
+    memory_bytes: Annotated[int, Field(ge=0)] | None = None
+    tflops: dict[Precision, Rate] = field(default_factory=dict)
+    memory_bytes_per_s: Rate | None = None
+    capability: str = ""
+    state: GpuState | None = None
+
+    def score_in(self, precision: Precision) -> float:
+        """TFLOPS in a precision; its score where that was not measured."""
+        return self.tflops.get(precision, self.score)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Memory:
+    """The memory of a host that processes may use.
+
+    Attributes:
+        total_bytes: All of it.
+        available_bytes: What is not in use.
+    """
+
+    __pydantic_config__: ClassVar[ConfigDict] = _STRICT
+
+    total_bytes: Annotated[int, Field(ge=0)]
+    available_bytes: Annotated[int, Field(ge=0)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Disk:
+    """The disk below a directory.
+
+    Attributes:
+        path: The directory.
+        write_bytes_per_s, read_bytes_per_s: One large file, from its beginning to its end.
+        fsync_s, fsync_p99_s: Until a small write is durable: the median, and what 99 % take at
+            most.
+        direct: Whether reads and writes have bypassed the page cache.
+    """
+
+    __pydantic_config__: ClassVar[ConfigDict] = _STRICT
+
+    path: str
+    write_bytes_per_s: Rate
+    read_bytes_per_s: Rate
+    fsync_s: Amount
+    fsync_p99_s: Amount
+    direct: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostProfile:
+    """One host.
+
+    Attributes:
+        devices: Its GPUs in the order of CUDA, then its CPU.
+        memory, disk: Where they were measured.
+        notes: What could not be measured, and why.
+    """
+
+    __pydantic_config__: ClassVar[ConfigDict] = _STRICT
+
+    devices: tuple[Device, ...]
+    memory: Memory | None = None
+    disk: Disk | None = None
+    notes: tuple[str, ...] = ()
+
+    def used_by(self, device: str) -> tuple[Device, ...]:
+        """What workers compute on.
+
+        Args:
+            device: As the job says: `auto`, `cpu` or `cuda`.
+        """
+        kind = "cpu" if device == "cpu" else "gpu"
+        return tuple(each for each in self.devices if each.kind == kind) or self.devices
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostLink:
+    """How well one host reaches another, over one encrypted connection.
+
+    Attributes:
+        source, target: The hosts.
+        latency_s: Until an answer comes back.
+        bytes_per_s: Sent by the source.
+    """
+
+    __pydantic_config__: ClassVar[ConfigDict] = _STRICT
+
+    source: str
+    target: str
+    latency_s: Amount
+    bytes_per_s: Rate
