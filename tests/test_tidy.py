@@ -191,7 +191,7 @@ def test_the_options_of_the_command_are_these():
         for name, command in commands.items()
     }
     assert options == {
-        "agent": ["--address", "--join", "--placed", "--run", "--token-file"],
+        "agent": ["--address", "--join", "--placed", "--profile", "--run", "--token-file"],
         "bench": [],
         "chaos": [
             "--fault",
@@ -209,6 +209,7 @@ def test_the_options_of_the_command_are_these():
             "--json",
             "--no-workers",
             "--port",
+            "--profile",
             "--resume",
             "--run",
             "job",
@@ -292,6 +293,7 @@ def test_the_options_of_the_command_are_these():
             "--extend",
             "--json",
             "--on",
+            "--profile",
             "--queue",
             "--resume",
             "--run",

@@ -12,6 +12,7 @@ from pathlib import Path
 from holdfast.agent.agent import Agent
 from holdfast.agent.checkpoints import Checkpoints
 from holdfast.agent.run_context import RunContext
+from holdfast.agent.scores import with_devices
 from holdfast.agent.tunnel import Tunnel
 from holdfast.arena.memory import Arena
 from holdfast.checkpoint.store import CheckpointStore
@@ -87,6 +88,7 @@ def _serve(options: argparse.Namespace) -> str:
         Checkpoints(store, options.attempt, keep, log, run.where) as checkpoints,
     ):
         forks.await_ready()
+        run = with_devices(run, log)  # once torch is imported: nothing else computes here now
         arena = Arena(options.arena)
         with closing(Agent(options.name, run, forks, arena, log, link, checkpoints)) as agent:
             while agent.exit_reason is None:

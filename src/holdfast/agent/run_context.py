@@ -8,7 +8,9 @@ from pathlib import Path
 from holdfast.agent.tunnel import Tunnel
 from holdfast.core.protocol import Failure
 from holdfast.core.shares import Share
+from holdfast.hardware.profile import Device
 from holdfast.job.spec import Job
+from holdfast.job.train_job import TrainJob
 from holdfast.wire.tls import Credentials
 from holdfast.wire.worker_spec import WorkerSpec
 
@@ -27,6 +29,8 @@ class RunContext:
         credentials: What they show to each other; None if they talk in plain.
         tunnel: Carries the connections of their process groups, if it is needed.
         shares: What each of its workers may use; none: all of this host.
+        devices: What its workers compute on, in the order of CUDA; none: not known.
+        gpus: The names of the GPUs that it may use, in the same order.
     """
 
     host: str
@@ -37,6 +41,8 @@ class RunContext:
     credentials: Credentials | None = None
     tunnel: Tunnel | None = None
     shares: tuple[Share, ...] = ()
+    devices: tuple[Device, ...] = ()
+    gpus: tuple[str, ...] = ()
 
     @property
     def capacity(self) -> int:
@@ -65,4 +71,15 @@ class RunContext:
             credentials=self.credentials,
             tunnel=self.tunnel.address if self.tunnel else "",
             share=self.shares[slot] if self.shares else None,
+            score=self._score(rank, slot),
         )
+
+    def _score(self, rank: int, slot: int) -> float:
+        """The score of the device that a worker chooses (`worker.compute.choose_device`)."""
+        if not self.devices or not isinstance(self.job, TrainJob):
+            return 0.0
+        number = rank
+        own = self.shares[slot].gpus if self.shares else ()
+        if own and own[rank % len(own)] in self.gpus:
+            number = self.gpus.index(own[rank % len(own)])
+        return self.devices[number % len(self.devices)].score_in(self.job.precision)

@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 
+from holdfast.cli.arguments import Profile, profiles
 from holdfast.errors import JobError
 from holdfast.runs import joined
 
@@ -27,6 +28,7 @@ def agent(
         Path | None,
         typer.Option(help="Run directory of this host; default: runs/NAME-OF-THE-RUN."),
     ] = None,
+    profile: Profile = None,
     placed: Annotated[
         str,
         typer.Option(
@@ -40,4 +42,5 @@ def agent(
     if (token_file is None) != bool(placed):
         raise JobError("give --token-file, a copy of the token file that the run has printed")
     say = partial(print, file=sys.stderr, flush=True)
-    joined.serve(join, token_file, say, address, run, placed=placed, spawned=context.obj)
+    known, forks = profiles(profile), context.obj
+    joined.serve(join, token_file, say, address, run, placed=placed, spawned=forks, profile=known)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated, Final
 
 import typer
 
 from holdfast.cli import complete
 from holdfast.errors import JobError
+from holdfast.hardware import profile_file
+from holdfast.hardware.profile_file import Profiles
 
 ENGINES: Final = "ray, ray:ADDRESS, ssh:FILE, slurm or kubernetes:SELECTOR[@NAMESPACE]"
 """What `--on` takes."""
@@ -37,6 +40,15 @@ Queue = Annotated[
     bool, typer.Option("--queue", help="Wait until the CPUs, GPUs and memory it needs are free.")
 ]
 
+Profile = Annotated[
+    Path | None,
+    typer.Option(
+        "--profile",
+        metavar="FILE",
+        help="Scores of the hosts' devices, as of holdfast profile; default: each host measures.",
+    ),
+]
+
 
 def ranks(tee: str | None, workers: int) -> frozenset[int]:
     """The ranks in the value of `--tee`.
@@ -54,3 +66,12 @@ def ranks(tee: str | None, workers: int) -> frozenset[int]:
             f"--tee {tee}: {wrong[0]!r} is not a rank; use all, or ranks from 0 to {workers - 1}"
         )
     return frozenset(known[name] for name in named)
+
+
+def profiles(path: Path | None) -> Profiles | None:
+    """The profiles in the file of `--profile`, if one is given.
+
+    Raises:
+        JobError: It is no such file.
+    """
+    return None if path is None else profile_file.read(path)

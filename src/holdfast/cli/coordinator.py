@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from holdfast.cli import complete
-from holdfast.cli.arguments import EndingJson, Overrides
+from holdfast.cli.arguments import EndingJson, Overrides, Profile, profiles
 from holdfast.cli.ending import run_and_print
 from holdfast.cli.joining import Address, Port, announcing, endpoint_at
 from holdfast.errors import JobError
@@ -48,6 +48,7 @@ def coordinator(
     resume: Annotated[
         bool, typer.Option("--resume", help="Continue the run in --run, or the job's newest run.")
     ] = False,
+    profile: Profile = None,
     as_json: EndingJson = False,
 ) -> None:
     """Train a job on several hosts; print the line to run on each of the others.
@@ -67,6 +68,7 @@ def coordinator(
             endpoint=endpoint,
             sidecar=announcing(endpoint, others),
             has_own_host=not no_workers,
+            profile=profiles(profile),
         ),
         _next_commands,
         as_json=as_json,

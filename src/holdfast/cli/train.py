@@ -10,7 +10,16 @@ from typing import Annotated
 
 import typer
 
-from holdfast.cli.arguments import ENGINES, EndingJson, JobName, Overrides, Queue, ranks
+from holdfast.cli.arguments import (
+    ENGINES,
+    EndingJson,
+    JobName,
+    Overrides,
+    Profile,
+    Queue,
+    profiles,
+    ranks,
+)
 from holdfast.cli.background import BACKGROUND, await_begin, follow, start
 from holdfast.cli.ending import run_and_print
 from holdfast.cli.joining import Address
@@ -65,6 +74,7 @@ def train(
     ] = "",
     address: Address = None,
     queue: Queue = False,
+    profile: Profile = None,
     detach: Annotated[
         bool, typer.Option("--detach", help="Leave the run alone once it has begun.")
     ] = False,
@@ -82,6 +92,7 @@ def train(
     extra = [f"{key}={value}" for key, value in keys.items() if value is not None]
     asked = [*(overrides or []), *extra]
     chosen = load.load(job, [*asked, *(["extend=true"] if extend else [])])
+    known = profiles(profile)
     shown = ranks(tee, usable_cores() if chosen.workers == AUTO else chosen.workers)
     if dry_run:
         chosen.check_hosts()
@@ -94,7 +105,7 @@ def train(
         where = run or (RunDirectory.newest(chosen) if resume or extend else new_run(chosen.name))
         _in_background(where, chosen.name, on, detach=detach)
         return
-    options = LaunchOptions(tee=shown, forks=context.obj, queue=queue)
+    options = LaunchOptions(tee=shown, forks=context.obj, queue=queue, profile=known)
     run_and_print(
         partial(_run, chosen, on, address or "", run, resume or extend),
         options,

@@ -21,7 +21,7 @@ from typing import Final
 from holdfast.errors import ProtocolError
 from holdfast.job.load import JOB_FILE
 from holdfast.observe.lines import EventLog, StepFile
-from holdfast.observe.run_dir import ARCHIVE, EVENTS, METRICS, run_id_of
+from holdfast.observe.run_dir import ARCHIVE, EVENTS, METRICS, PROFILE, run_id_of
 from holdfast.wire.rpc import MAX_SHIPPED_BYTES, JobMessage, ShipMessage, ShippedMessage
 
 MAX_HOST_BYTES: Final = 256 << 20
@@ -58,6 +58,7 @@ class HostFiles:
             OSError: It cannot be read.
         """
         code = (self._run_dir / ARCHIVE).read_bytes()
+        profile = self._run_dir / PROFILE
         return JobMessage(
             run=self._run_dir.resolve().name,
             run_id=run_id_of(self._run_dir),
@@ -65,6 +66,7 @@ class HostFiles:
             code=base64.b64encode(code).decode(),
             code_sha256=hashlib.sha256(code).hexdigest(),
             collects=self._metrics is not None,
+            profile=profile.read_text(encoding="utf-8") if profile.exists() else "",
         )
 
     def receive(self, host: str, message: ShipMessage) -> ShippedMessage:

@@ -74,7 +74,7 @@ def _bypass_cache(fd: int) -> bool:
 
 
 def _write(fd: int, most: int) -> tuple[int, float]:
-    """Write at most so many blocks; returns how many, and bytes per second until all are durable."""
+    """Write at most so many blocks; returns how many, and bytes a second until they are durable."""
     with mmap.mmap(-1, BLOCK_BYTES) as block:  # begins at a page, as O_DIRECT demands
         block.write(os.urandom(BLOCK_BYTES))  # a disk may compress what repeats itself
         began = time.perf_counter()

@@ -49,7 +49,7 @@ class Device:
 
     Attributes:
         name: What its maker calls it.
-        score: TFLOPS in fp32.
+        score: TFLOPS in fp32; 0 if that is not known.
         kind: What it is.
         source: Whether the score was measured, estimated from what the device reports, or given by
             a person.
@@ -64,7 +64,7 @@ class Device:
     __pydantic_config__: ClassVar[ConfigDict] = _STRICT
 
     name: Name
-    score: Rate
+    score: Amount
     kind: Literal["gpu", "cpu"] = "gpu"
     source: Literal["measured", "estimated", "given"] = "given"
     cores: Annotated[int, Field(ge=1)] | None = None

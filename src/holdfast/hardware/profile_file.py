@@ -92,7 +92,7 @@ def _in_words(error: ValidationError) -> str:
 
 
 def _mistake(mistake: Any) -> str:
-    place = ".".join(str(part) for part in mistake["loc"] if part != "[key]")
+    place = ".".join(str(part) for part in mistake["loc"] if part != "[key]") or "all of it"
     match mistake["type"]:
         case "json_invalid":
             return f"no JSON: {mistake['ctx']['error']}"

@@ -20,6 +20,8 @@ TEMPLATES: Final = {
     "coordinator-exited": "coordinator {cause}",
     "coordinator-recovered": "coordinator recovered; the workers did not wait for it",
     "agent-started": "agent {host} started, process {pid}",
+    "host-profiled": "devices ({source}): {devices}; scores {scores}",
+    "host-not-profiled": "devices could not be measured, so there are no scores: {reason}",
     "host-log-full": "the logs of {host} take too much here; its own run directory has all of them",
     "host-joined": "host {host} joined from {address}",
     "host-refused": "a host at {address} was refused: {reason}",
@@ -65,6 +67,8 @@ TEMPLATES: Final = {
 
 _ON_HOST: Final = {"host": " (host {})"}
 _MORE: Final = {
+    "host-profiled": _ON_HOST,
+    "host-not-profiled": _ON_HOST,
     "checkpoint-committed": _ON_HOST,
     "checkpoint-failed": _ON_HOST | {"directory": "; it would be in {}"},
     "checkpoint-corrupt": _ON_HOST,

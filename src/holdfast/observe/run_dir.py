@@ -6,6 +6,7 @@ runs/digits-20260102-150405/
   events.jsonl        what happened
   metrics.jsonl       a line a step
   recoveries.jsonl    recovery reports, if there were any
+  profile.json        what hosts reach, if it was given; see hardware.profile_file
   loss.png            the loss curve
   result.json         how it ended
   code.py             the source of a task that no file holds, such as a notebook's
@@ -41,6 +42,7 @@ EVENTS: Final = "events.jsonl"
 METRICS: Final = "metrics.jsonl"
 RECOVERIES: Final = "recoveries.jsonl"
 RESULT: Final = "result.json"
+PROFILE: Final = "profile.json"
 CODE: Final = "code.py"
 """The source text of a task that came by value, for people."""
 ARCHIVE: Final = "code.zip"

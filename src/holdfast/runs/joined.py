@@ -28,13 +28,23 @@ from holdfast.core.shares import Share
 from holdfast.engines.engine import OVER, TAKEN_AWAY
 from holdfast.engines.kubernetes.trainjob_status import TrainerServer, TrainJobStatus
 from holdfast.errors import HoldfastError, Interrupted, JobError, ProtocolError
+from holdfast.hardware.profile_file import Profiles
 from holdfast.job import load
 from holdfast.job.spec import Job
 from holdfast.launch.fork_client import ForkServer
 from holdfast.launch.spawn import Spawned
+from holdfast.linux.files import replace_synced
 from holdfast.linux.lifeline import STOP_SIGNALS
 from holdfast.observe.lines import EventLog, StepTail
-from holdfast.observe.run_dir import EVENTS, METRICS, RUNS, InUse, RunDirectory, placed_directory
+from holdfast.observe.run_dir import (
+    EVENTS,
+    METRICS,
+    PROFILE,
+    RUNS,
+    InUse,
+    RunDirectory,
+    placed_directory,
+)
 from holdfast.runs.claiming import LOOK_S, claimed_shares
 from holdfast.runs.collector import Collector
 from holdfast.runs.endpoint import Interface, address_towards
@@ -82,6 +92,7 @@ def serve(
     *,
     placed: str = "",
     spawned: Spawned | None = None,
+    profile: Profiles | None = None,
 ) -> None:
     """Work for a run until it is over.
 
@@ -98,6 +109,7 @@ def serve(
             the host will be taken away. Its run directory is one of its user's that no other agent
             uses.
         spawned: The process of a fork server, if it has been started.
+        profile: What this host reaches; None for what the run was given, or measures.
 
     Raises:
         JobError: The run cannot be joined.
@@ -114,7 +126,9 @@ def serve(
         timeout_s = PLACED_TIMEOUT_S if placed else JOIN_TIMEOUT_S
         joined = join(coordinator, token, hostname, timeout_s, None)
         delay, delay_s = RejoinDelay(), 0.0
-        with closing(_Host(coordinator, address, run_dir, spawned, is_placed=bool(placed))) as host:
+        with closing(
+            _Host(coordinator, address, run_dir, spawned, profile, is_placed=bool(placed))
+        ) as host:
             while True:
                 _rest(delay_s, stop)
                 began = time.monotonic()
@@ -153,6 +167,7 @@ class _Host:
         address: Of the interface on which workers accept other hosts.
         run_dir: See `serve`.
         spawned: The process of a fork server, if it has been started.
+        profile: What this host reaches, if that was given.
         is_placed: Whether an engine has started this.
 
     Attributes:
@@ -166,9 +181,11 @@ class _Host:
         address: str,
         run_dir: Path | None,
         spawned: Spawned | None,
+        profile: Profiles | None,
         *,
         is_placed: bool,
     ) -> None:
+        self._profile = "" if profile is None else profile.model_dump_json(indent=2)
         self._control, self._address = control_address(coordinator), address
         self._run_dir, self._spawned, self._is_placed = run_dir, spawned, is_placed
         self._forks: ForkServer | None = None
@@ -265,6 +282,8 @@ class _Host:
         self._run_dir = directory.path
         try:
             code.unpack(packed, directory.path)
+            if profile := self._profile or message.profile:
+                replace_synced(directory.path / PROFILE, profile.encode())
         except OSError as error:
             raise JobError(
                 f"{error.filename or directory.path}: {error.strerror}; fix that, or name another "

@@ -22,6 +22,7 @@ from holdfast.checkpoint.store import CheckpointStore
 from holdfast.core.shares import Share
 from holdfast.engines.engine import Engine
 from holdfast.errors import HoldfastError, JobError
+from holdfast.hardware.profile_file import Profiles
 from holdfast.job.spec import Job
 from holdfast.launch.fork_client import ForkServer
 from holdfast.launch.spawn import Spawned
@@ -30,7 +31,7 @@ from holdfast.linux.lifeline import STOP_SIGNALS
 from holdfast.observe import registry
 from holdfast.observe.follower import Follower
 from holdfast.observe.lines import EventLog
-from holdfast.observe.run_dir import ARCHIVE, EVENTS, RunDirectory
+from holdfast.observe.run_dir import ARCHIVE, EVENTS, PROFILE, RunDirectory
 from holdfast.observe.sinks.callback import Callback, OnEvent
 from holdfast.observe.sinks.loss_curve import LossCurve
 from holdfast.observe.sinks.notifier import Notifier
@@ -69,6 +70,7 @@ class LaunchOptions:
         queue: Whether the run waits until what it needs is free.
         shares: Of this host, for each worker here; none: workers share all of it.
         has_own_host: Whether this host has an agent where no engine places them.
+        profile: What the hosts reach; None for what the run was given before, or measures.
     """
 
     tee: Collection[int] = ()
@@ -82,6 +84,7 @@ class LaunchOptions:
     queue: bool = False
     shares: tuple[Share, ...] = ()
     has_own_host: bool = True
+    profile: Profiles | None = None
 
 
 class RunResult(Protocol):
@@ -197,6 +200,9 @@ def run(
 def _run(directory: RunDirectory, options: LaunchOptions, follower: Follower) -> dict[str, Any]:
     for old in directory.path.glob("coordinator.*"):
         old.unlink()  # the journal of an earlier attempt is of no use to this one
+    if options.profile is not None:
+        profile = options.profile.model_dump_json(indent=2)
+        replace_synced(directory.path / PROFILE, profile.encode())
     if options.endpoint is not None:
         replace_synced(directory.path / ARCHIVE, code_of_job.pack(directory.job, directory.path))
     what = "after this step" if directory.job.records_progress else "the script"

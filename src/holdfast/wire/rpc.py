@@ -110,6 +110,7 @@ class JobMessage(Message):
             and checkpoints.
         checkpoint: The newest one of the coordinator's host, for a host that may be the first of a
             resumed run; None if others have the run's state, or there is none.
+        profile: The run's profile, as JSON; empty if it has none.
     """
 
     run: str
@@ -119,6 +120,7 @@ class JobMessage(Message):
     code_sha256: str
     collects: bool = False
     checkpoint: CheckpointMessage | None = None
+    profile: str = ""
 
 
 class ShipMessage(Message):

@@ -27,7 +27,7 @@ class WorkerSpec(BaseModel):
         credentials: What it shows to those; None if they talk in plain.
         tunnel: The address of its agent's tunnel for process groups; empty if there is none.
         share: What it may use of its host; None: all of it.
-        score: TFLOPS of its device by its host's profile; 0 if it is not known.
+        score: TFLOPS of its device by profile; 0 if it is not known.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)

@@ -1,0 +1,56 @@
+"""Scores: what the workers of a host compute on, for a job that divides its shards by that."""
+
+from __future__ import annotations
+
+import os
+import socket
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+from holdfast.agent.run_context import RunContext
+from holdfast.errors import HoldfastError
+from holdfast.hardware import profile_file
+from holdfast.hardware.host import devices_here
+from holdfast.hardware.profile import Device
+from holdfast.job.train_job import TrainJob
+from holdfast.linux.supply import supply_here
+from holdfast.observe.lines import EventLog
+from holdfast.observe.run_dir import PROFILE
+
+SCORED: Final = frozenset({"proportional", "hybrid"})
+"""Values of `balance` that begin with scores."""
+
+
+def with_devices(run: RunContext, log: EventLog) -> RunContext:
+    """The run with the devices of this host, if the job asks for scores.
+
+    They are those of the run's profile; if it has none of this host, they are measured. A host that
+    cannot be measured has no scores, and the run balances by measured times alone.
+
+    Raises:
+        JobError: The profile is damaged.
+    """
+    job = run.job
+    if not isinstance(job, TrainJob) or job.balance not in SCORED:
+        return run
+    devices, source = _given(job, run.directory), "given"
+    if not devices:
+        try:
+            devices, source = devices_here(job.device, job.precision), "measured"
+        except HoldfastError as error:
+            log.event("host-not-profiled", reason=str(error), **run.where)
+            return run
+    names = ", ".join(each.name for each in devices)
+    scores = [round(each.score_in(job.precision), 4) for each in devices]
+    log.event("host-profiled", devices=names, scores=scores, source=source, **run.where)
+    return replace(run, devices=devices, gpus=supply_here(os.environ).gpus)
+
+
+def _given(job: TrainJob, run_dir: Path) -> tuple[Device, ...]:
+    """The devices of this host in the run's profile; none if it has no such file or host."""
+    path = run_dir / PROFILE
+    if not path.exists():
+        return ()
+    host = profile_file.read(path).of(socket.gethostname())
+    return () if host is None else host.used_by(job.device)

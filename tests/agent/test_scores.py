@@ -1,0 +1,63 @@
+"""Scores of workers: those of the devices that they compute on."""
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from conftest import SMALL, events_of
+from holdfast.agent.run_context import RunContext
+from holdfast.agent.scores import with_devices
+from holdfast.core.shares import Share
+from holdfast.hardware.profile import Device
+from holdfast.job import load
+from holdfast.observe.lines import EventLog
+from holdfast.observe.run_dir import EVENTS, PROFILE
+
+CARDS = tuple(Device(name=f"card {score}", score=score) for score in (12.7, 9.1, 3.0))
+
+
+def context(folder, balance="proportional", **fields):
+    job = load.check({**SMALL, "workers": 4}, where="test").model_copy(update={"balance": balance})
+    return RunContext(host="a", job=job, directory=folder, attempt="0", **fields)
+
+
+def scores(run):
+    return [run.worker_spec(rank, rank).score for rank in range(4)]
+
+
+def test_ranks_have_the_devices_that_they_choose(tmp_path):
+    assert scores(context(tmp_path, devices=CARDS)) == [12.7, 9.1, 3.0, 12.7]
+    assert scores(context(tmp_path)) == [0.0, 0.0, 0.0, 0.0]
+
+
+def test_a_worker_with_gpus_of_its_own_has_their_score(tmp_path):
+    names = ("GPU-a", "GPU-b", "GPU-c")
+    shares = tuple(Share(cpus=(), gpus=(name,)) for name in (*reversed(names), "GPU-a"))
+    run = context(tmp_path, devices=CARDS, gpus=names, shares=shares)
+    assert scores(run) == [3.0, 9.1, 12.7, 12.7]
+
+
+def test_a_given_profile_counts_and_is_logged(tmp_path):
+    cards = [{"name": each.name, "score": each.score} for each in CARDS]
+    (tmp_path / PROFILE).write_text(json.dumps({"hosts": {"*": {"devices": cards}}}))
+    with EventLog(tmp_path / EVENTS) as log:
+        run = with_devices(context(tmp_path), log)
+        even = context(tmp_path, "even")
+        assert with_devices(even, log) == even, "it needs no scores"
+    assert run.devices == CARDS
+    [event] = events_of(tmp_path)
+    assert event["event"] == "host-profiled"
+    assert (event["source"], event["scores"]) == ("given", [12.7, 9.1, 3.0])
+
+
+@pytest.mark.slow
+def test_without_a_profile_a_host_measures_itself(tmp_path):
+    cpu = context(tmp_path)
+    cpu = replace(cpu, job=cpu.job.model_copy(update={"device": "cpu"}))
+    with EventLog(tmp_path / EVENTS) as log:
+        run = with_devices(cpu, log)
+    [score] = set(scores(run))
+    assert score > 0
+    [event] = events_of(tmp_path)
+    assert event["source"] == "measured"
