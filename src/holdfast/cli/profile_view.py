@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 
-from rich import box
 from rich.console import Console
 from rich.filesize import decimal as in_words
 from rich.table import Table
@@ -14,7 +13,7 @@ from holdfast.hardware.profile import Device, Disk, GpuState, HostLink, HostProf
 from holdfast.hardware.profile_file import Profiles
 
 UNKNOWN = "-"
-_COLUMNS = ("", "device", "score", "relative", "fp32", "bf16", "fp16", "memory", "copies", "state")
+_COLUMNS = ("", "device", "score", "relative", "fp32", "bf16", "fp16", "memory", "copies")
 
 
 def show(profiles: Profiles) -> None:
@@ -26,7 +25,7 @@ def show(profiles: Profiles) -> None:
         if is_terminal:
             Console().print(_table(host, slowest))
         else:
-            print(*map(" ".join, _lines(host, slowest)), sep="\n")
+            print(*_lines(host, slowest), sep="\n")
         for line in (*_rest(host), *host.notes):
             print(line)
     for link in profiles.links:
@@ -40,17 +39,23 @@ def _slowest(profiles: Profiles) -> float:
 
 
 def _table(host: HostProfile, slowest: float) -> Table:
-    table = Table(*_COLUMNS, box=box.SIMPLE)
+    table = Table(box=None, pad_edge=False)
+    for name in _COLUMNS:
+        table.add_column(name, no_wrap=name != "device", overflow="fold")
     for label, device in _labelled(host):
         table.add_row(label, *_cells(device, slowest))
     return table
 
 
-def _lines(host: HostProfile, slowest: float) -> Iterator[list[str]]:
+def _lines(host: HostProfile, slowest: float) -> Iterator[str]:
     for label, device in _labelled(host):
-        cells = zip(_COLUMNS[1:], _cells(device, slowest), strict=True)
-        shown = [cell if name in ("device", "state") else f"{name} {cell}" for name, cell in cells]
-        yield [f"{label}:", ", ".join(each for each in shown if not each.endswith(UNKNOWN))]
+        name, *cells = _cells(device, slowest)
+        known = [
+            f"{column} {cell}"
+            for column, cell in zip(_COLUMNS[2:], cells, strict=True)
+            if cell != UNKNOWN
+        ]
+        yield f"{label}: {', '.join([name, *known])}"
 
 
 def _labelled(host: HostProfile) -> Iterator[tuple[str, Device]]:
@@ -73,24 +78,30 @@ def _cells(device: Device, slowest: float) -> list[str]:
         *rates,
         _size(device.memory_bytes),
         _rate(device.memory_bytes_per_s),
-        _state(device.state),
     ]
 
 
-def _state(state: GpuState | None) -> str:
-    if state is None:
-        return UNKNOWN
-    power = f"{_whole(state.power_w)} of {_whole(state.power_limit_w)} W"
+def _state(state: GpuState) -> str:
+    """What a GPU reports of itself."""
+    limit = "" if state.power_limit_w is None else f" of {state.power_limit_w:.0f}"
+    most = "" if state.max_clock_mhz is None else f" of {state.max_clock_mhz:.0f}"
     busy = None if state.utilization is None else 100 * state.utilization
-    clock = f"{_whole(state.clock_mhz)} of {_whole(state.max_clock_mhz)} MHz"
-    parts = [f"{_whole(state.temperature_c)} °C", power, f"{_whole(busy)} % busy", clock]
-    if state.slowed_by:
-        parts.append(f"slowed by {', '.join(state.slowed_by)}")
-    return ", ".join(parts)
+    reported = (
+        (state.temperature_c, " °C"),
+        (state.power_w, f"{limit} W"),
+        (busy, " % busy"),
+        (state.clock_mhz, f"{most} MHz"),
+    )
+    parts = [f"{value:.0f}{unit}" for value, unit in reported if value is not None]
+    slowed = [f"slowed by {', '.join(state.slowed_by)}"] if state.slowed_by else []
+    return ", ".join([*parts, *slowed]) or "reports nothing of itself"
 
 
 def _rest(host: HostProfile) -> Iterator[str]:
-    """The lines for what is no device."""
+    """The lines below the devices."""
+    for label, device in _labelled(host):
+        if device.state is not None:
+            yield f"{label}: {_state(device.state)}"
     if host.memory is not None:
         yield _memory(host.memory)
     if host.disk is not None:
@@ -125,7 +136,3 @@ def _rate(bytes_per_s: float | None) -> str:
 
 def _rounded(value: float | None) -> str:
     return UNKNOWN if value is None else f"{value:.3g}"
-
-
-def _whole(value: float | None) -> str:
-    return UNKNOWN if value is None else f"{value:.0f}"

@@ -68,7 +68,8 @@ def driver_gpus() -> tuple[list[DriverGpu], str]:
     except pynvml.NVMLError_LibraryNotFound:
         return [], "no GPU: there is no NVIDIA driver (libnvidia-ml.so.1)"
     except pynvml.NVMLError as error:
-        return [], f"no GPU: the NVIDIA driver does not work ({error}); install or load it again"
+        why = str(error).rstrip(".")
+        return [], f"no GPU: the NVIDIA driver does not work ({why}); install or load it again"
     try:
         return [_gpu(number) for number in range(pynvml.nvmlDeviceGetCount())], ""
     except pynvml.NVMLError as error:

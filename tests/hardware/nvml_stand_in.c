@@ -1,0 +1,101 @@
+/* A stand-in for NVIDIA's libnvidia-ml.so.1: a hot RTX 3060 and a GTX 1650 that reports little.
+
+   Only what holdfast calls; the signatures are those of the NVML API reference. Built with BROKEN it
+   is a driver whose library and kernel module differ. */
+
+#include <stdint.h>
+#include <string.h>
+
+enum { SUCCESS = 0, INVALID_ARGUMENT = 2, NOT_SUPPORTED = 3, VERSION_MISMATCH = 18 };
+enum { SW_POWER_CAP = 0x4, HW_THERMAL = 0x40 };
+
+typedef struct card {
+    const char *name, *uuid;
+    int major, minor;
+    unsigned cores, celsius, milliwatts, limit_milliwatts, percent, clock_mhz, max_clock_mhz;
+    unsigned long long bytes, used, reasons;
+} card;
+
+static card cards[] = {
+    {"NVIDIA GeForce RTX 3060", "GPU-3060", 8, 6, 3584, 93, 168500, 170000, 97, 1252, 1777,
+     12884901888ull, 1073741824ull, SW_POWER_CAP | HW_THERMAL},
+    {"NVIDIA GeForce GTX 1650", "GPU-1650", 7, 5, 896, 51, 0, 0, 0, 300, 1665,
+     4294967296ull, 0, 0},
+};
+
+typedef struct { unsigned long long total, free, used; } memory;
+typedef struct { unsigned gpu, memory; } utilization;
+
+#ifdef BROKEN
+int nvmlInitWithFlags(unsigned flags) { (void)flags; return VERSION_MISMATCH; }
+#else
+int nvmlInitWithFlags(unsigned flags) { (void)flags; return SUCCESS; }
+#endif
+int nvmlShutdown(void) { return SUCCESS; }
+/* The binding has words of its own for known errors. */
+const char *nvmlErrorString(int result)
+{
+    return result == VERSION_MISMATCH ? "Driver/library version mismatch" : "Not Supported";
+}
+int nvmlDeviceGetCount_v2(unsigned *count) { *count = 2; return SUCCESS; }
+int nvmlDeviceGetHandleByIndex_v2(unsigned number, card **handle)
+{
+    if (number > 1) return INVALID_ARGUMENT;
+    *handle = &cards[number];
+    return SUCCESS;
+}
+int nvmlDeviceGetName(card *c, char *text, unsigned size)
+{
+    strncpy(text, c->name, size);
+    return SUCCESS;
+}
+int nvmlDeviceGetUUID(card *c, char *text, unsigned size)
+{
+    strncpy(text, c->uuid, size);
+    return SUCCESS;
+}
+int nvmlDeviceGetMemoryInfo(card *c, memory *found)
+{
+    *found = (memory){c->bytes, c->bytes - c->used, c->used};
+    return SUCCESS;
+}
+int nvmlDeviceGetCudaComputeCapability(card *c, int *major, int *minor)
+{
+    *major = c->major, *minor = c->minor;
+    return SUCCESS;
+}
+static int reported(unsigned value, unsigned *found)
+{
+    *found = value;
+    return value ? SUCCESS : NOT_SUPPORTED;
+}
+int nvmlDeviceGetNumGpuCores(card *c, unsigned *cores) { return reported(c->cores, cores); }
+int nvmlDeviceGetTemperature(card *c, int sensor, unsigned *celsius)
+{
+    (void)sensor;
+    return reported(c->celsius, celsius);
+}
+int nvmlDeviceGetPowerUsage(card *c, unsigned *power) { return reported(c->milliwatts, power); }
+int nvmlDeviceGetEnforcedPowerLimit(card *c, unsigned *limit)
+{
+    return reported(c->limit_milliwatts, limit);
+}
+int nvmlDeviceGetUtilizationRates(card *c, utilization *rates)
+{
+    *rates = (utilization){c->percent, 0};
+    return SUCCESS;
+}
+int nvmlDeviceGetClockInfo(card *c, int clock, unsigned *mhz)
+{
+    return clock == 1 ? reported(c->clock_mhz, mhz) : INVALID_ARGUMENT;
+}
+int nvmlDeviceGetMaxClockInfo(card *c, int clock, unsigned *mhz)
+{
+    return clock == 1 ? reported(c->max_clock_mhz, mhz) : INVALID_ARGUMENT;
+}
+/* The name that drivers before R535 have; the newer one is absent. */
+int nvmlDeviceGetCurrentClocksThrottleReasons(card *c, unsigned long long *reasons)
+{
+    *reasons = c->reasons;
+    return SUCCESS;
+}

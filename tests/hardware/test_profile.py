@@ -1,0 +1,95 @@
+"""`holdfast profile`, with the hardware of this host, and with a stand-in for GPUs."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from conftest import events_of
+
+STAND_IN = Path(__file__).with_name("nvml_stand_in.c")
+HOT_TFLOPS, COOL_TFLOPS = 2e-6 * 3584 * 1252, 2e-6 * 896 * 1665
+
+pytestmark = pytest.mark.slow
+needs_gcc = pytest.mark.skipif(shutil.which("gcc") is None, reason="needs gcc")
+
+
+def holdfast(folder, *words, **environment):
+    """Exit status, output and errors of a command; it leaves only what is named by --output."""
+    done = subprocess.run(
+        [sys.executable, "-m", "holdfast", *words], cwd=folder, env={**os.environ, **environment},
+        capture_output=True, text=True, check=False, timeout=120,
+    )  # fmt: skip
+    return done.returncode, done.stdout, done.stderr
+
+
+@pytest.fixture
+def gpus(tmp_path_factory):
+    """Build a stand-in for the driver's library: `gpus(flag, …) -> environment`."""
+
+    def build(*flags):
+        folder = tmp_path_factory.mktemp("driver")
+        library = folder / "libnvidia-ml.so.1"
+        subprocess.run(
+            ["gcc", "-shared", "-fPIC", "-Wall", "-Werror", *flags, "-o", library, STAND_IN],
+            check=True,
+        )
+        return {"LD_LIBRARY_PATH": str(folder), "CUDA_VISIBLE_DEVICES": "0,1"}
+
+    return build
+
+
+@needs_gcc
+def test_cards_of_a_driver_are_shown_scored_and_passed_on(tmp_path, gpus):
+    status, out, err = holdfast(tmp_path, "profile", "--output", "cluster.json", **gpus())
+    assert (status, err) == (0, "")
+    assert [each.name for each in tmp_path.iterdir()] == ["cluster.json"]
+    hot, cool, hot_state, cool_state = (line for line in out.splitlines() if line.startswith("gpu"))
+    assert "score 8.97 (estimate), relative 3.0x" in hot
+    assert "relative 1.0x" in cool
+    slowed = "slowed by power cap, heat (hardware limit)"
+    assert hot_state == f"gpu 0: 93 °C, 168 of 170 W, 97 % busy, 1252 of 1777 MHz, {slowed}"
+    assert cool_state == "gpu 1: 51 °C, 0 % busy, 300 of 1665 MHz", "it reports no power"
+    assert "cannot use these GPUs" in out
+
+    [host] = json.loads((tmp_path / "cluster.json").read_text())["hosts"].values()
+    *cards, cpu = host["devices"]
+    assert [each["score"] for each in cards] == pytest.approx([HOT_TFLOPS, COOL_TFLOPS])
+    assert [each["capability"] for each in cards] == ["8.6", "7.5"]
+    assert cpu["tflops"]["fp32"] > 0
+
+    words = ("train", "digits", "workers=2", "epochs=1", "--run", "run")
+    status, _, err = holdfast(tmp_path, *words, "--profile", "cluster.json")
+    assert status == 0, err
+    assert json.loads((tmp_path / "run" / "profile.json").read_text())["hosts"]
+    assert events_of(tmp_path / "run", "host-profiled") == [], "an even balance needs no scores"
+
+
+@pytest.mark.soak
+@needs_gcc
+def test_only_visible_cards_count(tmp_path, gpus):
+    environment = {**gpus(), "CUDA_VISIBLE_DEVICES": "GPU-1650"}
+    status, out, _ = holdfast(tmp_path, "profile", "--json", **environment)
+    assert status == 0
+    [host] = json.loads(out)["hosts"].values()
+    assert [each["name"] for each in host["devices"][:-1]] == ["NVIDIA GeForce GTX 1650"]
+
+
+@pytest.mark.soak
+@needs_gcc
+def test_a_broken_driver_is_a_line(tmp_path, gpus):
+    status, out, err = holdfast(tmp_path, "profile", **gpus("-DBROKEN"))
+    assert (status, err) == (0, "")
+    assert "no GPU: the NVIDIA driver does not work " in out
+    assert "version mismatch); install" in out
+    assert "cpu: " in out
+
+
+def test_a_directory_that_cannot_be_measured_is_one_line(tmp_path):
+    status, out, err = holdfast(tmp_path, "profile", "--path", "none")
+    assert (status, out) == (2, "")
+    assert err == "holdfast: --path none: there is no such directory; name one that exists\n"
