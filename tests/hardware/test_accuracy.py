@@ -1,0 +1,84 @@
+"""Rates compared with those of well-known programs: torch.utils.benchmark, and fio.
+
+Both measure in turn, so that a busy machine is slow for both; medians of the ratios count.
+"""
+
+import json
+import shutil
+import statistics
+import subprocess
+
+import pytest
+import torch
+from torch.utils.benchmark import Timer
+
+from holdfast.hardware import rates
+from holdfast.hardware.disk import measure_disk
+
+pytestmark = [pytest.mark.slow, pytest.mark.soak]
+
+ROUNDS, WITHIN, LIMIT_S = 7, 0.1, 0.3
+
+
+def median_ratio(ours, theirs):
+    """The median of our rate in terms of theirs, measured right after each other."""
+    return statistics.median(ours() / theirs() for _ in range(ROUNDS))
+
+
+def best_of(statement, **names):
+    """Seconds of a statement in the best of some short rounds, by torch."""
+    timer = Timer(statement, globals=names, num_threads=torch.get_num_threads())
+    once_s = timer.timeit(1).mean
+    calls = max(1, int(rates.ROUND_S / once_s))
+    rounds = max(rates.MIN_ROUNDS, int(LIMIT_S / (calls * once_s)))
+    return min(timer.timeit(calls).mean for _ in range(rounds))
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_products_are_as_fast_as_torch_says(precision):
+    cpu, side = torch.device("cpu"), rates.SIDE["cpu"]
+    left, right = (torch.randn(side, side).to(rates.DTYPES[precision]) for _ in range(2))
+
+    def theirs():
+        names = {"torch": torch, "a": left, "b": right, "c": torch.empty_like(left)}
+        return 2e-12 * side**3 / best_of("torch.mm(a, b, out=c)", **names)
+
+    ratio = median_ratio(lambda: rates.tflops(cpu, precision, LIMIT_S), theirs)
+    assert ratio == pytest.approx(1, abs=WITHIN)
+
+
+def test_copies_are_as_fast_as_torch_says():
+    cpu, source = torch.device("cpu"), torch.ones(rates.COPY_BYTES // 4)
+    target = torch.empty_like(source)
+
+    def theirs():
+        return 2 * rates.COPY_BYTES / best_of("b.copy_(a)", a=source, b=target)
+
+    ratio = median_ratio(lambda: rates.copy_bytes_per_s(cpu, LIMIT_S, 1 << 40), theirs)
+    assert ratio == pytest.approx(1, abs=WITHIN)
+
+
+@pytest.mark.skipif(shutil.which("fio") is None, reason="needs fio")
+def test_the_disk_is_as_fast_as_fio_says(tmp_path):
+    ours, theirs = [], []
+    for _ in range(ROUNDS):
+        disk = measure_disk(tmp_path)
+        ours.append((disk.write_bytes_per_s, disk.read_bytes_per_s))
+        theirs.append(tuple(fio(tmp_path, way) for way in ("write", "read")))
+    assert list(tmp_path.iterdir()) == []
+    for way in (0, 1):
+        ratios = [our[way] / their[way] for our, their in zip(ours, theirs, strict=True)]
+        assert statistics.median(ratios) == pytest.approx(1, abs=WITHIN), (ours, theirs)
+
+
+def fio(folder, way):
+    """Bytes per second of fio, as `measure_disk` writes and reads."""
+    done = subprocess.run(
+        ["fio", "--name=x", f"--rw={way}", "--bs=1M", "--size=512M", "--direct=1", "--end_fsync=1",
+         "--ioengine=psync", "--fallocate=none", "--filename=sample",
+         "--output-format=json"],
+        cwd=folder, check=True, capture_output=True, text=True,
+    )  # fmt: skip
+    if way == "read":
+        (folder / "sample").unlink()
+    return json.loads(done.stdout)["jobs"][0][way]["bw_bytes"]
