@@ -1,6 +1,6 @@
 """Rates compared with those of well-known programs: torch.utils.benchmark, and fio.
 
-Both measure in turn, so that a busy machine is slow for both; medians of the ratios count.
+Both measure in turn, so that a busy machine is slow for both; of disks the medians count.
 """
 
 import json
@@ -17,12 +17,23 @@ from holdfast.hardware.disk import measure_disk
 
 pytestmark = [pytest.mark.slow, pytest.mark.soak]
 
-ROUNDS, WITHIN, LIMIT_S = 7, 0.1, 0.3
+ROUNDS, WITHIN, LIMIT_S = 9, 0.1, 0.3
 
 
-def median_ratio(ours, theirs):
-    """The median of our rate in terms of theirs, measured right after each other."""
-    return statistics.median(ours() / theirs() for _ in range(ROUNDS))
+def ratio_of_best(ours, theirs):
+    """Our best rate in terms of theirs, measured in turn: other processes only make one slower."""
+    rates_of_both = [(ours(), theirs()) for _ in range(ROUNDS)]
+    best, their_best = map(max, zip(*rates_of_both, strict=True))
+    return best / their_best
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    """Threads that wait for each other would measure what else the machine does."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
 
 
 def best_of(statement, **names):
@@ -43,7 +54,7 @@ def test_products_are_as_fast_as_torch_says(precision):
         names = {"torch": torch, "a": left, "b": right, "c": torch.empty_like(left)}
         return 2e-12 * side**3 / best_of("torch.mm(a, b, out=c)", **names)
 
-    ratio = median_ratio(lambda: rates.tflops(cpu, precision, LIMIT_S), theirs)
+    ratio = ratio_of_best(lambda: rates.tflops(cpu, precision, LIMIT_S), theirs)
     assert ratio == pytest.approx(1, abs=WITHIN)
 
 
@@ -54,7 +65,7 @@ def test_copies_are_as_fast_as_torch_says():
     def theirs():
         return 2 * rates.COPY_BYTES / best_of("b.copy_(a)", a=source, b=target)
 
-    ratio = median_ratio(lambda: rates.copy_bytes_per_s(cpu, LIMIT_S, 1 << 40), theirs)
+    ratio = ratio_of_best(lambda: rates.copy_bytes_per_s(cpu, LIMIT_S, 1 << 40), theirs)
     assert ratio == pytest.approx(1, abs=WITHIN)
 
 
@@ -67,8 +78,10 @@ def test_the_disk_is_as_fast_as_fio_says(tmp_path):
         theirs.append(tuple(fio(tmp_path, way) for way in ("write", "read")))
     assert list(tmp_path.iterdir()) == []
     for way in (0, 1):
-        ratios = [our[way] / their[way] for our, their in zip(ours, theirs, strict=True)]
-        assert statistics.median(ratios) == pytest.approx(1, abs=WITHIN), (ours, theirs)
+        ratio = statistics.median(each[way] for each in ours) / statistics.median(
+            each[way] for each in theirs
+        )
+        assert ratio == pytest.approx(1, abs=WITHIN), (ours, theirs)
 
 
 def fio(folder, way):

@@ -75,18 +75,20 @@ def _bypass_cache(fd: int) -> bool:
 
 def _write(fd: int, most: int) -> tuple[int, float]:
     """Write at most so many blocks; returns how many, and bytes a second until they are durable."""
-    with mmap.mmap(-1, BLOCK_BYTES) as block:  # begins at a page, as O_DIRECT demands
+    with mmap.mmap(
+        -1, BLOCK_BYTES, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
+    ) as block:  # begins at a page, as O_DIRECT demands
         block.write(os.urandom(BLOCK_BYTES))  # a disk may compress what repeats itself
         began = time.perf_counter()
         blocks = _count(most, lambda number: os.pwrite(fd, block, number * BLOCK_BYTES))
-        os.fdatasync(fd)
+        os.fsync(fd)
         return blocks, blocks * BLOCK_BYTES / (time.perf_counter() - began)
 
 
 def _read(fd: int, blocks: int) -> float:
     """Read so many blocks, or fewer if that takes long; returns bytes per second."""
     os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
-    with mmap.mmap(-1, BLOCK_BYTES) as block:
+    with mmap.mmap(-1, BLOCK_BYTES, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS) as block:
         block.write(bytes(BLOCK_BYTES))  # so that its pages exist
         began = time.perf_counter()
         read = _count(blocks, lambda number: os.preadv(fd, [block], number * BLOCK_BYTES))
