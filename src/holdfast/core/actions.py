@@ -13,6 +13,7 @@ from holdfast.core.protocol import (
     Part,
     Probe,
     ResumePoint,
+    Standby,
     Status,
 )
 
@@ -25,11 +26,13 @@ class GenerationOpened:
         generation: Its number.
         members: The host of every rank.
         restart_all: Whether all its workers are forked again.
+        standbys: The ranks on standby meanwhile.
     """
 
     generation: int
     members: Mapping[int, str]
     restart_all: bool = False
+    standbys: Mapping[int, Standby] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

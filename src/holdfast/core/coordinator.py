@@ -104,7 +104,7 @@ class CoordinatorStateMachine:
         )
         self._reachability, self._links = Reachability(policy.heartbeat_timeout_s), Links()
         self._waiting = dict.fromkeys(self._members.by_host)
-        for host in self._waiting:
+        for host in self._members.hosts:
             self.heartbeats.record(host, now)
 
     @property
@@ -133,7 +133,7 @@ class CoordinatorStateMachine:
             case StopReceived() | ProgressRequested():
                 self._stop |= isinstance(event, StopReceived)
                 self.watched |= isinstance(event, ProgressRequested)
-                return self._send_desired_state(self._members.by_host)
+                return self._send_desired_state(self._members.hosts)
             case Tick():
                 return self._on_tick(now)
 
@@ -171,18 +171,18 @@ class CoordinatorStateMachine:
                 self.resume_point.donors.keys() == self.members.keys()
             )
 
-    def _replay(self, journal: Iterable[JournalEntry]) -> Mapping[int, str]:
-        """Take over what was recorded; returns the members of the newest generation."""
-        members: Mapping[int, str] = {}
+    def _replay(self, journal: Iterable[JournalEntry]) -> GenerationOpened:
+        """Take over what was recorded; returns the newest generation."""
+        newest = GenerationOpened(0, {})
         for entry in journal:
             match entry:
                 case GenerationOpened():
-                    self.generation, members = entry.generation, entry.members
+                    newest, self.generation = entry, entry.generation
                     self._restart_all = entry.restart_all
                 case RunEnded():
                     self.stage, self.reason = END, entry.reason
                     self.root_cause, self.result = entry.root_cause, entry.result
-        return members
+        return newest
 
     def _on_status(self, status: Status, now: float) -> list[RunAction]:
         host = status.host
@@ -198,14 +198,14 @@ class CoordinatorStateMachine:
         self._stop |= status.stop  # a predecessor of this coordinator has sent it
         if self.stage == IDLE and self.members:
             return self._recover(now, host)
-        if host in self._members.by_host:
+        if host in self._members.hosts:
             return self._on_member_status(status, now)
         return self._grow_if_due(now)
 
     def _on_member_status(self, status: Status, now: float) -> list[RunAction]:
         if status.generation == self.generation:
-            if status.failed:
-                return self._on_worker_failure(status, now)
+            if status.failed or self._members.change_standbys(status):
+                return self._on_worker_change(status, now)
             self._links.on_status(status, now)
             self._finished |= status.finished
             self.result = status.result or self.result
@@ -219,9 +219,8 @@ class CoordinatorStateMachine:
             return self._send_desired_state([status.host])
         self._waiting.pop(status.host, None)
         if status.draft is not None:
-            hosts = self._members.by_host
-            is_decided = self._checkpoints.collect(status, hosts, now)
-            return self._send_desired_state(hosts) if is_decided else []
+            is_decided = self._checkpoints.collect(status, self._members.by_host, now)
+            return self._send_desired_state(self._members.hosts) if is_decided else []
         return self._choose_resume_point(now) if self._is_ready else self._grow_if_due(now)
 
     def _is_behind(self, status: Status) -> bool:
@@ -234,7 +233,8 @@ class CoordinatorStateMachine:
             or self._checkpoints.has_result_for(status)
         )
 
-    def _on_worker_failure(self, status: Status, now: float) -> list[RunAction]:
+    def _on_worker_change(self, status: Status, now: float) -> list[RunAction]:
+        """Continue with other members: workers have failed, go to standby or come from there."""
         self._members.remove(status.failed)
         self._restart_all |= is_state_untrusted(status.failed)
         cause = root_cause(status.failed)
@@ -259,7 +259,8 @@ class CoordinatorStateMachine:
         if training:
             self._restart_all = self.policy.restart_all
         self._restart_all |= any(is_state_untrusted(status.failed) for status in statuses)
-        if len(training) < len(self._members.by_host) or any(each.failed for each in training):
+        are_all = len(training) == len(self._members.by_host) and not self._members.lacks_workers
+        if not are_all or any(each.failed for each in training):
             return self._open_generation(now)
         self.stage, self._addresses = RUN, self._members.addresses
         self._members.on_recovered()
@@ -281,9 +282,8 @@ class CoordinatorStateMachine:
 
     def _request_checkpoint_if_due(self, now: float) -> list[RunAction]:
         """Ask for a checkpoint if it is time to; an agent that missed it is told by its report."""
-        if self.stage == RUN and self._checkpoints.request_if_due(self.generation, now):
-            return self._send_desired_state(self._members.by_host)
-        return []
+        is_due = self.stage == RUN and self._checkpoints.request_if_due(self.generation, now)
+        return self._send_desired_state(self._members.hosts) if is_due else []
 
     def _probe(self, now: float) -> list[RunAction]:
         """Probe hosts that fell silent, from here and from another host."""
@@ -338,16 +338,18 @@ class CoordinatorStateMachine:
 
     def _open_generation(self, now: float) -> list[RunAction]:
         """Open a generation with all hosts that have capacity, by halting them."""
-        left = self._members.reassign_ranks(now)
+        self._restart_all |= self.policy.restart_all
+        left = self._members.reassign_ranks(now, restart_all=self._restart_all)
         self.generation += 1
         self.stage, self.resume_point = HALT, None
         self._finished.clear()
         self._links.clear()
         self._checkpoints.on_generation_opened()
         self._waiting = dict.fromkeys(self._members.by_host)
-        self._restart_all |= self.policy.restart_all
-        opened = GenerationOpened(self.generation, self.members, self._restart_all)
-        hosts = [*self._members.by_host, *left]
+        opened = GenerationOpened(
+            self.generation, self.members, self._restart_all, self._members.standbys
+        )
+        hosts = [*self._members.hosts, *left]
         return [AppendToJournal(opened), *self._send_desired_state(hosts)]
 
     def _choose_resume_point(self, now: float) -> list[RunAction]:
@@ -360,7 +362,7 @@ class CoordinatorStateMachine:
         self.stage, self._restart_all = RUN, self.policy.restart_all
         self._members.on_resumed()
         self._waiting = dict.fromkeys(self._members.by_host)
-        return self._send_desired_state(self._members.by_host)
+        return self._send_desired_state(self._members.hosts)
 
     def _end(self, reason: str) -> list[RunAction]:
         self.stage, self.reason = END, reason
@@ -384,6 +386,7 @@ class CoordinatorStateMachine:
                     generation=self.generation,
                     stage=self.stage,
                     ranks=self._members.by_host.get(host, ()),
+                    standbys=self._members.standbys_of(host),
                     restart_all=self._restart_all,
                     members=self.members,
                     addresses=self._addresses if self.stage == RUN else {},

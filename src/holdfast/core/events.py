@@ -10,6 +10,7 @@ from holdfast.core.protocol import (
     CheckpointResult,
     DesiredState,
     Draft,
+    Eviction,
     Failure,
     Part,
     Status,
@@ -148,6 +149,21 @@ class WorkerExited:
     failure: Failure
 
 
+@dataclass(frozen=True, slots=True)
+class EvictionRequested:
+    """The workers of a generation have found one that slows them down."""
+
+    generation: int
+    eviction: Eviction
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerFit:
+    """A worker on standby is fast again."""
+
+    rank: int
+
+
 CheckpointEvent = CheckpointFound | CheckpointPrepared | CheckpointCompleted
 
 
@@ -173,6 +189,8 @@ AgentEvent = (
     | CheckpointEvent
     | WorkerFinished
     | WorkerExited
+    | EvictionRequested
+    | WorkerFit
     | PeerReported
     | ProbeCompleted
     | Tick

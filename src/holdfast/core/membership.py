@@ -3,16 +3,21 @@
 A world grows when hosts have capacity for more ranks: at once if that makes it full, else after a
 last call, so that hosts which join together are placed together. After a failure it first rests
 for a while on the workers that are left, if they are enough.
+
+A worker on standby has a rank, and capacity of its host, and is no member. The world is smaller by
+it, and so may be what the policy requires. If there are too few workers without it, it is a member
+again, fit or not.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Final
 
+from holdfast.core.actions import GenerationOpened
 from holdfast.core.policy import RecoveryPolicy
-from holdfast.core.protocol import Status
+from holdfast.core.protocol import Eviction, Standby, Status
 
 NAMED_HOSTS: Final = 3
 """The most hosts that `in_words` names."""
@@ -23,25 +28,26 @@ class Membership:
 
     Args:
         policy: The user's.
-        members: The host of every rank, as recorded before the coordinator was restarted.
+        newest: The generation that was recorded before the coordinator was restarted.
         now: This process's monotonic clock, seconds, as in every `now` here.
 
     Attributes:
         members: The host of every rank, in rank order, without ranks that have failed since.
             Others hold it too: it is replaced, not changed.
+        standbys: The ranks on standby; likewise replaced, not changed.
         by_host: The ranks of each host as the newest generation was opened.
         statuses: The newest status of every host that has joined.
     """
 
-    def __init__(self, policy: RecoveryPolicy, members: Mapping[int, str], now: float) -> None:
-        self._policy = policy
-        self.members, self.by_host = members, by_host(members)
+    def __init__(self, policy: RecoveryPolicy, newest: GenerationOpened, now: float) -> None:
+        self._policy, self.standbys = policy, newest.standbys
+        self.members, self.by_host = newest.members, by_host(newest.members)
         self.statuses: dict[str, Status] = {}
         self._capacity = 0
         self._fenced: dict[str, None] = {}
         self._grow_at: float | None = None
         self._regrow_from = now
-        self._has_trained = bool(members)
+        self._has_trained = bool(newest.members)
         self._join_deadline: float | None = now + policy.join_timeout_s
 
     @property
@@ -53,7 +59,17 @@ class Membership:
     def _least(self) -> int:
         """The fewest workers to train with."""
         policy = self._policy
-        return max(policy.min_workers, 0 if self._has_trained else policy.start_workers)
+        least = max(policy.min_workers, 0 if self._has_trained else policy.start_workers)
+        return min(least, policy.world_size - len(self.standbys))
+
+    @property
+    def hosts(self) -> dict[str, None]:
+        """The hosts that have ranks in the newest generation, members or on standby."""
+        return dict.fromkeys((*self.by_host, *(each.host for each in self.standbys.values())))
+
+    def standbys_of(self, host: str) -> dict[int, Eviction]:
+        """The ranks on standby of a host, and why."""
+        return {r: each.eviction for r, each in self.standbys.items() if each.host == host}
 
     def is_fenced(self, status: Status) -> bool:
         """Whether a host must not take part any more.
@@ -63,7 +79,7 @@ class Membership:
         state of its workers is old.
         """
         host = status.host
-        is_known = host in self.statuses or host in self.by_host
+        is_known = host in self.statuses or host in self.hosts
         return host in self._fenced or (status.generation > 0 and not is_known)
 
     def join(self, status: Status) -> bool:
@@ -102,15 +118,45 @@ class Membership:
 
     def fence(self, hosts: Sequence[str]) -> bool:
         """Remove hosts for good; returns whether any of them runs ranks."""
+        had_ranks = any(host in self.hosts for host in hosts)
+        self._drop_standbys([r for r, each in self.standbys.items() if each.host in hosts])
         for host in hosts:
             self._fenced[host] = None
             if host in self.statuses:
                 self._capacity -= self.statuses.pop(host).capacity
-        return any(host in self.by_host for host in hosts)
+        return had_ranks
 
     def remove(self, ranks: Mapping[int, object]) -> None:
         """Remove ranks whose workers have failed."""
         self.members = {rank: host for rank, host in self.members.items() if rank not in ranks}
+        self._drop_standbys(ranks)
+
+    def change_standbys(self, status: Status) -> bool:
+        """Put a rank on standby, or make some members again, as an agent requests; returns whether
+        there is a change. A rank stays a member where the others would be too few, or where every
+        generation restarts all workers.
+        """
+        eviction, policy, before = status.eviction, self._policy, self.standbys
+        self._return([rank for rank in before if rank in status.fit])
+        if eviction is None or eviction.rank not in self.members or policy.restart_all:
+            return self.standbys is not before
+        others = {rank: host for rank, host in self.members.items() if rank != eviction.rank}
+        standby = Standby(host=self.members[eviction.rank], eviction=eviction)
+        if len(others) >= max(1, min(self._least, policy.world_size - len(self.standbys) - 1)):
+            self.members = others
+            self.standbys = {**self.standbys, eviction.rank: standby}
+        return self.standbys is not before
+
+    def _return(self, ranks: Collection[int]) -> None:
+        """Make ranks on standby members again."""
+        returning = {rank: self.standbys[rank].host for rank in ranks}
+        self.members = dict(sorted({**self.members, **returning}.items()))
+        self._drop_standbys(ranks)
+
+    def _drop_standbys(self, ranks: Collection[int]) -> None:
+        if any(rank in self.standbys for rank in ranks):
+            kept = {rank: each for rank, each in self.standbys.items() if rank not in ranks}
+            self.standbys = kept
 
     def delay_growth(self, now: float) -> None:
         """Do not replace failed workers for a while, if enough are left."""
@@ -118,30 +164,46 @@ class Membership:
 
     def is_growth_due(self, now: float) -> bool:
         """Whether to open a generation with more workers now."""
-        size = min(self._capacity, self._policy.world_size)
+        size = min(self._capacity, self._policy.world_size) - len(self.standbys)
         if size <= len(self.members) or size < self._least:
             self._grow_at = None
             return False
         if self._grow_at is None:
-            wait_s = 0.0 if size == self._policy.world_size else self._policy.last_call_s
+            is_full = size + len(self.standbys) == self._policy.world_size
+            wait_s = 0.0 if is_full else self._policy.last_call_s
             rested_at = now if self.lacks_workers else self._regrow_from  # then nothing trains
             self._grow_at = max(now + wait_s, rested_at)
         return now >= self._grow_at
 
-    def reassign_ranks(self, now: float) -> list[str]:
-        """Place ranks on all hosts with capacity; returns the hosts that lost all of theirs."""
-        before = self.by_host
-        capacity = {host: status.capacity for host, status in self.statuses.items()}
-        present = {rank: host for rank, host in self.members.items() if host in capacity}
-        if now < self._regrow_from and len(present) >= self._least:
-            capacity = dict(Counter(present.values()))
-        self.members = place(self._policy.world_size, capacity, present)
+    def reassign_ranks(self, now: float, *, restart_all: bool) -> list[str]:
+        """Place ranks on all hosts with capacity; returns the hosts that lost all of theirs.
+
+        Args:
+            now: The time.
+            restart_all: Whether all workers are forked again, those on standby too.
+        """
+        before = self.hosts
+        if restart_all:
+            self._return(self.standbys)
+        self._place(now)
+        if self.lacks_workers and self.standbys:
+            self._return(self.standbys)
+            self._place(now)
         self.by_host, self._grow_at = by_host(self.members), None
         if not self.lacks_workers:
             self._join_deadline = None
         elif self._join_deadline is None:
             self._join_deadline = now + self._policy.join_timeout_s
-        return [host for host in before if host in capacity and host not in self.by_host]
+        return [host for host in before if host in self.statuses and host not in self.hosts]
+
+    def _place(self, now: float) -> None:
+        on_standby = Counter(each.host for each in self.standbys.values())
+        capacity = {h: status.capacity - on_standby[h] for h, status in self.statuses.items()}
+        present = {rank: host for rank, host in self.members.items() if host in capacity}
+        if now < self._regrow_from and len(present) >= self._least:
+            capacity = dict(Counter(present.values()))
+        ranks = [rank for rank in range(self._policy.world_size) if rank not in self.standbys]
+        self.members = place(ranks, capacity, present)
 
     def on_resumed(self) -> None:
         """Note that the run has trained, with all workers that it needs to begin."""
@@ -187,10 +249,13 @@ class Membership:
         assert not is_known or not self._fenced.keys() & set(self.members.values())
         assert not self._fenced.keys() & self.statuses.keys()
         assert self._capacity == sum(status.capacity for status in self.statuses.values())
+        assert not self.standbys.keys() & self.members.keys(), "a rank in two places"
+        assert not self._fenced.keys() & {each.host for each in self.standbys.values()}
+        assert not is_known or self.members or not self.standbys, "only standbys are left"
 
 
 def place(
-    world_size: int, capacity: Mapping[str, int], present: Mapping[int, str]
+    ranks: Sequence[int], capacity: Mapping[str, int], present: Mapping[int, str]
 ) -> dict[int, str]:
     """Give every rank a host, as far as there is capacity.
 
@@ -199,7 +264,7 @@ def place(
     reduction tree, share a host, and a new worker finds its state on its own.
 
     Args:
-        world_size: Ranks wanted.
+        ranks: Those wanted, in order.
         capacity: Workers that each host can run.
         present: Where ranks are now.
 
@@ -214,7 +279,7 @@ def place(
             free[host] -= 1
     hosts = sorted(free, key=lambda host: (host not in used, host))
     vacant = [host for host in hosts for _ in range(free[host])]
-    absent = (rank for rank in range(world_size) if rank not in placed)
+    absent = (rank for rank in ranks if rank not in placed)
     return dict(sorted((placed | dict(zip(absent, vacant, strict=False))).items()))
 
 

@@ -59,6 +59,38 @@ class Failure:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Eviction:
+    """Why a worker leaves its generation for standby, and when it is fit to return.
+
+    Attributes:
+        rank: The worker.
+        reason: Why it slows down the others, in words.
+        step: Steps committed when that was decided.
+        threshold_s: It is fit once a shard takes it no longer, seconds.
+        step_s: What a step took, seconds; it measures itself every few steps.
+    """
+
+    rank: int
+    reason: str
+    step: int
+    threshold_s: float
+    step_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Standby:
+    """A worker that keeps its rank and its process, and is no member until it is fit.
+
+    Attributes:
+        host: Where it is.
+        eviction: Why.
+    """
+
+    host: str
+    eviction: Eviction
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
     """A worker's part of a checkpoint.
 
@@ -172,6 +204,9 @@ class Status:
         stage: What it has reached there.
         capacity: How many workers it can run.
         failed: Why workers of this generation have failed, by rank, in the order of their exits.
+        eviction: Which worker of this generation its workers ask to put on standby, if any.
+        fit: Those of its ranks on standby that can return: the worker is fast again, or has ended,
+            so that a new one will be forked.
         addresses: Where each halted worker accepts connections of other hosts, by rank.
         numerics: What decides the bits of its workers, by name; empty if there is one host.
         committed: Steps that are committed in the replica of each worker, by rank, without workers
@@ -201,6 +236,8 @@ class Status:
     stage: Stage = Stage.IDLE
     capacity: int = 0
     failed: Mapping[int, Failure] = field(default_factory=dict)
+    eviction: Eviction | None = None
+    fit: frozenset[int] = frozenset()
     addresses: Mapping[int, str] = field(default_factory=dict)
     numerics: Mapping[str, str] = field(default_factory=dict)
     committed: Mapping[int, int] = field(default_factory=dict)
@@ -245,6 +282,7 @@ class DesiredState:
         generation: The newest generation.
         stage: The stage to reach in it.
         ranks: The workers that this agent must run.
+        standbys: Those that it must keep on standby, if they run, and why.
         restart_all: Whether none of them may be of an older generation: all are forked again.
         members: The host of every rank.
         addresses: Where each of them accepts connections of other hosts, at stage RUN.
@@ -261,6 +299,7 @@ class DesiredState:
     generation: int
     stage: Stage
     ranks: tuple[int, ...] = ()
+    standbys: Mapping[int, Eviction] = field(default_factory=dict)
     restart_all: bool = False
     members: Mapping[int, str] = field(default_factory=dict)
     addresses: Mapping[int, str] = field(default_factory=dict)
