@@ -87,6 +87,85 @@ def test_a_network_that_is_mended_is_used_at_once() -> None:
     assert generations(simulation) == 2
 
 
+def standbys(simulation: Simulation) -> set[int]:
+    """The ranks that are no members."""
+    assert simulation.run is not None
+    return set(range(simulation.policy.world_size)) - set(simulation.run.members)
+
+
+def with_one_on_standby(hosts: int, capacity: int) -> Simulation:
+    """A run in which each worker is needed, and rank 1 is slow from second 5 to second 45."""
+    world, steps = hosts * capacity, 100
+    cluster = Cluster(hosts=hosts, capacity=capacity, num_steps=steps)
+    simulation = Simulation(cluster, replacing(world, max_failures=0), seed=0)
+    simulation.run_until(5)
+    (slow,) = (worker for worker in simulation.living_workers() if worker.rank == 1)
+    simulation.slow_down(slow, heal_s=40)
+    simulation.run_until(8)
+    assert standbys(simulation) == {1}
+    return simulation
+
+
+@pytest.mark.parametrize(("hosts", "capacity"), [(1, 4), (2, 2), (3, 1)])
+def test_a_slow_worker_waits_on_standby_and_returns(hosts: int, capacity: int) -> None:
+    simulation = with_one_on_standby(hosts, capacity)
+    before, processes = simulation.steps, {w.process for w in simulation.living_workers()}
+    simulation.run_until(30)
+    assert simulation.steps > before + 10
+    assert standbys(simulation) == {1}
+    simulation.run_until(60)
+    assert standbys(simulation) == set()
+    assert {worker.process for worker in simulation.living_workers()} == processes
+    simulation.run_until(400)
+    assert_finished(simulation, 100)
+    assert generations(simulation) == 3
+
+
+def test_a_run_ends_with_a_worker_on_standby() -> None:
+    simulation = with_one_on_standby(1, 4)
+    simulation.at(12, simulation.stop)
+    simulation.run_until(30)
+    assert simulation.over
+    assert simulation.run is not None
+    assert not simulation.run.reason
+    assert generations(simulation) == 2
+
+
+@pytest.mark.parametrize(("hosts", "capacity"), [(1, 4), (3, 1)])
+def test_a_coordinator_that_comes_back_knows_who_is_on_standby(hosts: int, capacity: int) -> None:
+    simulation = with_one_on_standby(hosts, capacity)
+    simulation.kill_coordinator(back_s=2)
+    simulation.run_until(15)
+    assert (standbys(simulation), generations(simulation)) == ({1}, 2)
+    simulation.run_until(400)
+    assert_finished(simulation, 100)
+    assert generations(simulation) == 3
+
+
+def test_a_worker_on_standby_that_dies_is_a_failure_like_any_other() -> None:
+    simulation = with_one_on_standby(1, 4)
+    (standby,) = (worker for worker in simulation.living_workers() if worker.rank == 1)
+    simulation.kill_worker(standby)
+    simulation.run_until(400)
+    assert simulation.run is not None
+    assert simulation.run.reason == "rank 1 SIGKILL"  # `with_one_on_standby` tolerates none
+
+
+def test_a_worker_on_standby_returns_if_too_few_others_are_left() -> None:
+    policy = RecoveryPolicy(world_size=2, min_workers=1, regrow_delay_s=100.0)
+    simulation = Simulation(Cluster(hosts=2, capacity=1, num_steps=60), policy, seed=0)
+    simulation.run_until(5)
+    slow, other = simulation.living_agents()
+    simulation.slow_down(simulation.workers_of(slow)[0], heal_s=1000)
+    simulation.run_until(8)
+    assert len(standbys(simulation)) == 1
+    simulation.kill_agent(other, back_s=50)
+    simulation.run_until(20)
+    assert standbys(simulation) == set()
+    simulation.run_until(400)
+    assert_finished(simulation, 60)
+
+
 def test_the_run_ends_while_the_coordinator_is_away_and_it_finds_that_out() -> None:
     simulation = Simulation(Cluster(hosts=2, capacity=1, num_steps=5), replacing(2), seed=0)
     simulation.run_until(2)

@@ -53,6 +53,11 @@ class Histories(RuleBasedStateMachine):
         if workers := self.simulation.living_workers():
             self.simulation.hang_worker(workers[int(part * len(workers))])
 
+    @rule(part=PART, heal_s=st.floats(0, 60))
+    def slow_worker_down(self, part: float, heal_s: float) -> None:
+        if workers := self.simulation.living_workers():
+            self.simulation.slow_down(workers[int(part * len(workers))], heal_s)
+
     @rule(part=PART, back_s=st.floats(0.01, 5), loses_disk=st.booleans())
     def kill_agent(self, part: float, back_s: float, loses_disk: bool) -> None:
         if agents := self.simulation.living_agents():

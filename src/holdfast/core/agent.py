@@ -5,12 +5,14 @@ one that was never started and one that belongs elsewhere need no rules of their
 forked before all that were killed have exited: until then they may write to the memory of their
 rank, or hold a port. A failure is reported at once, and ends its generation on this host without
 asking the coordinator: no worker can finish a step there.
+
+A worker on standby keeps its process. It has to halt once: until then it may write to the memory
+that members share. From then on no generation waits for it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any, Final
 
 from holdfast.core.actions import (
@@ -30,6 +32,7 @@ from holdfast.core.actions import (
     SendStatus,
     ShutDownAgent,
 )
+from holdfast.core.agent_worker import AgentWorker
 from holdfast.core.events import (
     AgentEvent,
     CheckpointCompleted,
@@ -37,12 +40,14 @@ from holdfast.core.events import (
     CheckpointFound,
     CheckpointPrepared,
     DesiredStateReceived,
+    EvictionRequested,
     PartWritten,
     PeerReported,
     ProbeCompleted,
     Tick,
     WorkerExited,
     WorkerFinished,
+    WorkerFit,
     WorkerHalted,
 )
 from holdfast.core.links import PeerProbes
@@ -50,6 +55,7 @@ from holdfast.core.protocol import (
     CheckpointResult,
     DesiredState,
     Draft,
+    Eviction,
     Failure,
     Part,
     Stage,
@@ -59,24 +65,6 @@ from holdfast.core.protocol import (
 
 WATCHED_INTERVAL_S: Final = 0.2
 """How often an agent sends its status while a command shows the run's progress, seconds."""
-
-
-@dataclass(slots=True)
-class _Worker:
-    """A worker process.
-
-    Attributes:
-        process: Its number.
-        halted_generation: The newest generation in which it has halted.
-        committed, reduced_step, address, numerics: What it reported there; see `WorkerHalted`.
-    """
-
-    process: int
-    halted_generation: int = 0
-    committed: int | None = None
-    reduced_step: int = 0
-    address: str = ""
-    numerics: Mapping[str, str] = field(default_factory=dict)
 
 
 class AgentStateMachine:
@@ -99,9 +87,11 @@ class AgentStateMachine:
         self.generation, self.stage = 0, Stage.IDLE
         self._host, self._capacity, self._heartbeat_s = host, capacity, heartbeat_s
         self._desired = DesiredState(generation=0, stage=Stage.IDLE)
-        self._workers: dict[int, _Worker] = {}
+        self._workers: dict[int, AgentWorker] = {}
         self._ending: set[int] = set()
         self._failed: dict[int, Failure] = {}
+        self._eviction: Eviction | None = None
+        self._fit: set[int] = set()
         self._finished: set[int] = set()
         self._result: Mapping[str, Any] | None = None
         self._parts: dict[int, Part] = {}
@@ -131,6 +121,8 @@ class AgentStateMachine:
                 return self._on_checkpoint_event(event, now)
             case WorkerExited():
                 return self._on_worker_exit(event, now)
+            case EvictionRequested() | WorkerFit():
+                return self._on_standby_event(event, now)
             case ProbeCompleted():
                 return self._on_probe_completed(event, now)
             case PeerReported():
@@ -144,14 +136,12 @@ class AgentStateMachine:
 
     def check_invariants(self) -> None:
         """Raises: AssertionError: This machine is in a state that it must never be in."""
-        assert self._workers.keys() <= set(self._desired.ranks)
+        assert self._workers.keys() <= {*self._desired.ranks, *self._desired.standbys}
         assert not self._workers.keys() & self._failed.keys()
         assert not self._ending & {worker.process for worker in self._workers.values()}
         if self.stage in (Stage.HALT, Stage.RUN) and not self._failed:
-            assert tuple(self._workers) == self._desired.ranks
-            assert all(
-                worker.halted_generation == self.generation for worker in self._workers.values()
-            )
+            assert self.ranks == self._desired.ranks
+            assert not self.absent
 
     def _probe(self, desired: DesiredState) -> list[AgentAction]:
         """Begin the probes that were not asked for before, and forget those that are not now."""
@@ -177,7 +167,7 @@ class AgentStateMachine:
     def _reconcile(self, desired: DesiredState, now: float) -> list[AgentAction]:
         if desired.stage == Stage.END:
             self.stage = Stage.END
-            if not desired.reason and self._finished >= self._workers.keys():
+            if not desired.reason and self._finished.issuperset(self.ranks):
                 return [ShutDownAgent("")]
             return [Abort(desired.generation + 1), *self._kill_all(), ShutDownAgent(desired.reason)]
         actions: list[AgentAction] = []
@@ -196,6 +186,8 @@ class AgentStateMachine:
             if (desired.stage, self.stage) == (Stage.RUN, Stage.HALT) and not self._failed:
                 assert desired.resume_point is not None
                 self.stage, self._addresses = Stage.RUN, desired.addresses
+                for worker in self._members_here.values():
+                    worker.resumed_generation = self.generation
                 actions += [
                     RemovePartialCheckpoints(self.generation),
                     ResumeWorkers(self.generation, desired.resume_point, desired.addresses),
@@ -220,8 +212,10 @@ class AgentStateMachine:
         self._peers.clear()
         self._finished.clear()
         self._parts.clear()
-        self._draft = self._newest_checkpoint = None
-        kills = self._kill_all(keep=() if desired.restart_all else desired.ranks)
+        self._draft = self._newest_checkpoint = self._eviction = None
+        self._fit.intersection_update(desired.standbys)
+        kept = () if desired.restart_all else (*desired.ranks, *desired.standbys)
+        kills = self._kill_all(keep=kept)
         forks = self._fork_missing()
         return [Abort(self.generation), *kills, *forks, *self._halt_if_all_halted(now)]
 
@@ -236,10 +230,11 @@ class AgentStateMachine:
         return self._halt_if_all_halted(now)
 
     def _halt_if_all_halted(self, now: float) -> list[AgentAction]:
-        is_complete = self._workers and len(self._workers) == len(self._desired.ranks)
+        is_complete = self._workers and self.ranks == self._desired.ranks
         if self.stage != Stage.IDLE or self.absent or self._failed or not is_complete:
             return []
-        if all(worker.committed is None for worker in self._workers.values()):
+        members = self._members_here.values()
+        if members and all(worker.committed is None for worker in members):
             if self._searched_generation != self.generation:
                 self._searched_generation, self._has_found = self.generation, False
                 return [FindCheckpoint(self.generation)]
@@ -262,24 +257,44 @@ class AgentStateMachine:
 
     @property
     def absent(self) -> list[int]:
-        """Processes that have not halted in the current generation yet."""
-        workers = self._workers.values()
-        return [each.process for each in workers if each.halted_generation != self.generation]
+        """Processes that have not halted yet: members in the current generation, those on standby
+        since they were members.
+        """
+        return [
+            each.process
+            for rank, each in self._workers.items()
+            if not (
+                each.has_left
+                if rank in self.standbys
+                else each.halted_generation == self.generation
+            )
+        ]
 
     def _on_worker_progress(
         self, event: PartWritten | WorkerFinished, now: float
     ) -> list[AgentAction]:
-        if event.generation != self.generation or event.rank not in self._workers:
+        if event.generation != self.generation or event.rank not in self.ranks:
             return []
         if isinstance(event, PartWritten):
             self._parts[event.rank] = event.part
             numbers = {part.number for part in self._parts.values()}
-            if self._parts.keys() != self._workers.keys() or len(numbers) > 1:
+            if self._parts.keys() != set(self.ranks) or len(numbers) > 1:
                 return []
             parts, self._parts = dict(sorted(self._parts.items())), {}
             return [PrepareCheckpoint(self.generation, parts)]
         self._finished.add(event.rank)
         self._result = event.result
+        return [self._send_status(now)]
+
+    def _on_standby_event(
+        self, event: EvictionRequested | WorkerFit, now: float
+    ) -> list[AgentAction]:
+        if isinstance(event, WorkerFit):
+            if event.rank not in self.standbys:
+                return []
+            self._fit.add(event.rank)
+        elif event.generation == self.generation:
+            self._eviction = event.eviction
         return [self._send_status(now)]
 
     def _on_checkpoint_result(self, result: CheckpointResult) -> list[AgentAction]:
@@ -300,7 +315,7 @@ class AgentStateMachine:
     def _fork_missing(self) -> list[AgentAction]:
         """Fork the desired ranks that have no process, once all killed processes have exited."""
         if self._ending or self._failed or self.stage != Stage.IDLE:
-            return []
+            return []  # and for one on standby that has ended none is forked until it is a member
         missing = [rank for rank in self._desired.ranks if rank not in self._workers]
         forks: list[AgentAction] = [self._fork(rank) for rank in missing]
         self._workers = dict(sorted(self._workers.items()))
@@ -308,7 +323,7 @@ class AgentStateMachine:
 
     def _fork(self, rank: int) -> ForkWorker:
         self._processes += 1
-        self._workers[rank] = _Worker(self._processes)
+        self._workers[rank] = AgentWorker(self._processes)
         return ForkWorker(rank, self.generation, self._processes)
 
     def _kill_all(self, keep: Sequence[int] = ()) -> list[AgentAction]:
@@ -324,8 +339,17 @@ class AgentStateMachine:
 
     @property
     def ranks(self) -> tuple[int, ...]:
-        """The ranks whose workers run on this host."""
-        return tuple(self._workers)
+        """The members whose workers run on this host."""
+        return tuple(self._members_here)
+
+    @property
+    def standbys(self) -> Mapping[int, Eviction]:
+        """The ranks of this host that are on standby, and why."""
+        return self._desired.standbys
+
+    @property
+    def _members_here(self) -> dict[int, AgentWorker]:
+        return {rank: each for rank, each in self._workers.items() if rank not in self.standbys}
 
     @property
     def failed(self) -> Mapping[int, Failure]:
@@ -336,7 +360,7 @@ class AgentStateMachine:
         self._number += 1
         interval_s = WATCHED_INTERVAL_S if self._watched else self._heartbeat_s
         self._status_at = now + min(interval_s, self._heartbeat_s)
-        is_halted = self.stage == Stage.HALT
+        members, is_halted = self._members_here, self.stage == Stage.HALT
         return SendStatus(
             Status(
                 host=self._host,
@@ -345,13 +369,13 @@ class AgentStateMachine:
                 stage=self.stage,
                 capacity=self._capacity,
                 failed=dict(self._failed),
-                addresses={
-                    rank: worker.address for rank, worker in self._workers.items() if worker.address
-                },
-                numerics=next((w.numerics for w in self._workers.values()), {}),
+                eviction=self._eviction,
+                fit=frozenset(self._fit | (self.standbys.keys() - self._workers.keys())),
+                addresses={rank: each.address for rank, each in members.items() if each.address},
+                numerics=next((each.numerics for each in members.values()), {}),
                 committed={
                     rank: worker.committed
-                    for rank, worker in self._workers.items()
+                    for rank, worker in members.items()
                     if is_halted and worker.committed is not None
                 },
                 reduced_step=max((w.reduced_step for w in self._workers.values()), default=0)

@@ -99,10 +99,9 @@ class CoordinatorStateMachine:
         self._stop = self._restart_all = self.watched = False
         self._members = Membership(policy, self._replay(journal), now)
         self._finished, self._addresses = set[int](), dict[int, str]()
-        self.heartbeats = Heartbeats(
-            interval_s=policy.heartbeat_s, floor_s=policy.heartbeat_timeout_s
-        )
-        self._reachability, self._links = Reachability(policy.heartbeat_timeout_s), Links()
+        beat_s, floor_s = policy.heartbeat_s, policy.heartbeat_timeout_s
+        self.heartbeats = Heartbeats(interval_s=beat_s, floor_s=floor_s)
+        self._reachability, self._links = Reachability(floor_s), Links()
         self._waiting = dict.fromkeys(self._members.by_host)
         for host in self._members.hosts:
             self.heartbeats.record(host, now)
@@ -167,9 +166,8 @@ class CoordinatorStateMachine:
         assert self._waiting.keys() <= self._members.by_host.keys()
         if self.stage == RUN:
             assert not self._members.lacks_workers
-            assert not (self.resume_point and self.resume_point.donors) or (
-                self.resume_point.donors.keys() == self.members.keys()
-            )
+            donors = self.resume_point.donors if self.resume_point else {}
+            assert not donors or donors.keys() == self.members.keys()
 
     def _replay(self, journal: Iterable[JournalEntry]) -> GenerationOpened:
         """Take over what was recorded; returns the newest generation."""
@@ -346,9 +344,8 @@ class CoordinatorStateMachine:
         self._links.clear()
         self._checkpoints.on_generation_opened()
         self._waiting = dict.fromkeys(self._members.by_host)
-        opened = GenerationOpened(
-            self.generation, self.members, self._restart_all, self._members.standbys
-        )
+        standbys = self._members.standbys
+        opened = GenerationOpened(self.generation, self.members, self._restart_all, standbys)
         hosts = [*self._members.hosts, *left]
         return [AppendToJournal(opened), *self._send_desired_state(hosts)]
 

@@ -9,7 +9,16 @@ from typing import Final
 from holdfast.core import actions, events
 from holdfast.core.agent import AgentStateMachine
 from holdfast.core.hangs import STOPPED_S
-from holdfast.core.protocol import DesiredState, Failure, Part, Probe, ResumePoint, Stage, Status
+from holdfast.core.protocol import (
+    DesiredState,
+    Eviction,
+    Failure,
+    Part,
+    Probe,
+    ResumePoint,
+    Stage,
+    Status,
+)
 from holdfast.core.reachability import PROBE_S
 from holdfast.testing.cluster import Cluster
 from holdfast.testing.cuts import Cut, Cuts
@@ -134,6 +143,22 @@ class Agents:
         worker.hangs = True
         self.plane.leave(worker, self._timeline.now)
         self._timeline.after(STOPPED_S, self._end_hung, worker)
+
+    def slow_down(self, worker: SimulatedWorker, cured_at: float) -> None:
+        """Let a worker that trains be slow up to a time; the first member finds it at once."""
+        if (group := worker.group) is None:
+            return
+        self._timeline.note(f"rank {worker.rank} on {worker.host} is slow")
+        worker.cured_at, first = cured_at, min(group.workers)
+        eviction = Eviction(
+            rank=worker.rank,
+            reason="compute",
+            step=group.step,
+            threshold_s=1.0,
+            step_s=self._cluster.step_s,
+        )
+        requested = events.EvictionRequested(group.generation, eviction)
+        self._tell(group.workers[first].host, requested)
 
     def order(self, name: str, desired: DesiredState) -> None:
         """Send an agent its desired state."""
@@ -280,6 +305,10 @@ class Agents:
             self._tell(worker.host, halted)
 
     def _release(self, worker: SimulatedWorker, generation: int, start: ResumePoint) -> None:
+        if worker.rank in self._agents[worker.host].machine.standbys:
+            worker.committed = None  # it was left behind
+            self._probe_speed(worker, generation)
+            return
         self.plane.check(generation, start)
         donor = start.donors.get(worker.rank)
         assert worker.committed is None or worker.committed <= start.step, "a step is taken back"
@@ -290,6 +319,15 @@ class Agents:
             worker.committed = None
             delay_s = self._chance.uniform(0.01, 0.1)
             self._timeline.after(delay_s, self._copy, worker, generation, start, donor)
+
+    def _probe_speed(self, worker: SimulatedWorker, generation: int) -> None:
+        """A worker on standby measures itself every few steps, until it is fast enough."""
+        if not worker.alive or worker.hangs or worker.newest_generation != generation:
+            return
+        if self._timeline.now < worker.cured_at:
+            self._timeline.after(3 * self._cluster.step_s, self._probe_speed, worker, generation)
+        else:
+            self._tell(worker.host, events.WorkerFit(worker.rank))
 
     def _copy(
         self, worker: SimulatedWorker, generation: int, start: ResumePoint, donor: int | None

@@ -43,6 +43,7 @@ class SimulatedWorker:
         chain: Its state, as of then.
         group: The group that it trains in, if it does.
         hangs: Whether it hangs.
+        cured_at: When it is fast again, once it was found to be slow; seconds.
         newest_generation: The newest generation that it knows.
     """
 
@@ -54,6 +55,7 @@ class SimulatedWorker:
     chain: int = 0
     group: Group | None = None
     hangs: bool = False
+    cured_at: float = 0.0
     newest_generation: int = 0
 
 

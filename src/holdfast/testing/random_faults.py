@@ -8,7 +8,7 @@ from typing import Final
 from holdfast.testing.simulation import Simulation
 
 KINDS: Final = (
-    "worker", "hang", "agent", "disk", "network", "noise", "island", "one-way", "starved",
+    "worker", "hang", "slow", "agent", "disk", "network", "noise", "island", "one-way", "starved",
     "coordinator", "crash",
 )  # fmt: skip
 """The kinds of faults; the last two are for the coordinator, the others for an agent."""
@@ -52,11 +52,13 @@ def inject(simulation: Simulation, kind: str, name: str) -> None:
     """Inject a fault of one of `KINDS`, into an agent if it is for agents."""
     chance = simulation.chance
     match kind:
-        case "worker" | "hang":
+        case "worker" | "hang" | "slow":
             if workers := simulation.workers_of(name):
                 worker = chance.choice(workers)
                 if kind == "worker":
                     simulation.kill_worker(worker)
+                elif kind == "slow":
+                    simulation.slow_down(worker, chance.uniform(0, 30))
                 else:
                     simulation.hang_worker(worker)
         case "agent" | "disk":

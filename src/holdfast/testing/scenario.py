@@ -28,13 +28,14 @@ class ScenarioFault(_Part):
         at: When, seconds.
         what: The kind of fault.
         target: Which of the living workers or agents it is for, in the order of their start.
-        back_s: After how long a killed process is back, or a cut network works again.
+        back_s: After how long a killed process is back, a cut network works again, or a slow worker
+            is fast.
         after: How many more actions a coordinator performs before it crashes.
     """
 
     at: float
     what: Literal[
-        "kill worker", "hang worker", "kill agent", "cut network to agent",
+        "kill worker", "hang worker", "slow worker", "kill agent", "cut network to agent",
         "cut network from agent", "kill coordinator", "crash coordinator", "stop",
     ]  # fmt: skip
     target: int = 0
@@ -96,6 +97,8 @@ def _inject(simulation: Simulation, fault: ScenarioFault) -> None:
             simulation.kill_worker(worker)
         case "hang worker":
             simulation.hang_worker(worker)
+        case "slow worker":
+            simulation.slow_down(worker, fault.back_s)
         case "kill agent":
             simulation.kill_agent(agent, fault.back_s)
         case "cut network to agent":

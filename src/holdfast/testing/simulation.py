@@ -120,6 +120,10 @@ class Simulation:
         """Hang a worker; its agent kills it once that is certain."""
         self._agents.hang_worker(worker)
 
+    def slow_down(self, worker: SimulatedWorker, heal_s: float) -> None:
+        """Slow down a worker for a while, so that the others go on without it if they can."""
+        self._agents.slow_down(worker, self.now + heal_s)
+
     def kill_agent(self, name: str, back_s: float, *, loses_disk: bool = False) -> None:
         """Kill an agent and its workers; another one replaces it after a while, with its disk or an
         empty one.
