@@ -55,8 +55,8 @@ BETWEEN_STEPS = [
     ("holdfast.worker.membership.member:Member.result", "after"),
 ]
 RECOVERY = [
-    ("holdfast.worker.agent_link:AgentLink.await_resume", "before"),
-    ("holdfast.worker.agent_link:AgentLink.await_resume", "after"),
+    ("holdfast.worker.agent_link:AgentLink.await_resume_until", "before"),
+    ("holdfast.worker.agent_link:AgentLink.await_resume_until", "after"),
     ("holdfast.worker.membership.attach:AttachedModels.allocate", "before"),
     ("holdfast.worker.membership.attach:AttachedModels.allocate", "after"),
     ("holdfast.worker.membership.state_transfer:StateTransfer.transfer", "before"),

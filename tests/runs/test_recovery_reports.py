@@ -148,7 +148,7 @@ def test_two_workers_that_are_lost_at_once_are_both_named(faulted):
 
 
 def test_a_death_in_a_recovery_belongs_to_its_report(faulted):
-    link = "holdfast.worker.agent_link:AgentLink.await_resume"
+    link = "holdfast.worker.agent_link:AgentLink.await_resume_until"
     second = {"at": link, "when": "after", "step": 0, "generation": 2, "how": "raise"}
     report, _ = faulted({"how": "kill"}, second)
     assert causes(report) == [

@@ -20,6 +20,7 @@ from typing import Final
 from holdfast.agent.checkpoints import Checkpoints
 from holdfast.agent.prober import Prober
 from holdfast.agent.progress import progress_of
+from holdfast.agent.resume import log_standbys, resume_message
 from holdfast.agent.run_context import RunContext
 from holdfast.agent.worker_handle import WorkerHandle, await_exits, fork_worker
 from holdfast.agent.worker_monitor import WorkerMonitor
@@ -28,7 +29,6 @@ from holdfast.checkpoint.store import CheckpointStore
 from holdfast.core import actions, events
 from holdfast.core.agent import AgentStateMachine
 from holdfast.core.failures import Exit, judge
-from holdfast.core.membership import by_host
 from holdfast.core.protocol import Failure
 from holdfast.core.shares import first_free
 from holdfast.errors import ProtocolError
@@ -41,14 +41,15 @@ from holdfast.wire.messages import (
     AnyMessage,
     CheckpointRejectedMessage,
     CheckpointResultMessage,
+    EvictMessage,
     ExitedMessage,
     FailedMessage,
     FinishedMessage,
+    FitMessage,
     HaltedMessage,
     OpenTunnelMessage,
     PartWrittenMessage,
     PeerUnreachableMessage,
-    ResumeMessage,
     ShutdownMessage,
 )
 from holdfast.wire.rpc import DesiredStateMessage, StatusMessage
@@ -233,19 +234,13 @@ class Agent:
             from_checkpoint=not action.start.donors,
             checkpoint=action.start.checkpoint,
         )
-        hosts = tuple(by_host(self._machine.members).values())
-        self._send_all(
-            ResumeMessage(
-                hosts=hosts if len(hosts) > 1 else (),
-                addresses=dict(action.addresses),
-                key=self._key,
-                generation=action.generation,
-                members=self._members,
-                step=action.start.step,
-                donors=dict(action.start.donors),
-                restore=tuple(CheckpointStore.of_run(self._run.directory).committed()),
-            )
-        )
+        restore = CheckpointStore.of_run(self._run.directory).committed()
+        message = resume_message(action, self._machine.members, self._key, restore)
+        standbys = self._machine.standbys
+        log_standbys(self._workers.values(), standbys, action.start.step, self._log, self._run)
+        for worker in self._workers.values():
+            standby = standbys.get(worker.rank)
+            self._send(worker, message.model_copy(update={"standby": standby}))
 
     def _stop(self) -> None:
         """Ask the workers to end: scripts by a signal, which they may handle for a while."""
@@ -257,8 +252,11 @@ class Agent:
 
     def _send_all(self, message: AnyMessage) -> None:
         for worker in self._workers.values():
-            with contextlib.suppress(ConnectionError):  # it has exited, as the fork server will say
-                worker.channel.send(message)
+            self._send(worker, message)
+
+    def _send(self, worker: WorkerHandle, message: AnyMessage) -> None:
+        with contextlib.suppress(ConnectionError):  # it has exited, as the fork server will say
+            worker.channel.send(message)
 
     def _hear(self, worker: WorkerHandle) -> None:
         if worker.number not in self._workers:
@@ -281,6 +279,10 @@ class Agent:
                 self._handle(finished)
             case FailedMessage():
                 worker.report = message.report
+            case EvictMessage(generation=generation, eviction=eviction):
+                self._handle(events.EvictionRequested(generation, eviction))
+            case FitMessage(rank=rank):
+                self._handle(events.WorkerFit(rank))
             case PeerUnreachableMessage(generation=generation, peer=peer):
                 self._handle(events.PeerReported(generation, peer, message.is_broken))
             case CheckpointRejectedMessage():

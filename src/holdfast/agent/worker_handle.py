@@ -32,6 +32,7 @@ class WorkerHandle:
         report: What it reported of the exception that ended it.
         after_failure: Whether another worker has failed since it was resumed.
         cancelled: Whether it was killed for no fault of its own.
+        is_on_standby: Whether it is no member for now.
         hung: Why it counted as hung, if it did.
         stacks_from: Where in their file its stacks begin; None if it was not asked for them.
         killed_at: When it was killed, if it was, monotonic seconds.
@@ -47,6 +48,7 @@ class WorkerHandle:
     report: Report | None = None
     after_failure: bool = False
     cancelled: bool = False
+    is_on_standby: bool = False
     hung: str = ""
     stacks_from: int | None = None
     killed_at: float | None = None

@@ -30,6 +30,8 @@ BALANCES: Final = ("even", "proportional", "dynamic", "hybrid")
 """Values of `balance` that name no function."""
 SCORED: Final = ("proportional", "hybrid")
 """Those that need a profile of each host."""
+MEASURED: Final = ("dynamic", "hybrid")
+"""Those that follow measured times."""
 
 NonFinite = Literal["stop", "skip", "recompute"]
 

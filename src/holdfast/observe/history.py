@@ -39,6 +39,8 @@ TEMPLATES: Final = {
     "worker-hung": "rank {rank} hung: it {reason}",
     "worker-stack": "rank {rank} wrote its stacks",
     "worker-exited": "rank {rank} {cause}",
+    "worker-evicted": "rank {rank} is on standby from step {step} on: {reason}",
+    "worker-returned": "rank {rank} returned from standby in step {step}",
     "generation-started": "generation {number} resumed from step {step} with ranks {members}",
     "checkpoint-committed": "checkpoint committed: step {step}",
     "checkpoint-failed": "checkpoint of step {step} could not be written: {reason}",
@@ -69,6 +71,8 @@ _ON_HOST: Final = {"host": " (host {})"}
 _MORE: Final = {
     "host-profiled": _ON_HOST,
     "host-not-profiled": _ON_HOST,
+    "worker-evicted": _ON_HOST,
+    "worker-returned": _ON_HOST,
     "checkpoint-committed": _ON_HOST,
     "checkpoint-failed": _ON_HOST | {"directory": "; it would be in {}"},
     "checkpoint-corrupt": _ON_HOST,

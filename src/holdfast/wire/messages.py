@@ -4,7 +4,8 @@
             ◀─ Ready, WorkersReaped ─────
     agent ── Fork ──────────────────────▶ fork server ── (forks) ──▶ worker
           ◀─ Ready, Forked, Exited ──────
-    agent ◀─ Halted, PartWritten, CheckpointRejected, PeerUnreachable, Finished, Failed ── worker
+    agent ◀─ Halted, PartWritten, CheckpointRejected, PeerUnreachable ─── worker
+          ◀─ Evict, Fit, Finished, Failed ───────────────────────────────
           ── Resume, CheckpointResult, Shutdown ─────────────────────────▶
           ◀─ OpenTunnel ─────────────────────────────────────────────────
           ── TunnelOpened ───────────────────────────────────────────────▶
@@ -19,7 +20,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
 from holdfast.core.failures import Report
-from holdfast.core.protocol import Part
+from holdfast.core.protocol import Eviction, Part
 
 
 class Message(BaseModel):
@@ -100,7 +101,7 @@ class HaltedMessage(Message):
 
 
 class ResumeMessage(Message):
-    """All members have halted: resume."""
+    """All members have halted: resume; or stay on standby meanwhile."""
 
     kind: Literal["resume"] = "resume"
     generation: int
@@ -117,6 +118,8 @@ class ResumeMessage(Message):
     """Where the worker of each rank accepts connections, if there are several hosts."""
     key: str = ""
     """What only members of the generation know, hexadecimal."""
+    standby: Eviction | None = None
+    """Why this worker is on standby; None for a member."""
 
 
 class Place(Message):
@@ -184,6 +187,21 @@ class PeerUnreachableMessage(Message):
     is_broken: bool
 
 
+class EvictMessage(Message):
+    """The workers of a generation have found one that slows them down."""
+
+    kind: Literal["evict"] = "evict"
+    generation: int
+    eviction: Eviction
+
+
+class FitMessage(Message):
+    """A worker on standby is fast again."""
+
+    kind: Literal["fit"] = "fit"
+    rank: int
+
+
 class CheckpointRejectedMessage(Message):
     """A checkpoint failed its verification on some worker and was skipped by all."""
 
@@ -214,7 +232,7 @@ AnyMessage = Annotated[
     ForkMessage | PrepareMessage | ReadyMessage | AttachMessage | WorkersReapedMessage
     | ForkedMessage | ExitedMessage | HaltedMessage | ResumeMessage | ShutdownMessage
     | PartWrittenMessage | CheckpointResultMessage | CheckpointRejectedMessage
-    | PeerUnreachableMessage
+    | PeerUnreachableMessage | EvictMessage | FitMessage
     | FinishedMessage | FailedMessage | OpenTunnelMessage | TunnelOpenedMessage,
     Field(discriminator="kind"),
 ]  # fmt: skip

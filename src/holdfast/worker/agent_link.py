@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from math import inf
+from time import monotonic
 from types import MappingProxyType
 
 from holdfast.arena.memory import ABORT_POLL_S, Arena, Phase
 from holdfast.arena.worker_status import WorkerStatus
+from holdfast.core.protocol import Eviction
 from holdfast.errors import HoldfastError
 from holdfast.wire.channel import Channel
 from holdfast.wire.messages import (
+    EvictMessage,
+    FitMessage,
     HaltedMessage,
     OpenTunnelMessage,
     PeerUnreachableMessage,
@@ -62,12 +67,24 @@ class AgentLink:
         self.tunnel = tunnel
         self._status, self._arena, self._channel = status, arena, channel
         self._address, self._numerics = address, dict(numerics)
+        self._eviction_in = 0
 
     def await_resume(self, committed: int | None) -> ResumeMessage:
         """Halt until all members of the newest generation have halted and are resumed.
 
         Args:
             committed: Steps committed in this worker's state; None if it has no state.
+
+        Raises:
+            WorkerShutdown: The run is over.
+        """
+        resume = self.await_resume_until(inf, committed)
+        assert resume is not None
+        return resume
+
+    def await_resume_until(self, end: float, committed: int | None) -> ResumeMessage | None:
+        """As `await_resume`, until `end`, monotonic seconds. A worker on standby may hear late of a
+        generation that begins, and before it has halted in it.
 
         Raises:
             WorkerShutdown: The run is over.
@@ -89,11 +106,26 @@ class AgentLink:
             for message in self._channel.poll(ABORT_POLL_S):
                 if isinstance(message, ShutdownMessage):
                     raise WorkerShutdown
-                if isinstance(message, ResumeMessage) and message.generation == halted_in:
+                if isinstance(message, ResumeMessage) and (
+                    message.standby is not None or message.generation == halted_in
+                ):
                     self._status.enter(before)
                     return message
             if self._channel.at_end:
                 raise WorkerShutdown
+            if monotonic() >= end:
+                self._status.enter(before)
+                return None
+
+    def request_eviction(self, generation: int, eviction: Eviction) -> None:
+        """Ask for a generation without a worker, once in a generation."""
+        if self._eviction_in < generation:
+            self._eviction_in = generation
+            self._channel.send(EvictMessage(generation=generation, eviction=eviction))
+
+    def report_fit(self) -> None:
+        """Report that this worker, which is on standby, is fast again."""
+        self._channel.send(FitMessage(rank=self._status.rank))
 
     def report_peer(self, generation: int, peer: int, *, is_broken: bool) -> None:
         """Report a worker of another host that does not send what is awaited."""

@@ -18,11 +18,12 @@ from pathlib import Path
 from typing import NoReturn
 
 from holdfast.core.balance.balance import Balance, Policy
+from holdfast.core.balance.stragglers import Straggler, StragglerFinder
 from holdfast.core.balance.times import StepTimes
 from holdfast.core.step import tree
 from holdfast.core.step.plan import Plan
 from holdfast.errors import JobError
-from holdfast.job.train_job import BALANCES, SCORED, TrainJob
+from holdfast.job.train_job import BALANCES, MEASURED, SCORED, TrainJob
 from holdfast.linux.host_memory import available
 from holdfast.tasks import reference
 from holdfast.tasks.code import located
@@ -43,6 +44,7 @@ class Balancing:
 
     Attributes:
         plan: Which member computes which shards.
+        straggler: The member that should leave for standby; None if there is none.
     """
 
     def __init__(
@@ -52,6 +54,8 @@ class Balancing:
         self._progress, self._score = progress, score
         self.plan = Plan(counts=())
         self._is_typical = False
+        self.straggler: Straggler | None = None
+        self._stragglers: StragglerFinder | None = None
         self._members: tuple[int, ...] = ()
         self._balance: Balance | None = None
         self._spare_slots: int | None = None
@@ -69,8 +73,9 @@ class Balancing:
         """
         self._members = members = self._group.members
         self.plan = plan_of(self._job, len(members))
+        self.straggler = None
         self.ignore_step()  # what remains of it may not be divided by the plan
-        self._balance = None
+        self._balance = self._stragglers = None
         if len(members) == 1 or 0 in self.plan.counts or not slot_bytes:
             return
         if self._job.balance == "even":
@@ -81,6 +86,8 @@ class Balancing:
         known = {rank: (per_shard, fixed) for rank, per_shard, fixed in self._progress.costs}
         balance.begin([known.get(rank) for rank in members], scores)
         self._balance, self.plan = balance, Plan(counts=balance.counts)
+        if self._job.balance in MEASURED:
+            self._stragglers = StragglerFinder(members, self._job.shards)
 
     def _balance_of(self, *, is_fixed: bool, spare: Sequence[int] = ()) -> Balance:
         hosts, even = self._hosts(), self.plan
@@ -157,6 +164,8 @@ class Balancing:
             (rank, cost.per_shard_s, cost.fixed_s)
             for rank, cost in zip(self._members, self._balance.costs(), strict=True)
         ]
+        if self._stragglers is not None:
+            self.straggler = self._stragglers.observe(self._balance.costs())
         return True
 
     def replan(self) -> bool:

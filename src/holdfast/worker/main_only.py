@@ -30,7 +30,7 @@ class MainOnly:
     def call(self, function: Call, *, after_commit: bool) -> None:
         """Run `function` if this worker is the one, now or after the commit hooks."""
         self._member.join_once()
-        if self._member.group.member_index != 0:
+        if self._member.group.member_index != 0 or self._member.standby.is_active:
             return
         if after_commit:
             self._deferred.append(function)

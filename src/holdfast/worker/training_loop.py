@@ -10,8 +10,10 @@ It leaves no step half committed: a step is complete on all workers, or it is co
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Iterator, Mapping
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from functools import partial
 from typing import Any
 
@@ -21,6 +23,7 @@ from torch import nn
 from holdfast.arena.memory import Phase, Word
 from holdfast.collectives.exact import PlansDiffer
 from holdfast.core.step.loss_scale import LossScale
+from holdfast.core.step.plan import WorkItem
 from holdfast.core.step.seeds import seed_for
 from holdfast.data.dataset import seed_everything
 from holdfast.data.loading.loader import Loaded, model_seed
@@ -132,7 +135,7 @@ class TrainingLoop:
                     else:
                         yield from self._one_step()
                 except Aborted:
-                    member.join()
+                    yield from self._rejoin()
         finally:
             self.shard = None
             self._stepper.abandon()
@@ -216,6 +219,33 @@ class TrainingLoop:
             if self._commit():
                 return
 
+    def _rejoin(self) -> Iterator[Shard]:
+        """Join the next generation; on standby, compute probes until then."""
+        while not self._member.join_unless_probed():
+            with suppress(Aborted):
+                yield from self._probe()
+
+    def _probe(self) -> Iterator[Shard]:
+        """Yield a shard only to measure this worker; nothing of it counts. Samples are read while
+        others are computed, so the slower of the two decides.
+        """
+        step, stepper = self._progress.step, self._stepper
+        work = Work(WorkItem.of_shard(0), is_check=True)
+        stepper.restart()
+        began = time.monotonic()
+        self._status.enter(Phase.DATA)
+        loaded = None if self._reader.is_over(step) else self._reader.read_now(step, work.item)
+        if loaded is None:  # the others reach the end without this worker
+            self._member.standby.on_probed(math.inf)
+            return
+        read = time.monotonic()
+        for shard in self._computed(work, loaded):
+            stepper.restart()  # discards what is computed of the shard
+            yield shard
+        seconds = max(read - began, time.monotonic() - read)
+        job = self._member.job
+        self._member.standby.on_probed(seconds * job.batch / job.shards / loaded.size)
+
     def _read(self, work: Work) -> Loaded | None:
         """The samples of `work`; None if it has none and needs none."""
         step = self._progress.step
@@ -270,6 +300,8 @@ class TrainingLoop:
             self._balancing.ignore_step()
             return False
         self._on_commit(committed)
+        if self._is_first and self._balancing.straggler is not None:
+            self._member.standby.request(self._balancing.straggler, self._progress.step)
         if self._balancing.replan():
             self._stepper.assign(self._progress.step, self._balancing.plan)
             self._record_plan()

@@ -39,6 +39,7 @@ from holdfast.worker.context import WorkerContext
 from holdfast.worker.evaluation import Evaluator
 from holdfast.worker.membership.attach import AttachedModels
 from holdfast.worker.membership.enter_group import enter_group
+from holdfast.worker.membership.standby import Standby
 from holdfast.worker.membership.state_transfer import StateTransfer
 from holdfast.worker.membership.worker_state import WorkerState
 from holdfast.worker.metrics import Metrics
@@ -75,6 +76,7 @@ class Member:
         progress: How far the run has come.
         balancing: Which member computes which shards.
         breakdown: What the members spend their time on.
+        standby: How it leaves the others and returns, if it is much slower.
         metrics: The metrics that this worker writes.
         times: Time spent by phase.
     """
@@ -98,7 +100,7 @@ class Member:
         run_dir = Path(spec.run_dir)
         self.balancing = Balancing(self.context, self.progress, run_dir, spec.score)
         self.breakdown = Breakdown(self.group, run_dir)
-        self.metrics = Metrics(spec.run_dir)
+        self.standby, self.metrics = Standby(agent, arena), Metrics(spec.run_dir)
         self._writer, self._restorer = CheckpointWriter(spec, channel), Restorer(spec, channel)
         self.times = Times(arena, spec.rank)
         self._arena, self._agent, self._listener = arena, agent, listener
@@ -181,21 +183,35 @@ class Member:
             self.join()
 
     def join(self) -> None:
-        """Halt until a generation begins, and get the state from which it resumes.
+        """Halt until this worker is a member of a generation that begins, and get the state from
+        which it resumes. Outside of the loop over shards nothing measures it: it counts as fast.
 
         Raises:
             WorkerShutdown: The run is over for this worker.
             SelfEviction: Its replica and those of others differ.
             JobError: The members train different things.
         """
+        while not self.join_unless_probed():
+            self.standby.on_probed(0.0)
+
+    def join_unless_probed(self) -> bool:
+        """As `join`, but returns False when this worker is on standby and has to measure itself."""
         while True:
             if self._joined is not None and self._joined.state.replicas.in_doubt:
                 raise SelfEviction(UntrustedStateError("may have the state of a wrong replica"))
             committed = self.progress.step if self._has_state else None
-            resume = self._agent.await_resume(committed)
+            resume = self._agent.await_resume_until(self.standby.probe_at, committed)
+            if resume is None:
+                return False
+            if resume.standby is not None:
+                self._has_state = False  # of the step that the others train
+                self.metrics.set_writing(self.progress, writes=False)
+                self.standby.begin(resume)
+                continue
+            self.standby.end()
             with contextlib.suppress(Aborted):
                 self._enter(resume)
-                return
+                return True
 
     @contextlib.contextmanager
     def looking(self) -> Iterator[None]:

@@ -1,0 +1,63 @@
+"""Resume: what an agent tells its workers, and the run's log, when a generation begins."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from holdfast.agent.run_context import RunContext
+from holdfast.agent.worker_handle import WorkerHandle
+from holdfast.core.actions import ResumeWorkers
+from holdfast.core.membership import by_host
+from holdfast.core.protocol import Eviction
+from holdfast.observe.lines import EventLog
+from holdfast.wire.messages import ResumeMessage
+
+
+def resume_message(
+    action: ResumeWorkers, members: Mapping[int, str], key: str, restore: Iterable[str]
+) -> ResumeMessage:
+    """What every member is told.
+
+    Args:
+        action: Says where the generation begins.
+        members: The host of every rank.
+        key: What only members know.
+        restore: The checkpoints of this host, newest first.
+    """
+    hosts = tuple(by_host(members).values())
+    return ResumeMessage(
+        hosts=hosts if len(hosts) > 1 else (),
+        addresses=dict(action.addresses),
+        key=key,
+        generation=action.generation,
+        members=tuple(sorted(members)),
+        step=action.start.step,
+        donors=dict(action.start.donors),
+        restore=tuple(restore),
+    )
+
+
+def log_standbys(
+    workers: Iterable[WorkerHandle],
+    standbys: Mapping[int, Eviction],
+    step: int,
+    log: EventLog,
+    run: RunContext,
+) -> None:
+    """Log which workers go to standby with a generation, and which return from there.
+
+    Args:
+        workers: All of this host.
+        standbys: The ranks that are on standby now, and why.
+        step: From which the others resume.
+        log: Of the run.
+        run: The run.
+    """
+    for worker in workers:
+        before, eviction = worker.is_on_standby, standbys.get(worker.rank)
+        worker.is_on_standby = eviction is not None
+        if eviction is not None and not before:
+            reason = eviction.reason
+            log.event("worker-evicted", **worker.named, step=step, reason=reason, **run.where)
+        elif eviction is None and before:
+            log.event("worker-returned", **worker.named, step=step, **run.where)
