@@ -10,22 +10,32 @@ from torch import nn
 SLOWDOWN = 12
 
 
+class Many(Points):
+    """So many points that each step has a whole batch."""
+
+    def __len__(self):
+        return 90 * 64
+
+
+def net():
+    """A model with buffers, which a probe must leave as they are."""
+    return nn.Sequential(nn.Linear(2, 64), nn.BatchNorm1d(64), nn.Dropout(), nn.Linear(64, 2))
+
+
 def main(session):
-    """Trains on points. Rank `params.slow` is slow until step `params.cured_at`: the others, which
-    do not know what it is at, tell it by a file.
+    """Trains on points. Rank `params.slow` is slow up to step `params.cured_at`. On standby it
+    hears from the others by a file that it is cured.
     """
     params = session.job.params
     cured = Path(params["cured"])
-    model, _ = session.attach(
-        lambda: nn.Sequential(nn.Linear(2, 64), nn.BatchNorm1d(64), nn.Linear(64, 2)), adamw
-    )
+    model, _ = session.attach(net, adamw)
 
     def cure():
         if session.step == params["cured_at"]:
             cured.touch()
 
     session.on_commit(cure)
-    for shard in session.shards(Points(), epochs=params["epochs"]):
+    for shard in session.shards(Many(), steps=params["steps"]):
         is_slow = session._member.group.rank == params["slow"] and not cured.exists()
-        with lasting(SLOWDOWN if is_slow else 1):
+        with lasting(params["lasts"] * (SLOWDOWN if is_slow else 1)):
             session.backward(F.cross_entropy(model(shard.x), shard.y))
