@@ -10,6 +10,7 @@ from holdfast.core.actions import (
     RemovePartialCheckpoints,
     SendCheckpointResult,
     SendStatus,
+    ShutDownAgent,
 )
 from holdfast.core.agent import WATCHED_INTERVAL_S, AgentStateMachine
 from holdfast.core.events import (
@@ -17,15 +18,19 @@ from holdfast.core.events import (
     CheckpointFound,
     CheckpointPrepared,
     DesiredStateReceived,
+    EvictionRequested,
     PartWritten,
     Tick,
     WorkerExited,
+    WorkerFinished,
+    WorkerFit,
     WorkerHalted,
 )
 from holdfast.core.protocol import (
     CheckpointResult,
     DesiredState,
     Draft,
+    Eviction,
     Failure,
     Part,
     ResumePoint,
@@ -108,6 +113,88 @@ def test_news_of_a_generation_before_does_not_undo_that_a_worker_stands_still():
     assert told(machine, orders(2, 0, 1)) == [Abort(2), ForkWorker(1, 2, 3)]
     told(machine, WorkerHalted(1, 2, None, 0), CheckpointFound(2, None))
     assert machine.stage == Stage.HALT
+
+
+SLOW = Eviction(rank=1, reason="compute", step=5, threshold_s=0.2, step_s=1.0)
+
+
+def without_rank_1(generation, *, stage=Stage.HALT, **more):
+    """What a host must do whose rank 1 is on standby."""
+    desired = DesiredState(
+        generation=generation,
+        stage=stage,
+        ranks=(0,),
+        standbys={1: SLOW},
+        members={0: "host"},
+        **more,
+    )
+    return DesiredStateReceived(desired)
+
+
+def with_one_on_standby():
+    """A machine whose rank 0 trains in the second generation, without rank 1."""
+    machine = halted(restart_all=False)
+    start = ResumePoint(step=0, donors={})
+    all_run = DesiredState(generation=1, stage=Stage.RUN, ranks=(0, 1), resume_point=start)
+    told(machine, DesiredStateReceived(all_run))
+    told(machine, without_rank_1(2), WorkerHalted(0, 2, 6, 0))
+    assert machine.stage == Stage.IDLE, "rank 1 may still write to what members share"
+    told(machine, WorkerHalted(1, 2, 6, 0))
+    assert machine.stage == Stage.HALT
+    start = ResumePoint(step=6, donors={0: 0})
+    told(machine, without_rank_1(2, stage=Stage.RUN, resume_point=start))
+    return machine
+
+
+def status_of(machine):
+    (report,) = machine.handle(Tick(), now=machine.next_deadline())
+    return report.status
+
+
+def test_a_worker_on_standby_keeps_its_process_and_is_waited_for_once():
+    machine = with_one_on_standby()
+    assert (machine.stage, machine.ranks, machine.standbys) == (Stage.RUN, (0,), {1: SLOW})
+    assert told(machine, without_rank_1(3)) == [Abort(3)]
+    assert machine.absent == [1]
+    told(machine, WorkerHalted(0, 3, 7, 0))
+    assert machine.stage == Stage.HALT
+    assert status_of(machine).committed == {0: 7}
+
+
+def test_a_worker_that_returns_is_waited_for():
+    machine = with_one_on_standby()
+    assert told(machine, orders(3, 0, 1), WorkerHalted(0, 3, 7, 0)) == []
+    assert machine.stage == Stage.IDLE
+    told(machine, WorkerHalted(1, 3, None, 0))
+    assert machine.stage == Stage.HALT
+
+
+def test_what_workers_find_is_reported_until_the_next_generation():
+    machine = with_one_on_standby()
+    other = Eviction(rank=0, reason="compute", step=9, threshold_s=0.2, step_s=1.0)
+    told(machine, EvictionRequested(1, other), WorkerFit(0))
+    assert (status_of(machine).eviction, status_of(machine).fit) == (None, frozenset())
+    told(machine, EvictionRequested(2, other), WorkerFit(1))
+    assert (status_of(machine).eviction, status_of(machine).fit) == (other, {1})
+    told(machine, without_rank_1(3))
+    assert (status_of(machine).eviction, status_of(machine).fit) == (None, {1})
+    told(machine, orders(4, 0, 1))
+    assert status_of(machine).fit == frozenset()
+
+
+def test_a_worker_that_ends_on_standby_is_forked_once_it_is_a_member():
+    machine = with_one_on_standby()
+    assert told(machine, WorkerExited(1, 2, GONE)) == [Abort(3)]
+    assert told(machine, without_rank_1(3)) == [Abort(3)]
+    assert status_of(machine).fit == {1}
+    assert told(machine, orders(4, 0, 1)) == [Abort(4), ForkWorker(1, 4, 3)]
+
+
+def test_a_run_ends_well_with_a_worker_on_standby():
+    machine = with_one_on_standby()
+    told(machine, WorkerFinished(0, 2, {}))
+    end = DesiredStateReceived(DesiredState(generation=2, stage=Stage.END))
+    assert told(machine, end) == [ShutDownAgent("")]
 
 
 NEWEST = StoredCheckpoint(step=8, name="step-00000008")

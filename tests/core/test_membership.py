@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
+from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.core.membership import place
+from holdfast.core.actions import GenerationOpened
+from holdfast.core.membership import Membership, place
+from holdfast.core.policy import RecoveryPolicy
+from holdfast.core.protocol import Eviction, Status
 
 
 def test_neighbours_share_a_host() -> None:
@@ -37,3 +41,53 @@ def test_no_host_gets_more_than_it_has_room_for_and_nobody_moves_without_need(
     for host, room in after.items():
         stayed = [rank for rank in first if first[rank] == host and placed.get(rank) == host]
         assert len(stayed) == min(room, sum(here == host for here in first.values()))
+
+
+def slow(rank: int) -> Eviction:
+    return Eviction(rank=rank, reason="compute", step=5, threshold_s=0.2, step_s=1.0)
+
+
+def membership(min_workers: int, capacity: int = 4, **more: Any) -> Membership:
+    """Four members on one host."""
+    policy = RecoveryPolicy(world_size=4, min_workers=min_workers, **more)
+    newest = GenerationOpened(1, dict.fromkeys(range(4), "a"))
+    members = Membership(policy, newest, now=0.0)
+    members.join(Status(host="a", number=0, capacity=capacity))
+    return members
+
+
+def change(members: Membership, **fields: Any) -> bool:
+    return members.change_standbys(Status(host="a", number=1, capacity=4, **fields))
+
+
+def test_a_slow_worker_goes_to_standby_though_each_worker_is_needed() -> None:
+    members = membership(min_workers=4)
+    assert change(members, eviction=slow(1))
+    assert not members.lacks_workers
+    members.reassign_ranks(1.0, restart_all=False)
+    assert list(members.members) == [0, 2, 3]
+    assert members.standbys_of("a") == {1: slow(1)}
+    assert not members.is_growth_due(1.0), "its rank is not given to another worker"
+    assert not change(members, eviction=slow(1)), "the same report again"
+
+
+def test_the_last_member_stays() -> None:
+    members = membership(min_workers=1)
+    assert [change(members, eviction=slow(rank)) for rank in range(4)] == [True, True, True, False]
+    assert list(members.members) == [3]
+
+
+def test_a_worker_returns_once_it_is_fit() -> None:
+    members = membership(min_workers=4)
+    change(members, eviction=slow(1))
+    assert change(members, fit=frozenset({1}))
+    assert list(members.members) == [0, 1, 2, 3]
+    assert not change(members, fit=frozenset({1}))
+
+
+def test_where_all_restart_all_are_members() -> None:
+    members = membership(min_workers=4)
+    change(members, eviction=slow(1))
+    members.reassign_ranks(1.0, restart_all=True)
+    assert list(members.members) == [0, 1, 2, 3]
+    assert not change(membership(min_workers=4, restart_all=True), eviction=slow(1))

@@ -87,9 +87,7 @@ def test_a_death_while_a_worker_is_on_standby_changes_nothing(
 
 
 @pytest.mark.soak
-def test_a_run_stops_and_resumes_while_a_worker_is_on_standby(
-    train, undisturbed, params, tmp_path
-):
+def test_a_run_stops_and_resumes_while_a_worker_is_on_standby(train, undisturbed, params, tmp_path):
     (tmp_path / "cured").unlink()
     controls = Controls()
 

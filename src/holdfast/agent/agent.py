@@ -219,18 +219,15 @@ class Agent:
     def _resume_workers(self, action: actions.ResumeWorkers) -> None:
         """Resume the workers, which have all halted in the same generation."""
         self._forming_since = None
-        for worker in self._workers.values():
-            worker.after_failure = False
         before, self._members = self._members, tuple(sorted(self._machine.members))
         self._arena.clear_reduced_step()
+        committed = (self._arena[rank, Word.COMMITTED] for rank in before)
         self._log.event(
             "generation-started",
             number=action.generation,
             members=self._members,
             step=action.start.step,
-            last_committed_step=max(
-                (self._arena[rank, Word.COMMITTED] for rank in before), default=0
-            ),
+            last_committed_step=max(committed, default=0),
             from_checkpoint=not action.start.donors,
             checkpoint=action.start.checkpoint,
         )
@@ -239,6 +236,7 @@ class Agent:
         standbys = self._machine.standbys
         log_standbys(self._workers.values(), standbys, action.start.step, self._log, self._run)
         for worker in self._workers.values():
+            worker.after_failure = False
             standby = standbys.get(worker.rank)
             self._send(worker, message.model_copy(update={"standby": standby}))
 

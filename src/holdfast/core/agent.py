@@ -289,12 +289,12 @@ class AgentStateMachine:
     def _on_standby_event(
         self, event: EvictionRequested | WorkerFit, now: float
     ) -> list[AgentAction]:
-        if isinstance(event, WorkerFit):
-            if event.rank not in self.standbys:
-                return []
+        if isinstance(event, WorkerFit) and event.rank in self.standbys:
             self._fit.add(event.rank)
-        elif event.generation == self.generation:
+        elif isinstance(event, EvictionRequested) and event.generation == self.generation:
             self._eviction = event.eviction
+        else:
+            return []
         return [self._send_status(now)]
 
     def _on_checkpoint_result(self, result: CheckpointResult) -> list[AgentAction]:

@@ -121,7 +121,7 @@ class Simulation:
         self._agents.hang_worker(worker)
 
     def slow_down(self, worker: SimulatedWorker, heal_s: float) -> None:
-        """Slow down a worker for a while, so that the others go on without it if they can."""
+        """Slow down a worker for a while, so that the others train without it if they can."""
         self._agents.slow_down(worker, self.now + heal_s)
 
     def kill_agent(self, name: str, back_s: float, *, loses_disk: bool = False) -> None:
