@@ -1,0 +1,107 @@
+"""Processes that train on the same devices without holdfast, under stock DDP or each for itself.
+
+    DDP     an equal part of the batch each, in one pass; gradients are averaged over gloo
+    bound   the part that its speed says, shard by shard as holdfast computes it, and no exchange
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from multiprocessing.process import BaseProcess
+from multiprocessing.synchronize import Barrier
+from pathlib import Path
+from typing import Final
+
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+from holdfast.bench.unlike.models import Training
+from holdfast.errors import HoldfastError
+
+TIMEOUT_S: Final = 300.0
+_FORKS: Final = multiprocessing.get_context("forkserver")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PeerTraining:
+    """What the processes do.
+
+    Attributes:
+        training: What all systems do.
+        counts: Shards of a step for each process.
+        ddp: Whether they train together.
+    """
+
+    training: Training
+    counts: tuple[int, ...]
+    ddp: bool
+
+
+def run(peer: PeerTraining) -> None:
+    """Train in as many processes as there are counts; their logs are written when this returns.
+
+    Raises:
+        HoldfastError: A process failed, or took too long.
+    """
+    _FORKS.set_forkserver_preload([__name__])  # imports torch once
+    start = _FORKS.Barrier(len(peer.counts))
+    processes = [
+        _FORKS.Process(target=train, args=(peer, rank, start)) for rank in range(len(peer.counts))
+    ]
+    try:
+        for process in processes:
+            process.start()
+        _join(processes)
+    finally:
+        for process in processes:
+            if process.pid is not None:
+                process.kill()
+                process.join()
+
+
+def _join(processes: Sequence[BaseProcess]) -> None:
+    """Wait for all; returns early if one fails, for which the others would wait in vain."""
+    deadline = time.monotonic() + TIMEOUT_S
+    waiting = list(processes)
+    while waiting:
+        waiting[0].join(0.5)
+        for process in waiting:
+            if process.exitcode:
+                raise HoldfastError(
+                    f"a process of the benchmark exited with status {process.exitcode}; its error "
+                    "is above"
+                )
+        waiting = [process for process in waiting if process.exitcode is None]
+        if waiting and time.monotonic() > deadline:
+            raise HoldfastError(f"a process of the benchmark did not end within {TIMEOUT_S:.0f} s")
+
+
+def train(peer: PeerTraining, rank: int, start: Barrier) -> None:
+    """The loop that people write without holdfast."""
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    workload, device, log = peer.training.begin(rank)
+    model, count = workload.model(), peer.counts[rank]
+    batches = [workload.batch_size] * count
+    if peer.ddp:
+        store = (Path(peer.training.folder) / "store").as_uri()
+        dist.init_process_group("gloo", init_method=store, rank=rank, world_size=len(peer.counts))
+        model, batches = DistributedDataParallel(model), [workload.batch_size * count]
+    optimizer = workload.optimizer(model.parameters())
+    generator = torch.Generator().manual_seed(rank)
+    start.wait(TIMEOUT_S)
+    for _ in range(peer.training.steps):
+        optimizer.zero_grad()
+        for size in batches:
+            batch = workload.draw(size, generator)
+            with device.slowed():
+                (workload.loss(model, batch) / len(batches)).backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+        log.add(shards=count, samples=sum(batches))
+        log.end_step()
+    if peer.ddp:
+        dist.destroy_process_group()
