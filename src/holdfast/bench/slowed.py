@@ -10,12 +10,12 @@ for other workers, nor for a core that another process uses. Nothing is added to
 hooks or its buffers, and nothing that it computes changes.
 
     burn    computes on until the thread has used `factor` times the CPU time
-    pause   sleeps until `factor` times the CPU time has passed since the block began
+    pause   sleeps for the rest of `factor` times the CPU time
     quota   does nothing: the kernel limits the process to `1 / factor` of a core
 
 Burning needs a core for each worker: a worker that waits for others otherwise leaves its core to
-them, which real devices cannot. Pausing emulates more devices than there are cores. A pause ends no
-later because the process had to wait for a core, as long as the wait was shorter than the pause.
+them, which real devices cannot. Pausing emulates more devices than there are cores. A thread that
+had to wait for a core pauses for less, until that wait is made up: a device has its core to itself.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Final, Literal, get_args
 
 Mode = Literal["burn", "pause", "quota"]
@@ -42,31 +43,35 @@ class SlowedDevice:
 
     def __init__(self, factor: float, mode: Mode) -> None:
         self._factor, self._mode = factor, mode
-        self._late_s = 0.0
+        self._waited_s = waited_for_core_s()
         self.busy_s = 0.0
 
     @contextmanager
     def slowed(self) -> Iterator[None]:
         """Slow down what this thread computes within the context."""
-        began_s, began_cpu_s = time.monotonic(), time.thread_time()
+        began_s = time.thread_time()
         yield
-        emulated_s = self._factor * (time.thread_time() - began_cpu_s)
+        computed_s = time.thread_time() - began_s
         match self._mode:
             case "burn":
-                while time.thread_time() - began_cpu_s < emulated_s:
+                while time.thread_time() - began_s < self._factor * computed_s:
                     pass
             case "pause":
-                self._pause(emulated_s - (time.monotonic() - began_s))
-        self.busy_s += emulated_s
+                self._pause((self._factor - 1) * computed_s)
+        self.busy_s += self._factor * computed_s
 
     def _pause(self, seconds: float) -> None:
-        """Sleep; what a sleep takes too long is subtracted from the next ones."""
-        if seconds <= 0.0:
-            return
-        left_s = seconds - self._late_s
-        if left_s <= 0.0:
-            self._late_s = -left_s
-            return
-        until = time.monotonic() + left_s
-        time.sleep(left_s)
-        self._late_s = time.monotonic() - until
+        """Sleep, but for less by what the thread has waited for a core and not made up yet."""
+        made_up_s = min(seconds, waited_for_core_s() - self._waited_s)
+        self._waited_s += made_up_s
+        time.sleep(seconds - made_up_s)
+
+
+def waited_for_core_s() -> float:
+    """Seconds that this thread could have computed, but waited for a core so far (Linux,
+    Documentation/scheduler/sched-stats.rst); 0 if the kernel does not count them.
+    """
+    try:
+        return int(Path("/proc/thread-self/schedstat").read_text().split()[1]) / 1e9
+    except OSError:
+        return 0.0

@@ -53,6 +53,8 @@ def measured(steps: Steps, warm_steps: int) -> Measured:
     rate = share = 0.0
     for each in steps:
         within = [step for step in each if began_s <= step.ended_s <= ended_s]
+        if len(within) < 2:
+            raise HoldfastError("a worker has done too few steps while the others trained")
         seconds = within[-1].ended_s - within[0].ended_s
         rate += sum(step.samples for step in within[1:]) / seconds
         share += sum(step.busy_s for step in within[1:]) / seconds / len(steps)

@@ -11,6 +11,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from multiprocessing.process import BaseProcess
+from multiprocessing.sharedctypes import Synchronized
 from multiprocessing.synchronize import Barrier
 from pathlib import Path
 from typing import Final
@@ -48,9 +49,10 @@ def run(peer: PeerTraining) -> None:
         HoldfastError: A process failed, or took too long.
     """
     _FORKS.set_forkserver_preload([__name__])  # imports torch once
-    start = _FORKS.Barrier(len(peer.counts))
+    workers = len(peer.counts)
+    start, trained = _FORKS.Barrier(workers), _FORKS.Value("i", 0)
     processes = [
-        _FORKS.Process(target=train, args=(peer, rank, start)) for rank in range(len(peer.counts))
+        _FORKS.Process(target=train, args=(peer, rank, start, trained)) for rank in range(workers)
     ]
     try:
         for process in processes:
@@ -80,8 +82,16 @@ def _join(processes: Sequence[BaseProcess]) -> None:
             raise HoldfastError(f"a process of the benchmark did not end within {TIMEOUT_S:.0f} s")
 
 
-def train(peer: PeerTraining, rank: int, start: Barrier) -> None:
-    """The loop that people write without holdfast."""
+def train(peer: PeerTraining, rank: int, start: Barrier, trained: Synchronized[int]) -> None:
+    """The loop that people write without holdfast.
+
+    Args:
+        peer: What to do.
+        rank: Of this process.
+        start: Where all processes begin to train.
+        trained: How many have done all their steps. Without DDP, a process trains on until all
+            have, so that all are measured while the others run.
+    """
     torch.set_num_threads(1)
     torch.manual_seed(0)
     workload, device, log = peer.training.begin(rank)
@@ -94,7 +104,8 @@ def train(peer: PeerTraining, rank: int, start: Barrier) -> None:
     optimizer = workload.optimizer(model.parameters())
     generator = torch.Generator().manual_seed(rank)
     start.wait(TIMEOUT_S)
-    for _ in range(peer.training.steps):
+    step = 0
+    while step < peer.training.steps or (not peer.ddp and trained.value < len(peer.counts)):
         optimizer.zero_grad()
         for size in batches:
             batch = workload.draw(size, generator)
@@ -103,5 +114,9 @@ def train(peer: PeerTraining, rank: int, start: Barrier) -> None:
         optimizer.step()
         log.add(shards=count, samples=sum(batches))
         log.end_step()
+        step += 1
+        if step == peer.training.steps:
+            with trained.get_lock():
+                trained.value += 1
     if peer.ddp:
         dist.destroy_process_group()
