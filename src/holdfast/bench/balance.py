@@ -210,9 +210,7 @@ def cases(options: argparse.Namespace) -> list[Case]:
     return found
 
 
-def _case(
-    cluster: Cluster, workload: str, mode: Mode | None, options: argparse.Namespace
-) -> Case:
+def _case(cluster: Cluster, workload: str, mode: Mode | None, options: argparse.Namespace) -> Case:
     shards = options.shards or default_shards(cluster)
     if shards % cluster.workers:
         raise JobError(

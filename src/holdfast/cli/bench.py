@@ -69,6 +69,44 @@ def overhead(
 
 
 @app.command()
+def balance(
+    speeds: Annotated[
+        str | None,
+        typer.Option(metavar="A:B:…", help="Speeds of the workers' devices, such as 4:2:1:1."),
+    ] = None,
+    cluster: Annotated[
+        str | None,
+        typer.Option(metavar="NAME,…", help="Devices by name: rtx3060, rtx3050, gtx1650."),
+    ] = None,
+    workloads: Annotated[
+        str, typer.Option(help="Workloads, with commas: cnn, resnet18, gpt.")
+    ] = "cnn,resnet18,gpt",
+    shards: Annotated[
+        int | None, typer.Option(min=2, help="Shards per step; by default 8 a worker or more.")
+    ] = None,
+    mode: Annotated[
+        str | None,
+        typer.Option(
+            help="How slower devices are emulated: burn, pause or quota. By default, burn where "
+            "each worker has a core, else pause."
+        ),
+    ] = None,
+    steps: Annotated[int, typer.Option(min=4, help="Number of measured steps.")] = 16,
+    rounds: Rounds = 2,
+    output: Annotated[
+        str | None, typer.Option(metavar="DIR", help="Directory for figures: PNG and CSV.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Measure balance on devices of unlike speed, compared with stock DDP."""
+    options = ["--workloads", workloads, "--steps", str(steps), "--rounds", str(rounds)]
+    given = {"speeds": speeds, "cluster": cluster, "shards": shards, "mode": mode, "output": output}
+    for name, value in given.items():
+        options += [f"--{name}", str(value)] if value is not None else []
+    _run("balance", options, as_json=as_json)
+
+
+@app.command()
 def recovery(
     workloads: Annotated[
         str, typer.Option(help="Workloads: small, large, lm, vit, vit-bf16.")

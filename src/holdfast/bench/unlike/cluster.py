@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Final, Self
@@ -103,8 +102,3 @@ def default_shards(cluster: Cluster) -> int:
 def _multiple_near(near: int, *divisors: int) -> int:
     step = math.lcm(*divisors)
     return step * max(1, near // step)
-
-
-def names_of(clusters: Sequence[Cluster]) -> list[str]:
-    """Their names, in order."""
-    return [cluster.name for cluster in clusters]

@@ -1,7 +1,7 @@
 """Processes that train on the same devices without holdfast, under stock DDP or each for itself.
 
-    DDP     an equal part of the batch each, in one pass; gradients are averaged over gloo
-    bound   the part that its speed says, shard by shard as holdfast computes it, and no exchange
+DDP     an equal part of the batch each, in one pass; gradients are averaged over gloo
+bound   the part that its speed says, shard by shard as holdfast computes it, and no exchange
 """
 
 from __future__ import annotations
