@@ -15,8 +15,9 @@ from typing import Final
 from holdfast.errors import HoldfastError
 from holdfast.linux import control_groups
 
-PERIOD_US: Final = 5_000
-"""The kernel enforces the limit in each period: short ones, so that shards are slowed down evenly.
+QUOTA_US: Final = 2_500
+"""What a process gets in each period: little, so that shards are slowed down evenly. The kernel
+allows no less than a millisecond.
 """
 
 
@@ -48,24 +49,31 @@ def limited_groups(factors: Sequence[float]) -> Iterator[tuple[str, ...]]:
 
 
 def _make(name: str, factor: float) -> Path:
-    reason = "no control group limits the CPU time of this process"
+    reasons = []
     for parent in control_groups.groups("cpu"):
-        group, quota_us = parent / name, round(PERIOD_US / factor)
+        group = parent / name
         try:
             group.mkdir()
         except OSError as error:
-            reason = f"{group}: {error.strerror}"
+            reasons.append(f"{group}: {error.strerror}")
             continue
         try:
-            if (group / "cpu.cfs_quota_us").exists():
-                (group / "cpu.cfs_period_us").write_text(str(PERIOD_US))
-                (group / "cpu.cfs_quota_us").write_text(str(quota_us))
+            if _limit(group, QUOTA_US, round(QUOTA_US * factor)):
                 return group
-            if (group / "cpu.max").exists():
-                (group / "cpu.max").write_text(f"{quota_us} {PERIOD_US}")
-                return group
-            reason = f"{parent} does not limit CPU time"
+            reasons.append(f"{parent} does not limit CPU time")
         except OSError as error:
-            reason = f"{group}: {error.strerror}"
+            reasons.append(f"{group}: {error.strerror}")
         group.rmdir()
-    raise NoQuota(f"no CPU quota: {reason}")
+    raise NoQuota("; ".join(reasons) or "there are no control groups of CPU time")
+
+
+def _limit(group: Path, quota_us: int, period_us: int) -> bool:
+    """Set the limit of a group; returns whether it can have one."""
+    if (group / "cpu.max").exists():
+        (group / "cpu.max").write_text(f"{quota_us} {period_us}")
+        return True
+    if (group / "cpu.cfs_quota_us").exists():
+        (group / "cpu.cfs_period_us").write_text(str(period_us))
+        (group / "cpu.cfs_quota_us").write_text(str(quota_us))
+        return True
+    return False
