@@ -18,8 +18,10 @@ from matplotlib.figure import Figure
 
 from holdfast.bench.unlike.measured import Steps, plans_of
 
-COLORS: Final = ("#56B4E9", "#999999", "#E69F00", "#009E73", "#0072B2", "#CC79A7", "#D55E00")
+COLORS: Final = ("#999999", "#E69F00", "#56B4E9", "#0072B2", "#CC79A7", "#009E73", "#D55E00")
 """Okabe and Ito, "Color Universal Design": distinct for color-blind readers."""
+LINES: Final = ("-", "--", "-.", ":")
+"""Styles of the workers' lines, so that those with equal values are seen."""
 DPI: Final = 150
 _BOUND: Final = "bound"
 
@@ -45,13 +47,14 @@ def write_throughput(output: Path, rows: Sequence[Mapping[str, Any]]) -> None:
         return
     panels = list(dict.fromkeys((row["cluster"], row["mode"]) for row in drawn))
     systems = list(dict.fromkeys(row["system"] for row in drawn if row["system"] != _BOUND))
-    figure = Figure(figsize=(9, 0.6 + 2.1 * len(panels)), layout="constrained")
+    size = (3 + 2 * len({row["workload"] for row in drawn}), 0.6 + 2.1 * len(panels))
+    figure = Figure(figsize=size, layout="constrained")
     for axes, panel in zip(_column(figure, len(panels)), panels, strict=True):
         of_panel = [row for row in drawn if (row["cluster"], row["mode"]) == panel]
         _draw_bars(axes, of_panel, systems)
         axes.set_title(f"{panel[0].replace(',', ', ')}   ({panel[1]})", fontsize=10, loc="left")
     handles, labels = figure.axes[0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside upper center", ncols=len(labels), frameon=False)
+    figure.legend(handles, labels, loc="outside upper center", ncols=3, frameon=False)
     figure.savefig(output / "throughput.png", dpi=DPI)
 
 
@@ -67,7 +70,7 @@ def _draw_bars(axes: Axes, rows: Sequence[Mapping[str, Any]], systems: Sequence[
             for row in of_system
         ]
         shares = [100 * row["efficiency"] for row in of_system]
-        bars = axes.bar(at, shares, 0.9 * width, color=COLORS[place + 1], label=system)
+        bars = axes.bar(at, shares, 0.9 * width, color=COLORS[place % len(COLORS)], label=system)
         axes.bar_label(bars, [f"{share:.0f}" for share in shares], fontsize=8, padding=1)
     axes.set_xticks(range(len(workloads)), workloads)
     axes.set(ylabel="samples/s, % of bound", ylim=(0, 1.15 * max(100, *axes.get_ylim()[1:])))
@@ -99,12 +102,13 @@ def write_plan(output: Path, label: str, steps: Steps) -> None:
     numbers = range(1, len(plans) + 1)
     changes = [number for number, (now, then) in enumerate(pairwise(plans), 2) if now != then]
     figure = Figure(figsize=(8, 5), layout="constrained")
-    figure.suptitle(f"balance: dynamic, {label.replace(',', ', ')}", fontsize=11)
+    figure.suptitle(f"balance: dynamic, {label}", fontsize=11)
     shards, busy = _column(figure, 2, share_x=True)
     for rank, of_worker in enumerate(steps):
         style: dict[str, Any] = {
-            "color": COLORS[rank % len(COLORS)],
-            "linewidth": 1.6,
+            "color": COLORS[1:][rank % (len(COLORS) - 1)],
+            "linestyle": LINES[rank % len(LINES)],
+            "linewidth": 2,
             "label": f"worker {rank}",
         }
         shards.step(numbers, [plan[rank] for plan in plans], where="mid", **style)
