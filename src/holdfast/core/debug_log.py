@@ -153,6 +153,7 @@ def _entry_in_words(entry: JournalEntry) -> str:
     match entry:
         case GenerationOpened():
             how = ", all restart" if entry.restart_all else ""
+            how += f", standbys {list(entry.standbys)}" if entry.standbys else ""
             return f"record generation {entry.generation} {_members_in_words(entry)}{how}"
         case RunEnded():
             return f"record the end{f': {entry.reason}' if entry.reason else ''}"
@@ -169,6 +170,8 @@ def status_in_words(status: Status) -> str:
         f"{status.stage.name} in generation {status.generation}",
         *([f"capacity {status.capacity}"] if status.stage == Stage.IDLE else []),
         *failed,
+        *([f"rank {status.eviction.rank} must go to standby"] if status.eviction else []),
+        *([f"fit {sorted(status.fit)}"] if status.fit else []),
         *([f"committed {committed}"] if committed else []),
         *([f"reduced step {status.reduced_step}"] if status.reduced_step else []),
         *([f"finished {sorted(status.finished)}"] if status.finished else []),
@@ -183,6 +186,7 @@ def _desired_in_words(desired: DesiredState) -> str:
     facts = [
         f"{desired.stage.name} in generation {desired.generation}",
         *([f"ranks {list(desired.ranks)}"] if desired.ranks else []),
+        *([f"standbys {list(desired.standbys)}"] if desired.standbys else []),
         *([f"from step {desired.resume_point.step}"] if desired.resume_point else []),
         *(["all restarted"] if desired.restart_all and desired.stage == Stage.HALT else []),
         *([f"checkpoint {desired.requested_checkpoint}"] if desired.requested_checkpoint else []),
