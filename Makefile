@@ -35,6 +35,7 @@ bench: $(READY)  ## measure; print medians and spreads
 	$(BIN)/holdfast bench restart
 	$(BIN)/holdfast bench scaling
 	$(BIN)/holdfast bench overhead
+	$(BIN)/holdfast bench balance
 	$(BIN)/holdfast bench heartbeat
 
 clean:

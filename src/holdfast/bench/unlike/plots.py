@@ -71,7 +71,9 @@ def _draw_bars(axes: Axes, rows: Sequence[Mapping[str, Any]], systems: Sequence[
         ]
         shares = [100 * row["efficiency"] for row in of_system]
         bars = axes.bar(at, shares, 0.9 * width, color=COLORS[place % len(COLORS)], label=system)
-        axes.bar_label(bars, [f"{share:.0f}" for share in shares], fontsize=8, padding=1)
+        texts = axes.bar_label(bars, [f"{share:.0f}" for share in shares], fontsize=8, padding=2)
+        for text in texts:  # readable on the line of the bound
+            text.set_bbox({"facecolor": "white", "edgecolor": "none", "pad": 0.5})
     axes.set_xticks(range(len(workloads)), workloads)
     axes.set(ylabel="samples/s, % of bound", ylim=(0, 1.15 * max(100, *axes.get_ylim()[1:])))
     axes.spines[["top", "right"]].set_visible(False)
