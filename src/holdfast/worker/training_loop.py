@@ -15,7 +15,6 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import nullcontext, suppress
 from functools import partial
-from typing import Any
 
 import torch
 from torch import nn
@@ -27,7 +26,6 @@ from holdfast.core.step.plan import WorkItem
 from holdfast.core.step.seeds import seed_for
 from holdfast.data.dataset import seed_everything
 from holdfast.data.loading.loader import Loaded, model_seed
-from holdfast.data.loading.reader import Reader
 from holdfast.data.loading.source import Source
 from holdfast.data.loading.stream import StreamReader
 from holdfast.errors import Aborted, HardwareError, JobError
@@ -40,7 +38,7 @@ from holdfast.worker.followups import Followups
 from holdfast.worker.key_reads import ReadJob
 from holdfast.worker.main_only import MainOnly
 from holdfast.worker.membership.member import Member
-from holdfast.worker.progress import Progress
+from holdfast.worker.same_data import check_samples, note_facts
 from holdfast.worker.shard import Shard
 from holdfast.worker.step.commit import Committed, CommitVote, UserStatesDiffer
 from holdfast.worker.step.current_shard import checked_number
@@ -332,7 +330,8 @@ class TrainingLoop:
         loss, skipped = lines.number(committed.loss), committed.skipped
         self._progress.advance(loss, record, committed.requests, skipped=skipped)
         counts = self._balancing.plan.counts
-        self._member.observe_times(committed.times, is_whole=samples == self._job.batch)
+        if self._balancing.observe(committed.times, is_whole=samples == self._job.batch):
+            self._breakdown.observe(self._progress.step, committed.times, counts)
         with self._stopwatch.rest():
             self._reader.advance()
             self._call_hooks()
@@ -357,45 +356,3 @@ class TrainingLoop:
         for schedule in self._hooks.schedules:
             schedule.advance(step)
         self._status.enter(before)
-
-
-def note_facts(progress: Progress, facts: Mapping[str, Any], *, extend: bool) -> bool:
-    """Note in `progress` what must stay the same in a resumed run; returns whether it is longer.
-
-    Args:
-        progress: Of the run.
-        facts: What the run reads, by name.
-        extend: Whether there may be more epochs or steps than before.
-
-    Raises:
-        JobError: The run began with something else.
-    """
-    known = progress.order
-    changed = [key for key in facts if known.get(key, facts[key]) != facts[key]]
-    longer = [key for key in changed if key in ("epochs", "steps") and facts[key] > known[key]]
-    if changed and not (extend and changed == longer):
-        key = next((each for each in changed if each not in longer), changed[0])
-        advice = "extend the run with --extend (extend=True in Python)"
-        raise JobError(
-            f"the run began with {key}={known[key]} in session.shards and now has {facts[key]}: "
-            "samples would be used twice or never. "
-            + (
-                f"To train for longer, {advice}"
-                if changed == longer
-                else "Resume with the same data"
-            )
-            + ", or start a new run"
-        )
-    progress.order = {**known, **facts}
-    return bool(changed)
-
-
-def check_samples(reader: Reader, progress: Progress) -> None:
-    """Compare some samples with those that the run began with, once in a life of the run.
-
-    Raises:
-        JobError: They differ.
-    """
-    if not progress.samples_checked:
-        progress.order["samples"] = reader.check(progress.order.get("samples", ""))
-        progress.samples_checked = True

@@ -11,14 +11,13 @@ a state yet. A worker without state gets that of another member, or all load a c
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from holdfast.arena.memory import Arena, Phase
 from holdfast.arena.replica import Replica
-from holdfast.core.balance.times import StepTimes
 from holdfast.errors import Aborted, HardwareError, JobError, UntrustedStateError
 from holdfast.transport.connections import Listener
 from holdfast.transport.shared_memory import SharedMemoryGroup
@@ -269,16 +268,6 @@ class Member:
         except HardwareError as error:
             raise SelfEviction(error) from None
         self._writer.commit_part(part, self.group, self.progress, final=final)
-
-    def observe_times(self, times: Sequence[StepTimes], *, is_whole: bool) -> None:
-        """Take what each member has measured in a committed step.
-
-        Args:
-            times: Of each.
-            is_whole: Whether the step had as many samples as most have.
-        """
-        if self.balancing.observe(times, is_whole=is_whole):
-            self.breakdown.observe(self.progress.step, times, self.balancing.plan.counts)
 
     def finish(self) -> None:
         """Make the last step durable, with the others.
