@@ -74,7 +74,16 @@ def train(forks, tmp_path):
     """
     count = 0
 
-    def run(run_dir=None, resume=False, controls=None, on=forks, watch=None, sinks=(), **keys):
+    def run(
+        run_dir=None,
+        resume=False,
+        controls=None,
+        on=forks,
+        watch=None,
+        sinks=(),
+        profile=None,
+        **keys,
+    ):
         nonlocal count
         count += 1
         job = load.check({**SMALL, **keys}, where="test")
@@ -83,7 +92,7 @@ def train(forks, tmp_path):
             RunDirectory(path, job, resume=resume) as directory,
             watching(path, watch) if watch else nullcontext(),
         ):
-            options = LaunchOptions(forks=on, controls=controls or Controls())
+            options = LaunchOptions(forks=on, controls=controls or Controls(), profile=profile)
             return run_in(directory, options, sinks)
 
     return run

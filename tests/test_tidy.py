@@ -238,6 +238,7 @@ def test_the_options_of_the_command_are_these():
             "job",
             "overrides",
         ],
+        "breakdown": ["--json", "--steps", "run"],
         "events": ["--debug", "--json", "run"],
         "export": ["--best", "--force", "--of", "source", "target"],
         "hosts": [],

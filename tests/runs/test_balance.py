@@ -1,11 +1,14 @@
 """Workers of unlike speed share a step as it ends soonest, and the weights do not show it."""
 
+import json
+
 import pytest
 from faulty_tasks import marks
 from test_recovery import A_STEP, FAULTY, assert_each_step_once
 
 from conftest import TASKS, events_of, sampled
 from holdfast.errors import JobError
+from holdfast.hardware import profile_file
 
 pytestmark = pytest.mark.slow
 
@@ -24,13 +27,29 @@ def plans(run_dir):
 
 
 def test_a_slower_worker_gets_fewer_shards_and_the_weights_are_the_same(train, tmp_path):
+    scores = profile_file.parse(
+        json.dumps(
+            {
+                "hosts": {
+                    "*": {"devices": [{"name": "fast", "score": 8}, {"name": "slow", "score": 4}]}
+                }
+            }
+        ),
+        "test",
+    )
     even = train(**UNLIKE)
-    dynamic = train(**UNLIKE, balance="dynamic", run_dir=tmp_path / "dynamic")
+    for balance in ("proportional", "dynamic", "hybrid"):
+        options = {} if balance == "dynamic" else {"profile": scores}
+        balanced = train(**UNLIKE, balance=balance, run_dir=tmp_path / balance, **options)
+        assert balanced["weights_sha256"] == even["weights_sha256"]
 
-    assert dynamic["weights_sha256"] == even["weights_sha256"]
+    assert plans(tmp_path / "run-1") == []
+    assert plans(tmp_path / "proportional") == [[8, 4]]
     fast, slow = plans(tmp_path / "dynamic")[-1]
     assert fast > slow
-    assert plans(tmp_path / "run-1") == []
+    first, *_, (fast, slow) = plans(tmp_path / "hybrid")
+    assert first == [8, 4]
+    assert fast > slow
 
 
 @pytest.mark.parametrize("rank", [0, 1])

@@ -5,8 +5,10 @@ from pathlib import Path
 
 import pytest
 from trouble_tasks import BEGINS_AT
+from typer.testing import CliRunner
 
 from conftest import TASKS, events_of, sampled
+from holdfast.cli import app
 from holdfast.core.balance.times import PHASES
 from holdfast.observe import lines
 
@@ -55,7 +57,7 @@ def test_a_worker_that_slows_down_is_named_with_the_reason(train, tmp_path, grou
 
 
 def test_the_times_of_all_workers_are_in_the_metrics(train, tmp_path):
-    train(**JOB, params={"trouble": "", "read_s": 0.002}, run_dir=tmp_path / "run")
+    result = train(**JOB, params={"trouble": "", "read_s": 0.002}, run_dir=tmp_path / "run")
     steps = [line for line in lines.read(tmp_path / "run" / "metrics.jsonl") if "workers" in line]
     assert len(steps) == BEGINS_AT + 15
     workers = steps[-1]["workers"]
@@ -64,3 +66,8 @@ def test_the_times_of_all_workers_are_in_the_metrics(train, tmp_path):
     assert all(seconds > 0.004 for seconds in workers["forward"])
     found = events_of(tmp_path / "run", "bottleneck-found")
     assert [each["bottleneck"] for each in found] == ["input-bound"]
+    assert result["bottleneck"].startswith("input-bound: waiting for samples takes")
+
+    table = CliRunner().invoke(app.app, ["breakdown", str(tmp_path / "run")]).output
+    assert "rank   shards   data   forward" in table
+    assert "input-bound: waiting for samples takes" in table

@@ -12,6 +12,7 @@ import typer
 from holdfast.cli import (
     agent,
     bench,
+    breakdown,
     chaos,
     coordinator,
     doctor,
@@ -57,6 +58,7 @@ app.command("token")(token.token)
 app.command("chaos")(chaos.chaos)
 app.command("doctor")(doctor.doctor)
 app.command("drill")(drill.drill)
+app.command("breakdown")(breakdown.breakdown)
 app.command("events")(events.events)
 app.command("export")(export.export)
 app.command("jobs")(jobs.jobs)

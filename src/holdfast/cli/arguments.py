@@ -11,6 +11,7 @@ from holdfast.cli import complete
 from holdfast.errors import JobError
 from holdfast.hardware import profile_file
 from holdfast.hardware.profile_file import Profiles
+from holdfast.observe.run_dir import EVENTS, RUNS
 
 ENGINES: Final = "ray, ray:ADDRESS, ssh:FILE, slurm or kubernetes:SELECTOR[@NAMESPACE]"
 """What `--on` takes."""
@@ -48,6 +49,22 @@ Profile = Annotated[
         help="Scores of the hosts' devices, as of holdfast profile; default: each host measures.",
     ),
 ]
+
+
+def run_directory(given: Path | None) -> Path:
+    """The run directory that was given; by default, that of the newest run.
+
+    Raises:
+        JobError: There is no run.
+    """
+    if given is None:
+        logs = list(RUNS.glob(f"**/{EVENTS}"))  # the runs of a drill are one level deeper
+        if not logs:
+            raise JobError(f"no run in {RUNS}/; pass the directory of one")
+        return max(logs, key=lambda path: path.stat().st_mtime).parent
+    if not (given / EVENTS).exists():
+        raise JobError(f"{given} contains no run; pass the directory of one")
+    return given
 
 
 def ranks(tee: str | None, workers: int) -> frozenset[int]:

@@ -9,11 +9,11 @@ from typing import Annotated
 
 import typer
 
-from holdfast.cli.arguments import Json
+from holdfast.cli.arguments import Json, run_directory
 from holdfast.core.debug_log import action_in_words, event_in_words
 from holdfast.errors import JobError
 from holdfast.observe import history, lines
-from holdfast.observe.run_dir import CRASH_DUMP, DEBUG_LOG, EVENTS, RECOVERIES, RUNS
+from holdfast.observe.run_dir import CRASH_DUMP, DEBUG_LOG, EVENTS, RECOVERIES
 from holdfast.wire import debug_file
 
 
@@ -29,9 +29,7 @@ def events(
     ] = False,
 ) -> None:
     """Show what happened in a run: starts, failures, checkpoints, recovery reports."""
-    path = run or _newest()
-    if not (path / EVENTS).exists():
-        raise JobError(f"{path} contains no run; pass the directory of one")
+    path = run_directory(run)
     if debug:
         for line in _debug_lines(path / "logs"):
             print(line)
@@ -63,11 +61,3 @@ def _debug_lines(logs: Path) -> Iterator[str]:
         yield f"{since:12.3f}  {where:<10}  {event_in_words(entry.event)}{asked}"
     if recorded.error:
         yield f"{'':14}the state machine failed: {recorded.error}"
-
-
-def _newest() -> Path:
-    """The run with the newest event."""
-    logs = list(RUNS.glob(f"**/{EVENTS}"))  # the runs of a drill are one level deeper
-    if not logs:
-        raise JobError(f"no run in {RUNS}/; pass the directory of one")
-    return max(logs, key=lambda path: path.stat().st_mtime).parent

@@ -50,6 +50,7 @@ class Result:
         samples_per_s: Samples per second in this attempt, without start-up.
         seconds: Seconds per phase in this attempt, the mean over the workers: `data`, `forward`,
             `backward`, `collect`, `reduce`, `wait` (for other workers) and so on.
+        bottleneck: What limited the run in its last steps, in words; None if it was too short.
         exactness: `bit-exact` if the weights depend on the job only; `order-exact` and the changes,
             if the run was resumed on other hardware or software; or why its numerics are not exact.
         weights_sha256: SHA-256 over all parameters and buffers in name order.
@@ -64,6 +65,7 @@ class Result:
     best: dict[str, float] | None = None
     samples_per_s: float | None
     seconds: dict[str, float] = field(default_factory=dict)
+    bottleneck: str | None = None
     exactness: str | None = None
     weights_sha256: str | None
     run_dir: Path
@@ -145,6 +147,7 @@ class Result:
             **({} if self.best is None else {"best": self.best}),
             "samples_per_s": self.samples_per_s,
             "seconds": self.seconds,
+            "bottleneck": self.bottleneck,
             "exactness": self.exactness,
             "weights_sha256": self.weights_sha256,
             "run_dir": str(self.run_dir),
@@ -337,6 +340,7 @@ def _result(summary: dict[str, Any], job: TrainJob, path: Path) -> Result:
         best=summary.get("best"),
         samples_per_s=summary.get("samples_per_s"),
         seconds=summary.get("seconds", {}),
+        bottleneck=summary.get("bottleneck"),
         exactness=summary.get("exactness"),
         weights_sha256=summary.get("weights_sha256"),
         run_dir=path,

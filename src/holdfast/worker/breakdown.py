@@ -40,6 +40,12 @@ class Breakdown:
         self._written, self._times_found = "", 0
         self.bottleneck: Bottleneck | None = None
 
+    @property
+    def in_words(self) -> str | None:
+        """What has limited the run in its last steps."""
+        found = self.bottleneck
+        return None if found is None else f"{found.name}: {found.text}"
+
     def begin_generation(self) -> None:
         """Begin with the members of a new generation."""
         self._members = self._group.members

@@ -39,7 +39,7 @@ from holdfast.worker.key_reads import ReadJob
 from holdfast.worker.main_only import MainOnly
 from holdfast.worker.membership.member import Member
 from holdfast.worker.same_data import check_samples, note_facts
-from holdfast.worker.shard import Shard
+from holdfast.worker.shard import Shard, plan_of
 from holdfast.worker.step.commit import Committed, CommitVote, UserStatesDiffer
 from holdfast.worker.step.current_shard import checked_number
 from holdfast.worker.step.stepper import Work
@@ -104,6 +104,7 @@ class TrainingLoop:
                 f"evaluation.best={job.evaluation.best}, and nothing is evaluated: call "
                 "session.evaluate_each_epoch before the loop, or remove evaluation.best"
             )
+        self._recorded_counts: tuple[int, ...] = ()
         self.shard: Shard | None = None
         self.is_checking = False
 
@@ -208,6 +209,7 @@ class TrainingLoop:
         member = self._member
         self._status[Word.EPOCH] = self._reader.epoch_of(self._progress.step)
         member.context.failpoints.at_step(member.replica)
+        self._record_plan()
         while True:
             while work := self._stepper.next_work():
                 member.group.check_abort()
@@ -302,16 +304,21 @@ class TrainingLoop:
             self._member.standby.request(self._balancing.straggler, self._progress.step)
         if self._balancing.replan():
             self._stepper.assign(self._progress.step, self._balancing.plan)
-            self._record_plan()
         return True
 
     def _record_plan(self) -> None:
-        """Write down a plan that differs from the one before."""
-        if not self._is_first:
+        """Write down a plan that differs from the one before; at the beginning, from an even one.
+
+        A generation with other members begins with a plan of its own.
+        """
+        counts = self._balancing.plan.counts
+        before = self._recorded_counts or plan_of(self._job, len(counts)).counts
+        if counts == before:
             return
-        with self._event_log() as log:
-            counts = self._balancing.plan.counts
-            log.event("plan-changed", step=self._progress.step, shards_per_worker=list(counts))
+        self._recorded_counts = counts
+        if self._is_first:
+            with self._event_log() as log:
+                log.event("plan-changed", step=self._progress.step, shards_per_worker=list(counts))
 
     def _on_commit(self, committed: Committed) -> None:
         """Take note of a committed step, and call the commit hooks."""

@@ -294,6 +294,7 @@ class Member:
             "best": None if best.value is None else {"step": best.step, "value": best.value},
             **self.metrics.throughput(),
             "seconds": self.times.means(),
+            "bottleneck": self.breakdown.in_words,
             "exactness": exactness(self.job, self.progress.numerics_changes),
             "weights_sha256": self.replica.weights_sha256(),
         }

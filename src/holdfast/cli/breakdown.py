@@ -1,0 +1,55 @@
+"""`holdfast breakdown`: show what the workers of a run spend their time on."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from holdfast.cli.arguments import Json, run_directory
+from holdfast.errors import JobError
+from holdfast.observe import breakdown as observed
+from holdfast.observe import lines
+from holdfast.observe.run_dir import EVENTS, METRICS
+
+MIN_WIDTH = 120
+"""Columns of a table that is not shown on a terminal."""
+
+
+def breakdown(
+    run: Annotated[
+        Path | None,
+        typer.Argument(help="Run directory; default: the newest run in runs/."),
+    ] = None,
+    steps: Annotated[int, typer.Option(min=1, help="How many of the last steps to average.")] = 20,
+    as_json: Json = False,
+) -> None:
+    """Show the time that each worker spends in each phase of a step, and the bottleneck."""
+    path = run_directory(run)
+    rows = observed.rows(lines.read(path / METRICS), steps)
+    if not rows:
+        raise JobError(f"{path} has no step yet; wait for the first, or pass another run directory")
+    bottleneck = observed.bottleneck(lines.read(path / EVENTS))
+    if as_json:
+        print(json.dumps({"workers": rows, "bottleneck": bottleneck}))
+        return
+    console = Console()
+    console.width = max(console.width, MIN_WIDTH) if not console.is_terminal else console.width
+    console.print(_table(rows))
+    if bottleneck:
+        print(bottleneck)
+
+
+def _table(rows: list[dict[str, float]]) -> Table:
+    table = Table(box=box.SIMPLE, title="milliseconds of a step", title_justify="left")
+    for name in rows[0]:
+        table.add_column(name.replace("_", " "), justify="right")
+    for row in rows:
+        counts = [f"{row['rank']}", f"{row['shards']:g}"]
+        table.add_row(*counts, *(f"{1000 * row[name]:.1f}" for name in list(row)[2:]))
+    return table
