@@ -21,7 +21,7 @@ def lost(run_dir):
 
 
 # Gloo adds in an order of its own where there are more than two.
-@pytest.mark.parametrize(("workers", "sync"), [(2, "tree"), (3, "tree"), (2, "ddp")])
+@pytest.mark.parametrize(("workers", "sync"), sampled([(2, "tree"), (3, "tree"), (2, "ddp")], 1, 2))
 def test_an_altered_weight_is_found_before_a_checkpoint_and_undone(train, tmp_path, workers, sync):
     params = {"mark": str(tmp_path / "mark")}
     keys = {"workers": workers, "sync": sync, "checkpoint": {"every_steps": 4}}
@@ -39,7 +39,7 @@ def test_an_altered_weight_is_found_before_a_checkpoint_and_undone(train, tmp_pa
     assert (generations[1]["from_checkpoint"], generations[1]["step"]) == (True, 4)
 
 
-@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize("when", sampled(["before", "after"], 1))
 def test_a_bit_that_flips_at_a_checkpoint_is_not_committed(train, tmp_path, when):
     params = {"mark": str(tmp_path / "mark"), "when": when}
     keys = {"checkpoint": {"every_steps": 4}, "params": params}
@@ -53,7 +53,7 @@ def test_a_bit_that_flips_at_a_checkpoint_is_not_committed(train, tmp_path, when
 
 
 @pytest.mark.parametrize("dies", [0, 1])
-@pytest.mark.parametrize("every_steps", [4, 5])
+@pytest.mark.parametrize("every_steps", sampled([4, 5], 0))
 def test_a_death_while_replicas_are_compared_at_a_checkpoint_changes_nothing(
     train, tmp_path, dies, every_steps
 ):
@@ -66,7 +66,7 @@ def test_a_death_while_replicas_are_compared_at_a_checkpoint_changes_nothing(
     assert "killed by SIGKILL" in lost(tmp_path / "run")[0]["cause"]
 
 
-@pytest.mark.parametrize(("workers", "rank"), [(2, 0), (2, 1), (3, 1)])
+@pytest.mark.parametrize(("workers", "rank"), sampled([(2, 0), (2, 1), (3, 1)], 1))
 @pytest.mark.parametrize("policy", sampled(["replace", "shrink"], 0))
 def test_what_differs_is_found_though_a_worker_is_lost_before(
     train, tmp_path, workers, rank, policy
@@ -106,7 +106,7 @@ def test_flipped_bits_of_any_kind_are_found_and_repaired(train, forks, tmp_path,
         assert lost(run_dir)[0]["cause"].startswith("has a tensor ")
 
 
-@pytest.mark.parametrize("deaths", [[], [4]])
+@pytest.mark.parametrize("deaths", sampled([[], [4]], 1))
 @pytest.mark.parametrize("what", ["target", "mask"])
 def test_a_wrong_tensor_is_found_though_it_is_overwritten_soon(train, tmp_path, what, deaths):
     task = f"{TASKS.parent / 'change_tasks.py'}:overwriting"
@@ -119,7 +119,7 @@ def test_a_wrong_tensor_is_found_though_it_is_overwritten_soon(train, tmp_path, 
     assert any(cause in each["cause"] for each in lost(tmp_path / "run"))
 
 
-@pytest.mark.parametrize("workers", [2, 3])
+@pytest.mark.parametrize("workers", sampled([2, 3], 1))
 def test_a_wrong_replica_and_wrong_arithmetic_are_distinguished(train, tmp_path, workers):
     params = {"mark": str(tmp_path / "mark")}
     keys = {"workers": workers, "verify": {"recompute": 1.0}, "checkpoint": {"every_steps": 4}}
@@ -140,7 +140,7 @@ def test_the_last_good_replica_may_be_lost_by_an_exception(train, forks, tmp_pat
     assert any("of the failed rank" in each["cause"] for each in lost(tmp_path / "run"))
 
 
-@pytest.mark.parametrize("workers", [2, 3])
+@pytest.mark.parametrize("workers", sampled([2, 3], 0))
 @pytest.mark.parametrize("phase", sampled([0, 7], 1))
 def test_a_worker_that_computes_wrong_bits_is_named(train, tmp_path, workers, phase):
     params = {"rank": 1, "phase": phase}

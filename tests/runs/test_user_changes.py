@@ -22,7 +22,7 @@ def test_an_optimizer_may_keep_a_gradient_that_it_has_written_to(train):
     assert train(**changing("keeping_gradients"))["weights_sha256"] == one["weights_sha256"]
 
 
-@pytest.mark.parametrize("every_steps", [0, 4])
+@pytest.mark.parametrize("every_steps", sampled([0, 4], 1))
 def test_buffers_may_be_changed_after_a_step(train, tmp_path, every_steps):
     keys = {"checkpoint": {"every_steps": every_steps}}
     alone = train(**changing("annealing", workers=1, **keys))
@@ -73,7 +73,7 @@ def test_modules_may_be_changed_after_a_step(train, tmp_path, what):
     )
 
 
-@pytest.mark.parametrize("every_steps", [0, 3, 4])
+@pytest.mark.parametrize("every_steps", sampled([0, 3, 4], 1))
 @pytest.mark.parametrize("on_failure", sampled(["replace", "shrink", "restart"], 0))
 def test_code_after_the_loop_sees_the_trained_model_in_every_life_of_the_run(
     train, tmp_path, every_steps, on_failure
@@ -89,7 +89,7 @@ def test_code_after_the_loop_sees_the_trained_model_in_every_life_of_the_run(
 
 
 @pytest.mark.parametrize("task", ["before_the_loop", "mode_of_a_kept_module"])
-@pytest.mark.parametrize("on_failure", ["replace", "restart"])
+@pytest.mark.parametrize("on_failure", sampled(["replace", "restart"], 0))
 def test_a_replacement_has_what_code_changes_after_a_step(train, tmp_path, task, on_failure):
     alone = train(**changing(task, workers=1))
     params = {"deaths": [(5, 1, str(tmp_path / "mark"))]}
@@ -101,11 +101,18 @@ def test_a_replacement_has_what_code_changes_after_a_step(train, tmp_path, task,
 
 @pytest.mark.parametrize(
     ("task", "what"),
-    [
-        *[("optimizer_attributes", what) for what in ("list", "dictionary", "tensor", "scalar")],
-        *[("module_attributes", what) for what in ("list", "dictionary", "tensor", "private")],
-        ("module_attributes", "replaced tensor"),
-    ],
+    sampled(
+        [
+            *[
+                ("optimizer_attributes", what)
+                for what in ("list", "dictionary", "tensor", "scalar")
+            ],
+            *[("module_attributes", what) for what in ("list", "dictionary", "tensor", "private")],
+            ("module_attributes", "replaced tensor"),
+        ],
+        1,
+        6,
+    ),
 )
 def test_attributes_may_be_changed_after_a_step(train, tmp_path, task, what):
     alone = train(**changing(task, workers=1, params={"what": what}))
@@ -129,13 +136,17 @@ def test_attributes_that_cannot_be_saved_may_not_be_changed(train, task, what, m
 
 @pytest.mark.parametrize(
     ("what", "name"),
-    [
-        ("replaced layer", r"module 3"),
-        ("replaced parameter", r"parameter 3\.weight"),
-        ("added layer", r"module 5"),
-        ("weight norm", r"parameter 3\.weight"),
-        ("forward hook", r"forward_hooks of module 2"),
-    ],
+    sampled(
+        [
+            ("replaced layer", r"module 3"),
+            ("replaced parameter", r"parameter 3\.weight"),
+            ("added layer", r"module 5"),
+            ("weight norm", r"parameter 3\.weight"),
+            ("forward hook", r"forward_hooks of module 2"),
+        ],
+        1,
+        4,
+    ),
 )
 def test_what_a_replacement_would_not_have_is_refused(train, what, name):
     with pytest.raises(JobError, match=rf"^{name} was added, removed or replaced in session"):
@@ -151,7 +162,7 @@ def test_every_scheduler_must_be_kept(train, what, arguments, name):
         train(**changing("scheduler_among_others", **keys))
 
 
-@pytest.mark.parametrize("step", [0, 5])
+@pytest.mark.parametrize("step", sampled([0, 5], 1))
 def test_a_schedule_may_scale_a_rate_that_is_a_tensor(train, tmp_path, step):
     alone = train(**changing("scheduled", workers=1))
     deaths = [(step, 1, str(tmp_path / "mark"))]
@@ -169,12 +180,16 @@ def test_schedulers_may_be_kept_within_an_object(train, tmp_path):
 @pytest.mark.parametrize("workers", sampled([1, 2], 0))
 @pytest.mark.parametrize(
     ("what", "name"),
-    [
-        ("parameter", r"model\.0\.weight"),
-        ("rebound parameter", r"model\.0\.weight"),
-        ("momentum", r"optimizer\.3\.bias:momentum_buffer"),
-        ("average", r"kept\.average\.module\.0\.weight"),
-    ],
+    sampled(
+        [
+            ("parameter", r"model\.0\.weight"),
+            ("rebound parameter", r"model\.0\.weight"),
+            ("momentum", r"optimizer\.3\.bias:momentum_buffer"),
+            ("average", r"kept\.average\.module\.0\.weight"),
+        ],
+        1,
+        2,
+    ),
 )
 def test_a_change_of_tensors_in_the_loop_is_refused(train, what, name, workers):
     with pytest.raises(
