@@ -196,7 +196,6 @@ def test_faults_are_injected_with_sync_ddp_too(chaos, train):
             ("exit:after_s=600", "the run ended before that"),
             ("exit:step=30,rank=1", "rank 1 began no step after that"),
         ],
-        0,
         4,
     ),
 )

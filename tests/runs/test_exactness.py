@@ -57,6 +57,7 @@ def for_uneven_plans(count):
 
 
 @for_uneven_plans(3)
+@pytest.mark.soak
 def test_weights_are_the_same_for_an_uneven_plan(train, reference, shares, ahead):
     check_uneven_plan(train, reference, shares, ahead)
 
@@ -72,7 +73,7 @@ def check_uneven_plan(train, reference, shares, ahead):
     assert result["weights_sha256"] == reference["cnn"]
 
 
-@pytest.mark.parametrize("hidden", sampled([[199, 101], [787, 53]], 0))
+@pytest.mark.parametrize("hidden", sampled([[199, 101], [787, 53]]))
 def test_clipping_does_not_depend_on_the_workers_where_sizes_are_odd(train, tmp_path, hidden):
     """Each of these weights has blocks of its own and a size that is no multiple of a vector."""
     keys = {"model": {"name": "mlp", "hidden": hidden}, "clip_norm": 0.05, "batch": 60}
@@ -100,7 +101,7 @@ def test_metrics_do_not_depend_on_the_workers_either(train, tmp_path):
     assert one == three
 
 
-@pytest.mark.parametrize("shards", sampled([1, 3, 5], 2))
+@pytest.mark.parametrize("shards", sampled([1, 3, 5]))
 def test_any_number_of_shards_is_exact(train, shards):
     hashes = {
         train(shards=shards, workers=workers)["weights_sha256"]

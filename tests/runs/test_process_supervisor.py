@@ -13,7 +13,7 @@ from holdfast.runs.supervisor import Controls
 
 pytestmark = pytest.mark.slow
 
-LONG = {"epochs": 20, "workers": 2, "checkpoint": {"every_steps": 25}}
+LONG = {"epochs": 14, "workers": 2, "checkpoint": {"every_steps": 25}}
 
 
 @pytest.fixture(scope="module")
@@ -88,6 +88,7 @@ def test_an_agent_that_is_killed_takes_its_workers_and_the_next_restores_the_che
     assert all(step % 25 == 0 for step in others)
 
 
+@pytest.mark.soak
 def test_a_coordinator_that_is_killed_in_a_recovery_brings_it_to_its_end(struck):
     events = struck((10, "worker", "coordinator"), (45, "coordinator", "worker"))
     assert all(step > 0 for step in generations(events)[1:])
