@@ -30,8 +30,8 @@ def fences(page):
 
 WITH_COMMANDS = [page for page in PAGES if any(kind == "bash" for kind, _ in fences(page))]
 TAKE_LONG = {
-    "chaos.md", "data.md", "drill.md", "jobs.md", "scripts.md", "using-weights.md",
-    "your-own-code.md",
+    "chaos.md", "data.md", "drill.md", "jobs.md", "recovery-reports.md", "scripts.md",
+    "using-weights.md", "your-own-code.md",
 }  # fmt: skip
 
 

@@ -62,7 +62,14 @@ def log_of(path: Path) -> Path:
     return path.with_name(f"{path.name}-wal")
 
 
-@pytest.fixture(scope="module", params=[6, 2 * FOLD_EVERY, 2 * FOLD_EVERY + 6])
+@pytest.fixture(
+    scope="module",
+    params=[
+        6,
+        pytest.param(2 * FOLD_EVERY, marks=pytest.mark.soak),
+        2 * FOLD_EVERY + 6,
+    ],
+)
 def written(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Written:
     path = tmp_path_factory.mktemp("written") / "journal.db"
     entries_written = tuple(map(entry, range(request.param)))

@@ -73,6 +73,7 @@ def test_parquet_gives_the_same_weights_for_every_number_of_workers(train, tmp_p
     assert one["metrics"]["accuracy"] > 0.8
 
 
+@pytest.mark.soak
 def test_synthetic_text_gives_the_same_weights_for_every_number_of_workers(train):
     keys = {
         "task": "language",

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from checkpoints import save
+from conftest import sampled
 from holdfast import models
 from holdfast.arena.replica import Replica, Trained, replica_layout
 from holdfast.checkpoint.export import export
@@ -56,7 +57,7 @@ def without_transformers(code):
     )
 
 
-@pytest.mark.parametrize("job", ["gpt2", "bert"])
+@pytest.mark.parametrize("job", sampled(["gpt2", "bert"], 0))
 def test_a_missing_library_is_named_with_the_command_that_installs_it(job):
     code = (
         "from holdfast.job.load import load\n"

@@ -5,7 +5,7 @@ import shutil
 
 import pytest
 
-from conftest import TASKS, events_of
+from conftest import TASKS, events_of, sampled
 from holdfast.checkpoint import names
 from holdfast.checkpoint.manifest import Manifest
 from holdfast.checkpoint.store import MANIFEST, CheckpointStore
@@ -127,7 +127,7 @@ def test_a_checkpoint_of_an_older_version_is_loaded_and_not_compared(train, tmp_
     assert newest(run).order["samples"]
 
 
-@pytest.mark.parametrize("loaders", [0, 1])
+@pytest.mark.parametrize("loaders", sampled([0, 1], 1))
 def test_other_samples_in_the_same_number_are_refused_by_name(train, tmp_path, loaders):
     run, values = tmp_path / "run", tmp_path / "values.json"
     keys = {
