@@ -1,10 +1,11 @@
 """What balance makes of devices of unlike speed, compared with stock DDP.
 
-    bound          the same processes without any exchange: the sum of the devices' speeds
-    DDP            stock DDP on gloo, with an equal part of the batch for each
-    even           holdfast with as many shards for each worker
-    proportional   holdfast with as many shards as the speeds say, which it is told
-    dynamic        holdfast with as many shards as its own measurements say
+    bound             the same processes without any exchange: the sum of the devices' speeds
+    bound, one pass   the same, but a process computes its shards as one batch
+    DDP               stock DDP on gloo, with an equal part of the batch for each, as one batch
+    even              holdfast with as many shards for each worker
+    proportional      holdfast with as many shards as the speeds say, which it is told
+    dynamic           holdfast with as many shards as its own measurements say
 
 The devices are emulated on this machine's cores, in the same way for every system: `slowed` says
 how. Each round runs every system once, one after the other, and the next round in reverse order;
@@ -76,14 +77,16 @@ class Case:
         return self.cluster.factors(self.mode, len(os.sched_getaffinity(0)))
 
 
-def run_peers(case: Case, groups: tuple[str, ...], *, ddp: bool) -> Measured:
-    """Processes without holdfast, under DDP or each for itself."""
+def run_peers(
+    case: Case, groups: tuple[str, ...], *, ddp: bool = False, merges: bool = False
+) -> Measured:
+    """Processes without holdfast, under DDP or each for itself; see `peers`."""
     workers = case.cluster.workers
     even = (case.shards // workers,) * workers
     with tempfile.TemporaryDirectory() as folder:
         training = _training(case, groups, WARM_STEPS, folder)
         counts = even if ddp else case.cluster.counts(case.shards)
-        peers.run(PeerTraining(training=training, counts=counts, ddp=ddp))
+        peers.run(PeerTraining(training=training, counts=counts, ddp=ddp, merges=merges))
         return measured(step_log.read(Path(folder), workers), WARM_STEPS)
 
 
@@ -126,8 +129,9 @@ def systems(
     ours = partial(run_holdfast, case, groups, forks)
     told = case.cluster.counts(case.shards)
     return {
-        BOUND: partial(run_peers, case, groups, ddp=False),
-        DDP: partial(run_peers, case, groups, ddp=True),
+        BOUND: partial(run_peers, case, groups),
+        f"{BOUND}, one pass": partial(run_peers, case, groups, merges=True),
+        DDP: partial(run_peers, case, groups, ddp=True, merges=True),
         EVEN: partial(ours, WARM_STEPS),
         "proportional": partial(ours, WARM_STEPS, shards_per_worker=told),
         DYNAMIC: partial(ours, PLAN_STEPS, balance="dynamic"),
@@ -253,8 +257,8 @@ def main() -> None:
     parser.add_argument("--workloads", default=",".join(MODELS))
     parser.add_argument("--shards", type=int)
     parser.add_argument("--mode", choices=MODES)
-    parser.add_argument("--steps", type=int, default=16)
-    parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--steps", type=int, default=12)
+    parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--output", type=Path)
     options = parser.parse_args()
     os.environ.update(worker_environment())  # of the processes without holdfast

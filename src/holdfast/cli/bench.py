@@ -91,8 +91,8 @@ def balance(
             "each worker has a core, else pause."
         ),
     ] = None,
-    steps: Annotated[int, typer.Option(min=4, help="Number of measured steps.")] = 16,
-    rounds: Rounds = 2,
+    steps: Annotated[int, typer.Option(min=4, help="Number of measured steps.")] = 12,
+    rounds: Rounds = 1,
     output: Annotated[
         str | None, typer.Option(metavar="DIR", help="Directory for figures: PNG and CSV.")
     ] = None,

@@ -35,11 +35,13 @@ class PeerTraining:
         training: What all systems do.
         counts: Shards of a step for each process.
         ddp: Whether they train together.
+        merges: Whether a process computes its shards in one pass.
     """
 
     training: Training
     counts: tuple[int, ...]
     ddp: bool
+    merges: bool
 
 
 def run(peer: PeerTraining) -> None:
@@ -96,11 +98,12 @@ def train(peer: PeerTraining, rank: int, start: Barrier, trained: Synchronized[i
     torch.manual_seed(0)
     workload, device, log = peer.training.begin(rank)
     model, count = workload.model(), peer.counts[rank]
-    batches = [workload.batch_size] * count
+    size = workload.batch_size
+    batches = [size * count] if peer.merges else [size] * count
     if peer.ddp:
         store = (Path(peer.training.folder) / "store").as_uri()
         dist.init_process_group("gloo", init_method=store, rank=rank, world_size=len(peer.counts))
-        model, batches = DistributedDataParallel(model), [workload.batch_size * count]
+        model = DistributedDataParallel(model)
     optimizer = workload.optimizer(model.parameters())
     generator = torch.Generator().manual_seed(rank)
     start.wait(TIMEOUT_S)
