@@ -20,7 +20,7 @@ from holdfast.bench.unlike.quota import NoQuota, limited_groups
 from holdfast.bench.unlike.step_log import LoggedStep
 from holdfast.errors import HoldfastError, JobError
 
-SYSTEMS = ["bound", "bound, one pass", "DDP", "even", "proportional", "dynamic"]
+SYSTEMS = ["bound", "bound, one pass", "DDP", "even", "proportional", "dynamic", "hybrid"]
 
 
 def compute():

@@ -4,8 +4,9 @@
     bound, one pass   the same, but a process computes its shards as one batch
     DDP               stock DDP on gloo, with an equal part of the batch for each, as one batch
     even              holdfast with as many shards for each worker
-    proportional      holdfast with as many shards as the speeds say, which it is told
+    proportional      holdfast with as many shards as the speeds say, from a profile
     dynamic           holdfast with as many shards as its own measurements say
+    hybrid            holdfast with both
 
 The devices are emulated on this machine's cores, in the same way for every system: `slowed` says
 how. Each round runs every system once, one after the other, and the next round in reverse order;
@@ -107,7 +108,7 @@ def run_holdfast(
         }
         checked = load.check({**job, **keys}, where="bench")
         with RunDirectory(Path(folder) / "run", checked, resume=False) as directory:
-            run(directory, LaunchOptions(forks=forks))
+            run(directory, LaunchOptions(forks=forks, profile=case.cluster.profile))
         return measured(step_log.read(Path(folder), workers), warm_steps)
 
 
@@ -127,14 +128,14 @@ def systems(
 ) -> dict[str, Callable[[], Measured]]:
     """What is compared, by name."""
     ours = partial(run_holdfast, case, groups, forks)
-    told = case.cluster.counts(case.shards)
     return {
         BOUND: partial(run_peers, case, groups),
         f"{BOUND}, one pass": partial(run_peers, case, groups, merges=True),
         DDP: partial(run_peers, case, groups, ddp=True, merges=True),
         EVEN: partial(ours, WARM_STEPS),
-        "proportional": partial(ours, WARM_STEPS, shards_per_worker=told),
+        "proportional": partial(ours, WARM_STEPS, balance="proportional"),
         DYNAMIC: partial(ours, PLAN_STEPS, balance="dynamic"),
+        "hybrid": partial(ours, PLAN_STEPS, balance="hybrid"),
     }
 
 

@@ -10,6 +10,8 @@ from typing import Final, Self
 from holdfast.bench.slowed import Mode
 from holdfast.core.balance.planner import Cost, fastest
 from holdfast.errors import JobError
+from holdfast.hardware.profile import Device, HostProfile
+from holdfast.hardware.profile_file import ANY_HOST, Profiles
 
 TFLOPS: Final = {"rtx3060": 12.7, "rtx3050": 9.1, "gtx1650": 3.0}
 """Peak single-precision TFLOPS of the devices that can be named, by their vendor's data sheets."""
@@ -66,6 +68,12 @@ class Cluster:
     def workers(self) -> int:
         """How many there are."""
         return len(self.speeds)
+
+    @property
+    def profile(self) -> Profiles:
+        """What a user would write down of its speeds."""
+        devices = tuple(Device(name=self.name, score=speed) for speed in self.speeds)
+        return Profiles(hosts={ANY_HOST: HostProfile(devices=devices)})
 
     def factors(self, mode: Mode, cores: int) -> tuple[float, ...]:
         """How many times slower than a core each device is emulated.
