@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import json
 import struct
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
@@ -167,6 +168,7 @@ class HostExchange:
         """
         places = [(host, lane) for host in self._network.others for lane in self._network.lanes]
         flows = {place: (self._send(place), self._receive(place)) for place in places}
+        self._network.waits = dict.fromkeys(self._network.others, 0)
         self._network.transfer(flows, what)
 
     @property
@@ -203,7 +205,9 @@ class HostExchange:
             come: dict[int, torch.Tensor] = {}
             for node in head.nodes:
                 come[node] = torch.empty_like(self._blocks.root[index])
+                began = time.monotonic_ns()
                 yield bytes_of(come[node])
+                self._network.waits[host] += time.monotonic_ns() - began
             waiting[count] = come
             self._reduce_what_has_come(lane)
         for index in self._cells[host][lane]:

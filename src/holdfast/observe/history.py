@@ -59,6 +59,9 @@ TEMPLATES: Final = {
     "plan-changed": "from step {step} on, the workers compute {shards_per_worker} shards",
     "worker-slowed": "rank {rank} takes {factor} times as long as usual at step {step}: {reason}",
     "worker-recovered": "rank {rank} is as fast as before at step {step}",
+    "link-slowed": "gradients of ranks {ranks} arrive {factor} times as late as usual at step "
+    "{step}: link",
+    "link-recovered": "gradients of ranks {ranks} arrive as before at step {step}",
     "bottleneck-found": "the run is {bottleneck} at step {step}: {text}",
     "keys-not-read": "the task has not read {keys} in its first step; remove what has no effect",
     "weights-loaded": "the run began with the weights in {path}",

@@ -61,6 +61,8 @@ class Network:
         host: The position of this worker's host.
         lanes: The lanes that this worker serves.
         others: The positions of the other hosts.
+        waits: How long it waited in the newest exchange for the partial sums of each other host,
+            nanoseconds.
     """
 
     def __init__(
@@ -74,6 +76,7 @@ class Network:
         own = hosts.ranks[self.host]
         self.lanes = lanes_of(own.index(rank), len(own), hosts.num_lanes)
         self.others = [host for host in range(len(hosts.ranks)) if host != self.host]
+        self.waits: dict[int, int] = {}
         self._deadline, self._report_peer = deadline, report
         self._connections: dict[Place, socket.socket] = {}
 
@@ -103,6 +106,12 @@ class Network:
         """
         connected = {place: (self._connections[place], *both) for place, both in flows.items()}
         transfer(connected, self._deadline(self._report), what)
+
+    @property
+    def longest_wait(self) -> tuple[int, int]:
+        """The host with the longest of `waits`, and how long that is."""
+        host = max(self.waits, key=lambda each: self.waits[each], default=self.host)
+        return host, self.waits.get(host, 0)
 
     def _rank_at(self, place: Place) -> int:
         """The worker that serves a lane of another host."""

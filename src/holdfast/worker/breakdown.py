@@ -12,6 +12,7 @@ from typing import Any
 
 from holdfast.collectives.group import Group
 from holdfast.core.balance.bottleneck import Bottleneck, BottleneckFinder
+from holdfast.core.balance.slow_links import SlowLinks
 from holdfast.core.balance.slowdowns import Slowdowns
 from holdfast.core.balance.times import PHASES, StepTimes
 from holdfast.observe.lines import EventLog
@@ -36,7 +37,9 @@ class Breakdown:
         self._group, self._events = group, run_dir / EVENTS
         self._slowdowns = Slowdowns()
         self._finder = BottleneckFinder(has_network=False)
+        self._links: SlowLinks | None = None
         self._members: tuple[int, ...] = ()
+        self._ranks_of_hosts: tuple[tuple[int, ...], ...] = ()
         self._written, self._times_found = "", 0
         self.bottleneck: Bottleneck | None = None
 
@@ -49,7 +52,12 @@ class Breakdown:
     def begin_generation(self) -> None:
         """Begin with the members of a new generation."""
         self._members = self._group.members
-        self._finder = BottleneckFinder(has_network=self._group.network is not None)
+        network = self._group.network
+        self._finder = BottleneckFinder(has_network=network is not None)
+        self._links = None
+        if network is not None:
+            self._ranks_of_hosts = network.hosts.ranks
+            self._links = SlowLinks([network.hosts.host_of(rank) for rank in self._members])
 
     def observe(self, step: int, times: Sequence[StepTimes], counts: Sequence[int]) -> None:
         """Take the times of a typical step, and write down what they show.
@@ -60,10 +68,11 @@ class Breakdown:
             counts: How many shards each has computed.
         """
         slowdowns = self._slowdowns.observe(self._members, times, counts)
+        links = self._links.observe(times) if self._links else []
         memory = max(each.memory_permille for each in times) / 1000
         found = self._finder.observe(times, counts, memory)
         is_new = found is not None and self._is_new(found)
-        if self._group.member_index or not (slowdowns or is_new):
+        if self._group.member_index or not (slowdowns or links or is_new):
             return
         with EventLog(self._events) as log:
             for each in slowdowns:
@@ -75,6 +84,12 @@ class Breakdown:
                     log.event(
                         "worker-slowed", rank=each.rank, step=step, factor=factor, reason=reason
                     )
+            for link in links:
+                ranks, factor = self._ranks_of_hosts[link.host], round(link.factor, 2)
+                if link.is_slow:
+                    log.event("link-slowed", ranks=ranks, step=step, factor=factor)
+                else:
+                    log.event("link-recovered", ranks=ranks, step=step)
             if found is not None and is_new:
                 log.event(
                     "bottleneck-found",

@@ -11,6 +11,7 @@ import torch
 
 from holdfast.arena.memory import Phase, Word
 from holdfast.arena.worker_status import WorkerStatus
+from holdfast.collectives.group import Group
 from holdfast.core.balance.times import PHASES, StepTimes
 from holdfast.linux import host_memory
 from holdfast.linux.throttling import Throttling
@@ -24,12 +25,14 @@ class Stopwatch:
     """Measures the steps of one worker.
 
     Args:
+        group: The members of the current generation.
         status: Where the worker counts the time of each phase.
         device: Where it computes.
     """
 
-    def __init__(self, status: WorkerStatus, device: torch.device) -> None:
-        self._status, self._throttling, self._memory = status, Throttling(), MemoryUse(device)
+    def __init__(self, group: Group, status: WorkerStatus, device: torch.device) -> None:
+        self._group, self._status = group, status
+        self._throttling, self._memory = Throttling(), MemoryUse(device)
         self._shards_ns = self._rest_ns = self._processor_ns = 0
         self._phases = [0] * len(_WORDS)
         self._throttled_ns = 0
@@ -65,6 +68,7 @@ class Stopwatch:
             self._processor_ns,
             throttled_ns - self._throttled_ns,
             self._memory.permille(),
+            *(self._group.network.longest_wait if self._group.network else (0, 0)),
             *phases,
         )
         self._shards_ns = self._rest_ns = self._processor_ns = 0

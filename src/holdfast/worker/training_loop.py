@@ -92,7 +92,7 @@ class TrainingLoop:
         self._job, self._progress, self._state = job, member.progress, member.state
         self._stepper, self._status = member.stepper, member.context.status
         self._balancing, self._breakdown = member.balancing, member.breakdown
-        self._stopwatch = Stopwatch(member.context.status, member.device)
+        self._stopwatch = Stopwatch(member.group, member.context.status, member.device)
         self._reader = source.reader(self._job, epochs, steps, member.group.check_abort)
         self._extended = note_facts(self._progress, self._reader.facts, extend=self._job.extend)
         if job.precision == "fp16" and self._progress.loss_scale is None:

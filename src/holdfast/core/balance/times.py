@@ -18,6 +18,7 @@ class StepTimes(NamedTuple):
         processor_ns: How long its thread ran in shards.
         throttled_ns: How long a processor limit of its control group has stopped it.
         memory_permille: The part of the memory in use, of its host or its GPU.
+        link_host, link_ns: The host whose partial sums it has waited for longest, and how long.
         data_ns: Waiting for samples.
         forward_ns: In user code.
         backward_ns: In autograd.
@@ -34,6 +35,8 @@ class StepTimes(NamedTuple):
     processor_ns: int = 0
     throttled_ns: int = 0
     memory_permille: int = 0
+    link_host: int = 0
+    link_ns: int = 0
     data_ns: int = 0
     forward_ns: int = 0
     backward_ns: int = 0
