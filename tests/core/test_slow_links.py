@@ -22,9 +22,11 @@ class Run:
         for host in self.hosts:
             peer = self.chance.choice([each for each in self.hosts if each != host])
             wait_ms = self.chance.uniform(15, 25)
-            if host == receives_late:
+            if host == sends_late:
+                wait_ms *= 5  # its acknowledgements are late, too
+            elif host == receives_late:
                 wait_ms *= 8
-            elif sends_late not in (None, host):
+            elif sends_late is not None:
                 peer, wait_ms = sends_late, 8 * wait_ms
             times.append(StepTimes(link_host=peer, link_ns=int(wait_ms * MS)))
         return [(each.host, each.is_slow) for each in self.links.observe(times)]

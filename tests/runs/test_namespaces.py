@@ -70,3 +70,26 @@ def test_the_lines_of_the_page_about_hosts_train_on_three(tmp_path):
             for path in ("runs/three", "alone")
         )
     assert several["weights_sha256"] == one["weights_sha256"]
+
+
+def test_a_link_that_gets_slow_is_named_with_its_host(hosts, tmp_path):
+    model = ["model={name: mlp, hidden: [512, 512]}"]
+    job = ["digits", *model, "shards=2", "workers=2", "epochs=100"]
+    run = tmp_path / "shared" / "run"
+    run.parent.mkdir()
+    address = ["--hosts", 2, "--address", hosts.address(1)]
+    first = hosts.start(1, "coordinator", *job, *address, "--run", run)
+    token = run / "secrets" / "join.token"
+    wait_until(token.exists)
+    agent = hosts.start(2, "agent", "--join", f"{hosts.address(1)}:50051", "--token-file", token)
+    metrics = run / "metrics.jsonl"
+    wait_until(lambda: metrics.exists() and len(metrics.read_bytes().splitlines()) > 30)
+    hosts.slow(2, "10mbit")
+    wait_until(lambda: events_of(run, "link-slowed") != [])
+    hosts.slow(2, "1gbit")
+    wait_until(lambda: events_of(run, "link-recovered") != [])
+    named = [event["ranks"] for event in events_of(run, "link-slowed")]
+    assert named == [[1]]
+    for each in (first, agent):
+        each.terminate()
+        each.wait(60)

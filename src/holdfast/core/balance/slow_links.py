@@ -1,8 +1,9 @@
 """Slow links: finds a host whose gradients arrive later than before.
 
 Each worker measures how long it waits for the partial sums of every other host once all have been
-computed, and reports the host it waits for longest. Hosts that send late are named by all others;
-a host that receives late is the only one that waits.
+computed, and reports the host it waits for longest. The host that most of the long waits have in
+common has the slow link: a link that sends late delays acknowledgements, too, so that its own host
+also waits.
 """
 
 from __future__ import annotations
@@ -72,7 +73,7 @@ class SlowLinks:
         return found
 
     def _blamed(self, times: Sequence[StepTimes]) -> dict[int, float]:
-        """The hosts that others have waited for too long, and of what is usual."""
+        """The host that has delayed others, if any, and how long they waited, of what is usual."""
         waits: dict[int, tuple[int, int]] = {}
         for receiver, each in zip(self._hosts, times, strict=True):
             waits[receiver] = max(waits.get(receiver, (0, 0)), (each.link_ns, each.link_host))
@@ -84,6 +85,11 @@ class SlowLinks:
                 slow[receiver] = (sender, wait_ns / known_ns)
             else:
                 usual.append(wait_ns)
+        if not slow:
+            return {}
         if len(slow) == 1 and self._num_hosts > 2:
             return {receiver: factor for receiver, (_, factor) in slow.items()}
-        return dict(slow.values())
+        involved = Counter([*slow, *(sender for sender, _ in slow.values())])
+        late = dict(slow.values())
+        host = max(involved, key=lambda each: (involved[each], late.get(each, 0.0)))
+        return {host: max(factor for _, factor in slow.values())}
