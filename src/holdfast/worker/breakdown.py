@@ -115,4 +115,6 @@ class Breakdown:
             name: [round(getattr(each, f"{name}_ns") / 1e9, 6) for each in times] for name in PHASES
         }
         used = {name: seconds for name, seconds in phases.items() if any(seconds)}
+        if self._links is not None:
+            used["link"] = [round(each.link_ns / 1e9, 6) for each in times]
         return {"rank": list(self._members), "shards": list(counts), **used}

@@ -2,8 +2,9 @@
 
 Each worker measures how long it waits for the partial sums of every other host once all have been
 computed, and reports the host it waits for longest. The host that most of the long waits have in
-common has the slow link: a link that sends late delays acknowledgements, too, so that its own host
-also waits.
+common has the slow link. A host that sends late waits, too, since what acknowledges the data of
+others is late, and often it alone does: the others find its data when they are done with the step
+before.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ class SlowLinks:
     """
 
     def __init__(self, hosts: Sequence[int]) -> None:
-        self._hosts, self._num_hosts = hosts, len(set(hosts))
+        self._hosts = hosts
         self._usual: dict[int, deque[int]] = {host: deque(maxlen=WINDOW) for host in hosts}
         self._slow: Counter[int] = Counter()
         self._well: Counter[int] = Counter()
@@ -87,7 +88,7 @@ class SlowLinks:
                 usual.append(wait_ns)
         if not slow:
             return {}
-        if len(slow) == 1 and self._num_hosts > 2:
+        if len(slow) == 1:
             return {receiver: factor for receiver, (_, factor) in slow.items()}
         involved = Counter([*slow, *(sender for sender, _ in slow.values())])
         late = dict(slow.values())
