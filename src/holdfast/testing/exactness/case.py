@@ -175,6 +175,7 @@ class Configuration:
 
     Attributes:
         workers, shards_per_worker, prefetch, loader_workers, checkpoint_every: The job's keys.
+        replans: Whether the plan changes in every step.
         policy: What happens after a failure.
         kills: When which worker dies.
         stop_at: The step after which the run is stopped, to be resumed; None: it is not.
@@ -185,6 +186,7 @@ class Configuration:
 
     workers: int = 1
     shards_per_worker: tuple[int, ...] | None = None
+    replans: bool = False
     prefetch: int = 2
     loader_workers: int = 0
     checkpoint_every: int = 100

@@ -282,9 +282,14 @@ def _stopped(chance: random.Random, recipe: Recipe) -> Configuration:
 
 
 def _loaded(chance: random.Random, recipe: Recipe, made: Configuration) -> Configuration:
-    """With samples read ahead more or less, by other processes now and then."""
+    """With samples read ahead more or less, by other processes now and then, and other plans."""
     processes = 1 if chance.random() < 0.07 and recipe.data != "stream" else 0
-    return replace(made, prefetch=chance.choice([0, 1, 2, 5]), loader_workers=processes)
+    return replace(
+        made,
+        prefetch=chance.choice([0, 1, 2, 5]),
+        loader_workers=processes,
+        replans=made.shards_per_worker is None and recipe.seed % 2 == 1,
+    )
 
 
 def _world(chance: random.Random, recipe: Recipe, *, least: int) -> int:

@@ -32,6 +32,7 @@ COMPILE_TIMEOUT_S: Final = 1800.0
 _OWN_VARIABLES: Final = {"OMP_WAIT_POLICY": "PASSIVE"}
 """Threads that wait actively take the cores from the other runs and workers."""
 TASK: Final = "holdfast.testing.exactness.task:main"
+RESTLESS: Final = "holdfast.testing.exactness.policy:restless"
 
 
 class Runner:
@@ -152,6 +153,7 @@ def job_of(recipe: Recipe, made: Configuration, run_dir: Path) -> dict[str, Any]
         "threads_per_worker": recipe.threads,
         "workers": made.workers,
         "shards_per_worker": made.shards_per_worker,
+        "balance": RESTLESS if made.replans else "even",
         "on_failure": made.policy,
         "loader": {"prefetch": made.prefetch, "workers": made.loader_workers},
         "checkpoint": {"every_steps": made.checkpoint_every},
