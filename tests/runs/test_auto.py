@@ -2,10 +2,12 @@
 
 import pytest
 
-from conftest import FAILING_TASKS, SMALL, watching
+from conftest import FAILING_TASKS, SMALL, TASKS, watching
 from holdfast.errors import JobError, OutOfMemory
 from holdfast.job import load
-from holdfast.runs import choose_workers
+from holdfast.runs.auto import shards as auto_shards
+from holdfast.runs.auto import workers as auto_workers
+from holdfast.runs.auto.trials import TimedStep
 from holdfast.runs.run import LaunchOptions
 from holdfast.runs.supervisor import Controls
 from holdfast.runs.train import run_job
@@ -24,7 +26,7 @@ from holdfast.runs.train import run_job
 )
 def test_cores_are_divided_as_the_job_allows(keys, divided):
     request = load.request({"workers": "auto", **keys}, where="test")
-    jobs = choose_workers.divisions(request, cores=6)
+    jobs = auto_workers.divisions(request, cores=6)
     assert [(job.workers, job.threads_per_worker, job.shards) for job in jobs] == divided
 
 
@@ -45,13 +47,83 @@ def test_the_fastest_is_chosen_and_nearly_as_fast_with_more_workers(
             raise OutOfMemory("no memory")
         return rates[job.workers, job.shards]
 
-    monkeypatch.setattr(choose_workers, "_samples_per_s", measured)
+    monkeypatch.setattr(auto_workers, "_samples_per_s", measured)
     request = load.request({"workers": "auto", "shards": 4}, where="test")
-    jobs = choose_workers.divisions(request, cores=2)
-    assert choose_workers.fastest(jobs, None).workers == workers
+    jobs = auto_workers.divisions(request, cores=2)
+    assert auto_workers.fastest(jobs, None).workers == workers
     printed = capsys.readouterr().err
     assert said in printed
     assert ("costs time" in printed) == ("20%" in said)
+
+
+def unlike(**keys):
+    request = load.request({"workers": 2, "balance": "dynamic", **keys}, where="test")
+    return request.resolved()
+
+
+@pytest.mark.parametrize(
+    ("keys", "counts", "unmeasured"),
+    [
+        ({}, [2, 4, 8, 16, 32, 64], 16),
+        ({"batch": 20}, [2, 4, 8, 16], 16),
+        ({"batch": 9}, [2, 4, 8], 9),
+        ({"batch": 1}, [2], 2),
+        ({"workers": 3, "max_workers": 5}, [5, 10, 20, 40], 40),
+        ({"workers": 256, "batch": 9999}, [256, 512, 1024, 2048, 4096], 2048),
+    ],
+)
+def test_shards_are_doubled_as_long_as_each_has_a_sample(keys, counts, unmeasured):
+    job = unlike(**keys)
+    assert auto_shards.candidates(job) == counts
+    assert job.shards == unmeasured
+
+
+def steps_of(shards, step_ms, shares):
+    """Steps of two workers that compute alone, the second one 4 times slower."""
+    first, second = shares
+    shard_s = step_ms / 1000 / max(first, 4 * second)
+    workers = {
+        "rank": [0, 1],
+        "shards": [first, second],
+        "forward": [first * shard_s, 4 * second * shard_s],
+    }
+    return [TimedStep(24, step_ms / 1000, workers), TimedStep(6, 0.001, workers)]
+
+
+SPLIT = {2: (1, 1), 4: (3, 1), 8: (6, 2), 16: (13, 3), 32: (26, 6)}
+
+
+@pytest.mark.parametrize(
+    ("step_ms", "shards", "said"),
+    [
+        (
+            {2: 80, 4: 50, 8: 46, 16: 41, 32: 44},
+            16,
+            "16 instead of 8 cost 3.57 ms a step more and save 8.57 ms by the finer split",
+        ),
+        ({8: 46, 16: 41, 32: 44}, 16, "; 32 would cost 3 ms and save 0 ms\n"),
+        ({2: 80, 4: 50, 8: 46, 16: 45.5}, 16, "ms a step: 80 with 2, 50 with 4, 46 with 8, 45.5"),
+        ({2: 50, 4: 50.5, 8: 60, 16: 1}, 4, "4 shards; ms a step: 50 with 2, 50.5 with 4, 60 with"),
+        ({4: 50, 8: 46}, 8, "2 shards failed: no memory"),
+        ({2: 50, 4: 40, 8: 41.5}, 4, "8 would cost"),
+        ({2: 50, 16: 10}, 2, "4 shards failed: no memory"),
+    ],
+)
+def test_the_shards_with_the_fastest_steps_are_chosen(monkeypatch, capsys, step_ms, shards, said):
+    def measured(job, *_):
+        if job.shards not in step_ms:
+            raise OutOfMemory("no memory")
+        return steps_of(job.shards, step_ms[job.shards], SPLIT[job.shards])
+
+    monkeypatch.setattr(auto_shards, "timed_steps", measured)
+    assert auto_shards.with_best_shards(unlike(batch=32), LaunchOptions()).shards == shards
+    assert said in capsys.readouterr().err
+
+
+def test_shards_of_several_hosts_are_not_measured(capsys):
+    job = unlike(hosts=2)
+    assert auto_shards.with_best_shards(job, LaunchOptions()) == job
+    assert "shards=auto: 16 shards; several hosts are not measured yet" in capsys.readouterr().err
 
 
 @pytest.fixture
@@ -101,6 +173,26 @@ def test_workers_are_measured_once_and_kept(train, tmp_path, monkeypatch, capsys
     assert resumed.weights_sha256 == first.weights_sha256
     assert load.of_run(first.run_dir) == job
     assert "workers=auto" not in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_shards_are_measured_once_and_kept(train, monkeypatch, capsys):
+    monkeypatch.setattr("holdfast.runs.auto.trials.TRIAL_S", 0.3)
+    monkeypatch.setattr("holdfast.runs.auto.shards.DOUBLINGS", 2)
+    task = f"{TASKS.parent / 'balance_tasks.py'}:by_sample"
+    keys = {"task": task, "batch": 24, "workers": 2, "balance": "dynamic"}
+    keys |= {"params": {"slow": {"1": 4}}, "epochs": 8, "data": None, "model": None}
+    stopped = train("run", **keys, stop_at=1)
+    said = capsys.readouterr().err
+    assert "shards=auto: measuring 2, 4, 8 shards with balance=dynamic\n" in said
+    job = load.of_run(stopped.run_dir)
+    assert job.shards in {4, 8}
+    assert f"shards=auto: {job.shards} shards; ms a step: " in said
+    assert f"shards=auto: {job.shards} instead of {job.shards // 2} cost " in said
+    assert job.checkpoint.every_steps == 100  # unlike the trials'
+    resumed = train("run", **keys, resume=True)
+    assert load.of_run(resumed.run_dir) == job
+    assert "shards=auto" not in capsys.readouterr().err
 
 
 @pytest.mark.soak

@@ -10,7 +10,8 @@ Count = Annotated[int, Field(ge=1)]
 Fraction = Annotated[float, Field(ge=0, lt=1)]
 
 Workers = Annotated[int, Field(ge=1, le=256)]
-Shards = Annotated[int, Field(ge=1, le=4096)]
+MAX_SHARDS: Final = 4096
+Shards = Annotated[int, Field(ge=1, le=MAX_SHARDS)]
 Threads = Annotated[int, Field(ge=1, le=1024)]
 Port = Annotated[int, Field(ge=0, le=65535)]
 

@@ -15,7 +15,17 @@ from holdfast.errors import JobError
 from holdfast.job.data import Data
 from holdfast.job.models import Model
 from holdfast.job.optimizers import AdamW, Constant, Optimizer, Schedule
-from holdfast.job.part import AUTO, AutoShards, AutoThreads, Count, Port, Shards, Threads, Workers
+from holdfast.job.part import (
+    AUTO,
+    MAX_SHARDS,
+    AutoShards,
+    AutoThreads,
+    Count,
+    Port,
+    Shards,
+    Threads,
+    Workers,
+)
 from holdfast.job.portable import PINNED
 from holdfast.job.run_keys import RunKeys, changed_key
 from holdfast.job.settings import (
@@ -32,6 +42,8 @@ SCORED: Final = ("proportional", "hybrid")
 """Those that need a profile of each host."""
 MEASURED: Final = ("dynamic", "hybrid")
 """Those that follow measured times."""
+FINE: Final = 8
+"""Shards per worker that a balance other than even divides well, where none are measured."""
 
 NonFinite = Literal["stop", "skip", "recompute"]
 
@@ -70,7 +82,8 @@ class TrainRequest(RunKeys):
     # How a step is computed.
     shards: AutoShards = AUTO
     """Shards per step, the same for the whole run. `auto`: `max_workers`, or as many as workers at
-    the first start."""
+    the first start. With a `balance` other than `even`, a short measurement before the first step
+    weighs what more of them cost against the finer split; on several hosts it is 8 per worker."""
     max_workers: Workers | None = None
     """Largest number of workers that the run may be resumed with, for `shards: auto`."""
     shards_per_worker: tuple[int, ...] | None = None
@@ -207,6 +220,17 @@ class TrainRequest(RunKeys):
                 f"workers={self.hosts} or more"
             )
 
+    @property
+    def weighs_shards(self) -> bool:
+        """Whether the number of shards is to be measured: they can be divided unevenly."""
+        return self.shards == AUTO and self.balance != "even"
+
+    def _unmeasured_shards(self, workers: int) -> int:
+        least = self.max_workers or sum(self.shards_per_worker or ()) or workers
+        if self.balance == "even" or least == 1:
+            return least
+        return max(least, min(FINE * least, self.batch, MAX_SHARDS))
+
     def resolved(self, begun: TrainJob | None = None) -> TrainJob:
         """The job with numbers for all that is `auto`.
 
@@ -235,7 +259,7 @@ class TrainRequest(RunKeys):
                     f"with max_workers={workers}"
                 )
         elif shards == AUTO:
-            shards = self.max_workers or sum(self.shards_per_worker or ()) or workers
+            shards = self._unmeasured_shards(workers)
         if self.max_workers is not None and not workers <= self.max_workers <= shards:
             raise JobError(
                 f"max_workers={self.max_workers} must be at least workers={workers} and at most "

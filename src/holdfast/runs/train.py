@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -24,7 +24,8 @@ from holdfast.linux.cores import usable_cores
 from holdfast.observe import lines
 from holdfast.observe.run_dir import CODE, METRICS, RunDirectory, new_run
 from holdfast.observe.sinks.callback import OnEvent
-from holdfast.runs.choose_workers import divisions, fastest
+from holdfast.runs.auto.shards import with_best_shards
+from holdfast.runs.auto.workers import divisions, fastest
 from holdfast.runs.claiming import claimed
 from holdfast.runs.placing import placed
 from holdfast.runs.run import LaunchOptions, run_and_record
@@ -265,9 +266,12 @@ def run_job(
             )
         jobs = divisions(request, usable_cores())
         with _forks(jobs[0], options) as forks:
-            job, options = fastest(jobs, forks), replace(options, forks=forks)
-            return _run(job, path, options, resume=False)
-    return _run(request.resolved(_begun(path) if resume else None), path, options, resume=resume)
+            options = replace(options, forks=forks)
+            job = fastest(jobs, options)
+            return _run(job, path, options, resume=False, weighs_shards=request.weighs_shards)
+    job = request.resolved(_begun(path) if resume else None)
+    weighs_shards = request.weighs_shards and not resume
+    return _run(job, path, options, resume=resume, weighs_shards=weighs_shards)
 
 
 def _name_left_out(request: TrainRequest) -> None:
@@ -288,9 +292,16 @@ def _forks(job: TrainJob, options: LaunchOptions) -> AbstractContextManager[Fork
     return fork_server(job, given, options.code)
 
 
-def _run(job: TrainJob, path: Path, options: LaunchOptions, *, resume: bool) -> Result:
+def _run(
+    job: TrainJob, path: Path, options: LaunchOptions, *, resume: bool, weighs_shards: bool
+) -> Result:
     plan_step(job.shards, job.workers, job.shards_per_worker)  # refuse before anything is written
-    with claimed(job, path, options) as there:
+    with ExitStack() as held:
+        there = held.enter_context(claimed(job, path, options))
+        if weighs_shards and job.workers > 1:
+            if job.hosts == 1 and there.engine is None:
+                there = replace(there, forks=held.enter_context(_forks(job, there)))
+            job = with_best_shards(job, there)
         return run_and_record(
             job, path, lambda summary: _result(summary, job, path), there, resume=resume
         )
