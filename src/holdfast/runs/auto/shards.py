@@ -22,7 +22,7 @@ from holdfast.core.balance.estimate import median
 from holdfast.core.balance.planner import Cost, level, makespan
 from holdfast.errors import HoldfastError, Interrupted, OutOfMemory
 from holdfast.job.part import MAX_SHARDS
-from holdfast.job.train_job import TrainJob
+from holdfast.job.train_job import FINE, TrainJob
 from holdfast.runs.auto.trials import TimedStep, say, timed_steps
 from holdfast.runs.run import LaunchOptions
 
@@ -78,6 +78,9 @@ def with_best_shards(job: TrainJob, options: LaunchOptions) -> TrainJob:
     best = chosen(found) if found else counts[0]
     for line in report(found, best):
         say(KEY, line)
+    if found and best == job.workers:
+        more = min(FINE * best, job.batch)
+        say(KEY, f"no shard can move if a worker slows down later; for that, give {more}")
     return job.model_copy(update={"shards": best})
 
 
@@ -160,7 +163,7 @@ def report(found: Sequence[Measured], best: int) -> list[str]:
     if place + 1 < len(found):
         cost, saved = _weighed(found[place], found[place + 1])
         weighed.append(f"{found[place + 1].shards} would cost {cost} ms and save {saved} ms")
-    return [f"{best} shards; ms a step: {steps}", "; ".join(weighed)]
+    return [f"{best} shards; ms a step: {steps}", *(["; ".join(weighed)] if weighed else [])]
 
 
 def _weighed(fewer: Measured, more: Measured) -> tuple[str, str]:
