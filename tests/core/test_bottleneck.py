@@ -15,8 +15,8 @@ def times(**more_ms):
     return StepTimes(shards_ns=shards, rest_ns=2 * MS, **phases)
 
 
-def found(*workers, counts, memory=0.5, has_network=False):
-    finder = BottleneckFinder(has_network=has_network)
+def found(*workers, counts, memory=0.5, has_network=False, most_shards=64):
+    finder = BottleneckFinder(has_network=has_network, most_shards=most_shards)
     results = [finder.observe(workers, counts, memory) for _ in range(STEPS)]
     assert results[:-1] == [None] * (STEPS - 1)
     return results[-1]
@@ -28,7 +28,7 @@ def found(*workers, counts, memory=0.5, has_network=False):
         ({}, "compute-bound", 0.90),
         ({"data": 40}, "input-bound", 0.29),
         ({"reduce": 40, "wait_reduce": 20}, "reduction-bound", 0.39),
-        ({"collect": 30}, "shard-bound", 0.23),
+        ({"collect": 30}, "shard-bound", 0.21),
         ({"checkpoint": 20}, "checkpoint-bound", 0.17),
         ({"checkpoint": 20, "data": 40}, "input-bound", 0.25),
     ],
@@ -52,8 +52,21 @@ def test_unlike_workers_with_even_shares_are_imbalanced():
 
 
 def test_shards_may_be_too_coarse_to_divide():
-    bottleneck = found(times(), times(forward=20, backward=40), counts=(1, 1))
+    slower, faster = times(), times(forward=10, backward=20)
+    bottleneck = found(slower, faster, counts=(1, 1))
     assert bottleneck.name == "coarse shards"
+    assert "4 shards instead of 2 would save up to 43%" in bottleneck.text
+    # unless each has too few samples, or is too dear, or workers merge theirs
+    assert found(slower, faster, counts=(1, 1), most_shards=3).name == "compute-bound"
+    dear = times(collect=60), times(forward=10, backward=20, collect=60)
+    assert found(*dear, counts=(1, 1)).name == "compute-bound"
+    assert found(slower, faster, counts=(1, 1), most_shards=0).name == "compute-bound"
+
+
+def test_fewer_shards_are_named_that_save_more_than_a_coarser_split_costs():
+    slower, faster = times(collect=60), times(forward=15, backward=30, collect=60)
+    assert "4 shards instead of 8 would save" in found(slower, faster, counts=(3, 5)).text
+    assert found(slower, faster, counts=(1, 1)).name == "compute-bound"  # each needs one
 
 
 def test_full_memory_is_named_if_nothing_takes_time():

@@ -15,6 +15,8 @@ from holdfast.core.balance.bottleneck import Bottleneck, BottleneckFinder
 from holdfast.core.balance.slow_links import SlowLinks
 from holdfast.core.balance.slowdowns import Slowdowns
 from holdfast.core.balance.times import PHASES, StepTimes
+from holdfast.job.part import MAX_SHARDS
+from holdfast.job.train_job import TrainJob
 from holdfast.observe.lines import EventLog
 from holdfast.observe.run_dir import EVENTS
 
@@ -28,16 +30,18 @@ class Breakdown:
     Args:
         group: The members of the current generation.
         run_dir: Of the run.
+        job: Of the run.
 
     Attributes:
         bottleneck: What has limited the run in its last steps; None if that is not known yet.
     """
 
-    def __init__(self, group: Group, run_dir: Path) -> None:
+    def __init__(self, group: Group, run_dir: Path, job: TrainJob) -> None:
         self._group, self._events = group, run_dir / EVENTS
         self._slowdowns = Slowdowns()
-        self._finder = BottleneckFinder(has_network=False)
         self._links: SlowLinks | None = None
+        self._most_shards = 0 if job.merges_shards else min(job.batch, MAX_SHARDS)
+        self._finder = self._new_finder()
         self._members: tuple[int, ...] = ()
         self._ranks_of_hosts: tuple[tuple[int, ...], ...] = ()
         self._written, self._times_found = "", 0
@@ -52,12 +56,15 @@ class Breakdown:
     def begin_generation(self) -> None:
         """Begin with the members of a new generation."""
         self._members = self._group.members
-        network = self._group.network
-        self._finder = BottleneckFinder(has_network=network is not None)
-        self._links = None
+        network, self._links = self._group.network, None
         if network is not None:
             self._ranks_of_hosts = network.hosts.ranks
             self._links = SlowLinks([network.hosts.host_of(rank) for rank in self._members])
+        self._finder = self._new_finder()
+
+    def _new_finder(self) -> BottleneckFinder:
+        has_network = self._group.network is not None
+        return BottleneckFinder(has_network=has_network, most_shards=self._most_shards)
 
     def observe(self, step: int, times: Sequence[StepTimes], counts: Sequence[int]) -> None:
         """Take the times of a typical step, and write down what they show.

@@ -2,16 +2,21 @@
 
 The last worker to finish its shards decides when a step ends. Its phases are looked at: each that
 takes more than a certain share of the step limits the run, and the largest share counts.
+
+A step with another number of shards is computed from the times of this one. Adding its gradient
+takes a shard the same time, whatever its size; the rest of it shrinks with its size:
+
+    8 shards of 10 ms, 4 ms of that for the gradient ─▶ 16 of 7 ms, or 4 of 16 ms
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from holdfast.core.balance.estimate import median
-from holdfast.core.balance.planner import Cost, fastest, level, makespan
+from holdfast.core.balance.planner import Cost, fastest, makespan
 from holdfast.core.balance.times import StepTimes
 
 STEPS: Final = 20
@@ -47,8 +52,8 @@ class _Kind:
     least: float
     text: str
 
-    def of(self, share: float) -> Bottleneck:
-        return Bottleneck(self.name, share, self.text.format(share, share / 2))
+    def of(self, share: float, shards: str = "") -> Bottleneck:
+        return Bottleneck(self.name, share, self.text.format(share, shards))
 
 
 INPUT: Final = _Kind("input-bound", 0.10, "waiting for samples takes {:.0%} of a step")
@@ -57,15 +62,37 @@ LINK: Final = _Kind("link-bound", 0.20, "summing gradients over the network take
 SHARDS: Final = _Kind(
     "shard-bound",
     0.10,
-    "adding the gradients of shards takes {:.0%} of a step; half as many shards would save {:.0%}",
+    "{1} would save {0:.0%} of a step, since each adds its gradient",
 )
 CHECKPOINT: Final = _Kind("checkpoint-bound", 0.05, "checkpoints take {:.0%} of a step")
 IMBALANCED: Final = _Kind(
     "imbalanced", 0.05, "balance=dynamic would save {:.0%} of a step: workers differ in speed"
 )
-COARSE: Final = _Kind("coarse shards", 0.10, "more shards would save up to {:.0%} of a step")
+COARSE: Final = _Kind(
+    "coarse shards", 0.10, "{1} would save up to {0:.0%} of a step, as they are divided finer"
+)
 NEAR_LIMIT: Final = _Kind("near the memory limit", MEMORY, "{:.0%} of the memory is in use")
 COMPUTE: Final = _Kind("compute-bound", 0.0, "forward and backward take {:.0%} of a step")
+
+DOUBLINGS: Final = 3
+"""How often the number of shards is doubled or halved in the search for a better one."""
+
+
+class _Worker(NamedTuple):
+    """What a step costs a worker, nanoseconds; see `Cost`.
+
+    Attributes:
+        collect: The part of a shard that does not depend on its size.
+    """
+
+    fixed: float
+    shard: float
+    collect: float
+
+    def cost(self, shards: int, now: int) -> Cost:
+        """In a step of so many shards, where it has `now` shards."""
+        work = (self.shard - self.collect) * now / shards
+        return Cost(self.fixed, max(work + self.collect, 1.0), shards)
 
 
 class BottleneckFinder:
@@ -73,9 +100,11 @@ class BottleneckFinder:
 
     Args:
         has_network: Whether there are several hosts.
+        most_shards: Of a step; 0 if workers merge theirs, so that their number costs nothing.
     """
 
-    def __init__(self, *, has_network: bool) -> None:
+    def __init__(self, *, has_network: bool, most_shards: int) -> None:
+        self._most_shards = most_shards
         self._sum = REDUCTION if not has_network else LINK
         self._steps: list[tuple[Sequence[StepTimes], Sequence[int]]] = []
 
@@ -99,36 +128,56 @@ class BottleneckFinder:
     def _find(self, memory: float) -> Bottleneck:
         last = [max(times, key=lambda each: each.busy_ns) for times, _ in self._steps]
         total = sum(each.total_ns for each in last)
-        saved, finer = self._gains()
+        saved, fewer, more = self._gains()
         shares = {
             INPUT: sum(each.data_ns for each in last) / total,
             self._sum: sum(each.reduce_ns + each.wait_reduce_ns for each in last) / total,
-            SHARDS: sum(each.collect_ns for each in last) / total,
+            SHARDS: fewer[0],
             CHECKPOINT: sum(each.checkpoint_ns for each in last) / total,
             IMBALANCED: saved,
-            COARSE: finer,
+            COARSE: more[0],
         }
         limits = {kind: share for kind, share in shares.items() if share >= kind.least}
         if limits:
             kind = max(limits, key=lambda each: limits[each])
-            return kind.of(limits[kind])
+            now = sum(self._steps[-1][1])
+            shards = {SHARDS: fewer[1], COARSE: more[1]}.get(kind, now)
+            return kind.of(limits[kind], f"{shards} shards instead of {now}")
         if memory >= NEAR_LIMIT.least:
             return NEAR_LIMIT.of(memory)
         return COMPUTE.of(sum(each.forward_ns + each.backward_ns for each in last) / total)
 
-    def _gains(self) -> tuple[float, float]:
-        """What the best plan would save of a step, and what shards without end would then."""
-        times, counts = zip(*self._steps, strict=True)
-        num_shards, num_members = sum(counts[-1]), len(counts[-1])
-        if num_members == 1 or any(0 in each for each in counts):
-            return 0.0, 0.0
-        costs = []
-        for place in range(num_members):
-            shard = [
-                each[place].shards_ns / count[place]
-                for each, count in zip(times, counts, strict=True)
-            ]
-            rest = [each[place].rest_ns for each in times]
-            costs.append(Cost(median(rest), max(median(shard), 1.0), num_shards))
-        now, best = makespan(costs, counts[-1]), makespan(costs, fastest(costs, num_shards))
-        return 1 - best / now, 1 - level(costs, num_shards) / best
+    def _gains(self) -> tuple[float, tuple[float, int], tuple[float, int]]:
+        """What the best plan would save of a step, and what fewer and more shards would then, with
+        the number that saves most.
+        """
+        counts = self._steps[-1][1]
+        now, members = sum(counts), len(counts)
+        if any(0 in each for _, each in self._steps):
+            return 0.0, (0.0, now), (0.0, now)
+        workers = [self._worker(place) for place in range(members)]
+
+        def step(shards: int) -> float:
+            costs = [worker.cost(shards, now) for worker in workers]
+            return makespan(costs, fastest(costs, shards))
+
+        def best(numbers: Sequence[int]) -> tuple[float, int]:
+            gains = [(1 - step(shards) / step(now), shards) for shards in numbers]
+            return max(gains, default=(0.0, now))
+
+        saved = 1 - step(now) / makespan([worker.cost(now, now) for worker in workers], counts)
+        halved = [now >> times for times in range(1, DOUBLINGS + 1)]
+        doubled = [now << times for times in range(1, DOUBLINGS + 1)]
+        return (
+            saved,
+            best([shards for shards in halved if members <= shards <= self._most_shards]),
+            best([shards for shards in doubled if members < shards <= self._most_shards]),
+        )
+
+    def _worker(self, place: int) -> _Worker:
+        steps = [(times[place], counts[place]) for times, counts in self._steps]
+        return _Worker(
+            fixed=median([each.rest_ns for each, _ in steps]),
+            shard=median([each.shards_ns / count for each, count in steps]),
+            collect=median([each.collect_ns / count for each, count in steps]),
+        )

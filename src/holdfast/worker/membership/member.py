@@ -98,7 +98,7 @@ class Member:
         self.progress = Progress()
         run_dir = Path(spec.run_dir)
         self.balancing = Balancing(self.context, self.progress, run_dir, spec.score)
-        self.breakdown = Breakdown(self.group, run_dir)
+        self.breakdown = Breakdown(self.group, run_dir, job)
         self.standby, self.metrics = Standby(agent, arena), Metrics(spec.run_dir)
         self._writer, self._restorer = CheckpointWriter(spec, channel), Restorer(spec, channel)
         self.times = Times(arena, spec.rank)
