@@ -247,7 +247,7 @@ def test_the_options_of_the_command_are_these():
         "logs": ["--follow", "--rank", "-f", "run"],
         "pods": ["--container", "--namespace", "--selector", "-c", "-l", "-n"],
         "pods run": ["--out", "command"],
-        "profile": ["--json", "--output", "--path"],
+        "profile": ["--address", "--json", "--on", "--output", "--path", "job", "overrides"],
         "render": [],
         "render kubernetes": [
             "--hosts",

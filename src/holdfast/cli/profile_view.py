@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 from rich.console import Console
 from rich.filesize import decimal as in_words
@@ -14,22 +14,29 @@ from holdfast.hardware.profile_file import Profiles
 
 UNKNOWN = "-"
 _COLUMNS = ("", "device", "score", "relative", "fp32", "bf16", "fp16", "memory", "copies")
+_LINK_COLUMNS = ("link from", "to", "latency", "bandwidth")
 
 
 def show(profiles: Profiles) -> None:
-    """Print profiles on standard output."""
-    slowest = _slowest(profiles)
-    is_terminal = sys.stdout.isatty()
-    for name, host in profiles.hosts.items():
-        print(f"host {name}")
-        if is_terminal:
-            Console().print(_table(host, slowest))
-        else:
-            print(*_lines(host, slowest), sep="\n")
-        for line in (*_rest(host), *host.notes):
+    """Print profiles on standard output; lines about one of several hosts begin with its name."""
+    several, slowest = len(profiles.hosts) > 1, _slowest(profiles)
+    of_hosts = {f"{name} " if several else "": host for name, host in profiles.hosts.items()}
+    devices = [each for prefix, host in of_hosts.items() for each in _labelled(prefix, host)]
+    links = [_link_cells(each) for each in profiles.links]
+    if not several:
+        print(*(f"host {name}" for name in profiles.hosts))
+    if sys.stdout.isatty():
+        rows = [(label, *_cells(device, slowest)) for label, device in devices]
+        Console().print(_table(_COLUMNS, rows))
+    else:
+        print(*_lines(devices, slowest), sep="\n")
+    for prefix, host in of_hosts.items():
+        for line in _rest(prefix, host):
             print(line)
-    for link in profiles.links:
-        print(_link(link))
+    if links and sys.stdout.isatty():
+        Console().print(_table(_LINK_COLUMNS, links))
+    elif links:
+        print(*(f"link: {source} to {', '.join(rest)}" for source, *rest in links), sep="\n")
 
 
 def _slowest(profiles: Profiles) -> float:
@@ -38,17 +45,17 @@ def _slowest(profiles: Profiles) -> float:
     return min((each for each in scores if each), default=0.0)
 
 
-def _table(host: HostProfile, slowest: float) -> Table:
+def _table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
     table = Table(box=None, pad_edge=False)
-    for name in _COLUMNS:
+    for name in columns:
         table.add_column(name, no_wrap=name != "device", overflow="fold")
-    for label, device in _labelled(host):
-        table.add_row(label, *_cells(device, slowest))
+    for row in rows:
+        table.add_row(*row)
     return table
 
 
-def _lines(host: HostProfile, slowest: float) -> Iterator[str]:
-    for label, device in _labelled(host):
+def _lines(devices: Iterable[tuple[str, Device]], slowest: float) -> Iterator[str]:
+    for label, device in devices:
         name, *cells = _cells(device, slowest)
         known = [
             f"{column} {cell}"
@@ -58,13 +65,13 @@ def _lines(host: HostProfile, slowest: float) -> Iterator[str]:
         yield f"{label}: {', '.join([name, *known])}"
 
 
-def _labelled(host: HostProfile) -> Iterator[tuple[str, Device]]:
+def _labelled(prefix: str, host: HostProfile) -> Iterator[tuple[str, Device]]:
     gpus = [each for each in host.devices if each.kind == "gpu"]
     for number, device in enumerate(gpus):
-        yield f"gpu {number}", device
+        yield f"{prefix}gpu {number}", device
     for device in host.devices:
         if device.kind == "cpu":
-            yield "cpu", device
+            yield f"{prefix}cpu", device
 
 
 def _cells(device: Device, slowest: float) -> list[str]:
@@ -97,15 +104,17 @@ def _state(state: GpuState) -> str:
     return ", ".join([*parts, *slowed]) or "reports nothing of itself"
 
 
-def _rest(host: HostProfile) -> Iterator[str]:
+def _rest(prefix: str, host: HostProfile) -> Iterator[str]:
     """The lines below the devices."""
-    for label, device in _labelled(host):
+    for label, device in _labelled(prefix, host):
         if device.state is not None:
             yield f"{label}: {_state(device.state)}"
     if host.memory is not None:
-        yield _memory(host.memory)
+        yield f"{prefix}{_memory(host.memory)}"
     if host.disk is not None:
-        yield _disk(host.disk)
+        yield f"{prefix}{_disk(host.disk)}"
+    for note in host.notes:
+        yield f"{prefix}{note}"
 
 
 def _memory(memory: Memory) -> str:
@@ -121,9 +130,9 @@ def _disk(disk: Disk) -> str:
     )
 
 
-def _link(link: HostLink) -> str:
+def _link_cells(link: HostLink) -> tuple[str, str, str, str]:
     rate = f"{8e-9 * link.bytes_per_s:.2f} Gbit/s"
-    return f"link: {link.source} to {link.target}, {1e3 * link.latency_s:.2f} ms, {rate}"
+    return link.source, link.target, f"{1e3 * link.latency_s:.2f} ms", rate
 
 
 def _size(size_bytes: int | None) -> str:

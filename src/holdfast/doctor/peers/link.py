@@ -17,6 +17,8 @@ class Reach(enum.StrEnum):
     NO_ROUTE = "no route"
     UNLIKE = "unlike"
     """What answers there is no host of this check."""
+    LOST = "lost"
+    """The host that was to connect has not said whether it could."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

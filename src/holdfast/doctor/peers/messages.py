@@ -9,6 +9,7 @@ from pydantic import Field, TypeAdapter
 from holdfast.doctor.finding import Finding
 from holdfast.doctor.peers.link import Link
 from holdfast.doctor.torch_report import TorchReport
+from holdfast.hardware.profile import HostProfile, Name
 from holdfast.wire.messages import Message
 
 MAX_TEXT: Final = 1 << 16
@@ -28,6 +29,39 @@ class WelcomeMessage(Message):
     job: str = Field(max_length=MAX_TEXT)
     name: str = Field(max_length=300)
     key: str = Field(pattern="^[0-9a-f]{64}$")
+
+
+class ProfileMessage(Message):
+    """Measure the hardware of a host, instead of checking for a job.
+
+    Attributes:
+        name: What the host is called in findings.
+        key: With which hosts sign datagrams, hexadecimal.
+        path: The directory whose disk is measured; empty for where agents keep theirs.
+    """
+
+    kind: Literal["profile"] = "profile"
+    name: str = Field(max_length=300)
+    key: str = Field(pattern="^[0-9a-f]{64}$")
+    path: str = Field(max_length=4096)
+
+
+class ProfiledMessage(Message):
+    """What the hardware of a host reaches.
+
+    Attributes:
+        address, port: Where it accepts links.
+        host: Its host name.
+        profile: What was measured; None if that failed.
+        problem: Why it failed; empty if it did not.
+    """
+
+    kind: Literal["profiled"] = "profiled"
+    address: str = Field(max_length=64)
+    port: int = Field(ge=1, le=65535)
+    host: Name
+    profile: HostProfile | None
+    problem: str = Field(max_length=MAX_TEXT)
 
 
 class ReportMessage(Message):
@@ -124,6 +158,8 @@ class ConclusionMessage(Message):
 
 AnyMessage: TypeAlias = (
     WelcomeMessage
+    | ProfileMessage
+    | ProfiledMessage
     | ReportMessage
     | TimeMessage
     | MeasureMessage

@@ -25,6 +25,8 @@ from holdfast.doctor.peers.messages import (
     HeardMessage,
     MeasuredMessage,
     MeasureMessage,
+    ProfiledMessage,
+    ProfileMessage,
     ReportMessage,
     TimeMessage,
     TrialEndedMessage,
@@ -35,6 +37,7 @@ from holdfast.doctor.peers.reports import REPORT_TIMEOUT_S
 from holdfast.doctor.torch_report import TorchReport
 from holdfast.doctor.versions import installed
 from holdfast.errors import HoldfastError, Interrupted, JobError, ProtocolError
+from holdfast.hardware.host import profile_here
 from holdfast.job import load
 from holdfast.job.train_job import TrainJob
 from holdfast.launch.spawn import Spawned
@@ -90,10 +93,15 @@ def follow(part: Part, forks: Spawned | None) -> Conclusion:
     assert credentials.data is not None
     line = Line.connect(control_address(part.first), credentials.agent)
     try:
-        welcome = line.expect(WelcomeMessage, WELCOME_TIMEOUT_S)
+        welcome = line.receive(WELCOME_TIMEOUT_S)
+        if not isinstance(welcome, WelcomeMessage | ProfileMessage):
+            raise ProtocolError(f"the first host sent a message {welcome.kind}")
         part.say(f"joined the check of {part.first} as {welcome.name}, at {address}")
         with LinkServer(address, credentials.data, bytes.fromhex(welcome.key)) as server:
-            line.send(_report(part, address, server.port, welcome, forks))
+            if isinstance(welcome, ProfileMessage):
+                line.send(_profiled(part, address, server.port, welcome))
+            else:
+                line.send(_report(part, address, server.port, welcome, forks))
             return _answer(part, line, server, welcome.name, address)
     finally:
         line.close()
@@ -126,6 +134,18 @@ def _report(
     )
 
 
+def _profiled(part: Part, address: str, port: int, wanted: ProfileMessage) -> ProfiledMessage:
+    """What the hardware of this host reaches."""
+    profile, problem = None, ""
+    try:
+        profile = profile_here(Path(wanted.path) if wanted.path else home_of(part.run_dir))
+    except HoldfastError as error:
+        problem = str(error)
+    return ProfiledMessage(
+        address=address, port=port, host=socket.gethostname(), profile=profile, problem=problem
+    )
+
+
 def _answer(part: Part, line: Line, server: LinkServer, name: str, address: str) -> Conclusion:
     """Do what the first host asks for, until it concludes."""
     while True:
@@ -143,7 +163,14 @@ def _answer(part: Part, line: Line, server: LinkServer, name: str, address: str)
                 line.send(TrialEndedMessage(problem=_take_part(part, message, address)))
             case ConclusionMessage():
                 return Conclusion(findings=message.findings, settings=message.settings)
-            case WelcomeMessage() | ReportMessage() | MeasuredMessage() | TrialEndedMessage():
+            case (
+                WelcomeMessage()
+                | ProfileMessage()
+                | ProfiledMessage()
+                | ReportMessage()
+                | MeasuredMessage()
+                | TrialEndedMessage()
+            ):
                 raise ProtocolError(f"the first host sent a message {message.kind}")
             case _:
                 assert_never(message)

@@ -11,7 +11,7 @@ from typing import Final
 from holdfast.doctor.finding import Finding, fault
 from holdfast.doctor.peers.compare import Peer, compare
 from holdfast.doctor.peers.line import Line
-from holdfast.doctor.peers.link import Link
+from holdfast.doctor.peers.link import Link, Reach
 from holdfast.doctor.peers.link_server import LinkServer
 from holdfast.doctor.peers.messages import (
     HeardMessage,
@@ -72,8 +72,11 @@ def compare_hosts(
         say: Tells the user something.
         add: Takes findings.
     """
+    places = {each.name: (each.report.address, each.report.port) for each in peers}
+    links = measure_links(places, hosts, server, say)
     try:
-        links = _links(peers, hosts, server, say)
+        if lost := [each for each in links if each.reach is Reach.LOST]:
+            raise HoldfastError(f"{lost[0].source}: {lost[0].why}")
         peers = [replace(each, heard=_heard(each, hosts, server)) for each in peers]
     except HoldfastError as error:
         add(fault("links", f"measuring them failed: {error}", "check again"))
@@ -83,27 +86,39 @@ def compare_hosts(
     return list(peers)
 
 
-def _links(
-    peers: Sequence[Peer],
+def measure_links(
+    places: Mapping[str, tuple[str, int]],
     hosts: Mapping[str, Line],
     server: LinkServer | None,
     say: Callable[[str], None],
 ) -> list[Link]:
-    """Every pair of hosts, in both directions."""
-    say(f"measuring {len(peers) * (len(peers) - 1)} links")
+    """Measure every pair of hosts, in both directions.
+
+    Args:
+        places: Address and port where each host accepts links, by its name.
+        hosts: The connections to them by their names; that of a host that fails is closed.
+        server: That of this host, if it is one of them.
+        say: Tells the user something.
+    """
+    say(f"measuring {len(places) * (len(places) - 1)} links")
+    names = list(places)
 
     def measure(pair: tuple[int, int]) -> Link:
-        source, target = (peers[each] for each in pair)
-        at = target.report
-        if source.name not in hosts:
+        source, target = (names[each] for each in pair)
+        address, port = places[target]
+        if source not in hosts:
             assert server is not None
-            return server.measure(source.name, target.name, at.address, at.port)
-        line = hosts[source.name]
-        line.send(MeasureMessage(target=target.name, address=at.address, port=at.port))
-        return line.expect(MeasuredMessage, ANSWER_TIMEOUT_S).link
+            return server.measure(source, target, address, port)
+        line = hosts[source]
+        try:
+            line.send(MeasureMessage(target=target, address=address, port=port))
+            return line.expect(MeasuredMessage, ANSWER_TIMEOUT_S).link
+        except HoldfastError as error:
+            line.close()  # a late answer would count as that to the next question
+            return Link(source=source, target=target, reach=Reach.LOST, why=str(error))
 
-    with ThreadPoolExecutor(max(1, len(peers) // 2)) as pool:
-        return [link for each in rounds(len(peers)) for link in pool.map(measure, each)]
+    with ThreadPoolExecutor(max(1, len(names) // 2)) as pool:
+        return [link for each in rounds(len(names)) for link in pool.map(measure, each)]
 
 
 def _ahead(line: Line) -> float:
