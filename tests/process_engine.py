@@ -19,7 +19,7 @@ from holdfast.core.replacing import Place, PlaceState
 class ProcessEngine:
     """Args: folder: Gets a folder for each host."""
 
-    name, peer = "processes", "127.0.0.1"
+    name, peer, num_hosts = "processes", "127.0.0.1", 1
 
     def __init__(self, folder):
         self._folder = folder

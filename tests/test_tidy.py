@@ -247,7 +247,17 @@ def test_the_options_of_the_command_are_these():
         "logs": ["--follow", "--rank", "-f", "run"],
         "pods": ["--container", "--namespace", "--selector", "-c", "-l", "-n"],
         "pods run": ["--out", "command"],
-        "profile": ["--address", "--json", "--on", "--output", "--path", "job", "overrides"],
+        "profile": [
+            "--address",
+            "--join",
+            "--json",
+            "--on",
+            "--output",
+            "--path",
+            "--placed",
+            "job",
+            "overrides",
+        ],
         "render": [],
         "render kubernetes": [
             "--hosts",

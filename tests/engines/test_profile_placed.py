@@ -14,8 +14,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("ssh")]
 def measure(hosts, *numbers):
     """Measure hosts, led by the first one."""
     hosts.file(1, *(f"h{number} python={sys.executable}" for number in numbers))
-    job = ["digits", f"workers={len(numbers)}", f"hosts={len(numbers)}"]
-    return hosts.start(1, "profile", *job, "--on", "ssh:hosts", "--output", "cluster.json")
+    return hosts.start(1, "profile", "--on", "ssh:hosts", "--output", "cluster.json")
 
 
 def test_hosts_and_links_are_measured_for_a_file(tmp_path):

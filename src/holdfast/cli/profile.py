@@ -6,7 +6,7 @@ import socket
 import sys
 from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 
@@ -15,21 +15,25 @@ from holdfast.cli.arguments import ENGINES, Json, Overrides
 from holdfast.cli.ending import FAILED_STATUS
 from holdfast.cli.profile_view import show
 from holdfast.doctor.finding import Finding
+from holdfast.doctor.peers.other import Part, follow
 from holdfast.doctor.peers.profiling import ProfilingPlan, profile_placed
 from holdfast.errors import HoldfastError, JobError
 from holdfast.hardware.host import profile_here
 from holdfast.hardware.profile_file import Profiles
 from holdfast.job import load
-from holdfast.observe.run_dir import RUNS
+from holdfast.observe.run_dir import RUNS, agents_dir
+from holdfast.runs.placing import count_hosts
 from holdfast.runs.placing import placed as reserved
 from holdfast.runs.run import LaunchOptions
+
+_SAY: Final = partial(print, file=sys.stderr, flush=True)
 
 
 def profile(
     job: Annotated[
         str,
         typer.Argument(
-            help="With --on: the job whose hosts are reserved; default: digits, on one host.",
+            help="With --on: the job whose hosts are reserved; default: one worker on every host.",
             autocompletion=complete.job,
         ),
     ] = "",
@@ -41,6 +45,18 @@ def profile(
     address: Annotated[
         str,
         typer.Option(help="With --on: address of this host for the others; default: of the route."),
+    ] = "",
+    join: Annotated[
+        str,
+        typer.Option(metavar="ADDRESS:PORT", help="For engines: measure this host for that there."),
+    ] = "",
+    placed: Annotated[
+        str,
+        typer.Option(
+            metavar="NAME",
+            help="For engines, with --join: the name of this part. It reads its token from "
+            "standard input, and ends when that is closed.",
+        ),
     ] = "",
     path: Annotated[
         Path | None,
@@ -61,9 +77,14 @@ def profile(
     With --on, hosts of an engine are measured, and the links between them; exits with 1 if a part
     of that has failed.
     """
+    if bool(join) != bool(placed):
+        raise JobError("--join and --placed are for engines, and belong together")
+    if join:
+        _take_part(join, placed)
+        return
     failed: list[Finding] = []
     if on:
-        found = _of_engine([job or "digits", *(overrides or [])], on, address, path, failed)
+        found = _of_engine([job, *(overrides or [])], on, address, path, failed)
     elif job or address:
         raise JobError("a job and --address say how hosts are reserved; give --on ENGINE, too")
     else:
@@ -88,11 +109,25 @@ def _here(folder: Path) -> Profiles:
     return Profiles(hosts={socket.gethostname(): profile_here(folder)})
 
 
+def _take_part(first: str, name: str) -> None:
+    """Measure this host for another one, which an engine has asked to start this."""
+    part = Part(
+        first=first,
+        token_file=None,
+        placed=name,
+        address="",
+        run_dir=agents_dir() / "profile",
+        say=_SAY,
+        show=lambda _: None,
+    )
+    follow(part, None)
+
+
 def _of_engine(
     words: list[str], on: str, address: str, path: Path | None, failed: list[Finding]
 ) -> Profiles:
     """Measure the hosts that an engine reserves for a job; what fails is added to `failed`."""
-    name, *overrides = words
+    name, *overrides = words if words[0] else _one_worker_each(count_hosts(on))
     request = load.load(name, overrides)
 
     def fail(finding: Finding) -> None:
@@ -109,10 +144,15 @@ def _of_engine(
             endpoint=there.endpoint,
             count=request.hosts,
             path=str(path or ""),
-            say=partial(print, file=sys.stderr, flush=True),
+            say=_SAY,
             show=fail,
         )
         return profile_placed(plan)
+
+
+def _one_worker_each(hosts: int) -> list[str]:
+    """A job for so many hosts, in words."""
+    return ["digits", f"hosts={hosts}", f"workers={hosts}"]
 
 
 def _write(path: Path, text: str) -> None:

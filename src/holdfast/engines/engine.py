@@ -84,6 +84,10 @@ class Engine(Protocol):
         of the route to it.
         """
 
+    @property
+    def num_hosts(self) -> int:
+        """How many hosts it has, whether they are free or not."""
+
     def reserve(self, ask: Ask) -> str:
         """Reserve capacity for all agents at once; returns what is lacking now, or nothing."""
 

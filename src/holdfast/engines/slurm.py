@@ -71,6 +71,11 @@ class SlurmEngine:
         self._watcher = threading.Thread(target=self._watch, name="slurm-nodes", daemon=True)
         self._watcher.start()
 
+    @property
+    def num_hosts(self) -> int:
+        """See `Engine.num_hosts`."""
+        return len(self._nodes)
+
     def reserve(self, ask: Ask) -> str:
         """See `Engine.reserve`."""
         self._needs = needs = ask.of_agent

@@ -68,6 +68,11 @@ class SshEngine:
         self.places, self.fileno = self._agents.places, self._agents.fileno
         self.close = self._agents.close
 
+    @property
+    def num_hosts(self) -> int:
+        """See `Engine.num_hosts`."""
+        return len(self._hosts)
+
     def reserve(self, ask: Ask) -> str:
         """See `Engine.reserve`."""
         answers = self._answers(ask)

@@ -65,6 +65,17 @@ def placed(
         yield replace(options, engine=engine, endpoint=endpoint)
 
 
+def count_hosts(on: str) -> int:
+    """How many hosts an engine has; see `open_engine`.
+
+    Raises:
+        JobError: There is no such engine.
+        EngineError: It cannot be used.
+    """
+    with closing(open_engine(on)) as engine:
+        return engine.num_hosts
+
+
 def _listed(run_dir: str | Path | None, job: str, engine: str) -> AbstractContextManager[None]:
     return nullcontext() if run_dir is None else registry.waiting(Path(run_dir), job, engine)
 

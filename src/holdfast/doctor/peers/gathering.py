@@ -1,6 +1,6 @@
 """Gathering: the hosts that an engine has reserved, on each of which a part of a check joins.
 
-reserve, as for a run ─▶ holdfast doctor --join … on each host ─▶ a connection to each
+reserve, as for a run ─▶ holdfast COMMAND --join … on each host ─▶ a connection to each
 """
 
 from __future__ import annotations
@@ -35,21 +35,21 @@ class Gathering:
     """How hosts are gathered.
 
     Attributes:
+        command: Of holdfast, which takes a part: `doctor` or `profile`.
         engine: Has reserved the hosts.
         endpoint: Where they join.
         count: How many there are.
         folder: For keys.
-        greeting: What a host is to do, given its name.
-        say: Tells the user something.
+        greeting: Called with the name of each host that has joined; what it is to do.
         add: Takes the findings of hosts that do not join.
     """
 
+    command: str
     engine: Engine
     endpoint: Endpoint
     count: int
     folder: Path
     greeting: Callable[[str], WelcomeMessage | ProfileMessage]
-    say: Callable[[str], None]
     add: Callable[[Finding], None]
 
     def meeting(self) -> Meeting:
@@ -62,14 +62,14 @@ class Gathering:
         Raises:
             EngineError: The engine does not answer.
         """
-        names = [f"doctor-{number + 1}" for number in range(self.count)]
+        names = [f"{self.command}-{number + 1}" for number in range(self.count)]
         for name in names:
             self.engine.start(self._launch(name, meeting))
         return self._await_hosts(names, meeting)
 
     def _launch(self, name: str, meeting: Meeting) -> Launch:
         token = tokens.issue(self.folder / SECRETS, meeting.authority, time.time())
-        join = ("doctor", "--join", self.endpoint.public, "--placed", name)
+        join = (self.command, "--join", self.endpoint.public, "--placed", name)
         return Launch(name=name, arguments=join, token=token.text)
 
     def _await_hosts(self, names: Sequence[str], meeting: Meeting) -> dict[str, Line]:
@@ -97,7 +97,6 @@ class Gathering:
         return [(name, places[name]) for name in names]
 
     def _greet(self, name: str, line: Line) -> None:
-        self.say(f"{name} has joined, and checks itself")
         with suppress(HoldfastError):  # it has gone, so its report is missed
             line.send(self.greeting(name))
 

@@ -78,12 +78,12 @@ class _Check:
     def conclusion(self) -> Conclusion:
         plan = self._plan
         gathering = Gathering(
+            command="doctor",
             engine=plan.engine,
             endpoint=plan.endpoint,
             count=plan.job.hosts,
             folder=plan.folder,
             greeting=self._welcome,
-            say=plan.say,
             add=self._add,
         )
         with gathering.meeting() as meeting:
@@ -99,6 +99,7 @@ class _Check:
         return Conclusion(findings=tuple(self._findings), settings=settings)
 
     def _welcome(self, name: str) -> WelcomeMessage:
+        self._plan.say(f"{name} has joined, and checks itself")
         return WelcomeMessage(job=load.dump(self._plan.job), name=name, key=self._key)
 
     def _trial(self) -> Finding:

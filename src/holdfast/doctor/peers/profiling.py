@@ -1,6 +1,6 @@
 """Profiling: the hardware of the hosts that an engine reserves, and the links between them.
 
-reserve, as for a run ─▶ holdfast doctor --join … on each host ─▶ profiles, then links
+reserve, as for a run ─▶ holdfast profile --join … on each host ─▶ profiles, then links
 """
 
 from __future__ import annotations
@@ -57,14 +57,19 @@ def profile_placed(plan: ProfilingPlan) -> Profiles:
         HoldfastError: This host cannot be joined, or the engine does not answer.
     """
     key = secrets.token_hex(32)
+
+    def greet(name: str) -> ProfileMessage:
+        plan.say(f"{name} has joined, and measures itself")
+        return ProfileMessage(name=name, key=key, path=plan.path)
+
     with tempfile.TemporaryDirectory(prefix="holdfast-profile-") as folder:
         gathering = Gathering(
+            command="profile",
             engine=plan.engine,
             endpoint=plan.endpoint,
             count=plan.count,
             folder=Path(folder),
-            greeting=lambda name: ProfileMessage(name=name, key=key, path=plan.path),
-            say=plan.say,
+            greeting=greet,
             add=plan.show,
         )
         with gathering.meeting() as meeting:

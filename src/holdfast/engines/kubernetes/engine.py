@@ -64,6 +64,11 @@ class KubernetesEngine:
         self._watcher = threading.Thread(target=self._watch, name="pods", daemon=True)
         self._watcher.start()
 
+    @property
+    def num_hosts(self) -> int:
+        """See `Engine.num_hosts`."""
+        return len(self._seen)
+
     def reserve(self, ask: Ask) -> str:
         """See `Engine.reserve`."""
         check, pods = partial(self._lacks, ask=ask, version=version_of_code()), self._seen

@@ -76,6 +76,11 @@ class RayEngine:
         self._watcher = threading.Thread(target=self._watch, name="ray-places", daemon=True)
         self._watcher.start()
 
+    @property
+    def num_hosts(self) -> int:
+        """See `Engine.num_hosts`."""
+        return cluster.hosts_with({})[1]
+
     def reserve(self, ask: Ask) -> str:
         """See `Engine.reserve`."""
         self._ask = ask

@@ -42,6 +42,11 @@ class TrainPlaces:
         self._listener = threading.Thread(target=self._listen, name="ray-train-places", daemon=True)
         self._listener.start()
 
+    @property
+    def num_hosts(self) -> int:
+        """See `Engine.num_hosts`."""
+        return self._workers
+
     def reserve(self, ask: Ask) -> str:
         """See `Engine.reserve`. Ray Train has reserved what its ScalingConfig says."""
         return "" if ask.agents <= self._workers else f"{ask.agents} workers of Ray Train"
