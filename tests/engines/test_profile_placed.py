@@ -1,5 +1,6 @@
 """`holdfast profile --on ssh:FILE`: hosts of the file are measured, and the links between them."""
 
+import signal
 import sys
 
 import pytest
@@ -44,3 +45,18 @@ def test_a_host_that_ends_is_named_and_the_others_are_shown(tmp_path):
         assert "cluster.json is not written" in out
         assert not (hosts.hosts.disk(1) / "cluster.json").exists()
         wait_until(lambda: holdfast_processes(str(hosts.folder)) == [])
+
+
+@pytest.mark.soak
+def test_links_that_fail_are_named_and_ctrl_c_leaves_nothing(tmp_path):
+    with ssh_hosts(tmp_path, 3) as hosts:
+        hosts.hosts.deafen(3, to=2)
+        assert measure(hosts, 2, 3).wait(100) == 1
+        out = hosts.hosts.output(1)
+        assert "\nh2: no connection to h3: " in out
+        assert "h3 cpu: " in out
+        measuring = measure(hosts, 2, 3)
+        wait_until(lambda: hosts.hosts.output(1).count("h2 has joined") == 2)
+        measuring.send_signal(signal.SIGINT)
+        assert measuring.wait(60) == 130
+        wait_until(lambda: hosts.hosts.processes(2) == [hosts.servers[2].pid])

@@ -78,7 +78,7 @@ def profile(
     of that has failed.
     """
     if bool(join) != bool(placed):
-        raise JobError("--join and --placed are for engines, and belong together")
+        raise JobError("--join and --placed are for engines and belong together; use --on ENGINE")
     if join:
         _take_part(join, placed)
         return

@@ -76,7 +76,7 @@ def profile_placed(plan: ProfilingPlan) -> Profiles:
             lines = gathering.gather(meeting)
             reports = dict(_reports(lines, plan.show))
             places = {name: (each.address, each.port) for name, each in reports.items()}
-            links = measure_links(places, lines, None, plan.say) if places else []
+            links = measure_links(places, lines, None, plan.say) if len(places) > 1 else []
             dismiss(lines.values())
     for each in _failures(links):
         plan.show(each)
