@@ -21,6 +21,14 @@ def test_a_host_has_its_own_entry_or_that_of_all_others():
     assert parsed({"one": one, "two": one}).of("three") is None
 
 
+def test_a_run_gets_hosts_without_links():
+    one = {"devices": [{"name": "one", "score": 1}]}
+    link = {"source": "a", "target": "b", "latency_s": 1e-4, "bytes_per_s": 1e9}
+    given = parsed({"a": one, "b": one}, links=[link])
+    kept = profile_file.parse(given.for_run().encode(), "file")
+    assert (kept.hosts, kept.links) == (given.hosts, ())
+
+
 def test_workers_use_the_devices_that_the_job_names():
     gpu = Device(name="gpu", score=9.0, tflops={"bf16": 30.0})
     cpu = Device(name="cpu", score=0.2, kind="cpu")

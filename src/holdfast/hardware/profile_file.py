@@ -18,8 +18,8 @@ PROFILE: Final = TypeAdapter(HostProfile)
 """The profile of one host as JSON."""
 ANY_HOST: Final = "*"
 """The entry of all hosts that have none of their own."""
-MAX_BYTES: Final = 1 << 20
-"""The largest profile file."""
+MAX_BYTES: Final = 16 << 20
+"""The largest profile file: the links of some 300 hosts."""
 _SHOWN: Final = 3
 """How many mistakes are shown at once."""
 
@@ -42,6 +42,10 @@ class Profiles(BaseModel):
         if len(self.hosts) == 1:
             return next(iter(self.hosts.values()))
         return self.hosts.get(host, self.hosts.get(ANY_HOST))
+
+    def for_run(self) -> str:
+        """JSON for a run, which uses no links."""
+        return self.model_dump_json(indent=2, exclude={"links"})
 
 
 def read(path: Path) -> Profiles:

@@ -185,7 +185,7 @@ class _Host:
         *,
         is_placed: bool,
     ) -> None:
-        self._profile = "" if profile is None else profile.model_dump_json(indent=2)
+        self._profile = "" if profile is None else profile.for_run()
         self._control, self._address = control_address(coordinator), address
         self._run_dir, self._spawned, self._is_placed = run_dir, spawned, is_placed
         self._forks: ForkServer | None = None

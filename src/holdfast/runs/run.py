@@ -201,7 +201,7 @@ def _run(directory: RunDirectory, options: LaunchOptions, follower: Follower) ->
     for old in directory.path.glob("coordinator.*"):
         old.unlink()  # the journal of an earlier attempt is of no use to this one
     if options.profile is not None:
-        profile = options.profile.model_dump_json(indent=2)
+        profile = options.profile.for_run()
         replace_synced(directory.path / PROFILE, profile.encode())
     if options.endpoint is not None:
         replace_synced(directory.path / ARCHIVE, code_of_job.pack(directory.job, directory.path))
