@@ -181,7 +181,7 @@ def test_shards_are_measured_once_and_kept(train, monkeypatch, capsys):
     monkeypatch.setattr("holdfast.runs.auto.shards.DOUBLINGS", 2)
     task = f"{TASKS.parent / 'balance_tasks.py'}:by_sample"
     keys = {"task": task, "batch": 24, "workers": 2, "balance": "dynamic"}
-    keys |= {"params": {"slow": {"1": 4}}, "epochs": 8, "data": None, "model": None}
+    keys |= {"params": {"slow": {"1": 3}}, "epochs": 8, "data": None, "model": None}
     stopped = train("run", **keys, stop_at=1)
     said = capsys.readouterr().err
     assert "shards=auto: measuring 2, 4, 8 shards with balance=dynamic\n" in said
