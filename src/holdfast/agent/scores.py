@@ -6,27 +6,23 @@ import os
 import socket
 from dataclasses import replace
 from pathlib import Path
-from typing import Final
 
 from holdfast.agent.run_context import RunContext
 from holdfast.errors import HoldfastError
 from holdfast.hardware import profile_file
 from holdfast.hardware.host import devices_here
 from holdfast.hardware.profile import Device
-from holdfast.job.train_job import TrainJob
+from holdfast.job.train_job import SCORED, TrainJob
 from holdfast.linux.supply import supply_here
 from holdfast.observe.lines import EventLog
 from holdfast.observe.run_dir import PROFILE
-
-SCORED: Final = frozenset({"proportional", "hybrid"})
-"""Values of `balance` that begin with scores."""
 
 
 def with_devices(run: RunContext, log: EventLog) -> RunContext:
     """The run with the devices of this host, if the job asks for scores.
 
     They are those of the run's profile; if it has none of this host, they are measured. A host that
-    cannot be measured has no scores, and the run balances by measured times alone.
+    cannot be measured has no scores; see `worker.balancing` for what follows.
 
     Raises:
         JobError: The profile is damaged.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 from rich import box
@@ -17,7 +17,7 @@ from holdfast.observe import breakdown as observed
 from holdfast.observe import lines
 from holdfast.observe.run_dir import EVENTS, METRICS
 
-MIN_WIDTH = 120
+MIN_WIDTH: Final = 120
 """Columns of a table that is not shown on a terminal."""
 
 

@@ -120,6 +120,8 @@ class Balancing:
             return [], spare
         for rank, (score, _) in zip(self._members, found, strict=True):
             if not score > 0:
+                if self._job.balance in MEASURED:
+                    return [], spare  # it begins with even shares
                 raise JobError(
                     f"balance={self._job.balance} needs the speed of every worker, and that of "
                     f"rank {rank} is not known: give its host a profile with --profile, or set "

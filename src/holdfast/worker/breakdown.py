@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from holdfast.collectives.group import Group
 from holdfast.core.balance.bottleneck import Bottleneck, BottleneckFinder
@@ -20,7 +20,7 @@ from holdfast.job.train_job import TrainJob
 from holdfast.observe.lines import EventLog
 from holdfast.observe.run_dir import EVENTS
 
-_AGAIN = 2
+_AGAIN: Final = 2
 """How often another bottleneck must be found before it is written down."""
 
 

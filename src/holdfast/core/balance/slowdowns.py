@@ -1,8 +1,8 @@
 """Slowdowns: finds a worker that has become slower than it was, and why.
 
-A worker is compared with itself: workers may differ. It has slowed down if `STEPS` shards in a row
-took `SLOWER` times what is usual for it, and the others did not slow down alike. The reason is what
-most of the additional time went to.
+A worker is compared with itself: workers may differ. It has slowed down if its shards took `SLOWER`
+times what is usual for it in `STEPS` steps in a row, and the others did not slow down alike. The
+reason is what most of the additional time went to.
 """
 
 from __future__ import annotations
