@@ -15,8 +15,10 @@ def times(**more_ms):
     return StepTimes(shards_ns=shards, rest_ns=2 * MS, **phases)
 
 
-def found(*workers, counts, memory=0.5, has_network=False, most_shards=64):
-    finder = BottleneckFinder(has_network=has_network, most_shards=most_shards)
+def found(*workers, counts, memory=0.5, has_network=False, most_shards=64, is_dynamic=False):
+    finder = BottleneckFinder(
+        has_network=has_network, most_shards=most_shards, is_dynamic=is_dynamic
+    )
     results = [finder.observe(workers, counts, memory) for _ in range(STEPS)]
     assert results[:-1] == [None] * (STEPS - 1)
     return results[-1]
@@ -49,6 +51,12 @@ def test_unlike_workers_with_even_shares_are_imbalanced():
     bottleneck = found(times(), times(forward=120, backward=240), counts=(8, 8))
     assert bottleneck.name == "imbalanced"
     assert bottleneck.share == pytest.approx(0.58, abs=0.03)  # 8 and 8 shards; 13 and 3 are best
+
+
+def test_a_plan_that_follows_measured_times_is_not_advised_again():
+    workers = times(), times(forward=60, backward=120)
+    assert found(*workers, counts=(8, 8)).name == "imbalanced"
+    assert found(*workers, counts=(8, 8), is_dynamic=True).name == "compute-bound"
 
 
 def test_shards_may_be_too_coarse_to_divide():

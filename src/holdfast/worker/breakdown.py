@@ -16,7 +16,7 @@ from holdfast.core.balance.slow_links import SlowLinks
 from holdfast.core.balance.slowdowns import Slowdowns
 from holdfast.core.balance.times import PHASES, StepTimes
 from holdfast.job.part import MAX_SHARDS
-from holdfast.job.train_job import TrainJob
+from holdfast.job.train_job import MEASURED, TrainJob
 from holdfast.observe.lines import EventLog
 from holdfast.observe.run_dir import EVENTS
 
@@ -41,6 +41,7 @@ class Breakdown:
         self._slowdowns = Slowdowns()
         self._links: SlowLinks | None = None
         self._most_shards = 0 if job.merges_shards else min(job.batch, MAX_SHARDS)
+        self._is_dynamic = job.balance in MEASURED
         self._finder = self._new_finder()
         self._members: tuple[int, ...] = ()
         self._ranks_of_hosts: tuple[tuple[int, ...], ...] = ()
@@ -64,7 +65,9 @@ class Breakdown:
 
     def _new_finder(self) -> BottleneckFinder:
         has_network = self._group.network is not None
-        return BottleneckFinder(has_network=has_network, most_shards=self._most_shards)
+        return BottleneckFinder(
+            has_network=has_network, most_shards=self._most_shards, is_dynamic=self._is_dynamic
+        )
 
     def observe(self, step: int, times: Sequence[StepTimes], counts: Sequence[int]) -> None:
         """Take the times of a typical step, and write down what they show.

@@ -102,10 +102,11 @@ class BottleneckFinder:
     Args:
         has_network: Whether there are several hosts.
         most_shards: Of a step; 0 if workers merge theirs, so that their number costs nothing.
+        is_dynamic: Whether plans follow measured times already.
     """
 
-    def __init__(self, *, has_network: bool, most_shards: int) -> None:
-        self._most_shards = most_shards
+    def __init__(self, *, has_network: bool, most_shards: int, is_dynamic: bool) -> None:
+        self._most_shards, self._is_dynamic = most_shards, is_dynamic
         self._sum = REDUCTION if not has_network else LINK
         self._steps: list[tuple[Sequence[StepTimes], Sequence[int]]] = []
 
@@ -135,7 +136,7 @@ class BottleneckFinder:
             self._sum: sum(each.reduce_ns + each.wait_reduce_ns for each in last) / total,
             SHARDS: fewer[0],
             CHECKPOINT: sum(each.checkpoint_ns for each in last) / total,
-            IMBALANCED: saved,
+            IMBALANCED: 0.0 if self._is_dynamic else saved,
             COARSE: more[0],
         }
         limits = {kind: share for kind, share in shares.items() if share >= kind.least}
