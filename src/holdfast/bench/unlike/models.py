@@ -1,11 +1,11 @@
 """What `bench balance` trains, and holdfast's way of doing it.
 
-    cnn        holdfast's CNN on images as those of CIFAR-10     8 samples a shard
-    resnet18   ResNet-18 of width 16 on those of CIFAR-100       4 samples a shard
-    gpt        a GPT of 0.8 M parameters on 64 bytes of text     2 samples a shard
+    cnn        holdfast's CNN on images as those of CIFAR-10     16 samples a shard
+    resnet18   ResNet-18 of width 16 on those of CIFAR-100        8 samples a shard
+    gpt        a GPT of 0.8 M parameters on 64 bytes of text      4 samples a shard
 
 The models, optimizers and batch shapes are those of holdfast's built-in jobs; the samples are drawn
-from a generator. A shard takes about 5 to 20 ms of one core.
+from a generator. A shard takes about 10 to 40 ms of one core.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class _Images:
 class Cnn(_Images):
     """The model of the built-in job cifar10 with `model.name=cnn`."""
 
-    batch_size, precision, classes = 8, "fp32", 10
+    batch_size, precision, classes = 16, "fp32", 10
 
     def model(self) -> nn.Module:
         return SmallCnn(3, 16, self.classes, 0.0)
@@ -61,7 +61,7 @@ class Cnn(_Images):
 class Resnet18(_Images):
     """The model of the built-in job cifar100, at the width of cifar10."""
 
-    batch_size, precision, classes = 4, "fp32", 100
+    batch_size, precision, classes = 8, "fp32", 100
 
     def model(self) -> nn.Module:
         return ResNet(
@@ -78,7 +78,7 @@ class Resnet18(_Images):
 class GptText:
     """The model of the built-in job text."""
 
-    batch_size, precision = 2, "fp32"
+    batch_size, precision = 4, "fp32"
 
     def model(self) -> nn.Module:
         return Gpt(
