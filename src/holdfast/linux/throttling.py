@@ -25,6 +25,8 @@ class Throttling:
     def __init__(self, root: Path = ROOT) -> None:
         self._root = root
         self._read_at = -READ_EVERY_S
+        self._own: list[str] = []
+        self._groups: list[Path] = []
         self._counted: dict[Path, int] = {}
         self._total_ns = 0
 
@@ -33,7 +35,10 @@ class Throttling:
         now = time.monotonic()
         if now - self._read_at >= READ_EVERY_S:
             self._read_at = now
-            counted = {group: _throttled_ns(group) for group in groups("cpu", self._root)}
+            own = lines(self._root / "proc/self/cgroup")
+            if own != self._own:  # to find the groups takes longer than to read them
+                self._own, self._groups = own, list(groups("cpu", self._root))
+            counted = {group: _throttled_ns(group) for group in self._groups}
             # A process may be moved to another group, whose count began before.
             rises = [count - self._counted.get(group, count) for group, count in counted.items()]
             self._total_ns += max(rises, default=0)
