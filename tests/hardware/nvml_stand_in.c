@@ -1,12 +1,18 @@
 /* A stand-in for NVIDIA's libnvidia-ml.so.1: a hot RTX 3060 and a GTX 1650 that reports little.
 
    Only what holdfast calls; the signatures are those of the NVML API reference. Built with BROKEN it
-   is a driver whose library and kernel module differ. */
+   is a driver whose library and kernel module differ. NVML_STAND_IN_FILE names a file from which
+   each call reads what changes: milliseconds of throttling by power and by heat, and the reasons of
+   the RTX 3060. Negative milliseconds are not supported. Without the file, nothing is. */
 
 #include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
-enum { SUCCESS = 0, INVALID_ARGUMENT = 2, NOT_SUPPORTED = 3, VERSION_MISMATCH = 18 };
+enum {
+    SUCCESS = 0, INVALID_ARGUMENT = 2, NOT_SUPPORTED = 3, NOT_FOUND = 6, VERSION_MISMATCH = 18
+};
 enum { SW_POWER_CAP = 0x4, HW_THERMAL = 0x40 };
 
 typedef struct card {
@@ -24,6 +30,7 @@ static card cards[] = {
 };
 
 typedef struct { unsigned long long total, free, used; } memory;
+typedef struct { unsigned long long reference_us, violation_ns; } violation;
 typedef struct { unsigned gpu, memory; } utilization;
 
 #ifdef BROKEN
@@ -43,6 +50,15 @@ int nvmlDeviceGetHandleByIndex_v2(unsigned number, card **handle)
     if (number > 1) return INVALID_ARGUMENT;
     *handle = &cards[number];
     return SUCCESS;
+}
+int nvmlDeviceGetHandleByUUID(const char *uuid, card **handle)
+{
+    for (unsigned number = 0; number < 2; number++)
+        if (!strcmp(cards[number].uuid, uuid)) {
+            *handle = &cards[number];
+            return SUCCESS;
+        }
+    return NOT_FOUND;
 }
 int nvmlDeviceGetName(card *c, char *text, unsigned size)
 {
@@ -93,9 +109,28 @@ int nvmlDeviceGetMaxClockInfo(card *c, int clock, unsigned *mhz)
 {
     return clock == 1 ? reported(c->max_clock_mhz, mhz) : INVALID_ARGUMENT;
 }
+/* What the file says now; whether there is one. */
+static int changing(long long ms[2], unsigned long long *reasons)
+{
+    const char *path = getenv("NVML_STAND_IN_FILE");
+    FILE *file = path ? fopen(path, "r") : NULL;
+    if (!file) return 0;
+    int read = fscanf(file, "%lld %lld %llu", &ms[0], &ms[1], reasons);
+    fclose(file);
+    return read == 3;
+}
+int nvmlDeviceGetViolationStatus(card *c, int policy, violation *found)
+{
+    long long ms[2];
+    unsigned long long reasons;
+    if (c != cards || policy > 1 || !changing(ms, &reasons) || ms[policy] < 0) return NOT_SUPPORTED;
+    *found = (violation){0, 1000000ull * (unsigned long long)ms[policy]};
+    return SUCCESS;
+}
 /* The name that drivers before R535 have; the newer one is absent. */
 int nvmlDeviceGetCurrentClocksThrottleReasons(card *c, unsigned long long *reasons)
 {
-    *reasons = c->reasons;
+    long long ms[2];
+    if (c != cards || !changing(ms, reasons)) *reasons = c->reasons;
     return SUCCESS;
 }

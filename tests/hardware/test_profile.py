@@ -2,20 +2,18 @@
 
 import json
 import os
-import shutil
 import subprocess
 import sys
-from pathlib import Path
 
+import nvml_stand_in
 import pytest
+from nvml_stand_in import needs_gcc
 
 from conftest import events_of
 
-STAND_IN = Path(__file__).with_name("nvml_stand_in.c")
 HOT_TFLOPS, COOL_TFLOPS = 2e-6 * 3584 * 1252, 2e-6 * 896 * 1665
 
 pytestmark = pytest.mark.slow
-needs_gcc = pytest.mark.skipif(shutil.which("gcc") is None, reason="needs gcc")
 
 
 def holdfast(folder, *words, **environment):
@@ -32,13 +30,7 @@ def gpus(tmp_path_factory):
     """Build a stand-in for the driver's library: `gpus(flag, …) -> environment`."""
 
     def build(*flags):
-        folder = tmp_path_factory.mktemp("driver")
-        library = folder / "libnvidia-ml.so.1"
-        subprocess.run(
-            ["gcc", "-shared", "-fPIC", "-Wall", "-Werror", *flags, "-o", library, STAND_IN],
-            check=True,
-        )
-        return {"LD_LIBRARY_PATH": str(folder), "CUDA_VISIBLE_DEVICES": "0,1"}
+        return nvml_stand_in.build(tmp_path_factory.mktemp("driver"), *flags)
 
     return build
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Final, TypeVar
 
 import pynvml
@@ -23,6 +24,14 @@ SLOWED_BY: Final = {
     pynvml.nvmlClocksEventReasonSyncBoost: "sync boost",
 }
 """Reasons for a reduced clock that a person may do something about."""
+_THROTTLED_BY: Final = (
+    pynvml.nvmlClocksEventReasonSwPowerCap
+    | pynvml.nvmlClocksEventReasonHwSlowdown
+    | pynvml.nvmlClocksEventReasonSwThermalSlowdown
+    | pynvml.nvmlClocksEventReasonHwThermalSlowdown
+    | pynvml.nvmlClocksEventReasonHwPowerBrakeSlowdown
+)
+_VIOLATIONS: Final = pynvml.NVML_PERF_POLICY_POWER, pynvml.NVML_PERF_POLICY_THERMAL
 
 T = TypeVar("T")
 
@@ -59,6 +68,43 @@ class DriverGpu:
         clock_mhz = self.state.clock_mhz if is_held_back else None
         clock_mhz = clock_mhz or self.state.max_clock_mhz
         return 2e-6 * self.cores * clock_mhz if self.cores and clock_mhz else None
+
+
+class GpuThrottling:
+    """Counts the time for which heat or its power limit has slowed down a GPU.
+
+    The driver counts it on most cards for servers. On others, the current reasons for a reduced
+    clock are looked at. Nothing is counted if there is no driver, or it does not know the GPU.
+
+    Args:
+        uuid: Of the driver, such as `GPU-…`.
+    """
+
+    def __init__(self, uuid: str) -> None:
+        self._handle = _known(lambda: _opened(uuid))
+        self._counted = self._violations()
+
+    def since_last_ns(self, computed_ns: int) -> int:
+        """The time since the last call, or since this object was made, nanoseconds.
+
+        Args:
+            computed_ns: How long the GPU has computed meanwhile: all of it counts, or nothing, if
+                the driver only knows whether the GPU is slowed down now.
+        """
+        before, self._counted = self._counted, self._violations()
+        if self._counted:  # the longer of both, since they may have been at the same time
+            rises = [count - before.get(kind, count) for kind, count in self._counted.items()]
+            return max(0, *rises)
+        is_throttled = self._handle is not None and _reasons(self._handle) & _THROTTLED_BY
+        return computed_ns if is_throttled else 0
+
+    def _violations(self) -> dict[int, int]:
+        """Nanoseconds of each kind since the driver was loaded; without those that it refuses."""
+        handle = self._handle
+        if handle is None:
+            return {}
+        found = {kind: _known(partial(_violation_ns, handle, kind)) for kind in _VIOLATIONS}
+        return {kind: count for kind, count in found.items() if count is not None}
 
 
 def driver_gpus() -> tuple[list[DriverGpu], str]:
@@ -112,10 +158,26 @@ def _state(handle: object, used_bytes: int | None) -> GpuState:
 
 
 def _slowed_by(handle: object) -> tuple[str, ...]:
+    reasons = _reasons(handle)
+    return tuple(words for bit, words in SLOWED_BY.items() if reasons & bit)
+
+
+def _reasons(handle: object) -> int:
+    """Why the clock is reduced now, a bit each; 0 if that is not reported."""
     reasons = _known(lambda: int(pynvml.nvmlDeviceGetCurrentClocksEventReasons(handle)))
     if reasons is None:  # older drivers have another name for them
         reasons = _known(lambda: int(pynvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle)))
-    return tuple(words for bit, words in SLOWED_BY.items() if (reasons or 0) & bit)
+    return reasons or 0
+
+
+def _opened(uuid: str) -> object:
+    """The driver's handle of a GPU, for as long as this process lives."""
+    pynvml.nvmlInit()
+    return pynvml.nvmlDeviceGetHandleByUUID(uuid)
+
+
+def _violation_ns(handle: object, kind: int) -> int:
+    return int(pynvml.nvmlDeviceGetViolationStatus(handle, kind).violationTime)
 
 
 def _known(read: Callable[[], T]) -> T | None:

@@ -13,6 +13,7 @@ from holdfast.arena.memory import Phase, Word
 from holdfast.arena.worker_status import WorkerStatus
 from holdfast.collectives.group import Group
 from holdfast.core.balance.times import PHASES, StepTimes
+from holdfast.hardware.nvml import GpuThrottling
 from holdfast.linux import host_memory
 from holdfast.linux.throttling import Throttling
 
@@ -33,6 +34,10 @@ class Stopwatch:
     def __init__(self, group: Group, status: WorkerStatus, device: torch.device) -> None:
         self._group, self._status = group, status
         self._throttling, self._memory = Throttling(), MemoryUse(device)
+        self._gpu_throttling: GpuThrottling | None = None
+        if device.type == "cuda":  # torch numbers the visible GPUs only, so a number will not do
+            uuid = torch.cuda.get_device_properties(device).uuid
+            self._gpu_throttling = GpuThrottling(f"GPU-{uuid}")
         self._shards_ns = self._rest_ns = self._processor_ns = 0
         self._phases = [0] * len(_WORDS)
         self._throttled_ns = 0
@@ -61,12 +66,15 @@ class Stopwatch:
         counted, throttled_ns = [self._status[word] for word in _WORDS], self._throttling.total_ns()
         phases = [now - before for now, before in zip(counted, self._phases, strict=True)]
         optimizer_ns = phases[PHASES.index("optimizer")]
+        gpu_ns = 0
+        if self._gpu_throttling is not None:
+            gpu_ns = self._gpu_throttling.since_last_ns(self._shards_ns)
         times = StepTimes(
             self._shards_ns,
             self._rest_ns + optimizer_ns,
             plan,
             self._processor_ns,
-            throttled_ns - self._throttled_ns,
+            throttled_ns - self._throttled_ns + gpu_ns,
             self._memory.permille(),
             *(self._group.network.longest_wait if self._group.network else (0, 0)),
             *phases,

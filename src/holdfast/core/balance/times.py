@@ -16,7 +16,8 @@ class StepTimes(NamedTuple):
         rest_ns: In the rest of the step, without waits for other workers.
         plan: A digest of the plan that it has followed: all must have the same.
         processor_ns: How long its thread ran in shards.
-        throttled_ns: How long a processor limit of its control group has stopped it.
+        throttled_ns: How long a processor limit of its control group has stopped it, and for how
+            long heat or a power limit has slowed down its GPU.
         memory_permille: The part of the memory in use, of its host or its GPU.
         link_host, link_ns: The host whose partial sums it has waited for longest, and how long.
         data_ns: Waiting for samples.
