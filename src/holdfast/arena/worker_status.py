@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 
 from holdfast.arena.memory import Arena, Phase, Word, float_of, word_of
 
@@ -13,10 +14,15 @@ class WorkerStatus:
     Args:
         arena: The host's shared memory.
         rank: The worker.
+
+    Attributes:
+        on_change: Called with each phase that is entered by this object, and when, nanoseconds of
+            the monotonic clock.
     """
 
     def __init__(self, arena: Arena, rank: int) -> None:
         self.rank, self._line = rank, arena.line(rank)
+        self.on_change: Callable[[Phase, int], None] | None = None
 
     def __getitem__(self, word: int) -> int:
         return self._line[word]
@@ -34,6 +40,8 @@ class WorkerStatus:
         before = line[Word.PHASE]
         line[Word.PHASE_TIMES + before] += now - (line[Word.PHASE_SINCE] or now)
         line[Word.PHASE], line[Word.PHASE_SINCE] = phase, now
+        if self.on_change is not None:
+            self.on_change(phase, now)
         return Phase(before)
 
     def begin_wait(self) -> Phase:

@@ -16,10 +16,12 @@ from holdfast.core.balance.times import PHASES, StepTimes
 from holdfast.hardware.nvml import GpuThrottling
 from holdfast.linux import host_memory
 from holdfast.linux.throttling import Throttling
+from holdfast.worker.device_timeline import timeline_of
 
 MEMORY_EVERY_S: Final = 1.0
 """How often the memory in use is looked at."""
 _WORDS: Final = [Word.PHASE_TIMES + Phase[name.upper()] for name in PHASES]
+_OPTIMIZER: Final = Word.PHASE_TIMES + Phase.OPTIMIZER
 
 
 class Stopwatch:
@@ -33,6 +35,7 @@ class Stopwatch:
 
     def __init__(self, group: Group, status: WorkerStatus, device: torch.device) -> None:
         self._group, self._status = group, status
+        self._timeline = timeline_of(status, device)
         self._throttling, self._memory = Throttling(), MemoryUse(device)
         self._gpu_throttling: GpuThrottling | None = None
         if device.type == "cuda":  # torch numbers the visible GPUs only, so a number will not do
@@ -63,9 +66,12 @@ class Stopwatch:
         Args:
             plan: A digest of the plan that the worker has followed.
         """
+        # By the host's clock: that of shards has the wait for what a GPU still computes of it.
+        optimizer_ns = self._status[_OPTIMIZER] - self._phases[_WORDS.index(_OPTIMIZER)]
+        if self._timeline is not None:
+            self._timeline.correct()
         counted, throttled_ns = [self._status[word] for word in _WORDS], self._throttling.total_ns()
-        phases = [now - before for now, before in zip(counted, self._phases, strict=True)]
-        optimizer_ns = phases[PHASES.index("optimizer")]
+        phases = [max(0, now - last) for now, last in zip(counted, self._phases, strict=True)]
         gpu_ns = 0
         if self._gpu_throttling is not None:
             gpu_ns = self._gpu_throttling.since_last_ns(self._shards_ns)
