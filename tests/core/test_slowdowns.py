@@ -5,6 +5,7 @@ import random
 import pytest
 
 from holdfast.core.balance.slowdowns import Slowdowns
+from holdfast.core.balance.stragglers import Straggler
 from holdfast.core.balance.times import StepTimes
 
 MS = 10**6
@@ -68,3 +69,16 @@ def test_a_change_that_slows_all_workers_names_none():
     for factor in [1] * 20 + [2] * 100:
         times = [StepTimes(shards_ns=factor * 40 * MS, processor_ns=factor * 40 * MS)] * 2
         assert not slowdowns.observe([0, 1], times, [4, 4])
+
+
+def test_a_straggler_that_has_slowed_down_says_why():
+    run = Run()
+    reason = "a shard takes it 9.0 times as long"
+    straggler = Straggler(rank=1, reason=reason, threshold_s=1, step_s=1)
+    for _ in range(20):
+        run.step()
+    assert straggler.because(run.slowdowns.reason_of(1)) == straggler
+    assert run.slowdowns.reason_of(7) is None, "a worker that was never a member"
+    for _ in range(5):
+        run.step(throttled=80)
+    assert straggler.because(run.slowdowns.reason_of(1)).reason == f"{reason} (throttling)"

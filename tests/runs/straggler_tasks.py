@@ -23,8 +23,8 @@ def net():
 
 
 def main(session):
-    """Trains on points. Rank `params.slow` is slow up to step `params.cured_at`. On standby it
-    hears from the others by a file that it is cured.
+    """Trains on points. Rank `params.slow` is slow from step `params.slow_from` on, up to step
+    `params.cured_at`. On standby it hears from the others by a file that it is cured.
     """
     params = session.job.params
     cured = Path(params["cured"])
@@ -36,6 +36,7 @@ def main(session):
 
     session.on_commit(cure)
     for shard in session.shards(Many(), steps=params["steps"]):
-        is_slow = session._member.group.rank == params["slow"] and not cured.exists()
+        is_due = session.step >= params["slow_from"] and not cured.exists()
+        is_slow = is_due and session._member.group.rank == params["slow"]
         with lasting(params["lasts"] * (SLOWDOWN if is_slow else 1)):
             session.backward(F.cross_entropy(model(shard.x), shard.y))

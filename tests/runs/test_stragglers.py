@@ -11,7 +11,7 @@ from holdfast.runs.supervisor import Controls
 
 pytestmark = pytest.mark.slow
 
-CURED_AT = 24
+SLOW_FROM, CURED_AT = 10, 32
 TASK = {
     "task": f"{TASKS.parent / 'straggler_tasks.py'}:main",
     "batch": 64,
@@ -26,6 +26,7 @@ def params(tmp_path):
     return {
         "slow": 1,
         "lasts": 1,
+        "slow_from": SLOW_FROM,
         "cured": str(tmp_path / "cured"),
         "cured_at": CURED_AT,
         "steps": CURED_AT + 16,
@@ -64,7 +65,8 @@ def test_a_straggler_is_evicted_and_back_within_10_steps_of_its_cure(
     (evicted,) = events_of(tmp_path / "run", "worker-evicted")
     (returned,) = events_of(tmp_path / "run", "worker-returned")
     assert (evicted["rank"], returned["rank"]) == (rank, rank)
-    assert evicted["step"] < CURED_AT <= returned["step"] <= CURED_AT + 10
+    assert evicted["reason"].endswith(" times as long (compute)"), "slower than it was, and why"
+    assert SLOW_FROM < evicted["step"] < CURED_AT <= returned["step"] <= CURED_AT + 10
     assert len(events_of(tmp_path / "run", "worker-started")) == 4
     assert_each_step_once(tmp_path / "run", run["steps"])
 

@@ -13,7 +13,7 @@ from typing import Any, Final
 from holdfast.collectives.group import Group
 from holdfast.core.balance.bottleneck import Bottleneck, BottleneckFinder
 from holdfast.core.balance.slow_links import SlowLinks
-from holdfast.core.balance.slowdowns import Slowdowns
+from holdfast.core.balance.slowdowns import Reason, Slowdowns
 from holdfast.core.balance.times import PHASES, StepTimes
 from holdfast.job.part import MAX_SHARDS
 from holdfast.job.train_job import MEASURED, TrainJob
@@ -53,6 +53,10 @@ class Breakdown:
         """What has limited the run in its last steps."""
         found = self.bottleneck
         return None if found is None else f"{found.name}: {found.text}"
+
+    def reason_of(self, rank: int) -> Reason | None:
+        """Why a worker is slower than it was; None if it is not, or that is not known."""
+        return self._slowdowns.reason_of(rank)
 
     def begin_generation(self) -> None:
         """Begin with the members of a new generation."""

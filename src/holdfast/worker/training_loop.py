@@ -300,8 +300,10 @@ class TrainingLoop:
             self._balancing.ignore_step()
             return False
         self._on_commit(committed)
-        if self._is_first and self._balancing.straggler is not None:
-            self._member.standby.request(self._balancing.straggler, self._progress.step)
+        straggler = self._balancing.straggler
+        if self._is_first and straggler is not None:
+            straggler = straggler.because(self._breakdown.reason_of(straggler.rank))
+            self._member.standby.request(straggler, self._progress.step)
         if self._balancing.replan():
             self._stepper.assign(self._progress.step, self._balancing.plan)
         return True

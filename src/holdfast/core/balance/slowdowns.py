@@ -129,6 +129,11 @@ class Slowdowns:
             if (found := _look(rank, worker, members))
         ]
 
+    def reason_of(self, rank: int) -> Reason | None:
+        """Why a worker is slower than it was; None if it is not, or that is not known."""
+        worker = self._workers.get(rank)
+        return None if worker is None else worker.reason
+
 
 def _look(rank: int, worker: _Worker, members: Sequence[_Worker]) -> Slowdown | None:
     if worker.reason is not None and worker.well >= STEPS:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from holdfast.core.balance.estimate import median
 from holdfast.core.balance.planner import Cost, fastest, makespan
+from holdfast.core.balance.slowdowns import Reason
 
 SLOW: Final = 4
 """A straggler takes this many times as long for a shard as the others."""
@@ -32,6 +33,10 @@ class Straggler:
     reason: str
     threshold_s: float
     step_s: float
+
+    def because(self, reason: Reason | None) -> Straggler:
+        """The same, with what its additional time goes to; None if that is not known."""
+        return self if reason is None else replace(self, reason=f"{self.reason} ({reason.value})")
 
 
 class StragglerFinder:
