@@ -64,8 +64,8 @@ def write_names(memory: torch.Tensor, names: Sequence[str]) -> None:
     text = json.dumps(names).encode()
     if len(text) > len(memory):
         raise JobError(f"the names {', '.join(names)} are too long; shorten them")
-    memory.zero_()
-    memory[: len(text)] = torch.frombuffer(bytearray(text), dtype=torch.uint8)
+    padded = bytearray(text.ljust(len(memory), b"\0"))
+    memory.copy_(torch.frombuffer(padded, dtype=torch.uint8))
 
 
 def read_names(memory: torch.Tensor) -> list[str]:

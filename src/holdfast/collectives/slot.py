@@ -21,7 +21,14 @@ from typing import Final, Protocol
 import torch
 
 from holdfast.arena.layout import ALIGNMENT, ITEM_BYTES, Field, Layout
-from holdfast.arena.tensors import DTYPES, field_of, pack_by_dtype, view, write_names
+from holdfast.arena.tensors import (
+    DTYPES,
+    copy_past_cache,
+    field_of,
+    pack_by_dtype,
+    view,
+    write_names,
+)
 from holdfast.errors import JobError
 
 WEIGHT: Final = 0
@@ -128,7 +135,6 @@ class Slot:
 
     Attributes:
         gradients: One view a trained parameter, in the order of `parameter_names`.
-        flat_gradients: The same with one dimension.
         buffers: One view a floating-point buffer, in the order of `buffer_names`.
         kept: One view an integer buffer, in the order of `kept_names`.
         sums: Flat views, one a run.
@@ -138,7 +144,6 @@ class Slot:
     def __init__(self, memory: torch.Tensor, layout: SlotLayout) -> None:
         at = {entry.name: view(memory, entry) for entry in layout.layout.entries}
         self.gradients = [at[f"gradient.{name}"] for name in layout.parameter_names]
-        self.flat_gradients = [gradient.view(-1) for gradient in self.gradients]
         self.buffers = [at[f"buffer.{name}"] for name in layout.buffer_names]
         self.kept = [at[f"kept.{name}"] for name in layout.kept_names]
         self.used, self.stats, self.names = at["used"], at["stats"], at["names"]
@@ -149,6 +154,24 @@ class Slot:
     def norm(self) -> float:
         """The 2-norm of the gradient in this slot."""
         return math.sqrt(sum(map(square, self.blocks[: self._num_gradient_blocks])))
+
+    def write_gradients(self, gradients: Sequence[torch.Tensor | None]) -> None:
+        """Write what one shard adds to the gradient, by parameter; None is zero."""
+        targets, sources = [], []
+        for target, gradient in zip(self.gradients, gradients, strict=True):
+            if gradient is None:
+                target.zero_()
+            elif gradient.numel() > BLOCK:
+                copy_past_cache(target, gradient.contiguous())
+            else:
+                targets.append(target)
+                sources.append(gradient)
+        if targets:
+            torch._foreach_copy_(targets, sources)
+
+    def write_used(self, used: Sequence[bool]) -> None:
+        """Write which parameters had a gradient, and which averaged buffers changed."""
+        self.used.copy_(torch.frombuffer(bytearray(used), dtype=torch.uint8))
 
     def write_logged(self, logged: Mapping[str, float], weight: float) -> None:
         """Write what one shard has logged, multiplied by its `weight`.

@@ -50,8 +50,9 @@ class Buffers:
         """
         for module, key, name in self._places:
             module._buffers[key] = self._working[name]
-        for name, buffer in self._working.items():
-            buffer.data.copy_(self._committed[name])
+        if self._working:
+            working = [buffer.data for buffer in self._working.values()]
+            torch._foreach_copy_(working, [self._committed[name] for name in self._working])
 
     @contextmanager
     def committed(self) -> Iterator[None]:
@@ -74,10 +75,11 @@ class Buffers:
             JobError: A buffer was added, removed or reshaped.
         """
         left = self._found()
-        for target, name in zip(slot.buffers, self._averaged, strict=True):
-            target.copy_(left[name] * weight)
-        for target, name in zip(slot.kept, self._kept, strict=True):
-            target.copy_(left[name])
+        if self._averaged:
+            averaged = [left[name] for name in self._averaged]
+            torch._foreach_copy_(slot.buffers, torch._foreach_mul(averaged, weight))
+        if self._kept:
+            torch._foreach_copy_(slot.kept, [left[name] for name in self._kept])
         return [not torch.equal(left[name], self._committed[name]) for name in self._averaged]
 
     def take(self, root: Slot, changed: Sequence[bool], kept: Sequence[torch.Tensor]) -> None:
@@ -111,7 +113,7 @@ class Buffers:
         buffers = {}
         for module, key, name in self._places:
             buffer, start = module._buffers.get(key), self._working[name]
-            if buffer is None or buffer.shape != start.shape:
+            if buffer is not start and (buffer is None or buffer.shape != start.shape):
                 now = "None" if buffer is None else f"a tensor of shape {tuple(buffer.shape)}"
                 raise JobError(
                     f"buffer {name} had shape {tuple(start.shape)} at the start and is {now} "
@@ -120,7 +122,8 @@ class Buffers:
             if name not in buffers or buffer is not start:
                 buffers[name] = buffer
         for prefix, module in self._modules:
-            self._check_none_is_new(prefix, module)
+            if module._buffers:
+                self._check_none_is_new(prefix, module)
         return buffers
 
     def _check_none_is_new(self, prefix: str, module: nn.Module) -> None:

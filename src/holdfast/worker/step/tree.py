@@ -21,7 +21,7 @@ from holdfast.arena.memory import Phase, Word
 from holdfast.arena.tensors import copy_past_cache
 from holdfast.collectives.exact import TreeReducer
 from holdfast.collectives.reduction import Reduced
-from holdfast.collectives.slot import LOSS, WEIGHT
+from holdfast.collectives.slot import LOSS, WEIGHT, Slot
 from holdfast.core.step import tree
 from holdfast.core.step.plan import Plan, WorkItem
 from holdfast.data.dataset import seed_everything
@@ -319,7 +319,7 @@ class TreeStepper:
         """Write what a shard leaves, apart from its gradients, to its slot."""
         slot = shard.slot
         changed = self.buffers.write_to(slot, weight)
-        slot.used.copy_(torch.tensor([*shard.fired, *changed], dtype=torch.uint8))
+        slot.write_used([*shard.fired, *changed])
         slot.write_logged(shard.logged, weight)
         if self._recheck is not None:
             self._recheck.examine(shard.leaf, slot)
@@ -331,26 +331,34 @@ class TreeStepper:
 
     def _collect(self, shard: CurrentShard, scale: int) -> None:
         """Move the gradients that autograd has computed into the shard's slot, or lend them."""
-        in_doubt = shard.verify_only or self._verifier.checks(shard.leaf)
-        for index, parameter in enumerate(self._parameters):
-            gradient, parameter.grad = parameter.grad, None
+        gradients = [parameter.grad for parameter in self._parameters]
+        self._forget_gradients()
+        found = [gradient for gradient in gradients if gradient is not None]
+        if any(gradient.is_sparse for gradient in found):
+            raise JobError("sparse gradients cannot be reduced; build with sparse=False")
+        shard.fired = [gradient is not None for gradient in gradients]
+        if scale != 1 and found:
+            torch._foreach_mul_(found, 1 / scale)
+        if shard.verify_only or self._verifier.checks(shard.leaf):
+            shard.raw_gradients = found
+        if shard.verify_only:
+            return
+        if self._lone and self._recheck is None:
+            self._lend(shard.slot, gradients)
+        else:
+            shard.slot.write_gradients(gradients)
+
+    def _lend(self, slot: Slot, gradients: Sequence[torch.Tensor | None]) -> None:
+        """Write to `slot` only what the reducer does not read from the gradients themselves."""
+        for index, (target, gradient) in enumerate(zip(slot.gradients, gradients, strict=True)):
             if gradient is None:
-                if not shard.verify_only:
-                    shard.slot.gradients[index].zero_()
+                target.zero_()
                 continue
-            if gradient.is_sparse:
-                raise JobError("sparse gradients cannot be reduced; build with sparse=False")
-            shard.fired[index] = True
-            flat, target = gradient.contiguous().view(-1), shard.slot.flat_gradients[index]
-            if scale != 1:
-                flat.mul_(1 / scale)
-            if in_doubt:
-                shard.raw_gradients.append(flat)
-            if shard.verify_only:
-                continue
-            lendable = self._lone and self._recheck is None and flat.device.type == "cpu"
-            for piece in self._reducer.lend(index, flat) if lendable else [slice(0, len(flat))]:
-                copy_past_cache(target[piece], flat[piece])
+            flat, pieces = gradient.contiguous().view(-1), [slice(0, gradient.numel())]
+            if flat.device.type == "cpu":
+                pieces = self._reducer.lend(index, flat)
+            for piece in pieces:
+                copy_past_cache(target.view(-1)[piece], flat[piece])
 
     def _forget_gradients(self) -> None:
         for parameter in self._parameters:
