@@ -9,6 +9,7 @@ from test_recovery import A_STEP, FAULTY, assert_each_step_once
 from conftest import TASKS, events_of, sampled
 from holdfast.errors import JobError
 from holdfast.hardware import profile_file
+from holdfast.runs.supervisor import Controls
 
 pytestmark = pytest.mark.slow
 
@@ -50,6 +51,24 @@ def test_a_slower_worker_gets_fewer_shards_and_the_weights_are_the_same(train, t
     first, *_, (fast, slow) = plans(tmp_path / "hybrid")
     assert first == [8, 4]
     assert fast > slow
+
+
+def test_a_resumed_run_begins_with_the_plan_for_the_speeds_that_were_measured(train, tmp_path):
+    path, controls = tmp_path / "run", Controls()
+    keys = UNLIKE | {"balance": "dynamic", "run_dir": path}
+
+    def stop_once_planned(_):
+        controls.stop = controls.stop or bool(plans(path))
+
+    stopped = train(**keys, controls=controls, watch=stop_once_planned)
+    before = plans(path)
+    resumed = train(**keys, resume=True)
+
+    first = events_of(path, "plan-changed")[len(before)]
+    fast, slow = first["shards_per_worker"]
+    assert fast > slow
+    assert first["step"] == stopped["steps"] < resumed["steps"]
+    assert resumed["weights_sha256"] == train(**UNLIKE)["weights_sha256"]
 
 
 @pytest.mark.parametrize("rank", sampled([0, 1], 1))

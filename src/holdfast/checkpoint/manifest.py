@@ -96,6 +96,8 @@ class Header(_Record):
         state: `session.state`.
         user_state: State of user code outside its tensors; see `worker.user_state.user_state`.
         loss_scale: The scale of the next step, with `precision: fp16`.
+        costs: What a shard and the rest of a step cost each rank that was measured, seconds: a
+            resumed run plans from them.
         loss: Training loss of the newest step.
         metrics: Results of the newest evaluation.
         best: The best evaluation so far, if the job asks for one.
@@ -117,6 +119,7 @@ class Header(_Record):
     state: dict[str, Any]
     user_state: dict[str, Any] = {}
     loss_scale: LossScale | None = None
+    costs: tuple[tuple[int, float, float], ...] = ()
     loss: float | None
     metrics: dict[str, Any]
     best: Best = Best()
@@ -219,7 +222,8 @@ class Manifest(Header):
 
     def _digest(self) -> str:
         plain = self.model_dump(mode="json", exclude={"sha256"})
-        if self.loss_scale is None:
-            del plain["loss_scale"]  # as in manifests from before there was one
+        for later in ("loss_scale", "costs"):
+            if not plain[later]:
+                del plain[later]  # as in manifests from before there was one
         text = json.dumps(plain, sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(text.encode()).hexdigest()

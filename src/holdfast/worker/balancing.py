@@ -5,7 +5,8 @@
     shards of step s + 1  ◀── plan, the same on every worker ◀── Balance ◀───┘
 
 The times travel with the gradient, so a plan costs no message and is never late. What a worker has
-measured of a shard is kept in `Progress.costs`, from which the next generation begins.
+measured of a shard is kept in `Progress.costs`, from which the next generation begins, and a
+resumed run.
 """
 
 from __future__ import annotations

@@ -259,6 +259,7 @@ def _progress(manifest: Manifest, changed: Sequence[str]) -> Progress:
         order={key: value for key, value in manifest.order.items() if key not in left_out},
         numerics_changes=list(dict.fromkeys([*manifest.numerics_changes, *changed])),
         saved_step=manifest.step,
+        costs=list(manifest.costs),
         loss_scale=manifest.loss_scale,
         evaluations=Evaluations(
             metrics=manifest.metrics, best=manifest.best, previous_best=manifest.best

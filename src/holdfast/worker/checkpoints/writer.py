@@ -104,6 +104,7 @@ class CheckpointWriter:
             state=progress.user.committed_state,
             user_state=progress.user.captured,
             loss_scale=progress.loss_scale,
+            costs=tuple(progress.costs),
             loss=progress.loss,
             metrics=progress.evaluations.metrics,
             best=progress.evaluations.best,
