@@ -30,8 +30,9 @@ def fences(page):
 
 WITH_COMMANDS = [page for page in PAGES if any(kind == "bash" for kind, _ in fences(page))]
 TAKE_LONG = {
-    "chaos.md", "data.md", "drill.md", "jobs.md", "recovery-reports.md", "scripts.md",
-    "using-weights.md", "your-own-code.md",
+    "balance.md", "breakdown.md", "chaos.md", "data.md", "doctor.md", "drill.md", "engines.md",
+    "jobs.md", "profile.md", "recovery-reports.md", "scripts.md", "using-weights.md",
+    "your-own-code.md",
 }  # fmt: skip
 
 

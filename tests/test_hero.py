@@ -54,6 +54,7 @@ def test_picture_is_drawn_from_two_runs(tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.soak
 def test_runs_without_a_recovery_are_not_drawn(tmp_path):
     write_run(tmp_path / "a", [1.0])
     write_run(tmp_path / "b", [1.0])

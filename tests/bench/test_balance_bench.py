@@ -14,7 +14,7 @@ import torch
 from holdfast.bench import balance
 from holdfast.bench.slowed import SlowedDevice
 from holdfast.bench.unlike.cluster import Cluster, default_shards
-from holdfast.bench.unlike.measured import imbalance, measured
+from holdfast.bench.unlike.measured import imbalance, measured, plans_of
 from holdfast.bench.unlike.models import GptText
 from holdfast.bench.unlike.quota import NoQuota, limited_groups
 from holdfast.bench.unlike.step_log import LoggedStep
@@ -151,6 +151,21 @@ def test_a_quota_limits_a_process_until_its_group_is_removed():
 
 
 @pytest.mark.slow
+def test_what_is_even_and_what_is_not_are_measured_on_the_same_devices(forks):
+    (case,) = balance.cases(
+        options_of(speeds="1:1/3", workloads="cnn", shards=4, steps=4, mode="burn")
+    )
+    ddp = balance.run_peers(case, (), ddp=True, merges=True)
+    ours = balance.run_holdfast(case, (), forks, balance.WARM_STEPS, balance="proportional")
+    assert plans_of(ddp.steps)[-1] == (2, 2)
+    assert plans_of(ours.steps)[-1] == (3, 1)
+    assert ddp.imbalance == pytest.approx(0.5, abs=0.15)
+    assert ours.imbalance < 0.3
+    assert all(0 < each.busy_share <= 1.05 for each in (ddp, ours))
+
+
+@pytest.mark.slow
+@pytest.mark.soak
 def test_balance_is_measured_next_to_ddp_and_the_bound(tmp_path):
     few = ["--speeds", "1:1/3", "--workloads", "cnn", "--shards", "4", "--steps", "4"]
     done = bench(*few, "--rounds", "1", "--output", str(tmp_path), "--json")
@@ -193,13 +208,16 @@ def test_balance_is_measured_next_to_ddp_and_the_bound(tmp_path):
     ],
 )
 def test_options_that_contradict_each_other_are_refused(changed, told):
-    none = dict.fromkeys(("speeds", "cluster", "shards", "mode"))
-    options = {**none, "workloads": "cnn", "steps": 4, **changed}
     with pytest.raises(JobError, match=told):
-        balance.cases(argparse.Namespace(**options))
+        balance.cases(options_of(**{"workloads": "cnn", "steps": 4, **changed}))
+
+
+def options_of(**given):
+    return argparse.Namespace(**dict.fromkeys(("speeds", "cluster", "shards", "mode")) | given)
 
 
 @pytest.mark.slow
+@pytest.mark.soak
 def test_a_wrong_option_is_explained_without_a_traceback():
     done = bench("--speeds", "fast:slow")
     assert done.returncode == 1

@@ -6,28 +6,32 @@ import sys
 
 import pytest
 
-pytestmark = pytest.mark.slow
+from holdfast.cli.main import main
 
 
-def offered(line, cwd):
-    """What bash is offered for the last word of `line`, which it has split at `=` already."""
+def request(line):
+    """The environment in which bash asks for the last word of `line`, split at `=` already."""
     words = line.split(" ")
+    return {
+        "_HOLDFAST_COMPLETE": "complete_bash",
+        "COMP_WORDS": "\n".join(words),
+        "COMP_CWORD": str(len(words) - 1),
+    }
+
+
+@pytest.mark.slow
+def test_a_completion_is_a_process_that_does_not_import_torch(tmp_path):
     code = "import sys; sys.argv[0] = 'holdfast'; from holdfast.cli.main import main; main()"
     done = subprocess.run(
         [sys.executable, "-X", "importtime", "-c", code],
-        env={
-            **os.environ,
-            "_HOLDFAST_COMPLETE": "complete_bash",
-            "COMP_WORDS": "\n".join(words),
-            "COMP_CWORD": str(len(words) - 1),
-        },
-        cwd=cwd,
+        env={**os.environ, **request("holdfast train dig")},
+        cwd=tmp_path,
         capture_output=True,
         text=True,
         check=False,
     )
+    assert done.stdout.split() == ["digits"]
     assert " torch\n" not in done.stderr
-    return done.stdout.split()
 
 
 @pytest.mark.parametrize(
@@ -55,8 +59,14 @@ def offered(line, cwd):
         ("holdfast train digits data.augment=t", ["data.augment=true"]),
     ],
 )  # fmt: skip
-def test_a_word_is_completed(tmp_path, line, expected):
+def test_a_word_is_completed(tmp_path, monkeypatch, capsys, line, expected):
     (tmp_path / "mine.yaml").write_text("optimizer: {name: sgd, lr: 0.5}\n")
     (tmp_path / "more").mkdir()
     (tmp_path / "more" / "other.yml").touch()
-    assert offered(line, tmp_path) == expected
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["holdfast"])
+    for name, value in request(line).items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(SystemExit):
+        main()
+    assert capsys.readouterr().out.split() == expected

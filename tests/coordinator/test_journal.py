@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -11,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from conftest import sampled
 from holdfast.coordinator.journal import FOLD_EVERY, Journal
 from holdfast.core.actions import GenerationOpened, JournalEntry, RunEnded
 
@@ -64,11 +66,7 @@ def log_of(path: Path) -> Path:
 
 @pytest.fixture(
     scope="module",
-    params=[
-        6,
-        pytest.param(2 * FOLD_EVERY, marks=pytest.mark.soak),
-        2 * FOLD_EVERY + 6,
-    ],
+    params=sampled([6, FOLD_EVERY + 6, 2 * FOLD_EVERY, 2 * FOLD_EVERY + 6], 0, 1),
 )
 def written(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Written:
     path = tmp_path_factory.mktemp("written") / "journal.db"
@@ -150,13 +148,17 @@ for number in range(10**6):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("last", [0, 1, 7, FOLD_EVERY - 2, FOLD_EVERY - 1, FOLD_EVERY + 30])
+@pytest.mark.parametrize(
+    "last", sampled([0, 1, 7, FOLD_EVERY - 2, FOLD_EVERY - 1, FOLD_EVERY + 30], 2, 4)
+)
 def test_a_killed_process_leaves_all_entries_that_it_has_appended(
     last: int, tmp_path: Path
 ) -> None:
     path = tmp_path / "journal.db"
     with subprocess.Popen(
-        [sys.executable, "-c", WRITER, path], stdout=subprocess.PIPE, cwd=Path(__file__).parent
+        [sys.executable, "-c", WRITER, path],
+        stdout=subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
     ) as writer:
         assert writer.stdout is not None
         for line in writer.stdout:

@@ -228,6 +228,7 @@ except JobError as error:
 """
 
 
+@pytest.mark.soak
 @pytest.mark.slow
 def test_a_full_disk_is_reported_in_one_line_and_leaves_no_files(pictures, tmp_path):
     done = subprocess.run(

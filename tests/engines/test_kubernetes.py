@@ -75,9 +75,10 @@ def alone(start, tmp_path, *keys):
 def test_a_run_in_pods_has_the_weights_of_one_host_and_its_token_is_in_no_request(
     cluster, start, tmp_path
 ):
-    process = start("train", *JOB, "epochs=1", *ON, "--run", "run")
+    process = start("train", *JOB, "hosts=2", "workers=2", "epochs=1", *ON, "--run", "run")
     assert process.wait(120) == 0, output(tmp_path)
-    assert sorted(placed(tmp_path).values()) == ["web-0", "web-1", "web-2"]
+    places = placed(tmp_path).values()
+    assert len({*places} & {"web-0", "web-1", "web-2"}) == len(places) == 2
     assert not any("hf1." in path for path in cluster.requests)
     assert any("--placed" in path for path in cluster.requests)
     for name in ("web-0", "web-1", "web-2"):

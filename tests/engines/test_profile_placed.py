@@ -18,6 +18,7 @@ def measure(hosts, *numbers):
     return hosts.start(1, "profile", "--on", "ssh:hosts", "--output", "cluster.json")
 
 
+@pytest.mark.soak
 def test_hosts_and_links_are_measured_for_a_file(tmp_path):
     with ssh_hosts(tmp_path, 3) as hosts:
         assert measure(hosts, 2, 3).wait(100) == 0, hosts.hosts.output(1)

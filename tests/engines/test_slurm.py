@@ -48,11 +48,11 @@ def test_outside_of_a_job_it_says_how_to_get_into_one():
 
 @pytest.mark.slow
 def test_a_job_trains_to_the_weights_of_one_host(cluster, submit, command, run, tmp_path):
-    job = submit(script("epochs=2"))
+    job = submit(script("epochs=1"))
     assert cluster.await_end(job) == "COMPLETED", printed(tmp_path)
     places = [each["place"] for each in events_of(run, "agent-placed")]
     assert sorted(places) == ["n1", "n2"]
-    assert weights(run) == alone(command, tmp_path, "epochs=2")
+    assert weights(run) == alone(command, tmp_path, "epochs=1")
 
 
 @pytest.mark.slow

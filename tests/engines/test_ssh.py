@@ -54,23 +54,23 @@ def steps(hosts):
     return len(path.read_text().splitlines()) if path.exists() else 0
 
 
-def on_hosts(hosts, *keys, spare=()):
-    """Begin the job on three hosts."""
-    hosts.file(1, *(f"h{number} {PYTHON}" for number in (1, 2, 3, *spare)))
+def on_hosts(hosts, *keys):
+    """Begin the job on three of the hosts, or as many as `keys` say."""
+    hosts.file(1, *(f"h{number} {PYTHON}" for number in hosts.hosts.numbers))
     return hosts.train(1, *JOB, *keys, "--on", "ssh:hosts", "--run", "run")
 
 
 def test_hosts_of_a_file_train_to_the_weights_of_one(tmp_path):
-    with ssh_hosts(tmp_path, 3) as hosts:
-        process = on_hosts(hosts, "epochs=2")
+    with ssh_hosts(tmp_path, 2) as hosts:
+        process = on_hosts(hosts, "hosts=2", "workers=2", "epochs=1")
         wait_until(lambda: steps(hosts) > 0)
         words = b"".join(map(words_of, holdfast_processes(str(hosts.folder))))
         assert b"--placed" in words
         assert b"hf1." not in words, "a token is an argument"
         assert process.wait(120) == 0, hosts.hosts.output(1)
-        assert sorted(placed(hosts).values()) == ["h1", "h2", "h3"]
+        assert sorted(placed(hosts).values()) == ["h1", "h2"]
         wait_until(lambda: holdfast_processes(str(hosts.folder)) == [])
-        assert weights(hosts) == alone(hosts, "epochs=2")
+        assert weights(hosts) == alone(hosts, "epochs=1")
 
 
 def test_what_a_host_lacks_is_named(tmp_path):
@@ -120,7 +120,7 @@ def cut_host(hosts):
 @pytest.mark.parametrize("lose", [lose_ssh, lose_host, cut_host])
 def test_a_lost_host_is_replaced_by_a_free_one(tmp_path, lose):
     with ssh_hosts(tmp_path, 4) as hosts:
-        process = on_hosts(hosts, "epochs=25", spare=[4])
+        process = on_hosts(hosts, "epochs=25")
         wait_until(lambda: steps(hosts) > 5)
         lose(hosts)
         wait_until(lambda: len(placed(hosts)) == 4)

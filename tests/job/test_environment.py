@@ -122,23 +122,35 @@ def main(session):
 """
 
 
-@pytest.mark.slow
-def test_workers_get_what_the_job_says_and_scripts_what_the_shell_says(tmp_path, monkeypatch):
+@pytest.fixture
+def holdfast(tmp_path, monkeypatch):
+    """Run a command in `tmp_path`, from a shell with variables of NCCL."""
     monkeypatch.setenv("NCCL_ALGO", "Ring")
     monkeypatch.setenv("NCCL_DEBUG", "INFO")
     monkeypatch.chdir(tmp_path)
+
+    def run(command, *words):
+        line = [sys.executable, "-m", "holdfast", command, "--run", "run", *words]
+        return subprocess.run(line, check=True, capture_output=True, timeout=120)
+
+    return run
+
+
+@pytest.mark.slow
+def test_workers_get_what_the_job_says(tmp_path, holdfast):
     (tmp_path / "mine.py").write_text(TASK)
-    (tmp_path / "script.py").write_text(f"import os\n{SHOWN}\n")
-    command = [sys.executable, "-m", "holdfast"]
-    words = ["train", "mine.py:main", "env.NCCL_DEBUG=WARN", "env.MINE=x", "--run", "run"]
-    done = subprocess.run([*command, *words], check=True, capture_output=True, timeout=120)
+    done = holdfast("train", "mine.py:main", "env.NCCL_DEBUG=WARN", "env.MINE=x")
     assert b"workers do not get NCCL_ALGO of this shell" in done.stderr
     lines = printed(tmp_path).splitlines()
     assert [line for line in lines if line.startswith("[")][-1] == "['WARN', None, 'x']"
-    words = ["run", "--run", "script", "script.py"]
-    subprocess.run([*command, *words], check=True, capture_output=True, timeout=120)
-    log = tmp_path / "script" / "logs" / "rank-0.log"
-    assert "['INFO', 'Ring', None]" in log.read_text()
+
+
+@pytest.mark.slow
+@pytest.mark.soak
+def test_scripts_get_what_the_shell_says(tmp_path, holdfast):
+    (tmp_path / "script.py").write_text(f"import os\n{SHOWN}\n")
+    holdfast("run", "script.py")
+    assert "['INFO', 'Ring', None]" in printed(tmp_path)
 
 
 @pytest.mark.slow

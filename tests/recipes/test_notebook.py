@@ -11,6 +11,7 @@ NOTEBOOK = Path(__file__).parents[2] / "docs" / "recipes" / "notebook.ipynb"
 
 
 @pytest.mark.slow
+@pytest.mark.soak
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_a_function_of_a_notebook_trains_while_a_worker_is_killed(tmp_path):
     notebook = nbformat.read(NOTEBOOK, as_version=4)

@@ -16,7 +16,7 @@ from holdfast.runs.run import LaunchOptions
 from holdfast.runs.train import run_job
 
 RECIPES = sorted((Path(__file__).parents[2] / "docs" / "recipes").glob("*.py"))
-OFTEN = {"gan", "padded_text"}
+OFTEN = {"gan"}
 """Recipes that `make test` runs, too."""
 KILL = "kill:step=5,rank=1"
 WORKERS = {"export_and_infer": 4}

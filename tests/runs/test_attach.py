@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from conftest import events_of, metrics_of
+from conftest import events_of, metrics_of, sampled
 from holdfast.errors import JobError
 
 pytestmark = pytest.mark.slow
@@ -17,7 +17,7 @@ def own(name, **keys):
     return {**plain, "task": f"{TASKS}:{name}", "batch": 32, "shards": 4, **keys}
 
 
-@pytest.mark.parametrize("task", ["unfreezing", "two_models"])
+@pytest.mark.parametrize("task", sampled(["unfreezing", "two_models"], 1))
 def test_failures_and_resumes_do_not_affect_such_models(train, tmp_path, task):
     mark = tmp_path / "mark"
     keys = own(task, checkpoint={"every_steps": 6}, params={"mark": str(mark), "at": 8})
@@ -44,12 +44,16 @@ def test_random_numbers_before_the_loop_are_the_same_everywhere(train, tmp_path)
 
 @pytest.mark.parametrize(
     ("task", "message"),
-    [
-        ("built", "session.attach was given a Linear; give it a function that builds one"),
-        ("unnamed", "to train several models, give each a name"),
-        ("shared", "two optimizers hold one.bias; give each its own parameters"),
-        ("plateau", "ReduceLROnPlateau is stepped with a metric"),
-    ],
+    sampled(
+        [
+            ("built", "session.attach was given a Linear; give it a function that builds one"),
+            ("unnamed", "to train several models, give each a name"),
+            ("shared", "two optimizers hold one.bias; give each its own parameters"),
+            ("plateau", "ReduceLROnPlateau is stepped with a metric"),
+        ],
+        0,
+        2,
+    ),
 )
 def test_what_cannot_be_trained_is_refused_with_what_to_do(train, task, message):
     with pytest.raises(JobError, match=message):

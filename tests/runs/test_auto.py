@@ -175,6 +175,7 @@ def test_workers_are_measured_once_and_kept(train, tmp_path, monkeypatch, capsys
     assert "workers=auto" not in capsys.readouterr().err
 
 
+@pytest.mark.soak
 @pytest.mark.slow
 def test_shards_are_measured_once_and_kept(train, monkeypatch, capsys):
     monkeypatch.setattr("holdfast.runs.auto.trials.TRIAL_S", 0.3)

@@ -96,6 +96,7 @@ def test_a_program_on_standard_input_trains(arguments, tmp_path):
     assert "steps: 8" in done.stdout, done.stderr
 
 
+@pytest.mark.soak
 def test_a_missing_main_guard_is_named(tmp_path):
     (tmp_path / "program.py").write_text(PROGRAM)
     done = subprocess.run(

@@ -65,7 +65,9 @@ def test_a_fault_in_a_worker_does_not_affect_the_weights(chaos, reference, tmp_p
         assert names.index("fault-injected") < names.index("worker-exited")  # which it explains
 
 
-@pytest.mark.parametrize(("flag", "ended"), [("coordinator", "coordinator"), ("agent", "agent")])
+@pytest.mark.parametrize(
+    ("flag", "ended"), sampled([("coordinator", "coordinator"), ("agent", "agent")], 1)
+)
 def test_a_fault_elsewhere_does_not_affect_the_weights(chaos, reference, tmp_path, flag, ended):
     result, injector = chaos(f"{flag}:step=6")
     assert result["weights_sha256"] == reference(KEYS["epochs"])
@@ -126,6 +128,7 @@ def test_a_step_with_a_nan_can_be_left_out(chaos, tmp_path):
     assert skipped == [8]
 
 
+@pytest.mark.soak
 def test_a_flipped_bit_counts_as_not_finite(chaos, tmp_path):
     with pytest.raises(NonFiniteError):
         chaos("flip:step=7,rank=0")
@@ -235,6 +238,7 @@ def test_an_error_of_the_injector_is_raised_once_the_run_has_ended(train, tmp_pa
     assert result["steps"] == STEPS
 
 
+@pytest.mark.soak
 def test_a_run_whose_injector_fails_keeps_its_result(forks, tmp_path):
     job = load.check({**SMALL, "epochs": 1}, where="test")
     injector = FaultInjector(planned_of("kill:step=5"), job)

@@ -259,7 +259,6 @@ def test_the_injection_ends_with_the_run_however_that_ends(start, job, tmp_path)
             (["digits", "sync=ddp", "--fault", "nan"], "with sync=ddp no shard has a gradient"),
             (["digits", "--plan", "none.yaml"], "--plan none.yaml: No such file or directory"),
         ],
-        0,
         4,
     ),
 )

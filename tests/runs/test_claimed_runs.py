@@ -114,6 +114,7 @@ def test_two_jobs_for_two_cpus_run_one_after_the_other(command, tmp_path):
     assert output.read_text().count("holdfast: waiting for") == 1
 
 
+@pytest.mark.soak
 def test_ctrl_c_ends_the_wait(command, tmp_path, held):
     (tmp_path / "script.py").write_text("print('never')")
     process = command("run", "--workers", "2", "--queue", "--run", "run", "script.py")

@@ -34,7 +34,6 @@ def losses(run_dir):
             {"workers": 4, "clip_norm": 0.3},
         ],
         2,
-        3,
     ),
     ids=str,
 )
@@ -74,8 +73,6 @@ def test_batch_statistics_are_the_same_on_all_workers_and_across_resume(train, t
             ("vector_loss", JobError, r"the loss must be a scalar"),
         ],
         1,
-        3,
-        5,
     ),
 )
 def test_the_worker_at_fault_is_named(train, task, error, message):

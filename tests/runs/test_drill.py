@@ -203,37 +203,41 @@ def test_a_signal_between_two_trials_ends_a_drill_too(tmp_path, forks):
 
 @pytest.mark.parametrize(
     ("words", "message"),
-    [
-        (
-            ["--policies", "shrink", "numerics=fast"],
+    sampled(
+        [
             (
-                "shrink would change the weights with sync=tree, numerics=fast and "
-                "non_finite=stop; try replace, restart"
+                ["--policies", "shrink", "numerics=fast"],
+                (
+                    "shrink would change the weights with sync=tree, numerics=fast and "
+                    "non_finite=stop; try replace, restart"
+                ),
             ),
-        ),
-        (["--faults", "kil"], "--faults: unknown 'kil'; did you mean kill?"),
-        (["--policies", "stop"], "--policies: unknown 'stop'; use replace, shrink, restart"),
-        (
-            ["--faults", "kill,nan", "non_finite=skip"],
+            (["--faults", "kil"], "--faults: unknown 'kil'; did you mean kill?"),
+            (["--policies", "stop"], "--policies: unknown 'stop'; use replace, shrink, restart"),
             (
-                "nan would change the weights with sync=tree, numerics=exact and non_finite=skip; "
-                "try kill, stop, exit, raise, slow, corrupt-replica, coordinator, agent, "
-                "disk-full, corrupt-checkpoint"
+                ["--faults", "kill,nan", "non_finite=skip"],
+                (
+                    "nan would change the weights with sync=tree, numerics=exact and "
+                    "non_finite=skip; try kill, stop, exit, raise, slow, corrupt-replica, "
+                    "coordinator, agent, disk-full, corrupt-checkpoint"
+                ),
             ),
-        ),
-        (
-            ["--vary-workers", "numerics=fast"],
             (
-                "--vary-workers would change the weights with sync=tree and numerics=fast: "
-                "a worker's shards are one batch there"
+                ["--vary-workers", "numerics=fast"],
+                (
+                    "--vary-workers would change the weights with sync=tree and numerics=fast: "
+                    "a worker's shards are one batch there"
+                ),
             ),
-        ),
-        (
-            ["--vary-workers", "shards=1"],
-            "--vary-workers needs at least two shards, for two workers",
-        ),
-        (["--run", "."], ". already exists; name a new directory with --run"),
-    ],
+            (
+                ["--vary-workers", "shards=1"],
+                "--vary-workers needs at least two shards, for two workers",
+            ),
+            (["--run", "."], ". already exists; name a new directory with --run"),
+        ],
+        0,
+        1,
+    ),
 )
 def test_what_cannot_be_tried_is_refused_in_a_line(tmp_path, words, message):
     done, report = drill("digits", *words, cwd=tmp_path)

@@ -113,7 +113,7 @@ def train(place):
         pytest.param(["train", "digits", "script={path: mine.py}"], FAULT_OF_THE_JOB,
                      ["use holdfast run to run a script; remove the key script"],
                      id="script as a task"),
-    ], 0, 7, 10),
+    ], 7, 10),
 )  # fmt: skip
 def test_a_fault_ends_in_one_line_that_says_what_to_do(train, arguments, status, messages):
     found, out, err = train(arguments)

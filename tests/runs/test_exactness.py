@@ -129,6 +129,7 @@ def test_fast_numerics_learn_as_well(train, workers):
     assert result["metrics"]["accuracy"] > 0.7
 
 
+@pytest.mark.soak
 def test_more_workers_than_batches_of_work_still_train(train):
     """With eight shards and a batch of three, most workers owe nothing; they take part anyway."""
     keys = {"task": f"{TASKS}:odd_model", "batch": 3, "shards": 8}

@@ -11,6 +11,7 @@ import random
 import re
 import signal
 import socket
+from pathlib import Path
 
 import psutil
 import pytest
@@ -21,6 +22,7 @@ from holdfast.checkpoint.store import CheckpointStore
 pytestmark = pytest.mark.slow
 
 JOB = ["digits", "shards=8"]
+PACED = Path(__file__).with_name("paced_tasks.py")
 
 
 @pytest.fixture
@@ -75,14 +77,14 @@ def sizes(tmp_path):
 def test_three_hosts_that_join_by_pasted_lines_give_the_weights_of_one(
     begin, alone, tmp_path, network
 ):
-    keys = ["workers=4", "epochs=2", "clip_norm=0.5", f"network={network}"]
+    keys = ["workers=4", "epochs=1", "clip_norm=0.5", f"network={network}"]
     first, agents, _ = begin(3, *keys)
     assert first.wait(120) == 0
     assert [each.wait(60) for each in agents] == [0, 0]
     printed = (tmp_path / "output-0").read_text()
     assert re.search(r"on each of 2 other hosts, .*\n  holdfast agent --join \S+ ", printed)
     assert "chttp2" not in printed, "gRPC's own log"
-    assert result_of(tmp_path)["weights_sha256"] == alone("epochs=2", "clip_norm=0.5")
+    assert result_of(tmp_path)["weights_sha256"] == alone("epochs=1", "clip_norm=0.5")
     assert events_of(tmp_path / "run", "host-refused") == []
     generations = events_of(tmp_path / "run", "generation-started")
     assert {tuple(event["members"]) for event in generations} == {(0, 1, 2, 3)}
@@ -110,8 +112,10 @@ def test_a_coordinator_without_workers_ends_with_the_checkpoint_of_the_hosts(
 
 
 def test_a_lost_host_is_continued_without_and_another_one_joins(begin, command, alone, tmp_path):
-    first, (agent,), join = begin(2, "workers=4", "epochs=25")
-    wait_until(lambda: steps(tmp_path) > 30)
+    hurry = tmp_path / "hurry"
+    job = [f"{PACED}:main", "shards=4", "batch=20", f"params={{hurry: {hurry}}}"]
+    first, (agent,), join = begin(2, "workers=4", job=job)
+    wait_until(lambda: steps(tmp_path) > 10)
     os.killpg(agent.pid, signal.SIGSTOP)  # the command; its agent and workers are killed
     (lost,) = events_of(tmp_path / "host-2", "agent-started")
     os.kill(lost["pid"], signal.SIGKILL)
@@ -120,8 +124,9 @@ def test_a_lost_host_is_continued_without_and_another_one_joins(begin, command, 
     assert command("token", "run").wait(60) == 0
     command(*join, "--run", "host-2")
     wait_until(lambda: sizes(tmp_path) == [4, 2, 4])
+    hurry.touch()
     assert first.wait(120) == 0
-    assert result_of(tmp_path)["weights_sha256"] == alone("epochs=25")
+    assert result_of(tmp_path)["weights_sha256"] == alone(job=job)
     begun = [event["step"] for event in events_of(tmp_path / "run", "generation-started")]
     assert begun == sorted(begun), "no step was lost"
 
@@ -182,6 +187,7 @@ def test_one_signal_ends_a_run_that_waits_for_hosts(begin, tmp_path):
     assert "stopped while the run waited for hosts: no step was under way" in said
 
 
+@pytest.mark.soak
 def test_hosts_without_a_worker_are_refused(command, tmp_path):
     words = ["coordinator", "digits", "workers=2", "--hosts", "3", "--address", "127.0.0.1"]
     assert command(*words).wait(60) == 2
@@ -189,7 +195,7 @@ def test_hosts_without_a_worker_are_refused(command, tmp_path):
     assert not (tmp_path / "runs").exists()
 
 
-@pytest.mark.parametrize("after", [0, 1])
+@pytest.mark.parametrize("after", sampled([0, 1], 0))
 def test_a_port_in_use_is_named_before_anything_is_made(command, tmp_path, after):
     address = own_loopback_address()
     with socket.create_server((address, 50051 + after)):
@@ -303,11 +309,17 @@ def test_an_agent_of_a_coordinator_that_was_killed_is_named_to_the_next_one(
 
 @pytest.mark.parametrize(
     ("words", "message"),
-    [
-        (["train", *JOB, "hosts=2"], "hosts=2 needs holdfast coordinator"),
-        (["agent", "--join", "127.0.0.1:1", "--token-file", "none"], "token file none cannot be"),
-        (["token", "."], "no run on several hosts"),
-    ],
+    sampled(
+        [
+            (["train", *JOB, "hosts=2"], "hosts=2 needs holdfast coordinator"),
+            (
+                ["agent", "--join", "127.0.0.1:1", "--token-file", "none"],
+                "token file none cannot be",
+            ),
+            (["token", "."], "no run on several hosts"),
+        ],
+        0,
+    ),
 )
 def test_what_several_hosts_cannot_do_yet_is_said(command, tmp_path, words, message):
     assert command(*words).wait(60) == 2

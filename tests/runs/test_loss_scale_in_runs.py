@@ -98,6 +98,7 @@ def test_a_worker_that_computes_wrongly_is_not_taken_for_an_overflow(exact, tmp_
     assert [each["rank"] for each in failures(path) if each["status"]] == [1]
 
 
+@pytest.mark.soak
 def test_recomputed_shards_that_overflow_are_equal(exact):
     exact(workers=2, non_finite="recompute", verify={"recompute": 1})
 

@@ -62,7 +62,7 @@ def test_workers_find_the_library_imported(train):
     assert train(task=f"{TASKS}:imported", workers=2)["status"] == "finished"
 
 
-@pytest.mark.parametrize("name", ["gpt2", "bert"])
+@pytest.mark.parametrize("name", sampled(["gpt2", "bert"], 0))
 def test_a_language_model_learns_more_than_the_frequencies_of_bytes(train, name, tmp_path):
     pytest.importorskip("transformers")
     text = tmp_path / "text"
@@ -73,6 +73,7 @@ def test_a_language_model_learns_more_than_the_frequencies_of_bytes(train, name,
     assert result["metrics"]["bits_per_byte"] < 1.0
 
 
+@pytest.mark.soak
 def test_gradient_checkpointing_may_be_changed_when_a_run_is_resumed(train, tmp_path):
     keys = {**JOBS["gpt"], "checkpoint": {"every_steps": 3, "keep": 9}}
     whole = train(run_dir=tmp_path / "run", **keys)

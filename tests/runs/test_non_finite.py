@@ -108,6 +108,7 @@ def test_the_metrics_of_a_step_that_is_left_out_are_json(train, tmp_path):
     assert lines.columns(entries)["loss"][3] is None
 
 
+@pytest.mark.soak
 def test_every_step_may_be_left_out(train, tmp_path):
     keys = {
         **EXPLODING,
@@ -183,6 +184,7 @@ def test_bad_data_and_bad_hardware_are_distinguished_where_a_worker_has_one_shar
         train(**keys, non_finite="recompute")
 
 
+@pytest.mark.soak
 def test_a_worker_that_is_alone_and_computes_wrongly_is_replaced(inject, tmp_path):
     inject({**POISON, "rank": 0}, workers=1)
     assert failed(tmp_path / "run") == [0]
@@ -224,9 +226,7 @@ def test_a_worker_that_computes_wrongly_ends_a_run_that_replaces_none(train, tmp
             ),
             ("holdfast.worker.step.recheck:_have_same_bits", "after", 2),  # the one that compares
         ],
-        1,
         5,
-        9,
     ),
 )
 def test_a_death_in_a_recheck_changes_nothing(inject, at, when, rank):
@@ -242,6 +242,7 @@ def test_a_sum_that_goes_wrong_once_is_done_again(inject, tmp_path, rank):
     ) == 1
 
 
+@pytest.mark.soak
 def test_a_faulty_worker_leaves_although_the_task_catches_all_errors(train, tmp_path):
     keys = {**FAULTY, "task": FAULTY["task"].replace(":main", ":holding"), "shards": 2}
     named = {**POISON, "mark": str(tmp_path / "mark")}
@@ -252,6 +253,7 @@ def test_a_faulty_worker_leaves_although_the_task_catches_all_errors(train, tmp_
     assert json.loads((newest / "manifest.json").read_text())["state"]["seen"][-1] == 15
 
 
+@pytest.mark.soak
 def test_a_death_in_a_recomputed_shard_changes_nothing(inject):
     again = {"at": "holdfast.worker.step.recheck:Recheck.examine", "when": "before"}
     inject(POISON, {**again, "rank": 2, "step": 6, "how": "kill"}, workers=3)

@@ -175,6 +175,7 @@ def silence():
         yield server.getsockname()[1]
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("where", sampled([closed_port, silence], 0))
 def test_a_notification_that_fails_is_one_line_and_one_event(start, tmp_path, where):
     with where() as port:
@@ -208,7 +209,6 @@ def test_a_notification_that_fails_is_one_line_and_one_event(start, tmp_path, wh
                 "notify: input should be a list of environment",
             ),
         ],
-        0,
         1,
     ),
 )

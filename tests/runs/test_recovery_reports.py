@@ -93,8 +93,6 @@ def causes(report):
             ("sleep", "hung: it did nothing for "),
         ],
         0,
-        4,
-        5,
     ),
 )
 def test_the_failed_worker_is_named_and_the_others_keep_their_state(faulted, how, what):
@@ -166,6 +164,7 @@ def test_a_repeated_failure_has_one_report_which_says_that_the_run_failed(faulte
     assert said.splitlines()[-1] == "   then        the run failed"
 
 
+@pytest.mark.soak
 def test_a_worker_that_runs_out_of_memory_fails_the_run(faulted):
     report, _ = faulted({"how": "memory"})
     [(who, what)] = causes(report)
@@ -174,7 +173,7 @@ def test_a_worker_that_runs_out_of_memory_fails_the_run(faulted):
 
 
 @pytest.mark.parametrize("how", sampled(["raise", "kill", "stop"], 1))
-@pytest.mark.parametrize("keys", [{"sync": "ddp"}, {"on_failure": "restart"}])
+@pytest.mark.parametrize("keys", sampled([{"sync": "ddp"}, {"on_failure": "restart"}], 1))
 def test_in_a_failure_that_ends_all_workers_only_the_root_cause_is_named(faulted, how, keys):
     of = "step.ddp:DdpStepper" if "sync" in keys else "step.tree:TreeStepper"
     report, said = faulted({"at": f"holdfast.worker.{of}.begin_shard", "how": how}, **keys)

@@ -59,6 +59,7 @@ def test_a_death_at_35_costs_the_steps_since_the_checkpoint_of_30(inject, rank):
     assert sum(event["event"] == "worker-started" for event in events) == 4
 
 
+@pytest.mark.soak
 def test_two_failures_cost_two_restarts(inject):
     events = inject(
         {**IN_A_STEP, "rank": 1, "step": 25, "how": "raise"},
@@ -67,11 +68,13 @@ def test_two_failures_cost_two_restarts(inject):
     assert begun_from(events) == [0, 20, 50]
 
 
+@pytest.mark.soak
 def test_a_stopped_worker_is_a_lost_one(inject):
     events = inject({**IN_A_STEP, "rank": 1, "step": 35, "how": "stop"})
     assert begun_from(events) == [0, 30]
 
 
+@pytest.mark.soak
 def test_a_damaged_checkpoint_is_skipped_by_all_workers(inject, tmp_path):
     damage = {
         "at": "holdfast.worker.step.tree:TreeStepper.begin_shard",

@@ -66,7 +66,6 @@ def test_only_the_root_cause_is_named_among_cascading_failures(run, tmp_path, fa
             ("1 +", "raised SyntaxError"),
             ("prin('a typo')", "raised NameError: .*; 3 failures within 30 s of the start"),
         ],
-        1,
         3,
     ),
 )

@@ -89,7 +89,6 @@ d.init_process_group('gloo'); d.barrier(); os._exit(0)
             "import os; os._exit(0)",
             MEETS,
         ],
-        0,
         3,
     ),
 )
@@ -219,7 +218,6 @@ print(os.path.basename(os.environ["HOLDFAST_RUN_DIR"]), os.environ["TORCHELASTIC
             (["--workers", "two", "absent.py"], 2, "--workers two: use a number"),
         ],
         0,
-        4,
     ),
 )
 def test_a_mistake_in_the_command_is_named(tmp_path, words, status, message):

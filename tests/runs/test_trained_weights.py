@@ -86,6 +86,7 @@ def test_an_extended_run_has_the_weights_of_a_longer_one(trained, tmp_path):
         trained(run_dir=tmp_path / "run", resume=True, epochs=3, extend=True)
 
 
+@pytest.mark.soak
 def test_a_scheduler_of_an_extended_run_spans_its_new_length(trained, tmp_path):
     keys = {"task": TASK.replace("averaged", "one_cycle")}
     whole = trained(**keys, epochs=4)

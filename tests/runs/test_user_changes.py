@@ -37,6 +37,7 @@ def test_buffers_may_be_changed_after_a_step(train, tmp_path, every_steps):
     assert CheckpointStore.of_run(run).newest().step == 8
 
 
+@pytest.mark.soak
 def test_buffers_may_be_changed_with_ddp_too(train):
     assert train(**changing("annealing", sync="ddp"))["steps"] == 8
 
@@ -61,7 +62,7 @@ def test_state_survives_a_death_before_the_loop_of_a_resumed_run(train, tmp_path
     assert [each["rank"] for each in lost] == [1]
 
 
-@pytest.mark.parametrize("what", ["attributes", "noise"])
+@pytest.mark.parametrize("what", sampled(["attributes", "noise"], 0))
 def test_modules_may_be_changed_after_a_step(train, tmp_path, what):
     alone = train(**changing("in_callback", workers=1, params={"what": what}))
     params = {"what": what, "deaths": [(5, 1, str(tmp_path / "mark"))]}
@@ -88,7 +89,7 @@ def test_code_after_the_loop_sees_the_trained_model_in_every_life_of_the_run(
     assert again["weights_sha256"] == alone["weights_sha256"]
 
 
-@pytest.mark.parametrize("task", ["before_the_loop", "mode_of_a_kept_module"])
+@pytest.mark.parametrize("task", sampled(["before_the_loop", "mode_of_a_kept_module"], 0))
 @pytest.mark.parametrize("on_failure", sampled(["replace", "restart"], 0))
 def test_a_replacement_has_what_code_changes_after_a_step(train, tmp_path, task, on_failure):
     alone = train(**changing(task, workers=1))
@@ -111,7 +112,6 @@ def test_a_replacement_has_what_code_changes_after_a_step(train, tmp_path, task,
             ("module_attributes", "replaced tensor"),
         ],
         1,
-        6,
     ),
 )
 def test_attributes_may_be_changed_after_a_step(train, tmp_path, task, what):
@@ -123,11 +123,22 @@ def test_attributes_may_be_changed_after_a_step(train, tmp_path, task, what):
 
 @pytest.mark.parametrize(
     ("task", "what", "message"),
-    [
-        ("module_attributes", "function", "attribute activation is a builtin_function_or_method"),
-        ("optimizer_attributes", "by_parameter", "by_parameter of the optimizer.* is a Parameter"),
-        ("optimizer_attributes", "base", "base of the optimizer is a nested optimizer"),
-    ],
+    sampled(
+        [
+            (
+                "module_attributes",
+                "function",
+                "attribute activation is a builtin_function_or_method",
+            ),
+            (
+                "optimizer_attributes",
+                "by_parameter",
+                "by_parameter of the optimizer.* is a Parameter",
+            ),
+            ("optimizer_attributes", "base", "base of the optimizer is a nested optimizer"),
+        ],
+        0,
+    ),
 )
 def test_attributes_that_cannot_be_saved_may_not_be_changed(train, task, what, message):
     with pytest.raises(JobError, match=message):
@@ -145,7 +156,6 @@ def test_attributes_that_cannot_be_saved_may_not_be_changed(train, task, what, m
             ("forward hook", r"forward_hooks of module 2"),
         ],
         1,
-        4,
     ),
 )
 def test_what_a_replacement_would_not_have_is_refused(train, what, name):
@@ -154,7 +164,8 @@ def test_what_a_replacement_would_not_have_is_refused(train, what, name):
 
 
 @pytest.mark.parametrize(
-    ("what", "arguments", "name"), [("plateau", [], "ReduceLROnPlateau"), ("steps", [2], "StepLR")]
+    ("what", "arguments", "name"),
+    sampled([("plateau", [], "ReduceLROnPlateau"), ("steps", [2], "StepLR")], 0),
 )
 def test_every_scheduler_must_be_kept(train, what, arguments, name):
     keys = {"params": {"what": what, "arguments": arguments}, "workers": 1}
@@ -162,6 +173,7 @@ def test_every_scheduler_must_be_kept(train, what, arguments, name):
         train(**changing("scheduler_among_others", **keys))
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("step", sampled([0, 5], 1))
 def test_a_schedule_may_scale_a_rate_that_is_a_tensor(train, tmp_path, step):
     alone = train(**changing("scheduled", workers=1))
@@ -170,6 +182,7 @@ def test_a_schedule_may_scale_a_rate_that_is_a_tensor(train, tmp_path, step):
     assert killed["weights_sha256"] == alone["weights_sha256"]
 
 
+@pytest.mark.soak
 def test_schedulers_may_be_kept_within_an_object(train, tmp_path):
     alone = train(**changing("schedulers_in_an_object", workers=1))
     deaths = [(5, 1, str(tmp_path / "mark"))]
@@ -188,7 +201,6 @@ def test_schedulers_may_be_kept_within_an_object(train, tmp_path):
             ("average", r"kept\.average\.module\.0\.weight"),
         ],
         1,
-        2,
     ),
 )
 def test_a_change_of_tensors_in_the_loop_is_refused(train, what, name, workers):
@@ -200,10 +212,13 @@ def test_a_change_of_tensors_in_the_loop_is_refused(train, what, name, workers):
 
 @pytest.mark.parametrize(
     ("task", "message"),
-    [
-        ("scheduler_after_joining", "the scheduler StepLR .* give it to session.register"),
-        ("keeping_too_much", "the user state takes .* bytes, most of it in kept"),
-    ],
+    sampled(
+        [
+            ("scheduler_after_joining", "the scheduler StepLR .* give it to session.register"),
+            ("keeping_too_much", "the user state takes .* bytes, most of it in kept"),
+        ],
+        1,
+    ),
 )
 def test_what_would_be_lost_is_refused(train, task, message):
     with pytest.raises(JobError, match=message):

@@ -31,16 +31,21 @@ def digests(*emulator, **variables):
     return json.loads(done.stdout)
 
 
+@pytest.fixture(scope="module")
+def pinned():
+    return digests(**PINNED)
+
+
 @pytest.mark.slow
-def test_digests_are_the_same_in_every_process():
-    assert digests(**PINNED) == digests(**PINNED)
+def test_digests_are_the_same_in_every_process(pinned):
+    assert digests(**PINNED) == pinned
 
 
 @pytest.mark.slow
 @needs_avx2
 @pytest.mark.skipif(not torch.__version__.startswith("2.13.0"), reason="digest of torch 2.13.0")
-def test_pinned_kernels_are_those_of_the_amd_and_intel_processors_of_decision_21():
-    assert digests(**PINNED)["kernels"] == "face5b1bdcdf1e83"
+def test_pinned_kernels_are_those_of_the_amd_and_intel_processors_of_decision_21(pinned):
+    assert pinned["kernels"] == "face5b1bdcdf1e83"
 
 
 @pytest.mark.soak
@@ -48,6 +53,6 @@ def test_pinned_kernels_are_those_of_the_amd_and_intel_processors_of_decision_21
 @pytest.mark.timeout(900)  # emulation is slow
 @pytest.mark.skipif(not shutil.which("qemu-x86_64"), reason="needs Debian's package qemu-user")
 @pytest.mark.parametrize("processor", ["Skylake-Client", "Haswell", "EPYC-Rome"])
-def test_pinned_kernels_are_those_of_other_makers(processor):
+def test_pinned_kernels_are_those_of_other_makers(processor, pinned):
     emulated = digests("qemu-x86_64", "-cpu", processor, **PINNED)
-    assert emulated["kernels"] == digests(**PINNED)["kernels"]
+    assert emulated["kernels"] == pinned["kernels"]
