@@ -43,12 +43,14 @@ class SlowedDevice:
 
     def __init__(self, factor: float, mode: Mode) -> None:
         self._factor, self._mode = factor, mode
-        self._waited_s = waited_for_core_s()
+        self._made_up_s: float | None = None
         self.busy_s = 0.0
 
     @contextmanager
     def slowed(self) -> Iterator[None]:
         """Slow down what this thread computes within the context."""
+        if self._made_up_s is None:  # waits of the start-up are not made up
+            self._made_up_s = waited_for_core_s()
         began_s = time.thread_time()
         yield
         computed_s = time.thread_time() - began_s
@@ -57,14 +59,19 @@ class SlowedDevice:
                 while time.thread_time() - began_s < self._factor * computed_s:
                     pass
             case "pause":
-                self._pause((self._factor - 1) * computed_s)
+                self._made_up_s += _pause((self._factor - 1) * computed_s, self._made_up_s)
         self.busy_s += self._factor * computed_s
 
-    def _pause(self, seconds: float) -> None:
-        """Sleep, but for less by what the thread has waited for a core and not made up yet."""
-        made_up_s = min(seconds, waited_for_core_s() - self._waited_s)
-        self._waited_s += made_up_s
-        time.sleep(seconds - made_up_s)
+
+def _pause(seconds: float, made_up_s: float) -> float:
+    """Sleep, but for less by what this thread has waited for a core, apart from `made_up_s`.
+
+    Returns:
+        By how much less, seconds.
+    """
+    less_s = min(seconds, waited_for_core_s() - made_up_s)
+    time.sleep(seconds - less_s)
+    return less_s
 
 
 def waited_for_core_s() -> float:
