@@ -12,7 +12,9 @@ MS = 10**6
 
 
 class Run:
-    """Steps of two workers with 4 shards each that take 10 ms, of which 1 ms is reading."""
+    """Steps of two workers with 4 shards each that take 10 ms, of which 1 ms is reading. A worker
+    that is throttled `while_reading` waits for its samples meanwhile.
+    """
 
     def __init__(self, noise=0.1, seed=0):
         self.slowdowns, self.noise = Slowdowns(), noise
@@ -28,8 +30,10 @@ class Run:
         parts = {"data": 1 * factor, "processor": 9 * factor, "throttled": 0.0}
         parts |= {name: parts.get(name, 0.0) + more for name, more in more_ms.items()}
         in_ns = {f"{name}_ns": int(4 * value * MS) for name, value in parts.items()}
-        waited = in_ns.pop("contention_ns", 0)
-        return StepTimes(shards_ns=sum(in_ns.values()) + waited, **in_ns)
+        waited, while_reading = in_ns.pop("contention_ns", 0), in_ns.pop("while_reading_ns", 0)
+        shards_ns = sum(in_ns.values()) + waited
+        in_ns["throttled_ns"] += while_reading
+        return StepTimes(shards_ns=shards_ns, **in_ns)
 
 
 @pytest.mark.parametrize(
@@ -39,6 +43,7 @@ class Run:
         ({"data": 8}, "data"),
         ({"data": 8, "processor": 3}, "data"),
         ({"throttled": 8}, "throttling"),
+        ({"data": 8, "while_reading": 7}, "throttling"),
         ({"contention": 8}, "contention"),
     ],
 )

@@ -154,6 +154,7 @@ def _look(rank: int, worker: _Worker, members: Sequence[_Worker]) -> Slowdown | 
 def _reason(worker: _Worker) -> Reason:
     """What took at least half of the additional time; contention if nothing is known to have.
 
+    A worker that is stopped also waits for its samples, since what reads them is stopped with it.
     More computation takes even more time where cores are shared, so it counts by itself.
     """
 
@@ -161,10 +162,10 @@ def _reason(worker: _Worker) -> Reason:
         return _mean(worker.recent, part) - _mean(worker.usual, part)
 
     half = rise(_total) / 2
-    if rise(lambda shard: shard.data) >= half:
-        return Reason.DATA
     if rise(lambda shard: shard.throttled) >= half:
         return Reason.THROTTLING
+    if rise(lambda shard: shard.data) >= half:
+        return Reason.DATA
     if rise(_processor) >= (SLOWER - 1) * _mean(worker.usual, _processor):
         return Reason.COMPUTE
     return Reason.CONTENTION
