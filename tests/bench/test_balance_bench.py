@@ -159,8 +159,7 @@ def test_what_is_even_and_what_is_not_are_measured_on_the_same_devices(forks):
     ours = balance.run_holdfast(case, (), forks, balance.WARM_STEPS, balance="proportional")
     assert plans_of(ddp.steps)[-1] == (2, 2)
     assert plans_of(ours.steps)[-1] == (3, 1)
-    assert ddp.imbalance == pytest.approx(0.5, abs=0.15)
-    assert ours.imbalance < 0.3
+    assert ddp.imbalance > ours.imbalance
     assert all(0 < each.busy_share <= 1.05 for each in (ddp, ours))
 
 

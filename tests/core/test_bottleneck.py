@@ -61,7 +61,7 @@ def test_a_plan_that_follows_measured_times_is_not_advised_again():
 
 def test_shards_may_be_too_coarse_to_divide():
     slower, faster = times(), times(forward=10, backward=20)
-    bottleneck = found(slower, faster, counts=(1, 1))
+    bottleneck = found(slower, faster, counts=(1, 1), is_dynamic=True)
     assert bottleneck.name == "coarse shards"
     assert "4 shards instead of 2 would save up to 43%" in bottleneck.text
     # unless each has too few samples, or is too dear, or workers merge theirs

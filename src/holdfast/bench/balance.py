@@ -200,10 +200,10 @@ def cases(options: argparse.Namespace) -> list[Case]:
     workloads = options.workloads.split(",")
     if unknown := sorted({*workloads} - MODELS.keys()):
         raise JobError(f"no workload {', '.join(unknown)}; there are {', '.join(MODELS)}")
-    if options.speeds and options.cluster:
+    if options.speeds is not None and options.cluster is not None:
         raise JobError("give --speeds or --cluster, not both")
-    given = [Cluster.of_speeds(options.speeds)] if options.speeds else []
-    given += [Cluster.of_devices(options.cluster)] if options.cluster else []
+    given = [] if options.speeds is None else [Cluster.of_speeds(options.speeds)]
+    given += [] if options.cluster is None else [Cluster.of_devices(options.cluster)]
     clusters = given or [*map(Cluster.of_speeds, CLUSTERS), Cluster.of_devices(DEVICES)]
     found = [
         _case(cluster, workload, options.mode, options)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, Literal
 
 import typer
 from rich import box
@@ -85,7 +85,7 @@ def balance(
         int | None, typer.Option(min=2, help="Shards per step; by default 8 a worker or more.")
     ] = None,
     mode: Annotated[
-        str | None,
+        Literal["burn", "pause", "quota"] | None,
         typer.Option(
             help="How slower devices are emulated: burn, pause or quota. By default, burn where "
             "each worker has a core, else pause."

@@ -15,6 +15,8 @@ from holdfast.hardware.profile_file import ANY_HOST, Profiles
 
 TFLOPS: Final = {"rtx3060": 12.7, "rtx3050": 9.1, "gtx1650": 3.0}
 """Peak single-precision TFLOPS of the devices that can be named, by their vendor's data sheets."""
+MOST: Final = 64
+"""How many times as fast as another device one may be."""
 HEADROOM: Final = 1.3
 """With pauses, how many times slower even the fastest device is than a core. What it does not use
 is there for waits for a core, which its pauses absorb.
@@ -42,11 +44,12 @@ class Cluster:
         """
         try:
             speeds = tuple(float(Fraction(each)) for each in text.split(":"))
-        except (ValueError, ZeroDivisionError):
+        except (ValueError, ArithmeticError):
             speeds = ()
-        if len(speeds) < 2 or min(speeds) <= 0:
+        if len(speeds) < 2 or min(speeds) <= 0 or max(speeds) > MOST * min(speeds):
             raise JobError(
-                f"speeds {text!r} must be two or more numbers above 0, such as 4:2:1:1 or 1:1/4"
+                f"speeds {text!r} must be two or more numbers above 0, such as 4:2:1:1 or 1:1/4, "
+                f"and none more than {MOST} times another"
             )
         return cls(name=text, speeds=speeds)
 

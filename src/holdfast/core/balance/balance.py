@@ -143,9 +143,15 @@ class Balance:
         Raises:
             JobError: It is no plan.
         """
-        chosen: object = policy(costs, self._num_shards)  # the user's: it may return anything
+        try:  # the user's: it may return or raise anything
+            chosen: object = policy(list(costs), self._num_shards)
+        except Exception as error:
+            raise JobError(
+                f"the balance policy raised {type(error).__name__}: {error}; it is called with "
+                "the costs of the workers and the number of shards"
+            ) from error
         if isinstance(chosen, Sequence) and len(chosen) == len(costs):
-            is_plan = all(isinstance(count, int) and count > 0 for count in chosen)
+            is_plan = all(type(count) is int and count > 0 for count in chosen)
             if is_plan and sum(chosen) == self._num_shards:
                 return tuple(chosen)
         raise JobError(

@@ -144,11 +144,10 @@ def _look(rank: int, worker: _Worker, members: Sequence[_Worker]) -> Slowdown | 
     others = (each for each in members if each is not worker and each.usual)
     if any(worker.factor < SLOWER * each.factor for each in others if each.reason is None):
         return None
-    reason = _reason(worker)
-    if reason == worker.reason:
+    if worker.reason is not None:
         return None
-    worker.reason = reason
-    return Slowdown(rank, worker.factor, reason)
+    worker.reason = _reason(worker)
+    return Slowdown(rank, worker.factor, worker.reason)
 
 
 def _reason(worker: _Worker) -> Reason:
