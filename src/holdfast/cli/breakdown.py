@@ -33,7 +33,10 @@ def breakdown(
     path = run_directory(run)
     rows = observed.rows(lines.read(path / METRICS), steps)
     if not rows:
-        raise JobError(f"{path} has no step yet; wait for the first, or pass another run directory")
+        raise JobError(
+            f"{path} has recorded no step: a script has none, other runs have some from their first "
+            "step on; pass another run directory"
+        )
     bottleneck = observed.bottleneck(lines.read(path / EVENTS))
     if as_json:
         print(json.dumps({"workers": rows, "bottleneck": bottleneck}))
