@@ -34,8 +34,8 @@ def breakdown(
     rows = observed.rows(lines.read(path / METRICS), steps)
     if not rows:
         raise JobError(
-            f"{path} has recorded no step: a script has none, other runs have some from their first "
-            "step on; pass another run directory"
+            f"{path} has recorded no step: scripts have none, and other runs have none before "
+            "their first; pass another run directory"
         )
     bottleneck = observed.bottleneck(lines.read(path / EVENTS))
     if as_json:
