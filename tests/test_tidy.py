@@ -143,7 +143,7 @@ def test_the_public_names_are_these():
 
     assert holdfast.__all__ == [
         "CheckpointError", "Dataset", "Event", "HoldfastError", "Job", "JobError", "NonFiniteError",
-        "OutOfMemory", "Result", "Session", "Shard", "WorkerFailed", "train",
+        "OutOfMemory", "Result", "Session", "Shard", "WorkerFailed", "load_run", "train",
     ]  # fmt: skip
     assert all(getattr(holdfast, name) for name in holdfast.__all__)
 
@@ -240,7 +240,8 @@ def test_the_options_of_the_command_are_these():
         ],
         "breakdown": ["--json", "--steps", "run"],
         "events": ["--debug", "--json", "run"],
-        "export": ["--best", "--force", "--of", "source", "target"],
+        "export": ["--best", "--force", "--format", "--of", "source", "target"],
+        "goodput": ["--json", "run"],
         "hosts": [],
         "hosts setup": ["file"],
         "jobs": ["--json"],

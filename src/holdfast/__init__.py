@@ -5,6 +5,7 @@
   commits steps.
 * `Job` holds the settings of a training job, `Dataset` is the protocol of data sets.
 * `Event` is what `train` tells an `on_event` function.
+* `load_run` gives the tables and charts of a run.
 
 Importing holdfast is fast: torch is imported when a name that needs it is first used.
 """
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
         WorkerFailed,
     )
     from holdfast.job.train_job import TrainJob as Job
+    from holdfast.observe.record.loaded_run import load_run
     from holdfast.observe.sinks.callback import Event
     from holdfast.runs.train import Result, train
     from holdfast.worker.session import Session
@@ -43,6 +45,7 @@ _HOMES = {
     "Session": "holdfast.worker.session",
     "Shard": "holdfast.worker.shard",
     "WorkerFailed": "holdfast.errors",
+    "load_run": "holdfast.observe.record.loaded_run",
     "train": "holdfast.runs.train",
 }
 
@@ -59,6 +62,7 @@ __all__ = [
     "Session",
     "Shard",
     "WorkerFailed",
+    "load_run",
     "train",
 ]
 

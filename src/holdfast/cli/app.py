@@ -19,6 +19,7 @@ from holdfast.cli import (
     drill,
     events,
     export,
+    goodput,
     hosts,
     jobs,
     pods,
@@ -61,6 +62,7 @@ app.command("drill")(drill.drill)
 app.command("breakdown")(breakdown.breakdown)
 app.command("events")(events.events)
 app.command("export")(export.export)
+app.command("goodput")(goodput.goodput)
 app.command("jobs")(jobs.jobs)
 app.command("profile")(profile.profile)
 app.command("runs")(runs.runs)

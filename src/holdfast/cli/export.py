@@ -1,13 +1,23 @@
-"""`holdfast export`: write the trained weights to a file."""
+"""`holdfast export`: write the trained weights, or the record of a run, to files."""
 
 from __future__ import annotations
 
+import enum
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from holdfast.errors import CheckpointError
+from holdfast.cli.arguments import run_directory
+from holdfast.errors import CheckpointError, JobError
+
+
+class Format(enum.StrEnum):
+    """How the record of a run is written."""
+
+    CSV = "csv"
+    PARQUET = "parquet"
+    PNG = "png"
 
 
 def export(
@@ -15,12 +25,14 @@ def export(
         Path, typer.Argument(metavar="RUN|CHECKPOINT", help="Directory of a run or a checkpoint.")
     ],
     target: Annotated[
-        Path,
+        Path | None,
         typer.Argument(
             metavar="FILE",
-            help="A .safetensors, .pt or .pth file; a folder for a model of transformers.",
+            help="A .safetensors, .pt or .pth file; a folder for a model of transformers. With "
+            "--format: a folder for tables, by default RUN/tables, or a .png file, by default "
+            "RUN/record.png.",
         ),
-    ],
+    ] = None,
     of: Annotated[
         str | None,
         typer.Option(help="Registered module, or one of several models; default: the model."),
@@ -28,9 +40,26 @@ def export(
     best: Annotated[
         bool, typer.Option("--best", help="Export the run's best checkpoint, not the newest.")
     ] = False,
-    force: Annotated[bool, typer.Option("--force", help="Replace a file that exists.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Replace files that exist.")] = False,
+    form: Annotated[
+        Format | None,
+        typer.Option(
+            "--format",
+            help="Export the record of the run, not its weights: tables as csv or parquet, charts "
+            "as png.",
+        ),
+    ] = None,
 ) -> None:
-    """Write the trained weights to a file for PyTorch, safetensors or transformers."""
+    """Write the trained weights to a file for PyTorch, safetensors or transformers; with --format,
+    the tables or charts of a run.
+    """
+    if form is not None:
+        if of is not None or best:
+            raise JobError("--of and --best choose weights; they do not go with --format")
+        _export_record(run_directory(source), target, form, force=force)
+        return
+    if target is None:
+        raise JobError("name the FILE for the weights, or --format for the record of the run")
     from holdfast.checkpoint import export as to_file
     from holdfast.checkpoint.weights import find_checkpoint
 
@@ -40,3 +69,24 @@ def export(
     except OSError as error:
         raise CheckpointError(f"{error.filename or checkpoint}: {error.strerror}") from None
     print(f"{checkpoint} -> {target}")
+
+
+def _export_record(run: Path, target: Path | None, form: Format, *, force: bool) -> None:
+    from holdfast.observe.record import export as record_export
+    from holdfast.observe.record.run_record import RunRecord
+
+    default = run / ("record.png" if form is Format.PNG else "tables")
+    where = default if target is None else target
+    is_there = where.exists() if form is Format.PNG else any(where.glob(f"*.{form}"))
+    if is_there and not force:
+        raise JobError(f"{where} exists; --force replaces it")
+    record = RunRecord(run)
+    try:
+        if form is Format.PNG:
+            record_export.write_figure(record, where)
+            print(f"{run} -> {where}")
+            return
+        for name, rows in record_export.write_tables(record, where, form.value).items():
+            print(f"{where / name}.{form}  {rows} rows")
+    except OSError as error:
+        raise JobError(f"{error.filename or where}: {error.strerror}") from None
