@@ -1,5 +1,7 @@
 """Every second of a run goes to one cause, and to the right one."""
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -184,20 +186,41 @@ def test_the_last_worker_decides_what_a_step_loses():
         "shards": [4, 4], "data": [0.5, 0.1], "forward": [0.5, 1.5], "backward": [0.5, 2.0],
         "collect": [0.0, 0.5],
     }  # fmt: skip
-    losses = losses_of_step(workers, 0.0)
+    losses = losses_of_step(workers, 0.0, 5)
     assert losses.data == 0.1
     assert losses.imbalance == pytest.approx(4 - 8 / (4 / 1 + 4 / 4))  # of the best plan
-    assert losses_of_step({**workers, "checkpoint": [9.0, 0.0]}, 0.0).checkpoint == 9
+    assert losses_of_step({**workers, "checkpoint": [9.0, 0.0]}, 0.0, 10).checkpoint == 9
+
+
+def test_a_worker_that_counts_for_the_one_that_it_replaces_tells_nothing():
+    workers = {"shards": [4, 4], "data": [0.5, 0.1], "checkpoint": [0.0, 90.0]}
+    assert losses_of_step(workers, 0.0, 1) == Losses(data=0.5)
+    assert losses_of_step(workers, 0.0, 0.1) == Losses()
+
+
+def test_a_checkpoint_before_a_failure_is_no_part_of_the_recovery():
+    steps = steps_of(10.0, 11.0, 14.0, 15.0, 16.0, checkpoint={2: 9.0})
+    steps = replace(steps, pauses={2: Losses(checkpoint=0.5)})
+    resumed = moment("resumed", 12.5, workers=2, step=2, last_step=2)
+    found = spent(steps, *START, moment("failure", 12), resumed)
+    assert found == {
+        "initialization": 9, "useful": 5, "checkpoint": 0.5, "recomputed": 1, "new_generation": 0.5,
+    }  # fmt: skip
 
 
 def test_shards_that_are_computed_twice_are_verification():
-    losses = losses_of_step({"shards": [4], "forward": [3.0]}, 0.5)
+    losses = losses_of_step({"shards": [4], "forward": [3.0]}, 0.5, 3)
     assert losses == Losses(verification=1.0)
 
 
 def test_a_worker_that_computes_nothing_is_no_imbalance():
-    assert losses_of_step({"shards": [0, 0]}, 0.5) == Losses()
-    assert losses_of_step({"shards": [2, 0], "forward": [1.0, 0.0]}, 0.0).imbalance == 0
+    assert losses_of_step({"shards": [0, 0]}, 0.5, 1) == Losses()
+    assert losses_of_step({"shards": [2, 0], "forward": [1.0, 0.0]}, 0.0, 1).imbalance == 0
+
+
+def test_shards_of_a_short_batch_say_nothing_of_the_speed_of_a_worker():
+    workers = {"shards": [2, 2], "forward": [1.0, 0.0]}
+    assert losses_of_step(workers, 0.0, 1, is_whole=False).imbalance == 0.5
 
 
 def test_losses_fill_no_more_than_the_time_there_is():

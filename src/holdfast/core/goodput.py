@@ -16,12 +16,14 @@ from __future__ import annotations
 import enum
 from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from statistics import median
+from dataclasses import dataclass, field
+from statistics import fmean, median
 from typing import Final, NamedTuple
 
 NEAR_STEPS: Final = 16
 """How many steps before and after a recovery say how long a usual step takes."""
+MAX_BUSY: Final = 1.5
+"""By how much the times that a worker has measured may exceed those of its step."""
 _COMPUTE: Final = ("forward", "backward", "collect")
 
 
@@ -100,15 +102,24 @@ LOSSES: Final = tuple(Cause(name) for name in Losses._fields)
 """The causes in `Losses`, in order."""
 
 
-def losses_of_step(workers: Mapping[str, Sequence[float]], verified: float) -> Losses:
+def losses_of_step(
+    workers: Mapping[str, Sequence[float]],
+    verified: float,
+    seconds: float,
+    *,
+    is_whole: bool = True,
+) -> Losses:
     """What the worker that was last in a step lost in it.
 
     The time to compute its shards beyond what they would take under the best plan is imbalance:
-    each worker's speed is its shards by its time.
+    each worker's speed is its shards by its time, if all shards are equal.
 
     Args:
         workers: Seconds in each phase, an entry a member, and `shards`, as in `metrics.jsonl`.
         verified: The share of shards that are computed twice.
+        seconds: How long the step took. A worker with much more in its phases has just begun, and
+            counts those of the one that it replaces; it tells nothing.
+        is_whole: Whether the batch was: in a short one, shards may be empty.
     """
     nothing = (0.0,) * len(workers["shards"])
     data, evaluation, checkpoint, *compute = (
@@ -116,9 +127,14 @@ def losses_of_step(workers: Mapping[str, Sequence[float]], verified: float) -> L
     )
     computed = [sum(each) for each in zip(*compute, strict=True)]
     busy = [sum(each) for each in zip(data, evaluation, checkpoint, computed, strict=True)]
-    last = busy.index(max(busy))
-    rates = [n / s for n, s in zip(workers["shards"], computed, strict=True) if n > 0 and s > 0]
-    best = sum(workers["shards"]) / sum(rates) if rates else computed[last]
+    told = [place for place, spent in enumerate(busy) if spent <= MAX_BUSY * seconds]
+    if not told:
+        return Losses()
+    last = max(told, key=busy.__getitem__)
+    shards = [workers["shards"][place] for place in told]
+    times = [computed[place] for place in told]
+    rates = [n / spent for n, spent in zip(shards, times, strict=True) if n > 0 and spent > 0]
+    best = sum(shards) / sum(rates) if rates and is_whole else fmean(times)
     imbalance = max(0.0, computed[last] - best)
     verification = (computed[last] - imbalance) * verified / (1 + verified)
     return Losses(checkpoint[last], evaluation[last], data[last], imbalance, verification)
@@ -132,12 +148,15 @@ class CommittedSteps:
         step: Its number, from 1, rising.
         at: When it was committed, Unix time, seconds, never falling.
         losses: By cause in `LOSSES`: what it lost since the commit before, seconds.
+        pauses: By row: the checkpoint and the evaluation before it, as the worker that writes the
+            metrics has measured them. They count where workers have changed.
         evaluated: The newest step with an evaluation; 0 if there is none.
     """
 
     step: Sequence[int]
     at: Sequence[float]
     losses: Mapping[Cause, Sequence[float]]
+    pauses: Mapping[int, Losses] = field(default_factory=dict)
     evaluated: int = 0
 
 
@@ -252,9 +271,7 @@ class _Attempt:
 
     def _add_pauses(self, row: int, seconds: float) -> float:
         """Add the checkpoint and the evaluation before `row`; returns what is left of `seconds`."""
-        losses = self._steps.losses
-        found = Losses(losses[Cause.CHECKPOINT][row], losses[Cause.EVALUATION][row])
-        pauses = found.within(seconds)
+        pauses = self._steps.pauses.get(row, Losses()).within(seconds)
         self._spent[Cause.CHECKPOINT] += pauses.checkpoint
         self._spent[Cause.EVALUATION] += pauses.evaluation
         return seconds - pauses.checkpoint - pauses.evaluation

@@ -59,7 +59,7 @@ class Steps:
 
     Attributes:
         columns: An array a column, with the names of `Step`; `at` never falls.
-        losses: See `core.goodput`.
+        losses, pauses: See `core.goodput`.
         logged: Further columns: what the task logs.
         workers: The times of workers, with the row of their step.
     """
@@ -70,9 +70,10 @@ class Steps:
             name: array("q" if name in _COUNTS else "d") for name in Step._fields
         }
         self.losses = {cause: array("d") for cause in LOSSES}
+        self.pauses: dict[int, Losses] = {}
         self.logged: dict[str, array[float]] = {}
         self.workers: list[tuple[int, Workers]] = []
-        self._stride = 1
+        self._stride, self._batch = 1, 0
         self._shares = Losses()  # of the newest step whose workers are known
 
     def __len__(self) -> int:
@@ -102,9 +103,12 @@ class Steps:
         last = at[-1] if row else -inf
         now = max(last, step.at)
         gap = now - last
-        losses = pauses
+        losses, self._batch = pauses, max(self._batch, step.samples)
+        if any(pauses):
+            self.pauses[row] = pauses
         if workers:
-            found = losses_of_step(workers, self._verified).within(gap)
+            is_whole = step.samples >= self._batch
+            found = losses_of_step(workers, self._verified, gap, is_whole=is_whole).within(gap)
             self._shares = _shares(found, gap)
             checkpoint = max(found.checkpoint, pauses.checkpoint)
             losses = found._replace(
@@ -143,6 +147,7 @@ class Steps:
         for columns in (self.columns, self.losses, self.logged):
             for column in columns.values():
                 del column[rows:]
+        self.pauses = {row: each for row, each in self.pauses.items() if row < rows}
         kept = bisect_left(self.workers, rows, key=lambda each: each[0])
         del self.workers[kept:]
 
@@ -154,7 +159,11 @@ class Steps:
         """
         columns = self.columns
         return CommittedSteps(
-            step=columns["step"], at=columns["at"], losses=self.losses, evaluated=evaluated
+            step=columns["step"],
+            at=columns["at"],
+            losses=self.losses,
+            pauses=self.pauses,
+            evaluated=evaluated,
         )
 
     def values(self, name: str) -> Sequence[float]:
