@@ -8,8 +8,11 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
+from itertools import accumulate, dropwhile
 from math import isnan, nan
+from operator import ge
 from pathlib import Path
 from typing import Any, BinaryIO, Final
 
@@ -17,7 +20,7 @@ import msgspec
 from msgspec import UNSET, Struct, UnsetType
 
 from holdfast.core.goodput import Losses
-from holdfast.observe.record.steps import Step, Steps, Workers
+from holdfast.observe.record.steps import NewSteps, Steps, Workers
 
 RECENT: Final = 64
 """Of how many of the newest steps the times of all workers are known, in a long run too."""
@@ -27,13 +30,8 @@ _MARK_BYTES: Final = 1024
 """How much before a place shows that it is the same: more than a step, with the time in it."""
 
 
-class _Phases(Struct):
-    checkpoint: float = 0.0
-    evaluate: float = 0.0
-
-
-class _Line(Struct):
-    """A line of `metrics.jsonl`: a step, or an evaluation."""
+class _Line(Struct, gc=False):
+    """A line of `metrics.jsonl`, a step or an evaluation, without the times in it."""
 
     step: int
     loss: float | UnsetType | None = UNSET
@@ -44,16 +42,30 @@ class _Line(Struct):
     lr: float | None = None
     norm: float | None = None
     logged: dict[str, float | None] = {}  # msgspec makes a new one each time
-    phases: _Phases = msgspec.field(default_factory=_Phases)
     evaluation: dict[str, Any] | None = None
 
+    @property
+    def is_step(self) -> bool:
+        """Whether it is a step."""
+        return self.loss is not UNSET and self.evaluation is None
 
-class _WorkersLine(Struct):
+
+class _Phases(Struct):
+    checkpoint: float = 0.0
+    evaluate: float = 0.0
+
+
+class _Times(Struct):
+    """The times in the line of a step."""
+
+    phases: _Phases = msgspec.field(default_factory=_Phases)
     workers: dict[str, list[int | float]] = {}  # as above
 
 
 _LINE: Final = msgspec.json.Decoder(_Line)
-_WORKERS: Final = msgspec.json.Decoder(_WorkersLine)
+_TIMES: Final = msgspec.json.Decoder(_Times)
+_NOT_READABLE: Final = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
+"""What the decoder raises for a line that is torn, or of another version."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,8 +147,7 @@ class MetricsReader:
             whole, newline, rest = (rest + block).rpartition(b"\n")
             if not newline:
                 continue
-            for line in whole.split(b"\n"):
-                self._add(line)
+            self._take(whole.split(b"\n"))
             position += len(whole) + 1
             self._add_mark(position, whole + newline)
         return position > begin
@@ -150,37 +161,68 @@ class MetricsReader:
         mark = _Mark(position, before, len(self._steps), len(self.evaluations))
         self._marks.append(mark)
 
-    def _add(self, line: bytes) -> None:
-        try:
-            found = _LINE.decode(line)
-        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-            return  # torn, or of another version
-        if found.evaluation is not None:
-            self.evaluations.append(Evaluation(step=found.step, results=found.evaluation))
+    def _take(self, lines: list[bytes]) -> None:
+        """Take whole lines; column by column, because there may be a million."""
+        read = _decoded(lines)
+        self.evaluations += [
+            Evaluation(step=each.step, results=each.evaluation)
+            for each, _ in read
+            if each.evaluation is not None
+        ]
+        read = self._new([each for each in read if each[0].is_step])
+        if not read:
             return
-        steps = self._steps
-        is_first = not len(steps)
-        if (
-            found.loss is UNSET
-            or found.step <= steps.newest
-            or (is_first and isnan(found.time_unix_s))
-        ):
-            return
-        phases = found.phases
-        pauses = Losses(phases.checkpoint, phases.evaluate)
-        is_wanted = steps.wants_workers() or any(pauses)
-        workers = _workers_in(line) if is_wanted else {}
-        numbers = (found.seconds, found.loss, found.lr, found.norm)
-        seconds, loss, lr, norm = (nan if each is None else each for each in numbers)
-        steps.add(
-            Step(
-                found.step, found.time_unix_s, seconds, found.epoch, found.samples, loss, lr, norm
-            ),
-            found.logged,
-            pauses,
-            workers,
+        found, lines = [each for each, _ in read], [line for _, line in read]
+        columns: dict[str, list[Any]] = {
+            "step": [each.step for each in found],
+            "at": [each.time_unix_s for each in found],
+            "epoch": [each.epoch for each in found],
+            "samples": [each.samples for each in found],
+            "seconds": [nan if each.seconds is None else each.seconds for each in found],
+            "loss": [nan if each.loss is None else each.loss for each in found],
+            "lr": [nan if each.lr is None else each.lr for each in found],
+            "norm": [nan if each.norm is None else each.norm for each in found],
+        }
+        paused = [
+            place
+            for place, line in enumerate(lines)
+            if b'"checkpoint"' in line or b'"evaluate"' in line
+        ]
+        new = NewSteps(
+            columns=columns,
+            logged=[each.logged for each in found],
+            pauses={place: pauses for place in paused if any(pauses := _pauses_in(lines[place]))},
+            workers=lambda place: _workers_in(lines[place]),
         )
-        self._recent.append((found.step, line))
+        self._steps.extend(new)
+        self._recent.extend(
+            (each.step, line) for each, line in zip(found[-RECENT:], lines[-RECENT:], strict=True)
+        )
+
+    def _new(self, read: list[tuple[_Line, bytes]]) -> list[tuple[_Line, bytes]]:
+        """The steps that come after those that are known; the first one must have a time."""
+        newest = self._steps.newest
+        if not len(self._steps):
+            read = list(dropwhile(lambda each: isnan(each[0].time_unix_s), read))
+        numbers = [newest, *(each.step for each, _ in read)]
+        if any(map(ge, numbers, numbers[1:])):
+            rising = accumulate(numbers, max)
+            read = [each for each, known in zip(read, rising, strict=False) if each[0].step > known]
+        return read
+
+
+def _decoded(lines: list[bytes]) -> list[tuple[_Line, bytes]]:
+    """The lines that can be read, with what is in them."""
+    decode = _LINE.decode
+    try:
+        return [(decode(line), line) for line in lines]
+    except _NOT_READABLE:
+        pass
+    found = []
+    for line in lines:
+        with suppress(*_NOT_READABLE):
+            found.append((decode(line), line))
+    return found
 
 
 def _is_there(file: BinaryIO, mark: _Mark) -> bool:
@@ -188,11 +230,20 @@ def _is_there(file: BinaryIO, mark: _Mark) -> bool:
     return file.read(len(mark.before)) == mark.before
 
 
+def _pauses_in(line: bytes) -> Losses:
+    """What the writer of a line has lost in a checkpoint and an evaluation."""
+    try:
+        phases = _TIMES.decode(line).phases
+    except _NOT_READABLE:
+        return Losses()
+    return Losses(phases.checkpoint, phases.evaluate)
+
+
 def _workers_in(line: bytes) -> Workers:
     """The times of workers in a line; empty if it has none that can be used."""
     try:
-        workers = _WORKERS.decode(line).workers
-    except msgspec.MsgspecError:
+        workers = _TIMES.decode(line).workers
+    except _NOT_READABLE:
         return {}
     count = len(workers.get("rank", ()))
     is_whole = "shards" in workers and all(len(column) == count for column in workers.values())
@@ -206,5 +257,5 @@ def lines_of(path: Path) -> Iterator[dict[str, Any]]:
         for line in file:
             try:
                 yield decoder.decode(line)
-            except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+            except _NOT_READABLE:
                 continue

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from math import inf, nan
-from typing import Any, Final, NamedTuple
+from operator import sub
+from typing import Any, Final
 
 from holdfast.core.goodput import LOSSES, CommittedSteps, Losses, losses_of_step
 
@@ -38,17 +40,28 @@ class Series:
     mean: list[float]
 
 
-class Step(NamedTuple):
-    """A committed step, as its line in `metrics.jsonl` has it; nan is for what it has not."""
+COLUMNS: Final = ("step", "at", "seconds", "epoch", "samples", "loss", "lr", "norm")
+"""The numbers of a step: its own, when it was committed, how long it took, and so on."""
+_COUNTS: Final = frozenset({"step", "epoch", "samples"})
+"""Those that are whole."""
 
-    step: int
-    at: float
-    seconds: float
-    epoch: int
-    samples: int
-    loss: float
-    lr: float
-    norm: float
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewSteps:
+    """Committed steps, as their lines in `metrics.jsonl` have them.
+
+    Attributes:
+        columns: A list for each of `COLUMNS`, nan for what a step has not; `step` rises.
+        logged: What the task has logged in each.
+        pauses: By position, as far as there were any: what its writer has lost in checkpoints and
+            evaluations.
+        workers: Reads what the members have measured in the step at a position; empty if nothing.
+    """
+
+    columns: Mapping[str, list[Any]]
+    logged: Sequence[Mapping[str, float | None]]
+    pauses: Mapping[int, Losses]
+    workers: Callable[[int], Workers]
 
 
 class Steps:
@@ -58,7 +71,7 @@ class Steps:
         verified: The share of shards that are computed twice.
 
     Attributes:
-        columns: An array a column, with the names of `Step`; `at` never falls.
+        columns: An array a column, with the names in `COLUMNS`; `at` never falls.
         losses, pauses: See `core.goodput`.
         logged: Further columns: what the task logs.
         workers: The times of workers, with the row of their step.
@@ -67,7 +80,7 @@ class Steps:
     def __init__(self, verified: float = 0.0) -> None:
         self._verified = verified
         self.columns: dict[str, array[Any]] = {
-            name: array("q" if name in _COUNTS else "d") for name in Step._fields
+            name: array("q" if name in _COUNTS else "d") for name in COLUMNS
         }
         self.losses = {cause: array("d") for cause in LOSSES}
         self.pauses: dict[int, Losses] = {}
@@ -84,63 +97,71 @@ class Steps:
         """The number of the newest step; 0 if there is none."""
         return int(self.columns["step"][-1]) if len(self) else 0
 
-    def wants_workers(self) -> bool:
-        """Whether the times of workers of the next step are to be kept."""
-        return len(self) % self._stride == 0
+    def extend(self, new: NewSteps) -> None:
+        """Add steps. One without a time counts as committed with the one before."""
+        first, times = len(self), new.columns["at"]
+        last = self.columns["at"][-1] if first else times[0]
+        at = list(accumulate(times, max, initial=last))  # which passes over nan
+        gaps = list(map(sub, at[1:], at))
+        if not first:
+            gaps[0] = inf
+        for name, column in self.columns.items():
+            column.extend(at[1:] if name == "at" else new.columns[name])
+        self._log(first, new.logged)
+        self._batch = max(self._batch, *new.columns["samples"])
+        paused, place = sorted(new.pauses), 0
+        while place < len(gaps):
+            if place in new.pauses or self._is_kept(first + place):
+                self._measure(first, place, gaps[place], new)
+                place += 1
+            following = paused[bisect_left(paused, place) :]
+            kept = place + -(first + place) % self._stride
+            stop = min(kept, len(gaps), *following[:1])
+            self._hold(gaps[place:stop])
+            place = stop
 
-    def add(
-        self, step: Step, logged: Mapping[str, float | None], pauses: Losses, workers: Workers
-    ) -> None:
-        """Add a step.
+    def _is_kept(self, row: int) -> bool:
+        return row % self._stride == 0
 
-        Args:
-            step: Its numbers. Without a time, it counts as committed with the one before.
-            logged: What the task has logged in it.
-            pauses: What its writer has lost in checkpoints and evaluations.
-            workers: What its members have measured; empty where that is not needed.
-        """
-        row, at = len(self), self.columns["at"]
-        last = at[-1] if row else -inf
-        now = max(last, step.at)
-        gap = now - last
-        losses, self._batch = pauses, max(self._batch, step.samples)
-        if any(pauses):
+    def _measure(self, first: int, place: int, gap: float, new: NewSteps) -> None:
+        """Add what a step has lost by the times of its workers, and keep these."""
+        workers, pauses = new.workers(place), new.pauses.get(place, Losses())
+        row, losses = first + place, pauses
+        if place in new.pauses:
             self.pauses[row] = pauses
         if workers:
-            is_whole = step.samples >= self._batch
-            found = losses_of_step(workers, self._verified, gap, is_whole=is_whole).within(gap)
-            self._shares = _shares(found, gap)
-            checkpoint = max(found.checkpoint, pauses.checkpoint)
+            is_whole = new.columns["samples"][place] >= self._batch
+            found = losses_of_step(workers, self._verified, gap, is_whole=is_whole)
             losses = found._replace(
-                checkpoint=checkpoint, evaluation=max(found.evaluation, pauses.evaluation)
+                checkpoint=max(found.checkpoint, pauses.checkpoint),
+                evaluation=max(found.evaluation, pauses.evaluation),
             )
-            self._keep(row, workers)
-        elif gap < inf:
-            held = (share * gap for share in self._shares[2:])
-            losses = Losses(pauses.checkpoint, pauses.evaluation, *held)
-        for name, value in zip(Step._fields, step, strict=True):
-            self.columns[name].append(value)
-        at[-1] = now
-        for cause, lost in zip(LOSSES, losses.within(gap), strict=True):
+        losses = losses.within(gap)
+        for cause, lost in zip(LOSSES, losses, strict=True):
             self.losses[cause].append(lost)
-        if logged or self.logged:
-            self._log(row, logged)
+        if workers and self._is_kept(row):
+            self._shares = _shares(losses, gap)
+            self.workers.append((row, workers))
+            if len(self.workers) > MAX_WORKER_ROWS:
+                self._stride *= 2
+                self.workers = [each for each in self.workers if self._is_kept(each[0])]
 
-    def _keep(self, row: int, workers: Workers) -> None:
-        if row % self._stride:
-            return  # only its losses are of use
-        self.workers.append((row, workers))
-        if len(self.workers) > MAX_WORKER_ROWS:
-            self._stride *= 2
-            self.workers = [each for each in self.workers if each[0] % self._stride == 0]
+    def _hold(self, gaps: Sequence[float]) -> None:
+        """Add what steps have lost by the shares of the newest whose workers are known; they had
+        no checkpoint and no evaluation.
+        """
+        shares = self._shares._replace(checkpoint=0, evaluation=0)
+        for cause, share in zip(LOSSES, shares, strict=True):
+            lost = [share * gap for gap in gaps] if share else [0.0] * len(gaps)
+            self.losses[cause].extend(lost)
 
-    def _log(self, row: int, logged: Mapping[str, float | None]) -> None:
-        for name in logged:
+    def _log(self, first: int, logged: Sequence[Mapping[str, float | None]]) -> None:
+        for name in {name: None for values in logged for name in values}:
             if name not in self.logged:
-                self.logged[name] = array("d", [nan]) * row
+                self.logged[name] = array("d", [nan]) * first
         for name, column in self.logged.items():
-            value = logged.get(name)
-            column.append(nan if value is None else value)
+            found = (values.get(name) for values in logged)
+            column.extend([nan if value is None else value for value in found])
 
     def cut(self, rows: int) -> None:
         """Drop all steps but the first `rows`."""
@@ -189,10 +210,6 @@ class Steps:
             high=np.fmax.reduceat(values, starts).tolist(),
             mean=np.divide(sums, counts, out=np.full(len(sums), nan), where=counts > 0).tolist(),
         )
-
-
-_COUNTS: Final = frozenset({"step", "epoch", "samples"})
-"""The columns of whole numbers."""
 
 
 def _shares(losses: Losses, gap: float) -> Losses:
