@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
-from itertools import accumulate, dropwhile
+from itertools import dropwhile
 from math import isnan, nan
 from operator import ge
 from pathlib import Path
@@ -30,40 +30,37 @@ _MARK_BYTES: Final = 1024
 """How much before a place shows that it is the same: more than a step, with the time in it."""
 
 
-class _Line(Struct, gc=False):
-    """A line of `metrics.jsonl`, a step or an evaluation, without the times in it."""
+class _Phases(Struct, gc=False):
+    """What the writer of a line has spent in pauses, seconds."""
 
-    step: int
-    loss: float | UnsetType | None = UNSET
-    time_unix_s: float = nan
-    seconds: float | None = None
-    epoch: int = 0
-    samples: int = 0
-    lr: float | None = None
-    norm: float | None = None
-    logged: dict[str, float | None] = {}  # msgspec makes a new one each time
-    evaluation: dict[str, Any] | None = None
-
-    @property
-    def is_step(self) -> bool:
-        """Whether it is a step."""
-        return self.loss is not UNSET and self.evaluation is None
-
-
-class _Phases(Struct):
     checkpoint: float = 0.0
     evaluate: float = 0.0
 
 
-class _Times(Struct):
-    """The times in the line of a step."""
+class _Line(Struct, gc=False):
+    """A line of `metrics.jsonl`, a step or an evaluation, without the times of workers: its keys in
+    the order of the line, in which they are found fastest.
+    """
 
-    phases: _Phases = msgspec.field(default_factory=_Phases)
+    step: int
+    epoch: int = 0
+    loss: float | UnsetType | None = UNSET
+    norm: float | None = None
+    lr: float | None = None
+    samples: int = 0
+    logged: dict[str, float | None] = {}  # msgspec makes a new one each time
+    seconds: float | None = None
+    phases: _Phases | None = None
+    time_unix_s: float = nan
+    evaluation: dict[str, Any] | None = None
+
+
+class _WorkersLine(Struct):
     workers: dict[str, list[int | float]] = {}  # as above
 
 
 _LINE: Final = msgspec.json.Decoder(_Line)
-_TIMES: Final = msgspec.json.Decoder(_Times)
+_WORKERS: Final = msgspec.json.Decoder(_WorkersLine)
 _NOT_READABLE: Final = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 """What the decoder raises for a line that is torn, or of another version."""
 
@@ -144,16 +141,19 @@ class MetricsReader:
         file.seek(position)
         rest = b""
         while block := file.read(BLOCK_BYTES):
-            whole, newline, rest = (rest + block).rpartition(b"\n")
-            if not newline:
-                continue
-            self._take(whole.split(b"\n"))
-            position += len(whole) + 1
-            self._add_mark(position, whole + newline)
+            block = rest + block
+            *lines, rest = block.split(b"\n")
+            if lines:
+                self._take(lines)
+                whole = len(block) - len(rest)
+                position += whole
+                self._add_mark(position, block[max(0, whole - _MARK_BYTES) : whole])
         return position > begin
 
     def _add_mark(self, position: int, read: bytes) -> None:
-        """Add a place to begin from next, in place of the last one if that is near."""
+        """Add a place to begin from next, in place of the last one if that is near; `read` is the
+        end of what was read.
+        """
         before = (self._marks[-1].before + read)[-_MARK_BYTES:]
         near = len(self._marks) > 1 and position - self._marks[-2].position < BLOCK_BYTES
         if near:
@@ -163,16 +163,21 @@ class MetricsReader:
 
     def _take(self, lines: list[bytes]) -> None:
         """Take whole lines; column by column, because there may be a million."""
-        read = _decoded(lines)
-        self.evaluations += [
-            Evaluation(step=each.step, results=each.evaluation)
-            for each, _ in read
-            if each.evaluation is not None
-        ]
-        read = self._new([each for each in read if each[0].is_step])
-        if not read:
+        found, lines = _decoded(lines)
+        others = [each for each in found if each.evaluation is not None or each.loss is UNSET]
+        numbers = [self._steps.newest, *(each.step for each in found)]
+        if others or any(map(ge, numbers, numbers[1:])):
+            self.evaluations += [
+                Evaluation(step=each.step, results=each.evaluation)
+                for each in others
+                if each.evaluation is not None
+            ]
+            found, lines = self._new(found, lines)
+        if not len(self._steps):  # the first one needs a time
+            found = list(dropwhile(lambda each: isnan(each.time_unix_s), found))
+            lines = lines[len(lines) - len(found) :]
+        if not found:
             return
-        found, lines = [each for each, _ in read], [line for _, line in read]
         columns: dict[str, list[Any]] = {
             "step": [each.step for each in found],
             "at": [each.time_unix_s for each in found],
@@ -183,46 +188,42 @@ class MetricsReader:
             "lr": [nan if each.lr is None else each.lr for each in found],
             "norm": [nan if each.norm is None else each.norm for each in found],
         }
-        paused = [
-            place
-            for place, line in enumerate(lines)
-            if b'"checkpoint"' in line or b'"evaluate"' in line
-        ]
+        phases = [each.phases for each in found]
+        pauses = {
+            place: Losses(each.checkpoint, each.evaluate)
+            for place, each in enumerate(phases)
+            if each is not None and (each.checkpoint or each.evaluate)
+        }
         new = NewSteps(
             columns=columns,
             logged=[each.logged for each in found],
-            pauses={place: pauses for place in paused if any(pauses := _pauses_in(lines[place]))},
+            pauses=pauses,
             workers=lambda place: _workers_in(lines[place]),
         )
         self._steps.extend(new)
-        self._recent.extend(
-            (each.step, line) for each, line in zip(found[-RECENT:], lines[-RECENT:], strict=True)
-        )
+        self._recent.extend(zip(columns["step"][-RECENT:], lines[-RECENT:], strict=True))
 
-    def _new(self, read: list[tuple[_Line, bytes]]) -> list[tuple[_Line, bytes]]:
-        """The steps that come after those that are known; the first one must have a time."""
-        newest = self._steps.newest
-        if not len(self._steps):
-            read = list(dropwhile(lambda each: isnan(each[0].time_unix_s), read))
-        numbers = [newest, *(each.step for each, _ in read)]
-        if any(map(ge, numbers, numbers[1:])):
-            rising = accumulate(numbers, max)
-            read = [each for each, known in zip(read, rising, strict=False) if each[0].step > known]
-        return read
+    def _new(self, read: list[_Line], lines: list[bytes]) -> tuple[list[_Line], list[bytes]]:
+        """The steps that come after those before them, and their lines."""
+        newest, found, kept = self._steps.newest, list[_Line](), list[bytes]()
+        for each, line in zip(read, lines, strict=True):
+            if each.loss is not UNSET and each.evaluation is None and each.step > newest:
+                newest = each.step
+                found.append(each)
+                kept.append(line)
+        return found, kept
 
 
-def _decoded(lines: list[bytes]) -> list[tuple[_Line, bytes]]:
-    """The lines that can be read, with what is in them."""
-    decode = _LINE.decode
-    try:
-        return [(decode(line), line) for line in lines]
-    except _NOT_READABLE:
-        pass
-    found = []
+def _decoded(lines: list[bytes]) -> tuple[list[_Line], list[bytes]]:
+    """What is in the lines that can be read, and these."""
+    with suppress(*_NOT_READABLE):
+        return list(map(_LINE.decode, lines)), lines
+    found, kept = list[_Line](), list[bytes]()
     for line in lines:
         with suppress(*_NOT_READABLE):
-            found.append((decode(line), line))
-    return found
+            found.append(_LINE.decode(line))
+            kept.append(line)
+    return found, kept
 
 
 def _is_there(file: BinaryIO, mark: _Mark) -> bool:
@@ -230,19 +231,10 @@ def _is_there(file: BinaryIO, mark: _Mark) -> bool:
     return file.read(len(mark.before)) == mark.before
 
 
-def _pauses_in(line: bytes) -> Losses:
-    """What the writer of a line has lost in a checkpoint and an evaluation."""
-    try:
-        phases = _TIMES.decode(line).phases
-    except _NOT_READABLE:
-        return Losses()
-    return Losses(phases.checkpoint, phases.evaluate)
-
-
 def _workers_in(line: bytes) -> Workers:
     """The times of workers in a line; empty if it has none that can be used."""
     try:
-        workers = _TIMES.decode(line).workers
+        workers = _WORKERS.decode(line).workers
     except _NOT_READABLE:
         return {}
     count = len(workers.get("rank", ()))

@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from holdfast.core.goodput import LOSSES, CommittedSteps, Losses, losses_of_step
 
-MAX_WORKER_ROWS: Final = 1 << 14
+MAX_WORKER_ROWS: Final = 1 << 12
 """Of how many steps the times of each worker are kept at most."""
 
 Workers = Mapping[str, list[float]]
@@ -101,7 +101,7 @@ class Steps:
         """Add steps. One without a time counts as committed with the one before."""
         first, times = len(self), new.columns["at"]
         last = self.columns["at"][-1] if first else times[0]
-        at = list(accumulate(times, max, initial=last))  # which passes over nan
+        at = list(accumulate(times, max, initial=last))  # max skips nan
         gaps = list(map(sub, at[1:], at))
         if not first:
             gaps[0] = inf
