@@ -5,6 +5,7 @@ import json
 import os
 import threading
 from contextlib import contextmanager
+from dataclasses import replace
 
 import grpc
 import pytest
@@ -12,8 +13,10 @@ import pytest
 from conftest import wait_until
 from holdfast.coordinator.host_files import HostFiles
 from holdfast.observe.lines import EventLog
+from holdfast.observe.system_file import SystemFile
 from holdfast.runs.shipper import Shipper, positions_of
 from holdfast.wire.rpc import MAX_SHIPPED_BYTES, OPTIONS, handlers
+from system_samples import SAMPLE
 
 pytestmark = pytest.mark.slow
 
@@ -106,3 +109,24 @@ def test_the_end_sends_what_is_left_also_of_a_line(here, there, tmp_path):
         assert (there / "logs" / "rank-1.log").read_text() == "no end"
         (line,) = (there / "events.jsonl").read_text().splitlines()
         assert json.loads(line)["event"] == "worker-started"
+
+
+def test_samples_of_a_host_arrive_also_after_the_file_was_replaced(here, there, tmp_path):
+    address = f"unix:{os.path.relpath(tmp_path)}/socket"
+
+    def sample(time_unix_s):
+        return replace(SAMPLE, host="h2", time_unix_s=time_unix_s)
+
+    def arrived(time_unix_s):
+        newest = SystemFile(there).newest().get("h2")
+        return newest is not None and newest.time_unix_s == time_unix_s
+
+    SystemFile(here).add([sample(1.0)])  # before it joined
+    with Shipper(here, address, None, positions_of(here)):
+        SystemFile(here).add([sample(2.0), sample(3.0)])
+        with coordinator(there, address):
+            wait_until(lambda: arrived(3.0))
+            (here / "system.jsonl").unlink()
+            SystemFile(here).add([sample(4.0)])
+            wait_until(lambda: arrived(4.0))
+    assert len((there / "system.jsonl").read_text().splitlines()) == 3

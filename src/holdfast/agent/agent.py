@@ -78,6 +78,7 @@ class Agent:
 
     Attributes:
         exit_reason: Why the agent must end, once it must; empty if the run succeeded.
+        ranks: The rank of each worker by its process, as it was last observed.
     """
 
     def __init__(
@@ -96,7 +97,7 @@ class Agent:
         self._machine = AgentStateMachine(
             name, run.capacity, beat_s, time.monotonic(), self._prober.address
         )
-        self._workers: dict[int, WorkerHandle] = {}
+        self._workers, self.ranks = dict[int, WorkerHandle](), dict[int, int]()
         self._selector = selectors.DefaultSelector()
         self._selector.register(forks.channel, selectors.EVENT_READ, self._on_fork_server)
         self._selector.register(link, selectors.EVENT_READ, self._on_desired_state)
@@ -107,8 +108,7 @@ class Agent:
         self._is_script = isinstance(run.job, ScriptJob)
         self._monitor = WorkerMonitor(run.job, arena)
         self._events: deque[events.AgentEvent] = deque()
-        self._observe_at = time.monotonic()
-        self._oom_kills = OomKills()
+        self._observe_at, self._oom_kills = time.monotonic(), OomKills()
         self._forming_since: float | None = None
         self._stopping_since: float | None = None
         self._members, self._key = tuple[int, ...](), ""
@@ -120,8 +120,7 @@ class Agent:
         Raises:
             HoldfastError: The fork server has exited.
         """
-        due = self._machine.next_deadline()
-        if due is not None:
+        if (due := self._machine.next_deadline()) is not None:
             timeout_s = max(0.0, min(timeout_s, due - time.monotonic()))
         for key, _ in self._selector.select(timeout_s):
             key.data()
@@ -382,7 +381,8 @@ class Agent:
         self._oom_kills.look()
         limit_s, since = self._run.job.timeout_s, self._forming_since
         late = self._machine.absent if since is not None and now - since > limit_s else []
-        hung = self._monitor.observe({each.pid: each.rank for each in self._workers.values()}, now)
+        self.ranks = {each.pid: each.rank for each in self._workers.values()}
+        hung = self._monitor.observe(self.ranks, now)
         overdue = self._is_script and now - (self._stopping_since or now) > STOP_TIMEOUT_S
         for worker in self._workers.values():
             worker.check_end(now)

@@ -13,6 +13,7 @@ from holdfast.agent.agent import Agent
 from holdfast.agent.checkpoints import Checkpoints
 from holdfast.agent.run_context import RunContext
 from holdfast.agent.scores import with_devices
+from holdfast.agent.system_log import SystemLog
 from holdfast.agent.tunnel import Tunnel
 from holdfast.arena.memory import Arena
 from holdfast.checkpoint.store import CheckpointStore
@@ -90,9 +91,13 @@ def _serve(options: argparse.Namespace) -> str:
         forks.await_ready()
         run = with_devices(run, log)  # once torch is imported: nothing else computes here now
         arena = Arena(options.arena)
-        with closing(Agent(options.name, run, forks, arena, log, link, checkpoints)) as agent:
+        with (
+            SystemLog(run) as system,
+            closing(Agent(options.name, run, forks, arena, log, link, checkpoints)) as agent,
+        ):
             while agent.exit_reason is None:
                 agent.poll(POLL_S)
+                system.workers = agent.ranks
                 if link.broken_s > COORDINATOR_TIMEOUT_S:
                     raise HoldfastError(
                         f"no coordinator has answered at {options.address} for "

@@ -21,7 +21,8 @@ from typing import Final
 from holdfast.errors import ProtocolError
 from holdfast.job.load import JOB_FILE
 from holdfast.observe.lines import EventLog, StepFile
-from holdfast.observe.run_dir import ARCHIVE, EVENTS, METRICS, PROFILE, run_id_of
+from holdfast.observe.run_dir import ARCHIVE, EVENTS, METRICS, PROFILE, SYSTEM, run_id_of
+from holdfast.observe.system_file import SystemFile, samples_in
 from holdfast.wire.rpc import MAX_SHIPPED_BYTES, JobMessage, ShipMessage, ShippedMessage
 
 MAX_HOST_BYTES: Final = 256 << 20
@@ -45,6 +46,7 @@ class HostFiles:
     def __init__(self, run_dir: Path, log: EventLog, *, collects: bool) -> None:
         self._run_dir, self._log = run_dir, log
         self._metrics = StepFile(run_dir / METRICS) if collects else None
+        self._system = SystemFile(run_dir)
         self._ends: dict[tuple[str, str], int] = {}  # of what was appended, by host and log
         self._sizes: dict[str, int] = {}  # bytes, by host
         self._sending: set[str] = set()  # hosts that have more to send, maybe
@@ -77,6 +79,9 @@ class HostFiles:
         """
         if message.file == METRICS and self._metrics is not None:
             self._metrics.add(_content(message))
+            return ShippedMessage()
+        if message.file == SYSTEM:
+            self._system.add(samples_in(_content(message), host))
             return ShippedMessage()
         target, content = self._target(host, message.file), _content(message)
         key = host, message.file

@@ -107,6 +107,18 @@ class GpuThrottling:
         return {kind: count for kind, count in found.items() if count is not None}
 
 
+class Driver:
+    """NVIDIA's driver, read again and again; it stays open as long as this process lives."""
+
+    def __init__(self) -> None:
+        self._count = _known(_opened_count) or 0
+
+    def gpus(self) -> list[DriverGpu]:
+        """The GPUs that answer; none if there is no driver, or it does not work."""
+        found = (_known(partial(_gpu, number)) for number in range(self._count))
+        return [gpu for gpu in found if gpu is not None]
+
+
 def driver_gpus() -> tuple[list[DriverGpu], str]:
     """All GPUs of the driver, and why there are none, in words; the latter is empty if it works."""
     try:
@@ -174,6 +186,12 @@ def _opened(uuid: str) -> object:
     """The driver's handle of a GPU, for as long as this process lives."""
     pynvml.nvmlInit()
     return pynvml.nvmlDeviceGetHandleByUUID(uuid)
+
+
+def _opened_count() -> int:
+    """How many GPUs the driver has, which stays open."""
+    pynvml.nvmlInit()
+    return int(pynvml.nvmlDeviceGetCount())
 
 
 def _violation_ns(handle: object, kind: int) -> int:

@@ -111,6 +111,8 @@ class Tail:
         if not self._path.exists():
             return []
         with self._path.open("rb") as file:
+            if os.fstat(file.fileno()).st_size < self._position:
+                self._position = 0  # a new file has taken its place
             file.seek(self._position)
             whole = file.read().rpartition(b"\n")[0].splitlines(keepends=True)
         self._position += sum(map(len, whole)) + bool(whole)

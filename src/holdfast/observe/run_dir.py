@@ -6,6 +6,7 @@ runs/digits-20260102-150405/
   events.jsonl        what happened
   metrics.jsonl       a line a step
   recoveries.jsonl    recovery reports, if there were any
+  system.jsonl        what the hosts use, every two seconds; see observe.system_file
   profile.json        what hosts reach, if it was given; see hardware.profile_file
   loss.png            the loss curve
   result.json         how it ended
@@ -14,7 +15,7 @@ runs/digits-20260102-150405/
   logs/rank-0.log …   what each worker printed; rank-0.stacks: where it was when it hung
   logs/coordinator-events.jsonl   what the coordinator decided; see wire.debug_file
   checkpoints/        see checkpoint.store
-  secrets/            keys and tokens of a run on several hosts
+  secrets/            keys and tokens of a run on several hosts, and for its metrics
 """
 
 from __future__ import annotations
@@ -41,6 +42,7 @@ RUNS: Final = Path("runs")
 EVENTS: Final = "events.jsonl"
 METRICS: Final = "metrics.jsonl"
 RECOVERIES: Final = "recoveries.jsonl"
+SYSTEM: Final = "system.jsonl"
 RESULT: Final = "result.json"
 PROFILE: Final = "profile.json"
 CODE: Final = "code.py"
@@ -53,6 +55,8 @@ CRASH_DUMP: Final = "coordinator-crash.jsonl"
 SECRETS: Final = Path("secrets")
 TOKEN: Final = SECRETS / "join.token"
 """For runs on several hosts: keys and tokens, which only their owner can read."""
+METRICS_TOKEN: Final = SECRETS / "metrics.token"
+"""For those who read metrics from other hosts."""
 _LOCK: Final = ".lock"
 _MAX_HOLDER: Final = 300
 """How much of a lock's text is read: the process that holds it, bytes."""

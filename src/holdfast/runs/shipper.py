@@ -21,8 +21,8 @@ from typing import Final, Self
 
 import grpc
 
-from holdfast.observe.lines import StepTail
-from holdfast.observe.run_dir import EVENTS, METRICS
+from holdfast.observe.lines import StepTail, Tail
+from holdfast.observe.run_dir import EVENTS, METRICS, SYSTEM
 from holdfast.wire.rpc import MAX_SHIPPED_BYTES, Service, ShipMessage, open_channel
 from holdfast.wire.tls import Credentials
 
@@ -30,6 +30,8 @@ INTERVAL_S: Final = 0.2
 """How often the logs are looked at."""
 FLUSH_TIMEOUT_S: Final = 5.0
 """How long it may take at the end to send what is left."""
+MAX_SAMPLES: Final = 1000
+"""How many of the newest samples of the host are kept while the coordinator is away."""
 _LOGS: Final = re.compile(r"agent\.log|rank-\d+\.log")
 
 Positions = dict[str, int]
@@ -62,6 +64,7 @@ class Shipper:
     ) -> None:
         self._run_dir, self._address, self._credentials = run_dir, address, credentials
         self._positions, self._metrics, self._steps = positions, metrics, deque[bytes]()
+        self._system, self._samples = Tail(run_dir / SYSTEM), deque[bytes](maxlen=MAX_SAMPLES)
         self._closing, self._deadline = threading.Event(), 0.0
         self._thread = threading.Thread(target=self._work, name="shipper", daemon=True)
 
@@ -87,7 +90,7 @@ class Shipper:
 
     def _send_new(self, service: Service, *, is_end: bool) -> bool:
         """Send what is new; returns whether all of it was sent."""
-        if not self._send_steps(service):
+        if not (self._send_steps(service) and self._send_samples(service)):
             return False
         while pieces := list(self._pieces(is_end=is_end)):
             for file, piece in pieces:  # of each log in turn
@@ -101,16 +104,26 @@ class Shipper:
             return True
         with suppress(OSError):
             self._steps += (json.dumps(line).encode() + b"\n" for line in self._metrics())
-        while self._steps:
+        return self._send_lines(service, METRICS, self._steps)
+
+    def _send_samples(self, service: Service) -> bool:
+        """Send what this host uses; returns whether all was sent."""
+        with suppress(OSError):
+            self._samples += (json.dumps(line).encode() + b"\n" for line in self._system())
+        return self._send_lines(service, SYSTEM, self._samples)
+
+    def _send_lines(self, service: Service, file: str, lines: deque[bytes]) -> bool:
+        """Send lines, and remove them as they have arrived; returns whether all have."""
+        while lines:
             count, size = 0, 0
-            while count < len(self._steps) and size + len(self._steps[count]) <= MAX_SHIPPED_BYTES:
-                size += len(self._steps[count])
+            while count < len(lines) and size + len(lines[count]) <= MAX_SHIPPED_BYTES:
+                size += len(lines[count])
                 count += 1
-            piece = b"".join(islice(self._steps, count))
-            if piece and not self._send(service, METRICS, piece):
+            piece = b"".join(islice(lines, count))
+            if piece and not self._send(service, file, piece):
                 return False
             for _ in range(count or 1):  # one that is too long is lost
-                self._steps.popleft()
+                lines.popleft()
         return True
 
     def _pieces(self, *, is_end: bool) -> Iterator[tuple[str, bytes]]:
@@ -135,7 +148,7 @@ class Shipper:
             service.ship(message, timeout=FLUSH_TIMEOUT_S)
         except grpc.RpcError:
             return False
-        self._positions[file] = offset + len(piece)  # of no use for metrics
+        self._positions[file] = offset + len(piece)  # of no use for metrics and samples
         return True
 
 

@@ -127,8 +127,8 @@ class ShipMessage(Message):
     """What a host has appended to one of its logs.
 
     Attributes:
-        file: The log, relative to the run's directory; or the metrics.
-        offset: Where the content begins in it, bytes; of no use for metrics.
+        file: The log, relative to the run's directory; or the metrics, or samples of the host.
+        offset: Where the content begins in it, bytes; of no use for metrics and samples.
         content: At most `MAX_SHIPPED_BYTES`, in base64.
         is_last: Whether this host has nothing more to send.
     """

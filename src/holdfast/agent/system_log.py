@@ -1,0 +1,57 @@
+"""SystemLog: samples what an agent's host uses, in a thread, for `system.jsonl`."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Mapping
+from typing import Final, Self
+
+from holdfast.agent.run_context import RunContext
+from holdfast.hardware.system import SystemSampler
+from holdfast.job.train_job import TrainJob
+from holdfast.linux.supply import visible_gpus
+from holdfast.observe.system_file import SystemFile
+
+INTERVAL_S: Final = 2.0
+"""How often the host is sampled."""
+END_TIMEOUT_S: Final = 1.0
+"""How long the end waits for a sample: a driver may hang."""
+
+
+class SystemLog:
+    """Samples from `__enter__` to `__exit__`.
+
+    Args:
+        run: The run of the agent.
+
+    Attributes:
+        workers: The rank of each worker by its process. The agent replaces it as they change.
+    """
+
+    def __init__(self, run: RunContext) -> None:
+        self.workers: Mapping[int, int] = {}
+        self._run, self._file = run, SystemFile(run.directory)
+        self._closing = threading.Event()
+        self._thread = threading.Thread(target=self._work, name="system-log", daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._closing.set()
+        self._thread.join(END_TIMEOUT_S)
+
+    def _work(self) -> None:
+        sampler = SystemSampler(self._run.host, _gpus_of(self._run))
+        while not self._closing.wait(INTERVAL_S):
+            self._file.add([sampler.sample(self.workers)])
+
+
+def _gpus_of(run: RunContext) -> tuple[str, ...] | None:
+    """The names of the GPUs that the workers of a run may use here; None: all there are."""
+    if isinstance(run.job, TrainJob) and run.job.device == "cpu":
+        return ()
+    shared = tuple(name for share in run.shares for name in share.gpus)
+    return shared or visible_gpus(os.environ)

@@ -1,0 +1,72 @@
+"""What a host and its workers use is sampled; GPUs with a stand-in for the driver."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+
+import nvml_stand_in
+import pytest
+from nvml_stand_in import needs_gcc
+
+from holdfast.hardware.system import SystemSampler
+from holdfast.linux.host_memory import total_bytes
+
+SAMPLE = """
+import json, sys
+from holdfast.hardware.system import SystemSampler
+from holdfast.hardware.system_sample import ADAPTER
+names = json.loads(sys.argv[1])
+sample = SystemSampler("h1", names).sample({})
+print(json.dumps(ADAPTER.dump_python(sample, mode="json")["gpus"]))
+"""
+
+
+def test_a_busy_worker_and_its_host_are_seen():
+    sampler = SystemSampler("h1", None)
+    assert sampler.sample({os.getpid(): 3}).workers == (), "nothing to compare it with yet"
+    until = time.process_time() + 0.2
+    while time.process_time() < until:
+        pass
+    sample = sampler.sample({os.getpid(): 3, 1 << 30: 4})
+    (worker,) = sample.workers
+    assert worker.rank == 3, "a process that has exited is left out"
+    assert 0.05 < worker.cpu < 4
+    assert 1 << 20 < worker.memory_bytes < total_bytes()
+    assert sample.host == "h1"
+    assert 0 < sample.cpu <= 1
+    assert 0 < sample.memory_bytes < sample.memory_total_bytes == total_bytes()
+    assert sample.network_receive_bytes_per_s >= 0
+    assert sample.gpus == ()
+
+
+@pytest.fixture
+def gpus(tmp_path):
+    """The GPUs that a process samples, of the stand-in: `gpus(names, flag, …) -> list`."""
+
+    def sampled(names, *flags):
+        environment = nvml_stand_in.build(tmp_path, *flags)
+        done = subprocess.run(
+            [sys.executable, "-c", SAMPLE, json.dumps(names)], env={**os.environ, **environment},
+            capture_output=True, text=True, check=False, timeout=60,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout)
+
+    return sampled
+
+
+@pytest.mark.slow
+@needs_gcc
+def test_a_gpu_reports_what_it_does_or_nothing(gpus):
+    hot, cool = gpus(None)
+    assert hot == {
+        "index": 0, "name": "NVIDIA GeForce RTX 3060", "utilization": 0.97,
+        "memory_bytes": 1 << 30, "memory_total_bytes": 12 << 30, "temperature_c": 93.0,
+        "power_w": 168.5,
+    }  # fmt: skip
+    assert (cool["utilization"], cool["power_w"]) == (0.0, None)
+    assert [each["index"] for each in gpus(["1"])] == [1]
+    assert [each["index"] for each in gpus(["GPU-3060"])] == [0]
+    assert gpus([]) == gpus(None, "-DBROKEN") == []
