@@ -183,7 +183,7 @@ def test_the_options_of_the_command_are_these():
     commands = typer.main.get_command(app).commands
     commands |= {
         f"{group} {name}": each
-        for group in ("hosts", "pods", "render")
+        for group in ("hosts", "metrics", "pods", "render")
         for name, each in commands[group].commands.items()
     }
     options = {
@@ -191,7 +191,15 @@ def test_the_options_of_the_command_are_these():
         for name, command in commands.items()
     }
     assert options == {
-        "agent": ["--address", "--join", "--placed", "--profile", "--run", "--token-file"],
+        "agent": [
+            "--address",
+            "--join",
+            "--metrics",
+            "--placed",
+            "--profile",
+            "--run",
+            "--token-file",
+        ],
         "bench": [],
         "chaos": [
             "--fault",
@@ -207,6 +215,7 @@ def test_the_options_of_the_command_are_these():
             "--address",
             "--hosts",
             "--json",
+            "--metrics",
             "--no-workers",
             "--port",
             "--profile",
@@ -246,6 +255,10 @@ def test_the_options_of_the_command_are_these():
         "hosts setup": ["file"],
         "jobs": ["--json"],
         "logs": ["--follow", "--rank", "-f", "run"],
+        "metrics": [],
+        "metrics alerts": [],
+        "metrics grafana": [],
+        "metrics list": [],
         "pods": ["--container", "--namespace", "--selector", "-c", "-l", "-n"],
         "pods run": ["--out", "command"],
         "profile": [
@@ -304,6 +317,7 @@ def test_the_options_of_the_command_are_these():
             "--dry-run",
             "--extend",
             "--json",
+            "--metrics",
             "--on",
             "--profile",
             "--queue",

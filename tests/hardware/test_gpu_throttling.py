@@ -5,11 +5,11 @@ import os
 import subprocess
 import sys
 
-import nvml_stand_in
 import pytest
-from nvml_stand_in import needs_gcc
 
+import nvml_stand_in
 from holdfast.hardware.nvml import GpuThrottling
+from nvml_stand_in import needs_gcc
 
 IDLE, POWER_CAP, HEAT, SYNC_BOOST = 0x1, 0x4, 0x20, 0x10
 REFUSED = -1

@@ -5,11 +5,11 @@ import os
 import subprocess
 import sys
 
-import nvml_stand_in
 import pytest
-from nvml_stand_in import needs_gcc
 
+import nvml_stand_in
 from conftest import events_of
+from nvml_stand_in import needs_gcc
 
 HOT_TFLOPS, COOL_TFLOPS = 2e-6 * 3584 * 1252, 2e-6 * 896 * 1665
 

@@ -6,12 +6,12 @@ import subprocess
 import sys
 import time
 
-import nvml_stand_in
 import pytest
-from nvml_stand_in import needs_gcc
 
+import nvml_stand_in
 from holdfast.hardware.system import SystemSampler
 from holdfast.linux.host_memory import total_bytes
+from nvml_stand_in import needs_gcc
 
 SAMPLE = """
 import json, sys

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from holdfast.cli.arguments import Profile, profiles
+from holdfast.cli.arguments import Metrics, Profile, metrics_address, profiles
 from holdfast.errors import JobError
 from holdfast.runs import joined
 
@@ -29,6 +29,7 @@ def agent(
         typer.Option(help="Run directory of this host; default: runs/NAME-OF-THE-RUN."),
     ] = None,
     profile: Profile = None,
+    metrics: Metrics = None,
     placed: Annotated[
         str,
         typer.Option(
@@ -42,5 +43,15 @@ def agent(
     if (token_file is None) != bool(placed):
         raise JobError("give --token-file, a copy of the token file that the run has printed")
     say = partial(print, file=sys.stderr, flush=True)
-    known, forks = profiles(profile), context.obj
-    joined.serve(join, token_file, say, address, run, placed=placed, spawned=forks, profile=known)
+    known, served = profiles(profile), metrics_address(metrics)
+    joined.serve(
+        join,
+        token_file,
+        say,
+        address,
+        run,
+        placed=placed,
+        spawned=context.obj,
+        profile=known,
+        metrics=served,
+    )

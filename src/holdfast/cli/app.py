@@ -22,6 +22,7 @@ from holdfast.cli import (
     goodput,
     hosts,
     jobs,
+    metrics,
     pods,
     profile,
     render,
@@ -70,6 +71,7 @@ app.command("logs")(runs.logs)
 app.command("stop")(runs.stop)
 app.add_typer(bench.app, name="bench")
 app.add_typer(hosts.app, name="hosts")
+app.add_typer(metrics.app, name="metrics")
 app.add_typer(pods.app, name="pods")
 app.add_typer(render.app, name="render")
 

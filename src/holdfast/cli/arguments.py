@@ -11,6 +11,7 @@ from holdfast.cli import complete
 from holdfast.errors import JobError
 from holdfast.hardware import profile_file
 from holdfast.hardware.profile_file import Profiles
+from holdfast.observe.prometheus.address import MetricsAddress
 from holdfast.observe.run_dir import EVENTS, RUNS
 
 ENGINES: Final = "ray, ray:ADDRESS, ssh:FILE, slurm or kubernetes:SELECTOR[@NAMESPACE]"
@@ -47,6 +48,16 @@ Profile = Annotated[
         "--profile",
         metavar="FILE",
         help="Scores of the hosts' devices, as of holdfast profile; default: each host measures.",
+    ),
+]
+
+
+Metrics = Annotated[
+    str | None,
+    typer.Option(
+        "--metrics",
+        metavar="[ADDRESS:]PORT",
+        help="Serve metrics for Prometheus here, by default to this host only; 0: a free port.",
     ),
 ]
 
@@ -92,3 +103,12 @@ def profiles(path: Path | None) -> Profiles | None:
         JobError: It is no such file.
     """
     return None if path is None else profile_file.read(path)
+
+
+def metrics_address(text: str | None) -> MetricsAddress | None:
+    """Where metrics are served, as `--metrics` says; None: nowhere.
+
+    Raises:
+        JobError: It says nothing that can be used.
+    """
+    return None if text is None else MetricsAddress.parse(text)

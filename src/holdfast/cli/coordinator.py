@@ -9,7 +9,14 @@ from typing import Annotated
 import typer
 
 from holdfast.cli import complete
-from holdfast.cli.arguments import EndingJson, Overrides, Profile, profiles
+from holdfast.cli.arguments import (
+    EndingJson,
+    Metrics,
+    Overrides,
+    Profile,
+    metrics_address,
+    profiles,
+)
 from holdfast.cli.ending import run_and_print
 from holdfast.cli.joining import Address, Port, announcing, endpoint_at
 from holdfast.errors import JobError
@@ -49,6 +56,7 @@ def coordinator(
         bool, typer.Option("--resume", help="Continue the run in --run, or the job's newest run.")
     ] = False,
     profile: Profile = None,
+    metrics: Metrics = None,
     as_json: EndingJson = False,
 ) -> None:
     """Train a job on several hosts; print the line to run on each of the others.
@@ -69,6 +77,7 @@ def coordinator(
             sidecar=announcing(endpoint, others),
             has_own_host=not no_workers,
             profile=profiles(profile),
+            metrics=metrics_address(metrics),
         ),
         _next_commands,
         as_json=as_json,

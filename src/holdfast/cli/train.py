@@ -14,9 +14,11 @@ from holdfast.cli.arguments import (
     ENGINES,
     EndingJson,
     JobName,
+    Metrics,
     Overrides,
     Profile,
     Queue,
+    metrics_address,
     profiles,
     ranks,
 )
@@ -75,6 +77,7 @@ def train(
     address: Address = None,
     queue: Queue = False,
     profile: Profile = None,
+    metrics: Metrics = None,
     detach: Annotated[
         bool, typer.Option("--detach", help="Leave the run alone once it has begun.")
     ] = False,
@@ -92,7 +95,7 @@ def train(
     extra = [f"{key}={value}" for key, value in keys.items() if value is not None]
     asked = [*(overrides or []), *extra]
     chosen = load.load(job, [*asked, *(["extend=true"] if extend else [])])
-    known = profiles(profile)
+    known, served = profiles(profile), metrics_address(metrics)
     shown = ranks(tee, usable_cores() if chosen.workers == AUTO else chosen.workers)
     if dry_run:
         chosen.check_hosts()
@@ -105,7 +108,9 @@ def train(
         where = run or (RunDirectory.newest(chosen) if resume or extend else new_run(chosen.name))
         _in_background(where, chosen.name, on, detach=detach)
         return
-    options = LaunchOptions(tee=shown, forks=context.obj, queue=queue, profile=known)
+    options = LaunchOptions(
+        tee=shown, forks=context.obj, queue=queue, profile=known, metrics=served
+    )
     run_and_print(
         partial(_run, chosen, on, address or "", run, resume or extend),
         options,

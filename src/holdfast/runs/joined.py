@@ -36,6 +36,7 @@ from holdfast.launch.spawn import Spawned
 from holdfast.linux.files import replace_synced
 from holdfast.linux.lifeline import STOP_SIGNALS
 from holdfast.observe.lines import EventLog, StepTail
+from holdfast.observe.prometheus.address import MetricsAddress
 from holdfast.observe.run_dir import (
     EVENTS,
     METRICS,
@@ -50,6 +51,7 @@ from holdfast.runs.collector import Collector
 from holdfast.runs.endpoint import Interface, address_towards
 from holdfast.runs.host import HostHandle, HostState
 from holdfast.runs.local import LocalHost, LocalHosts
+from holdfast.runs.metrics import metrics_of_host
 from holdfast.runs.process_exits import ProcessExits
 from holdfast.runs.provided import provide
 from holdfast.runs.run_fork_server import fork_server
@@ -93,6 +95,7 @@ def serve(
     placed: str = "",
     spawned: Spawned | None = None,
     profile: Profiles | None = None,
+    metrics: MetricsAddress | None = None,
 ) -> None:
     """Work for a run until it is over.
 
@@ -110,6 +113,7 @@ def serve(
             uses.
         spawned: The process of a fork server, if it has been started.
         profile: What this host reaches; None for what the run was given, or measures.
+        metrics: Where the metrics of this host are served; None: nowhere.
 
     Raises:
         JobError: The run cannot be joined.
@@ -127,7 +131,7 @@ def serve(
         joined = join(coordinator, token, hostname, timeout_s, None)
         delay, delay_s = RejoinDelay(), 0.0
         with closing(
-            _Host(coordinator, address, run_dir, spawned, profile, is_placed=bool(placed))
+            _Host(coordinator, address, run_dir, spawned, profile, metrics, is_placed=bool(placed))
         ) as host:
             while True:
                 _rest(delay_s, stop)
@@ -168,6 +172,7 @@ class _Host:
         run_dir: See `serve`.
         spawned: The process of a fork server, if it has been started.
         profile: What this host reaches, if that was given.
+        metrics: See `serve`.
         is_placed: Whether an engine has started this.
 
     Attributes:
@@ -182,11 +187,12 @@ class _Host:
         run_dir: Path | None,
         spawned: Spawned | None,
         profile: Profiles | None,
+        metrics: MetricsAddress | None,
         *,
         is_placed: bool,
     ) -> None:
         self._profile = "" if profile is None else profile.for_run()
-        self._control, self._address = control_address(coordinator), address
+        self._control, self._address, self._served = control_address(coordinator), address, metrics
         self._run_dir, self._spawned, self._is_placed = run_dir, spawned, is_placed
         self._forks: ForkServer | None = None
         self._sent: Positions | None = None
@@ -208,6 +214,9 @@ class _Host:
         run_directory = self._run_directory(sent, packed, say, stop)
         with run_directory as directory, EventLog(directory.path / EVENTS) as log:
             say(f"joined as {name}; run directory {directory.path}")
+            if self._served is not None:
+                self._claim.enter_context(metrics_of_host(self._served, directory.path, say))
+                self._served = None
             shares = self._claimed_shares(directory.job, sent.run, stop)
             if self._sent is None:
                 self._sent = positions_of(directory.path)

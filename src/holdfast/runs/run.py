@@ -31,6 +31,7 @@ from holdfast.linux.lifeline import STOP_SIGNALS
 from holdfast.observe import registry
 from holdfast.observe.follower import Follower
 from holdfast.observe.lines import EventLog
+from holdfast.observe.prometheus.address import MetricsAddress
 from holdfast.observe.run_dir import ARCHIVE, EVENTS, PROFILE, RunDirectory
 from holdfast.observe.sinks.callback import Callback, OnEvent
 from holdfast.observe.sinks.loss_curve import LossCurve
@@ -44,6 +45,7 @@ from holdfast.runs.endpoint import Endpoint, make_secrets, rejoin_hint
 from holdfast.runs.fleet import Fleet
 from holdfast.runs.hosts import Hosts, JoiningHosts, OwnHost
 from holdfast.runs.local import LocalHosts
+from holdfast.runs.metrics import metrics_of_run
 from holdfast.runs.process_exits import ProcessExits
 from holdfast.runs.supervisor import Controls, RunSupervisor
 from holdfast.tasks import code as code_of_job
@@ -71,6 +73,7 @@ class LaunchOptions:
         shares: Of this host, for each worker here; none: workers share all of it.
         has_own_host: Whether this host has an agent where no engine places them.
         profile: What the hosts reach; None for what the run was given before, or measures.
+        metrics: Where the run's metrics are served; None: nowhere.
     """
 
     tee: Collection[int] = ()
@@ -85,6 +88,7 @@ class LaunchOptions:
     shares: tuple[Share, ...] = ()
     has_own_host: bool = True
     profile: Profiles | None = None
+    metrics: MetricsAddress | None = None
 
 
 class RunResult(Protocol):
@@ -132,12 +136,15 @@ def run_and_record(
     notifier = Notifier(job, os.environ, path, terminal.print_lines)
     sinks = (terminal, RunFiles(path), LossCurve(path), notifier, callback)
     ending: Ending | None = None
-    with RunDirectory(path, job, resume=resume) as directory:
+    with (
+        RunDirectory(path, job, resume=resume) as directory,
+        metrics_of_run(options.metrics, path, job, terminal.print_lines) as counting,
+    ):
         with suppress(OSError):  # no run ends because of a list
             registry.add(path, job.name, options.engine.name if options.engine else "local")
         try:
             with options.sidecar(path):
-                summary = run(directory, options, sinks)
+                summary = run(directory, options, (*sinks, *counting))
                 result = conclude(summary)
                 ending = Ending(status=result.status, result=result.as_dict())
         except HoldfastError as error:  # of the sidecar, where there is a result

@@ -1,0 +1,35 @@
+"""`holdfast metrics`: print what Prometheus and Grafana need for runs with --metrics."""
+
+from __future__ import annotations
+
+import json
+
+import typer
+import yaml
+
+from holdfast.observe.prometheus import alerts as rules
+from holdfast.observe.prometheus import catalogue
+from holdfast.observe.prometheus import grafana as dashboards
+
+app = typer.Typer(
+    help="Print what Prometheus and Grafana need for runs with --metrics.", no_args_is_help=True
+)
+
+
+@app.command("list")
+def list_metrics() -> None:
+    """Print all metrics, as tables in Markdown."""
+    for line in catalogue.table():
+        print(line)
+
+
+@app.command("alerts")
+def alerts() -> None:
+    """Print alert rules for Prometheus, in YAML."""
+    print(yaml.safe_dump(rules.rules(), sort_keys=False, allow_unicode=True, width=100), end="")
+
+
+@app.command("grafana")
+def grafana() -> None:
+    """Print a dashboard for Grafana, in JSON."""
+    print(json.dumps(dashboards.dashboard(), indent=1))

@@ -1,0 +1,1 @@
+"""Prometheus: what a run and its hosts measure, to be scraped."""
