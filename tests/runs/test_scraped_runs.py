@@ -70,10 +70,10 @@ def test_all_that_a_dashboard_shows_of_a_run_on_two_hosts_arrives(
 ):
     for name, value in nvml_stand_in.build(tmp_path).items():
         monkeypatch.setenv(name, value)
-    address, hurry = own_loopback_address(), tmp_path / "hurry"
+    address, never = own_loopback_address(), tmp_path / "never"
     keys = ["workers=2", "shards=4", "batch=20", "checkpoint.every_steps=5", "device=auto"]
     first = command(
-        "coordinator", f"{PACED}:main", *keys, f"params={{hurry: {hurry}}}", "--hosts", 2,
+        "coordinator", f"{PACED}:main", *keys, f"params={{hurry: {never}}}", "--hosts", 2,
         "--address", address, "--run", "run", "--metrics", 0,
     )  # fmt: skip
     token = tmp_path / "run" / "secrets" / "join.token"
@@ -112,8 +112,8 @@ def test_all_that_a_dashboard_shows_of_a_run_on_two_hosts_arrives(
                 found = query(expr.replace("$instance", targets[0]))
                 assert found or "accuracy" in expr, expr
 
-    hurry.touch()
-    assert first.wait(120) == agent.wait(60) == 0
+    first.send_signal(signal.SIGTERM)
+    assert first.wait(120) == agent.wait(60) == 130
 
 
 def _at(instance, name):
