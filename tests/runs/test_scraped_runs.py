@@ -25,10 +25,21 @@ PACED = Path(__file__).with_name("paced_tasks.py")
 
 @contextmanager
 def prometheus(folder, targets, port):
-    """Scrapes while the block runs: `query(PromQL) -> results`."""
+    """Scrapes while the block runs: `query(PromQL) -> results`.
+
+    Args:
+        folder: For its data; with the run's directory.
+        targets: What is scraped: the run, which asks for its token, and a host of it.
+        port: Of its own.
+    """
+    run, host = ([{"targets": [target]}] for target in targets)
+    token = {"credentials_file": "run/secrets/metrics.token"}
     config = {
         "global": {"scrape_interval": "1s"},
-        "scrape_configs": [{"job_name": "runs", "static_configs": [{"targets": targets}]}],
+        "scrape_configs": [
+            {"job_name": "runs", "static_configs": run, "authorization": token},
+            {"job_name": "hosts", "static_configs": host},
+        ],
     }
     (folder / "prometheus.yaml").write_text(yaml.safe_dump(config))
     where = f"127.0.0.1:{port}"
@@ -74,14 +85,14 @@ def test_all_that_a_dashboard_shows_of_a_run_on_two_hosts_arrives(
     keys = ["workers=2", "shards=4", "batch=20", "checkpoint.every_steps=5", "device=auto"]
     first = command(
         "coordinator", f"{PACED}:main", *keys, f"params={{hurry: {never}}}", "--hosts", 2,
-        "--address", address, "--run", "run", "--metrics", 0,
+        "--address", address, "--run", "run", "--metrics", "0.0.0.0:0",
     )  # fmt: skip
     token = tmp_path / "run" / "secrets" / "join.token"
     wait_until(token.exists)
     join = ["agent", "--join", f"{address}:50051", "--token-file", token]
     agent = command(*join, "--run", "host-2", "--metrics", 0)
     urls = url_in(tmp_path / "output-0"), url_in(tmp_path / "output-1")
-    targets = [url.split("/")[2] for url in urls]
+    targets = [url.split("/")[2].replace("0.0.0.0", "127.0.0.1") for url in urls]
 
     with prometheus(tmp_path, targets, free_port) as query:
         wait_until(lambda: query("holdfast_step > 3"))
@@ -91,7 +102,11 @@ def test_all_that_a_dashboard_shows_of_a_run_on_two_hosts_arrives(
         wait_until(lambda: len(query(_at(targets[0], "holdfast_worker_memory_bytes"))) == 2)
         wait_until(lambda: len(query(_at(targets[1], "holdfast_worker_memory_bytes"))) == 1)
 
-        with urllib.request.urlopen(urls[0], timeout=30) as answer:
+        bearer = (tmp_path / "run" / "secrets" / "metrics.token").read_text().strip()
+        request = urllib.request.Request(
+            f"http://{targets[0]}/metrics", headers={"Authorization": f"Bearer {bearer}"}
+        )
+        with urllib.request.urlopen(request, timeout=30) as answer:
             text = answer.read()
         done = subprocess.run(
             ["promtool", "check", "metrics"], input=text, capture_output=True, check=False

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Final, Self
 
 from holdfast.agent.run_context import RunContext
@@ -46,7 +47,8 @@ class SystemLog:
     def _work(self) -> None:
         sampler = SystemSampler(self._run.host, _gpus_of(self._run))
         while not self._closing.wait(INTERVAL_S):
-            self._file.add([sampler.sample(self.workers)])
+            with suppress(OSError):  # what cannot be read now is read the next time
+                self._file.add([sampler.sample(self.workers)])
 
 
 def _gpus_of(run: RunContext) -> tuple[str, ...] | None:

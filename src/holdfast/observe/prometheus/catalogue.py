@@ -16,7 +16,9 @@ CAUSES: Final = ("worker", "worker-hung", "agent", "fork-server", "coordinator",
 """Of a recovery: what failed first."""
 STAGES: Final = ("found", "forked", "all_ready", "next_step", "back")
 """Of a recovery; see docs/recovery-reports.md."""
-CHECKPOINT_CAUSES: Final = ("not-written", "corrupt", "unreadable", "rejected", "not-deleted")
+CHECKPOINT_CAUSES: Final = (
+    "not-written", "not-collected", "corrupt", "unreadable", "rejected", "not-deleted",
+)  # fmt: skip
 """What can fail about a checkpoint."""
 SLOWDOWN_CAUSES: Final = ("data", "compute", "throttling", "contention", "link")
 """Why a worker slows down; see docs/breakdown.md."""
@@ -107,7 +109,7 @@ SAVE_SECONDS: Final = _histogram(
 CHECKPOINTS: Final = _counter("checkpoints_total", "Checkpoints committed.")
 CHECKPOINT_FAILURES: Final = _counter(
     "checkpoint_failures_total",
-    "Checkpoints that could not be written, read or deleted, or were damaged.",
+    "Checkpoints that could not be written, collected, read or deleted, or were damaged.",
     "cause",
 )
 

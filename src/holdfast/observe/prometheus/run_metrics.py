@@ -31,6 +31,7 @@ RECENT_STEPS: Final = 50
 """How many of the newest steps the pace is measured in."""
 _CHECKPOINT_FAILURES: Final = {
     "checkpoint-failed": "not-written",
+    "checkpoint-not-collected": "not-collected",
     "checkpoint-corrupt": "corrupt",
     "checkpoint-unreadable": "unreadable",
     "checkpoint-rejected": "rejected",
