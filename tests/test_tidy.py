@@ -164,6 +164,7 @@ def test_the_keys_of_a_job_are_these():
         "resources",
         "env",
         "notify",
+        "trackers",
     ]
     assert list(ScriptJob.model_fields) == [*every_job, "script", "on_failure", "port"]
     assert list(TrainJob.model_fields) == [
@@ -308,6 +309,7 @@ def test_the_options_of_the_command_are_these():
         "runs": ["--json"],
         "stop": ["--now", "run"],
         "token": ["--secret", "--uses", "run"],
+        "track": ["run"],
         "train": [
             "--address",
             "--background",

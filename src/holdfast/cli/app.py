@@ -28,6 +28,7 @@ from holdfast.cli import (
     render,
     runs,
     token,
+    track,
     train,
 )
 from holdfast.cli import run as script
@@ -69,6 +70,7 @@ app.command("profile")(profile.profile)
 app.command("runs")(runs.runs)
 app.command("logs")(runs.logs)
 app.command("stop")(runs.stop)
+app.command("track")(track.track)
 app.add_typer(bench.app, name="bench")
 app.add_typer(hosts.app, name="hosts")
 app.add_typer(metrics.app, name="metrics")

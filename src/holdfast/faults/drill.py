@@ -118,7 +118,8 @@ class Drill:
 
     Args:
         job: What is tried. A trial writes more checkpoints, and recomputes what is not finite if
-            that is the fault; neither affects the weights. No run sends notifications.
+            that is the fault; neither affects the weights. No run sends notifications, nor
+            anything to trackers.
         seed: Seed for the target rank and step of each fault.
         directory: For the runs.
         forks: A fork server for all runs.
@@ -134,7 +135,7 @@ class Drill:
         forks: ForkServer,
         note: Callable[[Trial], None],
     ) -> None:
-        self._job = job.model_copy(update={"notify": ()})
+        self._job = job.model_copy(update={"notify": (), "trackers": ()})
         self._seed, self._directory = seed, directory
         self._forks, self._note = forks, note
         self._controls = Controls()  # one for all runs, so that no signal falls between them

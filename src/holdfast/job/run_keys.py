@@ -12,6 +12,7 @@ from holdfast.job.environment import Environment
 from holdfast.job.part import AutoWorkers, Spec
 from holdfast.job.resources import Resources
 from holdfast.job.settings import Heartbeat, Restarts
+from holdfast.job.trackers import Trackers
 
 
 def _are_variables(names: object) -> object:
@@ -54,6 +55,9 @@ class RunKeys(Spec):
     notify: Annotated[tuple[str, ...], BeforeValidator(_are_variables)] = ()
     """Names of environment variables, each of which holds an Apprise address. Recoveries and the
     end of the run are announced there."""
+    trackers: Trackers = ()
+    """Where parameters, metrics and artifacts are sent: `tensorboard`, `mlflow`, `wandb`, `otel`,
+    or mappings with such a `name` and its settings. No step waits for them."""
 
 
 def changed_key(before: Mapping[str, Any], now: Mapping[str, Any]) -> str | None:

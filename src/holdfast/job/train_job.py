@@ -305,6 +305,7 @@ class TrainJob(TrainRequest):
             "verify",
             "restarts",
             "notify",
+            "trackers",
             "env",
             "resources",
         }

@@ -16,6 +16,8 @@ runs/digits-20260102-150405/
   logs/coordinator-events.jsonl   what the coordinator decided; see wire.debug_file
   checkpoints/        see checkpoint.store
   secrets/            keys and tokens of a run on several hosts, and for its metrics
+  trackers/           what trackers have acknowledged; tensorboard/, wandb/: what these write
+  secrets/            keys and tokens of a run on several hosts
 """
 
 from __future__ import annotations

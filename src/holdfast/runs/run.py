@@ -39,6 +39,7 @@ from holdfast.observe.sinks.notifier import Notifier
 from holdfast.observe.sinks.run_files import RunFiles
 from holdfast.observe.sinks.sink import Ending, Sink
 from holdfast.observe.sinks.terminal import Terminal
+from holdfast.observe.sinks.trackers import Trackers
 from holdfast.observe.tee import Tee
 from holdfast.runs.coordinator_process import CoordinatorProcess
 from holdfast.runs.endpoint import Endpoint, make_secrets, rejoin_hint
@@ -134,7 +135,8 @@ def run_and_record(
     hint = rejoin_hint(path) if options.endpoint and not options.engine else ""
     terminal = Terminal(Tee(path / "logs", options.tee), path / "logs", hint=hint)
     notifier = Notifier(job, os.environ, path, terminal.print_lines)
-    sinks = (terminal, RunFiles(path), LossCurve(path), notifier, callback)
+    trackers = Trackers(job, os.environ, path, terminal.print_lines)
+    sinks = (terminal, RunFiles(path), LossCurve(path), notifier, callback, trackers)
     ending: Ending | None = None
     with (
         RunDirectory(path, job, resume=resume) as directory,
