@@ -14,7 +14,11 @@ from typing import Any, Final
 
 from holdfast.observe.trackers.tracker import Batch, TrackedRun
 
-_ENVIRONMENT: Final = {"DO_NOT_TRACK": "true", "WANDB_ERROR_REPORTING": "false"}
+_ENVIRONMENT: Final = {
+    "DO_NOT_TRACK": "true",
+    "WANDB_ERROR_REPORTING": "false",
+    "WANDB_SILENT": "true",
+}
 
 
 class Wandb:
