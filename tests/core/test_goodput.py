@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast.core.goodput import (
@@ -235,6 +235,7 @@ MOMENTS = st.builds(
 )  # fmt: skip
 
 
+@settings(max_examples=60)
 @given(
     at=st.lists(TIMES, max_size=12).map(sorted),
     moments=st.lists(MOMENTS, max_size=16),

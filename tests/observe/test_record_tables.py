@@ -78,6 +78,7 @@ def test_csv_files_read_back_with_as_many_rows(run_dir):
     assert float(tables["checkpoints"][0]["seconds"]) == pytest.approx(0.1)
 
 
+@pytest.mark.slow
 def test_parquet_files_read_back_with_as_many_rows_and_types(run_dir, tmp_path):
     parquet = pytest.importorskip("pyarrow.parquet")
     assert export(run_dir, tmp_path / "out", "--format", "parquet").exit_code == 0
@@ -95,6 +96,7 @@ def test_the_tables_of_a_run_without_any_row_have_their_columns(tmp_path):
     assert (tmp_path / "tables" / "workers.csv").read_text() == "step,rank,shards\n"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_empty", [False, True])
 def test_charts_are_a_picture(run_dir, is_empty):
     if is_empty:
@@ -125,6 +127,7 @@ def test_files_that_exist_are_kept_unless_forced(run_dir):
     assert export(run_dir, "--format", "csv", "--force").exit_code == 0
 
 
+@pytest.mark.slow
 def test_a_notebook_gets_the_tables_of_a_run(run_dir):
     run = holdfast.load_run(run_dir)
     assert {name: getattr(run, name).num_rows for name in ROWS} == ROWS
@@ -136,6 +139,7 @@ def test_a_notebook_gets_the_tables_of_a_run(run_dir):
     assert len(run.figure().axes) == 3
 
 
+@pytest.mark.slow
 def test_tables_convert_to_pandas_and_arrow(run_dir):
     pytest.importorskip("pandas")
     pytest.importorskip("pyarrow")

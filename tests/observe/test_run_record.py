@@ -114,6 +114,7 @@ def test_steps_that_a_restart_removes_are_counted_once(run_dir):
     assert len(record.workers(10)) == 2
 
 
+@pytest.mark.slow
 @settings(max_examples=30)
 @given(data=st.data())
 def test_a_record_that_follows_a_run_equals_one_that_is_opened_later(data, tmp_path_factory):

@@ -42,7 +42,7 @@ def figure_of(record: RunRecord) -> Figure:
         shards.set_xlabel("minutes")
         for axes in (loss, throughput, shards):
             _mark_failures(axes, record, start, has_numbers=axes is loss)
-        figure.suptitle(record.path.name, x=0.01, ha="left", fontweight="semibold")
+        figure.suptitle(record.path.name, x=0.01, ha="left", fontweight="bold")
     return figure
 
 
