@@ -24,7 +24,7 @@ from holdfast.observe.record.steps import NewSteps, Steps, Workers
 
 RECENT: Final = 64
 """Of how many of the newest steps the times of all workers are known, in a long run too."""
-BLOCK_BYTES: Final = 1 << 20
+BLOCK_BYTES: Final = 1 << 17
 """How much is read at once, and how far apart the places are from which it can be read again."""
 _MARK_BYTES: Final = 1024
 """How much before a place shows that it is the same: more than a step, with the time in it."""

@@ -106,7 +106,8 @@ class Steps:
         if not first:
             gaps[0] = inf
         for name, column in self.columns.items():
-            column.extend(at[1:] if name == "at" else new.columns[name])
+            values = at[1:] if name == "at" else new.columns[name]
+            column.extend(array(column.typecode, values))  # faster than a list
         self._log(first, new.logged)
         self._batch = max(self._batch, *new.columns["samples"])
         paused, place = sorted(new.pauses), 0
@@ -152,8 +153,8 @@ class Steps:
         """
         shares = self._shares._replace(checkpoint=0, evaluation=0)
         for cause, share in zip(LOSSES, shares, strict=True):
-            lost = [share * gap for gap in gaps] if share else [0.0] * len(gaps)
-            self.losses[cause].extend(lost)
+            lost = [share * gap for gap in gaps] if share else bytes(8 * len(gaps))
+            self.losses[cause].extend(array("d", lost))
 
     def _log(self, first: int, logged: Sequence[Mapping[str, float | None]]) -> None:
         for name in {name: None for values in logged for name in values}:
@@ -161,7 +162,7 @@ class Steps:
                 self.logged[name] = array("d", [nan]) * first
         for name, column in self.logged.items():
             found = (values.get(name) for values in logged)
-            column.extend([nan if value is None else value for value in found])
+            column.extend(array("d", [nan if value is None else value for value in found]))
 
     def cut(self, rows: int) -> None:
         """Drop all steps but the first `rows`."""
