@@ -253,6 +253,17 @@ def test_other_hosts_need_the_token_of_the_run_which_stays_the_same(served, tmp_
             assert fetched(url, token)[0] == 200
 
 
+def test_an_empty_token_file_is_replaced(served, tmp_path):
+    path = tmp_path / "secrets" / "metrics.token"
+    path.parent.mkdir()
+    path.touch(0o600)
+    context, said = served("0.0.0.0:0")
+    with context:
+        url = said[0].split()[1].strip(",").replace("0.0.0.0", "127.0.0.1")
+        assert fetched(url)[0] == fetched(url, "")[0] == 401
+        assert fetched(url, path.read_text().strip())[0] == 200
+
+
 def test_clients_that_say_nothing_are_bounded_and_do_not_delay_the_end(served):
     context, said = served("0")
     with context:

@@ -29,6 +29,8 @@ MAX_REQUESTS: Final = 8
 """How many are answered at a time; further connections are closed."""
 REQUEST_TIMEOUT_S: Final = 5.0
 """How long a client may take to send its request, or to read from the answer."""
+END_POLL_S: Final = 0.05
+"""How soon the server ends with its run."""
 
 
 @contextmanager
@@ -54,13 +56,15 @@ def serving(
         registry.register(collector)
     path = run_dir / METRICS_TOKEN
     try:
-        token = "" if address.is_loopback else _token_in(path)
+        token = None if address.is_loopback else _token_in(path)
         server = _Server(address, registry, token)
     except OSError as error:
         raise JobError(f"metrics cannot be served at {address.address}: {error}") from None
     url = address.url(server.server_address[1])
     say(f"metrics: {url}" + (f", for the bearer token in {path}" if token else ""))
-    thread = threading.Thread(target=server.serve_forever, name="metrics", daemon=True)
+    thread = threading.Thread(
+        target=server.serve_forever, args=(END_POLL_S,), name="metrics", daemon=True
+    )
     thread.start()
     try:
         yield
@@ -73,12 +77,13 @@ def serving(
 def _token_in(path: Path) -> str:
     """The token in a file, which is made at the first start of a run: scrapers keep theirs."""
     path.parent.mkdir(mode=0o700, exist_ok=True)
-    try:
-        with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
-            file.write(secrets.token_urlsafe(32) + "\n")
-    except FileExistsError:
-        pass
-    return path.read_text(encoding="ascii").strip()
+    known = path.read_text().strip() if path.exists() else ""
+    if known:  # a full disk may have left an empty file
+        return known
+    token = secrets.token_urlsafe(32)
+    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
+        file.write(f"{token}\n")
+    return token
 
 
 class _Server(ThreadingHTTPServer):
@@ -91,7 +96,9 @@ class _Server(ThreadingHTTPServer):
     daemon_threads = True
     block_on_close = False
 
-    def __init__(self, address: MetricsAddress, registry: CollectorRegistry, token: str) -> None:
+    def __init__(
+        self, address: MetricsAddress, registry: CollectorRegistry, token: str | None
+    ) -> None:
         self.address_family = address.family
         self._free = threading.BoundedSemaphore(MAX_REQUESTS)
         handler = type("_BoundHandler", (_Handler,), {"registry": registry, "token": token})
@@ -123,12 +130,11 @@ class _Handler(MetricsHandler):
     """Answers one request."""
 
     timeout = REQUEST_TIMEOUT_S
-    token: ClassVar[str] = ""
+    token: ClassVar[str | None] = None  # without one, all may have them
 
     def do_GET(self) -> None:  # noqa: N802  # the library's name
         """Answer with the metrics, if the client may have them."""
-        shown = self.headers.get("Authorization", "").encode()
-        if self.token and not secrets.compare_digest(shown, f"Bearer {self.token}".encode()):
+        if self.token is not None and not self._shows(self.token):
             self.send_response(HTTPStatus.UNAUTHORIZED)
             self.send_header("WWW-Authenticate", "Bearer")
             self.send_header("Content-Length", "0")
@@ -137,3 +143,7 @@ class _Handler(MetricsHandler):
             self.send_error(HTTPStatus.NOT_FOUND)
         else:
             super().do_GET()
+
+    def _shows(self, token: str) -> bool:
+        shown = self.headers.get("Authorization", "")
+        return secrets.compare_digest(shown.encode(), f"Bearer {token}".encode())
