@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -26,6 +27,8 @@ FOLDER: Final = "trackers"
 POLL_S: Final = 1.0
 MAX_RETRY_S: Final = 30.0
 """How long the pause after a failure grows; it begins with `POLL_S`."""
+NICE: Final = 10
+"""Priority of the threads and what they start: workers of the same host come first."""
 _LOCK_TIMEOUT_S: Final = 0.1
 _TICK_S: Final = 0.1
 _LEAVE_S: Final = 0.5
@@ -102,6 +105,7 @@ class Sender:
         return f"what came after step {sent} of {step}" if step > sent else "the end of the run"
 
     def _run(self) -> None:
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICE)
         try:
             while not self._given_up.is_set():
                 try:
