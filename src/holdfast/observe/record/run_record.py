@@ -36,10 +36,8 @@ from holdfast.observe.record.moments import is_event, is_failure, moments_of
 from holdfast.observe.record.state import RunState, state_of
 from holdfast.observe.record.steps import Steps
 from holdfast.observe.recovery_reports import RecoveryReport
-from holdfast.observe.run_dir import EVENTS, METRICS, RECOVERIES, RESULT, is_held
+from holdfast.observe.run_dir import EVENTS, METRICS, RECOVERIES, RESULT, SYSTEM, is_held
 
-SYSTEM: Final = "system.jsonl"
-"""What a run measures of its hosts: a line a host, again and again."""
 MAX_SYSTEM_LINES: Final = 3600
 """Of each host, the newest are kept."""
 
