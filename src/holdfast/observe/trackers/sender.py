@@ -24,9 +24,11 @@ from holdfast.observe.trackers.tracker import Tracker
 
 FOLDER: Final = "trackers"
 """Below the run directory: what was sent."""
-POLL_S: Final = 1.0
+POLL_S: Final = 5.0
+"""How often the files are read: libraries take most of their time per request."""
+RETRY_S: Final = 1.0
 MAX_RETRY_S: Final = 30.0
-"""How long the pause after a failure grows; it begins with `POLL_S`."""
+"""The pause after a failure, and how long it grows."""
 NICE: Final = 10
 """Priority of the threads and what they start: workers of the same host come first."""
 _LOCK_TIMEOUT_S: Final = 0.1
@@ -117,14 +119,14 @@ class Sender:
                     self.trouble = "another process sends to it"
                 except OSError as error:
                     self.trouble = _reason(error)
-                self._given_up.wait(POLL_S)
+                self._given_up.wait(RETRY_S)
         finally:
             self._close()
 
     def _send_all(self) -> None:
         """Send until the run has ended and all is sent, or until it is given up."""
         self._kept = _read(self._path).model_copy(update={"finished": False})
-        pause_s = POLL_S
+        pause_s = RETRY_S
         while not self._given_up.is_set():
             is_last = self._ended.is_set()
             try:
@@ -138,8 +140,8 @@ class Sender:
                 (self._given_up if is_last else self._ended).wait(pause_s)
                 pause_s = min(2 * pause_s, MAX_RETRY_S)
             else:
-                self.trouble, pause_s = "", POLL_S
-                self._ended.wait(pause_s)
+                self.trouble, pause_s = "", RETRY_S
+                self._ended.wait(POLL_S)
 
     def _send_new(self) -> None:
         """Send what is in the files now."""
