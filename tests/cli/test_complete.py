@@ -37,7 +37,7 @@ def test_a_completion_is_a_process_that_does_not_import_torch(tmp_path):
 @pytest.mark.parametrize(
     ("line", "expected"),
     [
-        ("holdfast tr", ["track", "train"]),
+        ("holdfast tr", ["train", "track"]),
         ("holdfast train dig", ["digits"]),
         ("holdfast train mi", ["mine.yaml"]),
         ("holdfast train mo", ["more/"]),
