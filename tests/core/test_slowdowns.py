@@ -58,6 +58,20 @@ def test_a_slow_worker_is_named_within_five_steps_with_its_reason(more_ms, reaso
     assert [(each.rank, each.reason) for each in healed] == [(1, None)]
 
 
+def test_a_slowdown_has_one_reason_until_another_one_lasts():
+    run = Run()
+    for _ in range(20):
+        run.step()
+    found = [
+        each.reason.value
+        for step in range(60)
+        for each in run.step(**({"throttled": 60} if step % 6 == 0 else {"contention": 20}))
+    ]
+    assert len(found) == 1
+    found = [each.reason.value for _ in range(10) for each in run.step(data=20)]
+    assert found == ["data"]
+
+
 @pytest.mark.parametrize("seed", range(10))
 def test_healthy_steps_name_no_worker(seed):
     run = Run(noise=0.15, seed=seed)

@@ -22,6 +22,8 @@ RECOVERED: Final = 1.15
 """The same, at most, of a worker that is as fast as before."""
 STEPS: Final = 3
 """How many steps in a row it takes to tell."""
+CERTAIN: Final = 5
+"""Steps in a row in which another reason is found that replaces the first one."""
 LEAST_USUAL: Final = 5
 """Steps after which it is known what is usual."""
 WINDOW: Final = 64
@@ -79,6 +81,7 @@ class _Worker:
         recent: Its last ones.
         slow, well: How many of the last ones in a row were slow, or as before.
         reason: Why it has slowed down; None if it has not.
+        found, times_found: What the last steps say, and in how many in a row.
     """
 
     usual: deque[_Shard] = field(default_factory=lambda: deque(maxlen=WINDOW))
@@ -86,6 +89,17 @@ class _Worker:
     slow: int = 0
     well: int = 0
     reason: Reason | None = None
+    found: Reason | None = None
+    times_found: int = 0
+
+    def note(self, found: Reason) -> bool:
+        """Take the reason that a slow step shows; returns whether it is news."""
+        self.times_found = self.times_found + 1 if found is self.found else 1
+        self.found = found
+        if found is self.reason or (self.reason is not None and self.times_found < CERTAIN):
+            return False
+        self.reason = found
+        return True
 
     def add(self, shard: _Shard) -> None:
         self.recent.append(shard)
@@ -144,9 +158,8 @@ def _look(rank: int, worker: _Worker, members: Sequence[_Worker]) -> Slowdown | 
     others = (each for each in members if each is not worker and each.usual)
     if any(worker.factor < SLOWER * each.factor for each in others if each.reason is None):
         return None
-    if worker.reason is not None:
+    if not worker.note(_reason(worker)):
         return None
-    worker.reason = _reason(worker)
     return Slowdown(rank, worker.factor, worker.reason)
 
 
