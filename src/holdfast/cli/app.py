@@ -15,6 +15,7 @@ from holdfast.cli import (
     breakdown,
     chaos,
     coordinator,
+    dashboard,
     doctor,
     drill,
     events,
@@ -59,6 +60,7 @@ app.command("coordinator")(coordinator.coordinator)
 app.command("agent")(agent.agent)
 app.command("token")(token.token)
 app.command("chaos")(chaos.chaos)
+app.command("dashboard")(dashboard.dashboard)
 app.command("doctor")(doctor.doctor)
 app.command("drill")(drill.drill)
 app.command("breakdown")(breakdown.breakdown)

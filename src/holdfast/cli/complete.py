@@ -11,6 +11,7 @@ import typer
 
 from holdfast.errors import JobError
 from holdfast.job import keys, load
+from holdfast.observe.run_dir import RUNS
 
 
 def job(incomplete: str) -> list[str]:
@@ -22,6 +23,11 @@ def job(incomplete: str) -> list[str]:
         names += [f"{path.name}/" for path in near if path.is_dir() and path.name[0] != "."]
         return [*load.builtin_names(), *(head + slash + name for name in sorted(names))]
     return load.builtin_names()
+
+
+def run(incomplete: str) -> list[str]:
+    """Directories of runs that start with `incomplete`."""
+    return sorted(name for path in RUNS.glob("*/") if (name := str(path)).startswith(incomplete))
 
 
 def override(context: typer.Context) -> list[str]:

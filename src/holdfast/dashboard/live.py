@@ -1,0 +1,66 @@
+"""LiveRuns: the runs of a directory as they grow, read once for all visits of the page."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+from holdfast.observe.record.run_record import RunRecord
+from holdfast.observe.run_dir import EVENTS
+
+MAX_RUNS: Final = 20
+"""The newest are offered."""
+FRESH_S: Final = 0.3
+"""A record that was read so lately is not read again."""
+
+
+class LiveRuns:
+    """The runs in a directory. Streamlit draws in threads; a record is used by one at a time.
+
+    Args:
+        path: A run, or a directory with runs in it.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._is_run = (path / EVENTS).exists()
+        self._lock = threading.Lock()
+        self._records: dict[str, RunRecord] = {}
+        self._read_at: dict[str, float] = {}
+
+    def names(self) -> list[str]:
+        """The runs by name: the given one first, then the newest first."""
+        folder = self._path.parent if self._is_run else self._path
+        logs = [path for path in folder.glob(f"*/{EVENTS}") if path.is_file()]
+        newest = sorted(logs, key=lambda path: path.stat().st_mtime, reverse=True)[:MAX_RUNS]
+        names = [path.parent.name for path in newest]
+        if self._is_run:
+            first = self._path.name
+            return [first, *(name for name in names if name != first)]
+        return names
+
+    @contextmanager
+    def reading(
+        self, name: str, compared: str | None
+    ) -> Iterator[tuple[RunRecord, RunRecord | None]]:
+        """A run as it is now and another to compare it with, which do not change meanwhile.
+
+        Raises:
+            JobError: There is no such run.
+        """
+        with self._lock:
+            yield self._fresh(name), self._fresh(compared) if compared else None
+
+    def _fresh(self, name: str) -> RunRecord:
+        now = time.monotonic()
+        if name not in self._records:
+            folder = self._path.parent if self._is_run else self._path
+            self._records[name] = RunRecord(folder / name)
+        elif now - self._read_at[name] >= FRESH_S:
+            self._records[name].refresh()
+        self._read_at[name] = now
+        return self._records[name]

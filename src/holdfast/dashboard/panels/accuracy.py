@@ -1,0 +1,55 @@
+"""Accuracy: the results of evaluations."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from holdfast.dashboard.charts import add_marks, chart, dashed, line
+from holdfast.dashboard.markup import Panel, empty, head, key, text
+from holdfast.dashboard.panels.metric import Metric, metric_of
+from holdfast.dashboard.view import Axis, View, positions
+from holdfast.observe.record.run_record import RunRecord
+
+TITLE = "Accuracy"
+
+
+def panel(view: View) -> Panel:
+    """The result of each evaluation, with a point for each."""
+    metric = metric_of(view.record)
+    if metric is None:
+        return empty(TITLE, "No evaluation yet. The first one begins the curve.")
+    figure, color = chart(view, left=42), view.colors.kelp_fill
+    scale = 100 if metric.is_share else 1
+    figure.add_trace(
+        line(
+            _along(view.record, view.start, view.axis, metric), _scaled(metric, scale), color,
+            metric.title, mode="lines+markers", marker={"size": 4.4, "color": color},
+        )
+    )  # fmt: skip
+    figure.update_yaxes(ticksuffix=" % " if metric.is_share else " ")
+    keys = key("--kelp-fill", "validation", metric.shown(metric.values[-1]))
+    other = metric_of(view.compared) if view.compared is not None else None
+    if view.compared is not None and other is not None and other.name == metric.name:
+        start = view.compared.started_at or 0.0
+        along = _along(view.compared, start, view.axis, other)
+        name = view.compared.path.name
+        figure.add_trace(dashed(view, along, _scaled(other, scale), name))
+        keys += key("--cmp", text(name), other.shown(other.values[-1]), "dash")
+    add_marks(view, figure)
+    return Panel(head=head(text(metric.title), keys=keys), figure=figure)
+
+
+def _scaled(metric: Metric, scale: float) -> list[float]:
+    return [scale * value for value in metric.values]
+
+
+def _along(record: RunRecord, start: float, axis: Axis, metric: Metric) -> list[float]:
+    """Where the evaluations are on the horizontal axis: each after its step."""
+    if axis == "step":
+        return [float(step) for step in metric.steps]
+    columns = record.steps.columns
+    steps = np.array(columns["step"], dtype=float)
+    if not len(steps):
+        return [0.0] * len(metric.steps)
+    at = np.interp(metric.steps, steps, np.array(columns["at"]))
+    return positions(record, start, axis, at.tolist())

@@ -1,0 +1,37 @@
+"""Training loss: whether the run learns, and like the compared run."""
+
+from __future__ import annotations
+
+from holdfast.dashboard.charts import POINTS, add_marks, chart, dashed, line
+from holdfast.dashboard.markup import Panel, empty, head, key, text
+from holdfast.dashboard.theme import faded
+from holdfast.dashboard.units import digits
+from holdfast.dashboard.view import View, positions
+
+TITLE = "Training loss"
+
+
+def panel(view: View) -> Panel:
+    """The loss of each step: the mean as a line, the least and the greatest as a band."""
+    if not view.has_steps:
+        return empty(TITLE, "The curve begins with step 1.")
+    curve = view.record.steps.series("loss", POINTS)
+    at, color = view.x(curve.at), view.colors.kelp_fill
+    figure = chart(view, left=34)
+    hidden = {"color": "rgba(0,0,0,0)", "width": 0}
+    figure.add_scatter(x=at, y=curve.low, mode="lines", line=hidden, hoverinfo="skip")
+    figure.add_scatter(
+        x=at, y=curve.high, mode="lines", line=hidden, hoverinfo="skip", fill="tonexty",
+        fillcolor=faded(color, 0.22),
+    )  # fmt: skip
+    figure.add_trace(line(at, curve.mean, color, "loss"))
+    keys = key("--kelp-fill", "this run", digits(curve.mean[-1]))
+    if view.compared is not None and len(view.compared.steps):
+        other = view.compared.steps.series("loss", POINTS)
+        start = view.compared.started_at or other.at[0]
+        name = view.compared.path.name
+        along = positions(view.compared, start, view.axis, other.at)
+        figure.add_trace(dashed(view, along, other.mean, name))
+        keys += key("--cmp", text(name), digits(other.mean[-1]), "dash")
+    add_marks(view, figure)
+    return Panel(head=head(TITLE, keys=keys), figure=figure)

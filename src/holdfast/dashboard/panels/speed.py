@@ -1,0 +1,56 @@
+"""Speed: samples per second of a run over its time, with and without what it has lost."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import nan
+from typing import Final
+
+import numpy as np
+
+from holdfast.observe.record.run_record import RunRecord
+
+WINDOWS: Final = 100
+"""Into how many pieces of the run's time its speed is averaged at least."""
+MIN_WINDOW_S: Final = 2.0
+POINTS: Final = 300
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Speed:
+    """Samples per second.
+
+    Attributes:
+        at: Moments, Unix time, seconds.
+        throughput: While steps were computed; nan where there was none.
+        goodput: Of committed steps, each counted once, of all time.
+    """
+
+    at: list[float]
+    throughput: list[float]
+    goodput: list[float]
+
+
+def speed_of(record: RunRecord, start: float, end: float) -> Speed:
+    """The speed of a run between two moments, each value the mean of the seconds before it."""
+    columns = record.steps.columns
+    at = np.array([start, *columns["at"]])
+    if len(at) < 3 or end <= start:
+        return Speed(at=[], throughput=[], goodput=[])
+    taken = np.nan_to_num(np.array(columns["seconds"]))
+    samples = np.array(columns["samples"], dtype=float)
+    done = np.concatenate([[0.0], np.cumsum(samples)])
+    timed = np.concatenate([[0.0], np.cumsum(np.where(taken > 0, samples, 0.0))])
+    spent = np.concatenate([[0.0], np.cumsum(taken)])
+    window = max(MIN_WINDOW_S, (end - start) / WINDOWS)
+    moments = np.linspace(at[1], end, POINTS)
+    before = np.maximum(moments - window, start)
+
+    def gain(total: np.ndarray) -> np.ndarray:
+        return np.interp(moments, at, total) - np.interp(before, at, total)
+
+    seconds = gain(spent)
+    is_known = seconds > 0.02 * window
+    throughput = np.divide(gain(timed), seconds, out=np.full(POINTS, nan), where=is_known)
+    goodput = gain(done) / np.maximum(moments - before, 1e-6)
+    return Speed(at=moments.tolist(), throughput=throughput.tolist(), goodput=goodput.tolist())

@@ -1,0 +1,179 @@
+"""Summary: whether the run is alive, how far it is, how good it is."""
+
+from __future__ import annotations
+
+from math import isnan, nan
+
+import numpy as np
+
+from holdfast.dashboard.markup import Panel, text
+from holdfast.dashboard.panels.metric import metric_of
+from holdfast.dashboard.panels.speed import speed_of
+from holdfast.dashboard.units import (
+    MISSING,
+    count,
+    digits,
+    duration,
+    percent,
+    size,
+)
+from holdfast.dashboard.view import View
+from holdfast.observe.record.state import StateName
+
+STATES = {
+    StateName.STARTING: ("○", "Starting", "--ink2"),
+    StateName.RUNNING: ('<span class="dot"></span>', "Running", "--kelp"),
+    StateName.RECOVERING: ("↻", "Recovering", "--amber"),
+    StateName.STALLED: ("‖", "Stalled", "--red"),
+    StateName.FINISHED: ("✓", "Finished", "--blue"),
+    StateName.STOPPED: ("■", "Stopped", "--amber"),
+    StateName.FAILED: ("✕", "Failed", "--red"),
+}
+"""Icon, word and color of each state."""
+RECENT_S = 60.0
+"""How far back a figure is compared."""
+_LOSS_STEPS = 20
+"""Of how many steps the loss is the mean."""
+
+
+def pill(view: View) -> str:
+    """The state of the run, and how fresh it is."""
+    icon, word, color = STATES[view.state.name]
+    return (
+        f'<div class="hf status"><span class="pill" style="--c:var({color})">{icon} {word}</span>'
+        f'<span class="dim no-p">{_freshness(view)}</span></div>'
+    )
+
+
+def _freshness(view: View) -> str:
+    at = view.record.steps.columns["at"]
+    if view.has_ended:
+        return f"after {duration(view.elapsed_s)}"
+    failure = view.open_failure
+    if failure is not None:
+        return f"{duration(view.now - failure['time_unix_s'])} so far"
+    return f"last step {duration(view.now - at[-1])} ago" if at else "no step yet"
+
+
+def panel(view: View) -> Panel:
+    """The six figures and the progress of the run."""
+    figures = "".join(
+        f'<div class="kpi"><div class="l">{label}</div><div class="v">{value}</div>'
+        f'<div class="s">{note}</div></div>'
+        for label, value, note in (
+            _steps(view), _loss(view), _metric(view), _goodput(view), _failures(view),
+            _checkpoint(view),
+        )
+    )  # fmt: skip
+    return Panel(
+        body=f'<div class="hf hero"><div class="kpis">{figures}</div>{_progress(view)}</div>'
+    )
+
+
+def _steps(view: View) -> tuple[str, str, str]:
+    record, total = view.record, view.record.total_steps
+    newest = record.steps.newest
+    of = f"<small>of {total:,}</small>" if total else ""
+    if not view.has_steps:
+        return "Step", f"0{of}", f"loading the task, {duration(view.elapsed_s)}"
+    epochs = getattr(record.job, "epochs", 0)
+    epoch = f"epoch {epochs * newest / total:.1f} of {epochs}" if total and epochs else ""
+    if view.has_ended:
+        return "Step", f"{newest:,}{of}", f"{epoch or 'ended'} in {duration(view.elapsed_s)}"
+    left = _left_s(view, total)
+    remaining = f"{duration(left)} left" if left is not None else ""
+    joint = " · " if epoch and remaining else ""
+    return "Step", f"{newest:,}{of}", f'<span class="no-p">{epoch}{joint}</span>{remaining}'
+
+
+def _left_s(view: View, total: int | None) -> float | None:
+    """How long the rest of the run takes, if it is as fast as recently."""
+    columns = view.record.steps.columns
+    if total is None or len(columns["at"]) < 2:
+        return None
+    row = int(np.searchsorted(np.array(columns["at"]), view.end - RECENT_S))
+    row = min(row, len(columns["at"]) - 2)
+    steps = columns["step"][-1] - columns["step"][row]
+    seconds = columns["at"][-1] - columns["at"][row]
+    return float((total - columns["step"][-1]) * seconds / steps) if steps else None
+
+
+def _loss(view: View) -> tuple[str, str, str]:
+    columns = view.record.steps.columns
+    losses = columns["loss"]
+    if not losses:
+        return "Training loss", MISSING, "no step yet"
+    row = int(np.searchsorted(np.array(columns["at"]), columns["at"][-1] - RECENT_S))
+    mean, then = _mean(losses[-_LOSS_STEPS:]), _mean(losses[max(0, row - _LOSS_STEPS) : row])
+    if isnan(then):
+        return "Training loss", digits(mean), f"{digits(losses[0])} in the first step"
+    sign = "−" if mean < then else "+"
+    return "Training loss", digits(mean), f"{sign}{abs(mean - then):.2f} in the last minute"
+
+
+def _mean(values: object) -> float:
+    found = np.array(values, dtype=float)
+    found = found[~np.isnan(found)]
+    return float(found.mean()) if len(found) else nan
+
+
+def _metric(view: View) -> tuple[str, str, str]:
+    metric = metric_of(view.record)
+    if metric is None:
+        return "Accuracy", MISSING, "no evaluation yet"
+    return text(metric.title), metric.shown(metric.values[-1]), f"step {metric.steps[-1]:,}"
+
+
+def _goodput(view: View) -> tuple[str, str, str]:
+    found = speed_of(view.record, view.start, view.end)
+    if not found.at:
+        return "Goodput", MISSING, "no step yet"
+    unit = "<small>samples/s</small>"
+    if view.has_ended:
+        whole = view.record.goodput()
+        return "Goodput", f"{digits(whole.samples_per_s)}{unit}", f"{percent(whole.share)} useful"
+    throughput, goodput = found.throughput[-1], found.goodput[-1]
+    share = goodput / throughput if throughput > 0 else nan
+    note = "no step lately" if isnan(share) else f"{percent(min(1.0, share))} of throughput"
+    return "Goodput", f"{digits(goodput)}{unit}", note
+
+
+def _failures(view: View) -> tuple[str, str, str]:
+    reports = view.record.recoveries
+    done = [each for each in reports if each.outcome in ("recovered", "restarted")]
+    total = len(view.marks)
+    if not total:
+        return "Failures recovered", "0", "no failure"
+    spent = sum(each.total_s for each in done)
+    within = f", in {duration(spent)}" if done else ""
+    steps = sum(each.recomputed_steps for each in reports)
+    note = f"{count(steps, 'step')} recomputed"
+    if view.open_failure is not None and not view.has_ended:
+        note = "one in progress"
+    return "Failures recovered", f"{len(done)}<small>of {total}{within}</small>", note
+
+
+def _checkpoint(view: View) -> tuple[str, str, str]:
+    saved = view.record.checkpoints
+    if not saved:
+        return "Last checkpoint", MISSING, "none yet"
+    last = saved[-1]
+    of = f" · {size(last.size_bytes)}" if last.size_bytes is not None else ""
+    if view.has_ended and last.step == view.record.steps.newest:
+        return "Last checkpoint", "final", f"step {last.step:,}{of}"
+    age = duration(view.end - last.at)
+    return "Last checkpoint", f"{age}<small>ago</small>", f"step {last.step:,}{of}"
+
+
+def _progress(view: View) -> str:
+    total, newest = view.record.total_steps, view.record.steps.newest
+    share = 100 * min(1.0, newest / total) if total else 0.0
+    is_still = view.state.name in (StateName.STALLED, StateName.FAILED)
+    color = ";background:var(--ink3)" if is_still else ""
+    marks = "".join(
+        f'<u style="left:{100 * mark.step / total:.2f}%"></u>' for mark in view.marks if total
+    )
+    return (
+        f'<div class="prog" role="progressbar" aria-valuenow="{share:.0f}">'
+        f'<i style="width:{share:.2f}%{color}"></i>{marks}</div>'
+    )

@@ -1,0 +1,39 @@
+"""Goodput: how much of the throughput is useful."""
+
+from __future__ import annotations
+
+from math import isnan
+
+from holdfast.dashboard.charts import add_marks, chart, line
+from holdfast.dashboard.markup import Panel, empty, head, key
+from holdfast.dashboard.panels.speed import speed_of
+from holdfast.dashboard.theme import faded
+from holdfast.dashboard.units import MISSING, digits
+from holdfast.dashboard.view import View
+
+TITLE = "Goodput"
+
+
+def panel(view: View) -> Panel:
+    """Samples per second: while steps are computed, and of all time."""
+    found = speed_of(view.record, view.start, view.end)
+    if not found.at:
+        return empty(TITLE, "Measured from step 2 on.")
+    figure, colors = chart(view), view.colors
+    at = view.x(found.at)
+    figure.add_trace(
+        line(
+            at, found.goodput, colors.kelp_fill, "goodput", fill="tozeroy",
+            fillcolor=faded(colors.kelp_fill, 0.13),
+        )
+    )  # fmt: skip
+    figure.add_trace(line(at, found.throughput, colors.ink2, "throughput", 1.25))
+    add_marks(view, figure)
+    known = [each for each in found.throughput if not isnan(each)]
+    keys = key("--ink2", "throughput", _rate(known[-1] if known else None))
+    keys += key("--kelp-fill", "goodput", _rate(found.goodput[-1]))
+    return Panel(head=head(TITLE, keys=keys), figure=figure)
+
+
+def _rate(value: float | None) -> str:
+    return MISSING if value is None else f"{digits(value)}/s"

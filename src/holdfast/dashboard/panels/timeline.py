@@ -1,0 +1,194 @@
+"""Failures and recoveries: what failed, when, and at what price."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import plotly.graph_objects as go
+
+from holdfast.dashboard.charts import add_marks, chart, merged
+from holdfast.dashboard.markup import (
+    PHONE_LACKS,
+    Column,
+    Panel,
+    head,
+    number,
+    status,
+    table,
+    text,
+)
+from holdfast.dashboard.panels.lanes import Lane, lanes_of
+from holdfast.dashboard.theme import faded
+from holdfast.dashboard.units import MISSING, count, duration, named
+from holdfast.dashboard.view import View
+from holdfast.observe import history
+from holdfast.observe.recovery_reports import Cause, RecoveryReport
+
+TITLE: Final = "Failures and recoveries"
+ROWS: Final = 8
+"""Of the table: the newest."""
+_MAX_LANES: Final = 12
+_LANE: Final = 26
+_COLUMNS: Final = (
+    Column(""),
+    Column("Step"),
+    Column("What failed"),
+    Column("Detected in", f"num nowrap {PHONE_LACKS}"),
+    Column("Recovered in", "num nowrap"),
+    Column("Recomputed", "num nowrap"),
+    Column("State from", PHONE_LACKS),
+)
+
+
+def panel(view: View) -> Panel:
+    """The time of each worker, the failures in it, and a table of them."""
+    lanes = lanes_of(view)
+    figure = _figure(view, lanes) if lanes else None
+    note = f'<span class="{PHONE_LACKS}">✕ failed&ensp;○ joined</span>'
+    body = _table(view) if view.marks else _none(figure is None)
+    return Panel(head=head(TITLE, note, _outcome(view)), figure=figure, body=body)
+
+
+def _none(is_alone: bool) -> str:
+    words = "No failure so far. Each one appears here with its recovery."
+    return f'<p class="none">{words}</p>' if is_alone else f'<div class="hf dim">{words}</div>'
+
+
+def _outcome(view: View) -> str:
+    total = len(view.marks)
+    done = sum(each.outcome in ("recovered", "restarted") for each in view.record.recoveries)
+    if not total:
+        return ""
+    if done == total:
+        return f"<span>{status('--kelp', '✓', f'{done} of {total} recovered')}</span>"
+    color = "--red" if view.has_ended else "--amber"
+    return f"<span>{status(color, '↻', f'{done} of {total} recovered')}</span>"
+
+
+def _figure(view: View, lanes: list[Lane]) -> go.Figure:
+    colors = view.colors
+    lanes = _shown(lanes)
+    height = 22 + _LANE * len(lanes) + 30 + 20
+    figure = chart(view, height=height, left=84)
+    figure.update_layout(hovermode="closest", margin={"t": 24})
+    names = [f"rank {lane.rank}" for lane in lanes]
+    places = list(range(len(lanes)))
+    figure.update_yaxes(
+        range=[len(lanes) + 0.6, -0.6], tickvals=[*places, len(lanes)],
+        ticktext=[f"{name}  " for name in [*names, "checkpoints"]], showgrid=False,
+        tickfont={"color": colors.ink2}, ticksuffix="",
+    )  # fmt: skip
+    for place, lane in enumerate(lanes):
+        for begin, end in lane.spans:
+            x0, x1 = view.x([begin, end])
+            figure.add_shape(
+                type="rect", x0=x0, x1=x1, y0=place - 0.2, y1=place + 0.2, line={"width": 0},
+                fillcolor=faded(colors.worker(place), 0.8),
+            )  # fmt: skip
+        _add_points(view, figure, place, lane)
+    saved = view.record.checkpoints
+    figure.add_scatter(
+        x=view.x([each.at for each in saved]), y=[len(lanes)] * len(saved), mode="markers",
+        marker={"symbol": "diamond", "size": 8, "color": colors.ink3},
+        hovertemplate="%{text}<extra></extra>",
+        text=[f"checkpoint of step {each.step:,}" for each in saved],
+    )  # fmt: skip
+    add_marks(view, figure)
+    _add_labels(view, figure)
+    return figure
+
+
+def _shown(lanes: list[Lane]) -> list[Lane]:
+    """The lanes that are drawn: of many, those with failures first."""
+    if len(lanes) <= _MAX_LANES:
+        return lanes
+    worst = sorted(lanes, key=lambda lane: (-len(lane.failed), lane.rank))[:_MAX_LANES]
+    return sorted(worst, key=lambda lane: lane.rank)
+
+
+def _add_points(view: View, figure: go.Figure, place: int, lane: Lane) -> None:
+    """Mark where a worker failed, and where the next one began."""
+    colors = view.colors
+    low, high = view.x_range
+    pairs = zip(lane.failed, lane.joined, strict=False)
+    far = [join for fail, join in pairs if join - fail > 0.01 * (high - low)]
+    for at, size, color, label in (
+        (far, 8, colors.ink2, "joined"), (lane.failed, 16, colors.red, "failed"),
+    ):  # fmt: skip
+        figure.add_scatter(
+            x=view.x(at), y=[place] * len(at), mode="markers",
+            marker={
+                "symbol": "circle", "size": size, "color": colors.panel,
+                "line": {"color": color, "width": 1.5 if size == 8 else 1},
+            },
+            hovertemplate=f"rank {lane.rank} {label}<extra></extra>",
+        )  # fmt: skip
+    figure.add_scatter(
+        x=view.x(lane.failed), y=[place] * len(lane.failed), mode="markers", hoverinfo="skip",
+        marker={"symbol": "x-thin", "size": 6, "line": {"color": colors.red, "width": 1.75}},
+    )  # fmt: skip
+
+
+def _add_labels(view: View, figure: go.Figure) -> None:
+    """Say next to each tag in which step it was, unless there are many."""
+    groups = merged(view)
+    low, high = view.x_range
+    begins = view.x([group[0].begin for _, group in groups])
+    for place, (_, group) in enumerate(groups):
+        after = begins[place + 1] if place + 1 < len(begins) else high
+        if not low <= begins[place] or after - begins[place] < 0.22 * (high - low):
+            continue
+        mark = group[0]
+        cost = f" · {duration(mark.report.total_s)}" if mark.report else ""
+        figure.add_annotation(
+            x=begins[place], y=1, yref="paper", xanchor="left", yanchor="bottom", xshift=10,
+            showarrow=False, text=f"step {mark.step:,}{cost}",
+            font={"size": 12, "color": view.colors.ink2},
+        )  # fmt: skip
+
+
+def _table(view: View) -> str:
+    rows = []
+    for mark in view.marks[-ROWS:]:
+        if mark.report is None:
+            failure = view.open_failure or {}
+            words = text(history.words(failure)) if failure else MISSING
+            cells = ["", "<b>in progress</b>" if not view.has_ended else MISSING, MISSING, ""]
+            rows.append([number("!"), f"{mark.step:,}", words, *cells])
+        else:
+            is_newest = mark.report is view.record.recoveries[-1]
+            rows.append(_row(mark.report, is_newest=is_newest))
+    return f'<div style="margin-top:10px">{table(_COLUMNS, rows)}</div>'
+
+
+def _row(report: RecoveryReport, *, is_newest: bool) -> list[str]:
+    found = report.seconds.get("found")
+    return [
+        ("*" if is_newest else "") + number(str(report.number)),
+        f"{report.step:,}",
+        causes_in_words(report),
+        duration(found),
+        f"<b>{duration(report.total_s)}</b>" if report.outcome != "failed" else "failed",
+        count(report.recomputed_steps, "step"),
+        state_from(report),
+    ]
+
+
+def causes_in_words(report: RecoveryReport) -> str:
+    """What failed, safe in HTML."""
+    first, *others = [cause_in_words(cause) for cause in report.causes] or ["unknown"]
+    more = f" and {len(others)} more" if others else ""
+    return f"{first}{more}"
+
+
+def cause_in_words(cause: Cause) -> str:
+    """A root cause, safe in HTML."""
+    words = f"{cause.who} {cause.what}".replace(" was killed by", " killed by")
+    return text(words if len(words) <= 100 else f"{words[:99]}…")
+
+
+def state_from(report: RecoveryReport) -> str:
+    """Where the workers got their state from."""
+    if report.checkpoint is not None:
+        return f"checkpoint of step {report.checkpoint:,}" if report.checkpoint else "the start"
+    return f"kept by {named(report.halted)}" if report.halted else "the other workers"
