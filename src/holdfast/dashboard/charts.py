@@ -73,7 +73,7 @@ def ticks(view: View) -> tuple[list[float], list[str]]:
     """Where the horizontal axis has ticks, and what they say."""
     low, high = view.x_range
     if view.axis == "step":
-        step = _nice((high - low) / 5)
+        step = nice((high - low) / 5)
         at = _multiples(low, high, step)
         return at, [f"{each:,.0f}" for each in at]
     every = next((each for each in _TICKS_S if (high - low) / each <= _MAX_TICKS), _TICKS_S[-1])
@@ -84,7 +84,8 @@ def ticks(view: View) -> tuple[list[float], list[str]]:
     ]
 
 
-def _nice(least: float) -> float:
+def nice(least: float) -> float:
+    """The least of 1, 2, 5, 10, … that is as large."""
     ten = 1
     while True:
         for factor in (1, 2, 5):

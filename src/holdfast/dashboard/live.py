@@ -5,10 +5,11 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
+from holdfast.errors import HoldfastError
 from holdfast.observe.record.run_record import RunRecord
 from holdfast.observe.run_dir import EVENTS
 
@@ -54,6 +55,16 @@ class LiveRuns:
         """
         with self._lock:
             yield self._fresh(name), self._fresh(compared) if compared else None
+
+    @contextmanager
+    def reading_all(self, names: list[str]) -> Iterator[list[RunRecord]]:
+        """Several runs as they are now, without those that cannot be read."""
+        with self._lock:
+            found = []
+            for name in names:
+                with suppress(HoldfastError):
+                    found.append(self._fresh(name))
+            yield found
 
     def _fresh(self, name: str) -> RunRecord:
         now = time.monotonic()

@@ -7,11 +7,28 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from holdfast.dashboard.markup import Panel, text
-from holdfast.dashboard.panels import accuracy, band, loss, report, summary, throughput, timeline
+from holdfast.dashboard.panels import (
+    accuracy,
+    band,
+    breakdown,
+    checkpoints,
+    hardware,
+    loss,
+    lost,
+    report,
+    shards,
+    summary,
+    throughput,
+    timeline,
+    workers,
+)
 from holdfast.dashboard.theme import Mode, colors
 from holdfast.dashboard.view import View
 
+FAST_S: Final = 1
+"""How often what changes with each step is drawn again."""
 SLOW_S: Final = 5
+"""How often the rest is."""
 PANELS: Final[Mapping[str, Callable[[View], Panel]]] = {
     "summary": summary.panel,
     "band": band.panel,
@@ -20,6 +37,12 @@ PANELS: Final[Mapping[str, Callable[[View], Panel]]] = {
     "p_throughput": throughput.panel,
     "p_timeline": timeline.panel,
     "p_report": report.panel,
+    "p_shards": shards.panel,
+    "p_breakdown": breakdown.panel,
+    "p_workers": workers.panel,
+    "p_hardware": hardware.panel,
+    "p_checkpoints": checkpoints.panel,
+    "p_lost": lost.panel,
 }
 """The panels by the key of their container; the style sheet places them."""
 FAST: Final = frozenset({"summary", "band", "p_throughput", "p_timeline", "p_report"})

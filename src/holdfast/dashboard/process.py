@@ -27,6 +27,7 @@ _OPTIONS: Final[dict[str, object]] = {
     "client.toolbarMode": "minimal",
     "client.showErrorDetails": "none",
     "global.developmentMode": False,
+    "runner.magicEnabled": False,
     "logger.level": "warning",
     "logger.hideWelcomeMessage": True,
 }

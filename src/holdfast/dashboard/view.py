@@ -90,6 +90,12 @@ class View:
         return float(max(newest, default=self.start))
 
     @property
+    def stepped_until(self) -> float:
+        """Until when there is a speed: that of a run that has ended is not 0."""
+        at = self.record.steps.columns["at"]
+        return float(at[-1]) if at and self.has_ended else self.end
+
+    @property
     def elapsed_s(self) -> float:
         """How long it has run."""
         return self.end - self.start

@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+from math import nan
+from typing import Final
+
+import numpy as np
+
 from holdfast.dashboard.charts import POINTS, add_marks, chart, dashed, line
 from holdfast.dashboard.markup import Panel, empty, head, key, text
 from holdfast.dashboard.theme import faded
 from holdfast.dashboard.units import digits
 from holdfast.dashboard.view import View, positions
+from holdfast.observe.record.run_record import RunRecord
 
-TITLE = "Training loss"
+TITLE: Final = "Training loss"
+MEAN_STEPS: Final = 20
+"""Of how many steps the current loss is the mean."""
 
 
 def panel(view: View) -> Panel:
@@ -25,13 +33,22 @@ def panel(view: View) -> Panel:
         fillcolor=faded(color, 0.22),
     )  # fmt: skip
     figure.add_trace(line(at, curve.mean, color, "loss"))
-    keys = key("--kelp-fill", "this run", digits(curve.mean[-1]))
+    keys = key("--kelp-fill", "this run", digits(mean_loss(view.record)))
     if view.compared is not None and len(view.compared.steps):
         other = view.compared.steps.series("loss", POINTS)
         start = view.compared.started_at or other.at[0]
         name = view.compared.path.name
         along = positions(view.compared, start, view.axis, other.at)
         figure.add_trace(dashed(view, along, other.mean, name))
-        keys += key("--cmp", text(name), digits(other.mean[-1]), "dash")
+        keys += key("--cmp", text(name), digits(mean_loss(view.compared)), "dash")
     add_marks(view, figure)
     return Panel(head=head(TITLE, keys=keys), figure=figure)
+
+
+def mean_loss(record: RunRecord, row: int | None = None) -> float:
+    """The mean loss of the steps before `row`, by default of the newest; nan without any."""
+    losses = record.steps.columns["loss"]
+    end = len(losses) if row is None else row
+    known = np.array(losses[max(0, end - MEAN_STEPS) : end], dtype=float)
+    known = known[~np.isnan(known)]
+    return float(known.mean()) if len(known) else nan

@@ -47,7 +47,7 @@ def speed_of(record: RunRecord, start: float, end: float) -> Speed:
     before = np.maximum(moments - window, start)
 
     def gain(total: np.ndarray) -> np.ndarray:
-        return np.interp(moments, at, total) - np.interp(before, at, total)
+        return np.subtract(np.interp(moments, at, total), np.interp(before, at, total))
 
     seconds = gain(spent)
     is_known = seconds > 0.02 * window

@@ -7,6 +7,7 @@ from math import isnan, nan
 import numpy as np
 
 from holdfast.dashboard.markup import Panel, text
+from holdfast.dashboard.panels.loss import mean_loss
 from holdfast.dashboard.panels.metric import metric_of
 from holdfast.dashboard.panels.speed import speed_of
 from holdfast.dashboard.units import (
@@ -32,16 +33,14 @@ STATES = {
 """Icon, word and color of each state."""
 RECENT_S = 60.0
 """How far back a figure is compared."""
-_LOSS_STEPS = 20
-"""Of how many steps the loss is the mean."""
 
 
-def pill(view: View) -> str:
+def pill(view: View) -> Panel:
     """The state of the run, and how fresh it is."""
     icon, word, color = STATES[view.state.name]
-    return (
-        f'<div class="hf status"><span class="pill" style="--c:var({color})">{icon} {word}</span>'
-        f'<span class="dim no-p">{_freshness(view)}</span></div>'
+    return Panel(
+        body=f'<div class="hf status"><span class="pill" style="--c:var({color})">{icon} {word}'
+        f'</span><span class="dim no-p">{_freshness(view)}</span></div>'
     )
 
 
@@ -104,17 +103,11 @@ def _loss(view: View) -> tuple[str, str, str]:
     if not losses:
         return "Training loss", MISSING, "no step yet"
     row = int(np.searchsorted(np.array(columns["at"]), columns["at"][-1] - RECENT_S))
-    mean, then = _mean(losses[-_LOSS_STEPS:]), _mean(losses[max(0, row - _LOSS_STEPS) : row])
+    mean, then = mean_loss(view.record), mean_loss(view.record, row)
     if isnan(then):
         return "Training loss", digits(mean), f"{digits(losses[0])} in the first step"
     sign = "−" if mean < then else "+"
     return "Training loss", digits(mean), f"{sign}{abs(mean - then):.2f} in the last minute"
-
-
-def _mean(values: object) -> float:
-    found = np.array(values, dtype=float)
-    found = found[~np.isnan(found)]
-    return float(found.mean()) if len(found) else nan
 
 
 def _metric(view: View) -> tuple[str, str, str]:
@@ -125,7 +118,7 @@ def _metric(view: View) -> tuple[str, str, str]:
 
 
 def _goodput(view: View) -> tuple[str, str, str]:
-    found = speed_of(view.record, view.start, view.end)
+    found = speed_of(view.record, view.start, view.stepped_until)
     if not found.at:
         return "Goodput", MISSING, "no step yet"
     unit = "<small>samples/s</small>"

@@ -16,7 +16,7 @@ TITLE = "Goodput"
 
 def panel(view: View) -> Panel:
     """Samples per second: while steps are computed, and of all time."""
-    found = speed_of(view.record, view.start, view.end)
+    found = speed_of(view.record, view.start, view.stepped_until)
     if not found.at:
         return empty(TITLE, "Measured from step 2 on.")
     figure, colors = chart(view), view.colors

@@ -82,7 +82,8 @@ def _figure(view: View, lanes: list[Lane]) -> go.Figure:
         for begin, end in lane.spans:
             x0, x1 = view.x([begin, end])
             figure.add_shape(
-                type="rect", x0=x0, x1=x1, y0=place - 0.2, y1=place + 0.2, line={"width": 0},
+                type="rect", layer="below", x0=x0, x1=x1, y0=place - 0.2, y1=place + 0.2,
+                line={"width": 0},
                 fillcolor=faded(colors.worker(place), 0.8),
             )  # fmt: skip
         _add_points(view, figure, place, lane)

@@ -1,0 +1,57 @@
+"""Shards per worker: what balance did."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from holdfast.dashboard.charts import POINTS, add_marks, chart
+from holdfast.dashboard.markup import Panel, empty, head
+from holdfast.dashboard.theme import faded
+from holdfast.dashboard.view import View
+
+TITLE: Final = "Shards per worker"
+HEIGHT: Final = 232
+
+
+def panel(view: View) -> Panel:
+    """How many shards each worker computes, one above the other."""
+    rows = view.record.steps.workers
+    if not rows:
+        return empty(TITLE, "The first plan comes with step 1.")
+    figure, colors = chart(view, height=HEIGHT, left=30, right=84), view.colors
+    newest = dict(zip(rows[-1][1]["rank"], rows[-1][1]["shards"], strict=True))
+    rows = _changes(view)
+    times = view.record.steps.columns["at"]
+    at = view.x([*(float(times[row]) for row, _ in rows), view.end])
+    ranks = sorted({int(rank) for _, each in rows for rank in each})
+    base = 0.0
+    for place, rank in enumerate(ranks):
+        counts = [each.get(rank, 0.0) for _, each in rows]
+        color = colors.worker(place)
+        figure.add_scatter(
+            x=at, y=[*counts, counts[-1]], name=f"rank {rank}", mode="lines", stackgroup="shards",
+            line={"color": color, "width": 1.75, "shape": "hv"}, fillcolor=faded(color, 0.34),
+        )  # fmt: skip
+        now = newest.get(rank, 0.0)
+        if now and len(ranks) <= 12:
+            label = f"rank {rank} &nbsp; <b>{now:g}</b>"
+            figure.add_annotation(
+                x=1, xref="paper", xanchor="left", xshift=8, y=base + now / 2, showarrow=False,
+                text=label, font={"size": 12, "color": colors.ink2},
+            )  # fmt: skip
+        base += now
+    top = max(sum(each.values()) for _, each in rows)
+    figure.update_yaxes(range=[0, top * 1.02])
+    add_marks(view, figure)
+    return Panel(head=head(TITLE, f"{sum(newest.values()):g} per step"), figure=figure)
+
+
+def _changes(view: View) -> list[tuple[int, dict[int, float]]]:
+    """The shards by rank where they change, with the row of their step."""
+    found: list[tuple[int, dict[int, float]]] = []
+    for row, workers in view.record.steps.workers:
+        ranks = (int(rank) for rank in workers["rank"])
+        counts = dict(zip(ranks, workers["shards"], strict=True))
+        if not found or found[-1][1] != counts:
+            found.append((row, counts))
+    return found if len(found) <= POINTS else found[:: len(found) // POINTS + 1]
