@@ -41,7 +41,7 @@ _MAX_TICKS: Final = 8
 def chart(view: View, *, height: int = HEIGHT, left: int = 42, right: int = 4) -> go.Figure:
     """An empty chart of a run."""
     colors = view.colors
-    tick_at, tick_text = ticks(view)
+    tick_at, (first, *others) = ticks(view)
     figure = go.Figure()
     figure.update_layout(
         height=height,
@@ -59,13 +59,18 @@ def chart(view: View, *, height: int = HEIGHT, left: int = 42, right: int = 4) -
         },
     )  # fmt: skip
     figure.update_xaxes(
-        range=list(view.x_range), tickvals=tick_at, ticktext=tick_text, showgrid=False,
+        range=list(view.x_range), tickvals=tick_at, ticktext=["", *others], showgrid=False,
         zeroline=False, showline=False, fixedrange=True, hoverformat=",.4~g",
     )  # fmt: skip
     figure.update_yaxes(
         gridcolor=colors.grid, zeroline=False, showline=False, rangemode="tozero", nticks=6,
         fixedrange=True, ticksuffix=" ", separatethousands=True,
     )  # fmt: skip
+    if tick_at:
+        figure.add_annotation(
+            x=tick_at[0], y=0, yref="paper", xanchor="left", yanchor="top", text=first,
+            showarrow=False, borderpad=0, yshift=-1, font={"size": 12},
+        )  # fmt: skip
     return figure
 
 

@@ -23,7 +23,9 @@ def digits(value: float | None) -> str:
 
 def percent(share: float | None) -> str:
     """A share, such as `41.0 %`."""
-    return MISSING if share is None or not isfinite(share) else f"{100 * share:.1f}{NBSP}%"
+    if share is None or not isfinite(share):
+        return MISSING
+    return f"{100 * share:.1f}{NBSP}%" if share else f"0{NBSP}%"
 
 
 def duration(seconds: float | None) -> str:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from typing import Final
 
 from holdfast.dashboard.markup import Panel, text
 from holdfast.dashboard.panels.metric import metric_of
-from holdfast.dashboard.units import clock, count, duration
+from holdfast.dashboard.units import NBSP, clock, count, duration
 from holdfast.dashboard.view import View
 from holdfast.observe.record.state import StateName
 
@@ -92,8 +93,17 @@ def _bottleneck(view: View) -> Panel:
     title = f"{name[:1].upper()}{name[1:]}:"
     action = ACTIONS.get(name, "")
     return _band(
-        "amber", "▲", text(title), f"{text(words)}. {action}", f"since {clock(since, view.now)}"
+        "amber",
+        "▲",
+        text(title),
+        f"{text(_spaced(words))}. {action}",
+        f"since {clock(since, view.now)}",
     )
+
+
+def _spaced(words: str) -> str:
+    """Words with a space before each `%`."""
+    return re.sub(r"(?<=\d)%", f"{NBSP}%", words)
 
 
 _BANDS: Final[Mapping[StateName, Callable[[View], Panel]]] = {

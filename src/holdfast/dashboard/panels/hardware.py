@@ -89,7 +89,7 @@ def devices_by_rank(view: View) -> dict[int, tuple[str, float | None]]:
         return found  # which host has which ranks is not in the record
     for event in profiled[-1:]:
         names, scores = event.get("devices"), event.get("scores")
-        if isinstance(names, list) and isinstance(scores, list):
-            pairs = zip(names, scores, strict=False)
+        if isinstance(names, str) and isinstance(scores, list):
+            pairs = zip(names.split(", "), scores, strict=False)
             found = {rank: (str(name), float(score)) for rank, (name, score) in enumerate(pairs)}
     return found

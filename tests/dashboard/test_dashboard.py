@@ -1,0 +1,118 @@
+"""The dashboard in a browser, while a run trains and one of its workers is killed."""
+
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from holdfast.cli import dashboard
+from holdfast.dashboard import serve
+from holdfast.errors import JobError
+
+HOLDFAST = Path(sys.executable).with_name("holdfast")
+TIMEOUT_S = 120
+needs_browser = pytest.mark.skipif(
+    shutil.which("chromium") is None, reason="needs Debian's chromium"
+)
+
+
+@contextmanager
+def command(*words, cwd, **more):
+    """A command that runs while the block does."""
+    process = subprocess.Popen([HOLDFAST, *words], cwd=cwd, text=True, **more)
+    try:
+        yield process
+    finally:
+        process.send_signal(signal.SIGTERM)
+        try:
+            process.wait(TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            raise
+
+
+def wait_for(found):
+    deadline = time.monotonic() + TIMEOUT_S
+    while not (value := found()):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    return value
+
+
+def read(path):
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+@pytest.mark.slow
+@needs_browser
+def test_a_live_run_in_the_browser(tmp_path):
+    sync_api = pytest.importorskip("playwright.sync_api")
+    run, silent = tmp_path / "runs" / "live", {"stdout": subprocess.DEVNULL}
+    job = ("train", "digits", "epochs=200", "checkpoint.every_steps=20", "--run", "runs/live")
+    page_of = ("dashboard", "runs", "--port", "0", "--no-browser")
+    (tmp_path / "runs").mkdir()
+    with (
+        command(*job, cwd=tmp_path, **silent),
+        command(*page_of, cwd=tmp_path, stdout=subprocess.PIPE) as served,
+        sync_api.sync_playwright() as playwright,
+    ):
+        url = served.stdout.readline().split(" at ")[1].split(";")[0]
+        wait_for(lambda: len(read(run / "metrics.jsonl")) > 3)
+        browser = playwright.chromium.launch(executable_path=shutil.which("chromium"))
+        page = browser.new_page(viewport={"width": 1280, "height": 1800})
+        page.set_default_timeout(1000 * TIMEOUT_S)
+        said, asked = [], []
+        page.on("console", lambda line: said.append(line.text) if line.type == "error" else None)
+        page.on("pageerror", lambda error: said.append(str(error)))
+        page.on("request", lambda request: asked.append(request.url))
+        page.goto(url)
+        page.wait_for_selector(".kpi")
+        step = "Number(document.querySelector('.kpi .v').firstChild.textContent.replace(',', ''))"
+        shown = page.evaluate(step)
+        page.wait_for_function(f"{step} > {shown}")
+        kill_a_worker(run)
+        table = page.locator(".st-key-p_timeline td", has_text="rank 1 killed by SIGKILL")
+        table.wait_for()
+        page.locator(".st-key-p_timeline", has_text="1 of 1 recovered").wait_for()
+        page.locator(".st-key-p_report .wf", has_text="first step").wait_for()
+        assert page.locator(".st-key-p_timeline .annotation-text", has_text="1").count()
+        page.get_by_role("radio", name="Step").click()
+        page.locator(".st-key-p_loss .js-plotly-plot").wait_for()
+        assert page.locator(".stException").count() == 0
+        browser.close()
+        assert said == []
+        assert {request for request in asked if not is_local(request, url)} == set()
+    with socket.socket() as probe:  # nothing is left that listens
+        assert probe.connect_ex(("127.0.0.1", int(url.rpartition(":")[2]))) != 0
+
+
+def is_local(request, url):
+    return request.startswith((url, url.replace("http", "ws", 1), "data:", "blob:"))
+
+
+def kill_a_worker(run):
+    started = [each for each in read(run / "events.jsonl") if each["event"] == "worker-started"]
+    os.kill(next(each["pid"] for each in started if each["rank"] == 1), signal.SIGKILL)
+
+
+def test_only_this_machine_is_served(tmp_path):
+    with pytest.raises(JobError, match="no access control"):
+        dashboard.dashboard(tmp_path, host="0.0.0.0")
+
+
+def test_what_cannot_be_served_is_refused(tmp_path):
+    with pytest.raises(JobError, match="no directory"):
+        dashboard.dashboard(tmp_path / "absent")
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        with pytest.raises(JobError, match="in use"):
+            serve.free_port(taken.getsockname()[1])

@@ -1,0 +1,234 @@
+"""The panels of a recorded run, without a browser."""
+
+import json
+import re
+
+import pytest
+
+pytest.importorskip("plotly")
+
+from holdfast.dashboard import page, theme, units
+from holdfast.dashboard.charts import ticks
+from holdfast.dashboard.live import LiveRuns
+from holdfast.dashboard.markup import text
+from holdfast.dashboard.panels import (
+    accuracy,
+    band,
+    breakdown,
+    checkpoints,
+    hardware,
+    loss,
+    lost,
+    report,
+    runs,
+    shards,
+    summary,
+    throughput,
+    timeline,
+    workers,
+)
+from holdfast.dashboard.view import View
+from holdfast.observe.record.run_record import RunRecord
+
+STARTED, STEPS, KILLED_AT = 1000.0, 40, 1015.25
+GAP = {"time_unix_s": KILLED_AT, "event": "worker-exited", "rank": 1, "status": -9,
+       "cause": "was killed by SIGKILL", "error": "", "unexpected": True}  # fmt: skip
+
+
+def started(number, at, step):
+    return {
+        "time_unix_s": at, "event": "generation-started", "number": number, "members": [0, 1],
+        "step": step, "last_committed_step": step, "from_checkpoint": False, "checkpoint": None,
+    }  # fmt: skip
+
+
+EVENTS = [
+    {"time_unix_s": STARTED, "event": "run-started", "workers": 2, "pid": 1},
+    {"time_unix_s": 1003.0, "event": "worker-started", "rank": 0, "pid": 2},
+    {"time_unix_s": 1003.1, "event": "worker-started", "rank": 1, "pid": 3},
+    {"time_unix_s": 1004.0, "event": "host-profiled", "devices": "RTX 3060, GTX 1650",
+     "scores": [1.0, 0.23], "source": "measured"},
+    started(1, 1005.0, 0),
+    {"time_unix_s": 1010.2, "event": "checkpoint-committed", "step": 10, "directory": "gone"},
+    {"time_unix_s": 1011.0, "event": "bottleneck-found", "step": 12, "bottleneck": "input-bound",
+     "share": 0.41, "text": "waiting for samples takes 41% of a step"},
+    GAP,
+    {"time_unix_s": 1015.4, "event": "worker-started", "rank": 1, "pid": 4},
+    started(2, 1015.5, 20),
+]  # fmt: skip
+RECOVERY = {
+    "number": 1, "time_unix_s": 1015.75, "outcome": "recovered",
+    "causes": [{"who": "rank 1", "rank": 1, "what": "was killed by <SIGKILL>",
+                "injected_fault": "kill", "stack": []}],
+    "step": 20, "ended": [], "halted": [0],
+    "seconds": {"found": 0.009, "forked": 0.05, "all ready": 0.08, "next step": 0.361},
+    "total_s": 0.5, "checkpoint": None, "recomputed_steps": 0, "recomputed_samples": 0,
+}  # fmt: skip
+
+
+def step_line(step):
+    phases = {"data": [0.2, 0.2], "forward": [0.1, 0.1], "backward": [0.1, 0.1],
+              "wait": [0.02, 0.05], "reduce": [0.04, 0.04], "optimizer": [0.01, 0.01]}  # fmt: skip
+    return {
+        "step": step, "epoch": step // 10, "loss": 2 / step, "norm": 1.0, "lr": 0.1, "samples": 64,
+        "logged": {}, "seconds": 0.5, "phases": {},
+        "workers": {"rank": [0, 1], "shards": [6, 2] if step > 5 else [4, 4], **phases},
+        "time_unix_s": 1005.0 + step / 2 + (0.25 if step > 20 else 0),
+    }  # fmt: skip
+
+
+def write(path, lines):
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+
+
+@pytest.fixture
+def run_dir(tmp_path):
+    """A run of 40 steps in which a worker was killed after step 20."""
+    path = tmp_path / "runs" / "recorded"
+    path.mkdir(parents=True)
+    write(path / "events.jsonl", EVENTS)
+    evaluations = {10: 0.5, 20: 0.625, 30: 0.646}
+    lines = []
+    for step in range(1, STEPS + 1):
+        lines.append(step_line(step))
+        if step in evaluations:
+            lines.append({"step": step, "evaluation": {"accuracy": evaluations[step]}})
+    write(path / "metrics.jsonl", lines)
+    write(path / "recoveries.jsonl", [RECOVERY])
+    return path
+
+
+def view_of(path, now=1026.0, **more):
+    return View(record=RunRecord(path), now=now, colors=theme.DARK, **more)
+
+
+def words(html):
+    return " ".join(re.sub(r"<[^>]*>", " ", html).replace(units.NBSP, " ").split())
+
+
+def test_the_summary_has_six_figures_and_the_progress(run_dir):
+    html = summary.panel(view_of(run_dir)).body
+    assert html.count('class="kpi"') == 6
+    for figure in ("40", "64.6 %", "1 of 1, in 0.50 s", "0 steps recomputed", "step 10"):
+        assert figure in words(html)
+    assert 'role="progressbar"' in html
+
+
+def test_a_failure_is_in_the_timeline_the_table_and_every_curve(run_dir):
+    view = view_of(run_dir)
+    panel = timeline.panel(view)
+    row = "1 20 rank 1 killed by <SIGKILL> 9 ms 0.50 s 0 steps kept by rank 0"
+    assert row in words(panel.body).replace("&lt;", "<").replace("&gt;", ">")
+    assert "✓ 1 of 1 recovered" in panel.head
+    for each in (panel, loss.panel(view), accuracy.panel(view), throughput.panel(view)):
+        tags = [tag.text for tag in each.figure.layout.annotations]
+        assert "<b>1</b>" in tags
+        assert any(shape.x0 == pytest.approx(15.25) for shape in each.figure.layout.shapes)
+
+
+def test_text_of_a_run_is_no_html(run_dir):
+    assert "<SIGKILL>" not in report.panel(view_of(run_dir)).body
+    assert text("<b>&") == "&lt;b&gt;&amp;"
+
+
+def test_the_report_has_the_phases_in_order(run_dir):
+    said = words(report.panel(view_of(run_dir)).body)
+    order = ["failed", "detected", "replacement forked", "state transferred", "first step"]
+    places = [said.index(word) for word in order]
+    assert places == sorted(places)
+    assert "Generation 1 → 2" in said
+    assert "Injected kill" in said
+
+
+def test_the_band_says_what_to_do(run_dir, monkeypatch):
+    monkeypatch.setattr(RunRecord, "state", lambda *_: band_state("running"))
+    said = words(band.panel(view_of(run_dir)).body)
+    assert "Input-bound: waiting for samples takes 41 % of a step. Raise loader.workers" in said
+    monkeypatch.undo()
+    assert "its process died" in words(band.panel(view_of(run_dir)).body)
+
+
+def band_state(name):
+    from holdfast.observe.record.state import RunState, StateName
+
+    return RunState(name=StateName(name))
+
+
+def test_curves_follow_the_axis_and_the_range(run_dir):
+    view = view_of(run_dir, axis="step")
+    assert view.x_range == (0.0, 40.0)
+    assert list(loss.panel(view).figure.data[-1].x)[:2] == [1.0, 2.0]
+    late = view_of(run_dir, span_s=5.0)
+    assert late.x_range[0] == pytest.approx(late.x_range[1] - 5)
+    assert ticks(view_of(run_dir))[1][:2] == ["0 s", "5"]
+
+
+def test_a_compared_run_is_dashed(run_dir):
+    view = view_of(run_dir, compared=RunRecord(run_dir))
+    for panel in (loss.panel(view), accuracy.panel(view)):
+        assert panel.figure.data[-1].line.dash
+        assert "recorded" in panel.head
+
+
+def test_shards_times_hardware_and_lost_time(run_dir):
+    view = view_of(run_dir)
+    figure = shards.panel(view).figure
+    assert [list(each.y) for each in figure.data] == [[4, 6, 6], [4, 2, 2]]
+    said = words(breakdown.panel(view).body)
+    assert "rank 0 5.75 shards" in said
+    said = words(hardware.panel(view).body)
+    assert "rank 1 GTX 1650 0.23" in said
+    said = words(lost.panel(view).body)
+    assert "useful steps" in said
+    assert "recovery" in said
+    said = words(checkpoints.panel(view).body)
+    assert "30 steps" in said
+
+
+def test_devices_are_shown_where_the_run_measures_them(run_dir):
+    assert "once the run records it" in workers.panel(view_of(run_dir)).body
+    gpu = {"index": 0, "name": "RTX 3060", "utilization": 0.54, "memory_bytes": 5.9e9,
+           "memory_total_bytes": 12e9, "temperature_c": 71, "power_w": 120}  # fmt: skip
+    line = {"host": "reef-1", "time_unix_s": 1006.0, "cpu": 0.2, "memory_bytes": 1,
+            "memory_total_bytes": 2, "gpus": [gpu], "workers": []}  # fmt: skip
+    write(run_dir / "system.jsonl", [line, line])
+    said = words(workers.panel(view_of(run_dir)).body)
+    assert "GPU 0 reef-1 · RTX 3060 54 % 5.90 of 12.0 71" in said
+
+
+def test_each_panel_says_when_its_data_come(tmp_path):
+    (tmp_path / "new").mkdir()
+    view = view_of(tmp_path / "new")
+    for name, panel in page.PANELS.items():
+        found = panel(view)
+        assert name == "band" or found.body, name
+        assert found.figure is None
+
+
+def test_runs_are_listed_newest_first_and_compared(run_dir):
+    other = run_dir.with_name("other")
+    other.mkdir()
+    write(other / "events.jsonl", EVENTS[:1])
+    found = LiveRuns(run_dir.parent)
+    assert found.names() == ["other", "recorded"]
+    assert LiveRuns(run_dir).names() == ["recorded", "other"]
+    with found.reading_all(["other", "recorded", "gone"]) as records:
+        said = words(runs.table_of(records, "recorded", "other", 1026.0))
+    assert "✕ Failed recorded" in said
+    assert runs.changed_keys({"a": {"b": 1}, "c": 2}, {"a": {"b": 2}, "c": 2}) == ["a.b 1"]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "said"),
+    [(0.009, "9 ms"), (0.24, "0.24 s"), (2.31, "2.31 s"), (38, "38 s"), (500, "8 min 20 s"),
+     (3840, "1 h 04 min"), (None, "–")],
+)  # fmt: skip
+def test_durations_have_two_units_at_most(seconds, said):
+    assert units.duration(seconds).replace(units.NBSP, " ") == said
+
+
+def test_numbers_have_three_digits():
+    assert [units.digits(each) for each in (1.0449, 64.61, 457.2, 2196.4)] == [
+        "1.04", "64.6", "457", "2,196",
+    ]  # fmt: skip
+    assert units.size(89_900_000).replace(units.NBSP, " ") == "89.9 MB"
