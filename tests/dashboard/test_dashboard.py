@@ -27,16 +27,16 @@ needs_browser = pytest.mark.skipif(
 @contextmanager
 def command(*words, cwd, **more):
     """A command that runs while the block does."""
-    process = subprocess.Popen([HOLDFAST, *words], cwd=cwd, text=True, **more)
-    try:
-        yield process
-    finally:
-        process.send_signal(signal.SIGTERM)
+    with subprocess.Popen([HOLDFAST, *words], cwd=cwd, text=True, **more) as process:
         try:
-            process.wait(TIMEOUT_S)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            raise
+            yield process
+        finally:
+            process.send_signal(signal.SIGTERM)
+            try:
+                process.wait(TIMEOUT_S)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                raise
 
 
 def wait_for(found):

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import signal
-import threading
 import webbrowser
+from contextlib import suppress
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -38,18 +38,12 @@ def dashboard(
     if not path.is_dir():
         raise JobError(f"{path} is no directory; pass the directory of a run, or one with runs")
     chosen = serve.free_port(port)
-    stopped = threading.Event()
-
-    def stop(*_: Any) -> None:
-        stopped.set()
-
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, stop)
-    with serve.served(path, chosen) as process:
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.default_int_handler)
+    with suppress(KeyboardInterrupt), serve.served(path, chosen) as process:
         url = f"http://{serve.LOOPBACK[0]}:{chosen}"
         print(f"dashboard of {path} at {url}; Ctrl-C ends it", flush=True)
         if not no_browser:
             webbrowser.open(url)
-        while not stopped.wait(0.2):
-            if process.poll() is not None:
-                raise HoldfastError(f"the dashboard ended with status {process.returncode}")
+        status = process.wait()
+        raise HoldfastError(f"the dashboard ended with status {status}; its output is above")

@@ -69,9 +69,8 @@ def main() -> None:
         for name, panel in PANELS.items():
             with st.container(key=name):
                 st.fragment(_draw, run_every=FAST_S if name in FAST else SLOW_S)(page, name, panel)
-        if len(names) > 1:
-            with st.container(key="p_runs"):
-                _runs(page, names)
+        with st.container(key="p_runs"):
+            _runs(page, names)
     st.html(FOOTER)
 
 
@@ -126,6 +125,8 @@ def _runs(page: Page, names: list[str]) -> None:
 
 
 def _runs_table(page: Page, names: list[str]) -> None:
+    if set(page.runs.names()) != set(names):
+        st.rerun()  # with the new run among the choices
     chosen = st.session_state.get("compared", NO_COMPARISON)
     with page.runs.reading_all(names) as records:
         st.html(runs_panel.table_of(records, page.run, chosen, time.time()))

@@ -57,7 +57,7 @@ def _waits(row: dict[str, float]) -> float:
 def _bar(row: dict[str, float], place: int, longest: float) -> str:
     seconds = _seconds(row)
     total = sum(seconds) or 1.0
-    parts = []
+    parts: list[str] = []
     for (name, _, color, ink), spent in zip(PHASES, seconds, strict=True):
         share = 100 * spent / total
         if share < 0.1:

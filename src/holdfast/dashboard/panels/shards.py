@@ -15,11 +15,11 @@ HEIGHT: Final = 232
 
 def panel(view: View) -> Panel:
     """How many shards each worker computes, one above the other."""
-    rows = view.record.steps.workers
-    if not rows:
+    measured = view.record.steps.workers
+    if not measured:
         return empty(TITLE, "The first plan comes with step 1.")
     figure, colors = chart(view, height=HEIGHT, left=30, right=84), view.colors
-    newest = dict(zip(rows[-1][1]["rank"], rows[-1][1]["shards"], strict=True))
+    newest = dict(zip(measured[-1][1]["rank"], measured[-1][1]["shards"], strict=True))
     rows = _changes(view)
     times = view.record.steps.columns["at"]
     at = view.x([*(float(times[row]) for row, _ in rows), view.end])

@@ -7,9 +7,11 @@ from math import nan
 from typing import Final
 
 import numpy as np
+import numpy.typing as npt
 
 from holdfast.observe.record.run_record import RunRecord
 
+Numbers = npt.NDArray[np.float64]
 WINDOWS: Final = 100
 """Into how many pieces of the run's time its speed is averaged at least."""
 MIN_WINDOW_S: Final = 2.0
@@ -46,8 +48,9 @@ def speed_of(record: RunRecord, start: float, end: float) -> Speed:
     moments = np.linspace(at[1], end, POINTS)
     before = np.maximum(moments - window, start)
 
-    def gain(total: np.ndarray) -> np.ndarray:
-        return np.subtract(np.interp(moments, at, total), np.interp(before, at, total))
+    def gain(total: Numbers) -> Numbers:
+        now, then = (np.interp(each, at, total).astype(np.float64) for each in (moments, before))
+        return now - then
 
     seconds = gain(spent)
     is_known = seconds > 0.02 * window

@@ -70,7 +70,7 @@ def devices_of(view: View) -> list[Device]:
 
 
 def _gpu(host: str, lines: Sequence[Mapping[str, Any]], index: int) -> Device:
-    rows = [
+    rows: list[Mapping[str, Any]] = [
         next((gpu for gpu in line.get("gpus", ()) if gpu["index"] == index), {}) for line in lines
     ]
     now = rows[-1]
