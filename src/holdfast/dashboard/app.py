@@ -107,9 +107,7 @@ def _draw(page: Page, name: str, panel: Callable[[View], Panel]) -> None:
     if found.head:
         st.html(found.head)
     if found.figure is not None:
-        st.plotly_chart(
-            found.figure, theme=None, key=f"chart_{name}", width="stretch", config=_CHART
-        )
+        st.plotly_chart(found.figure, theme=None, key=f"chart_{name}", config=_CHART)
     st.html(found.body or "<span></span>")
 
 
