@@ -38,40 +38,102 @@ _TICKS_S: Final = (
 _MAX_TICKS: Final = 8
 
 
-def chart(view: View, *, height: int = HEIGHT, left: int = 42, right: int = 4) -> go.Figure:
-    """An empty chart of a run."""
-    colors = view.colors
-    tick_at, (first, *others) = ticks(view)
-    figure = go.Figure()
-    figure.update_layout(
-        height=height,
-        margin={"l": left, "r": right, "t": 20, "b": 20, "pad": 0},
-        paper_bgcolor="rgba(0,0,0,0)",
-        plot_bgcolor="rgba(0,0,0,0)",
-        showlegend=False,
-        hovermode="x unified",
-        dragmode=False,
-        uirevision="kept",
-        font={"family": FONT, "size": 12, "color": colors.ink3},
-        hoverlabel={
-            "bgcolor": colors.inset, "bordercolor": colors.line,
-            "font": {"family": FONT, "size": 12, "color": colors.ink},
-        },
-    )  # fmt: skip
-    figure.update_xaxes(
-        range=list(view.x_range), tickvals=tick_at, ticktext=["", *others], showgrid=False,
-        zeroline=False, showline=False, fixedrange=True, hoverformat=",.4~g",
-    )  # fmt: skip
-    figure.update_yaxes(
-        gridcolor=colors.grid, zeroline=False, showline=False, rangemode="tozero", nticks=6,
-        fixedrange=True, ticksuffix=" ", separatethousands=True,
-    )  # fmt: skip
-    if tick_at:
-        figure.add_annotation(
-            x=tick_at[0], y=0, yref="paper", xanchor="left", yanchor="top", text=first,
-            showarrow=False, borderpad=0, yshift=-1, font={"size": 12},
-        )  # fmt: skip
-    return figure
+class Chart:
+    """A chart of a run, built from plain values: Plotly checks them once.
+
+    Args:
+        view: The run.
+        height: Pixels, as are `left` and `right`, its margins.
+
+    Attributes:
+        traces, shapes, annotations, layout: What Plotly takes.
+    """
+
+    def __init__(self, view: View, *, height: int = HEIGHT, left: int = 42, right: int = 4) -> None:
+        colors = view.colors
+        tick_at, (first, *others) = ticks(view)
+        self.view = view
+        self.traces: list[dict[str, Any]] = []
+        self.shapes: list[dict[str, Any]] = []
+        self.annotations: list[dict[str, Any]] = []
+        self.layout: dict[str, Any] = {
+            "height": height,
+            "margin": {"l": left, "r": right, "t": 20, "b": 20, "pad": 0},
+            "paper_bgcolor": "rgba(0,0,0,0)",
+            "plot_bgcolor": "rgba(0,0,0,0)",
+            "showlegend": False,
+            "hovermode": "x unified",
+            "dragmode": False,
+            "uirevision": "kept",
+            "font": {"family": FONT, "size": 12, "color": colors.ink3},
+            "hoverlabel": {
+                "bgcolor": colors.inset, "bordercolor": colors.line,
+                "font": {"family": FONT, "size": 12, "color": colors.ink},
+            },
+            "xaxis": {
+                "range": list(view.x_range), "tickvals": tick_at, "ticktext": ["", *others],
+                "showgrid": False, "zeroline": False, "showline": False, "fixedrange": True,
+                "hoverformat": ",.4~g",
+            },
+            "yaxis": {
+                "gridcolor": colors.grid, "zeroline": False, "showline": False, "nticks": 6,
+                "rangemode": "tozero", "fixedrange": True, "ticksuffix": " ",
+                "separatethousands": True,
+            },
+        }  # fmt: skip
+        if tick_at:  # it begins at the axis, so that it is not taken for one of the other axis
+            self.annotate(
+                x=tick_at[0], y=0, xanchor="left", yanchor="top", text=first, yshift=-1,
+                borderpad=0,
+            )  # fmt: skip
+
+    def annotate(self, **annotation: Any) -> None:
+        """Write text; its height is a share of the chart's, unless `yref` says otherwise."""
+        look = {"yref": "paper", "showarrow": False, "font": {"size": 12}}
+        self.annotations.append({**look, **annotation})
+
+    def add(self, x: Sequence[float], y: Sequence[float], **more: Any) -> None:
+        """Add points."""
+        self.traces.append({"type": "scatter", "x": list(x), "y": list(y), **more})
+
+    def line(
+        self, x: Sequence[float], y: Sequence[float], color: str, name: str, width: float = 1.75,
+        **more: Any,
+    ) -> None:  # fmt: skip
+        """Add a curve; gaps stay gaps."""
+        look = {"mode": "lines", "name": name, "line": {"color": color, "width": width}}
+        self.add(x, y, **{**look, **more})
+
+    def dashed(self, x: Sequence[float], y: Sequence[float], name: str) -> None:
+        """Add the curve of the compared run."""
+        look = {"color": self.view.colors.cmp, "width": 1.35, "dash": "4px,3px"}
+        self.line(x, y, self.view.colors.cmp, name, line=look)
+
+    def figure(self) -> go.Figure:
+        """The chart as Plotly has it."""
+        layout = {**self.layout, "shapes": self.shapes, "annotations": self.annotations}
+        return go.Figure(data=self.traces, layout=layout)
+
+    def add_marks(self) -> None:
+        """Draw the failures: a line, a tint while the run recovers, a numbered tag."""
+        view, red = self.view, self.view.colors.red
+        low, high = view.x_range
+        for name, group in merged(view):
+            begin, end = view.x([group[0].begin, group[-1].end])
+            if not low <= begin <= high:
+                continue
+            place = {"x0": begin, "y0": 0, "y1": 1, "yref": "paper"}
+            line = {"color": faded(red, 0.75), "width": 1}
+            self.shapes += [
+                {"type": "rect", **place, "x1": end, "fillcolor": faded(red, 0.1),
+                 "line": {"width": 0}, "layer": "below"},
+                {"type": "line", **place, "x1": begin, "line": line},
+            ]  # fmt: skip
+            self.annotate(
+                x=begin, y=1, yanchor="bottom", yshift=1, text=f"<b>{name}</b>", bgcolor=red,
+                font={"size": 11, "color": view.colors.panel, "family": FONT}, borderpad=1,
+                width=max(13, 7 * len(name)), height=13,
+            )  # fmt: skip
 
 
 def ticks(view: View) -> tuple[list[float], list[str]]:
@@ -122,51 +184,3 @@ def merged(view: View) -> list[tuple[str, list[Mark]]]:
         (group[0].name if len(group) == 1 else f"{group[0].name}–{group[-1].name}", group)
         for group in groups
     ]
-
-
-def add_marks(view: View, figure: go.Figure, *, with_tags: bool = True) -> None:
-    """Draw the failures: a line, a tint while the run recovers, a numbered tag."""
-    colors = view.colors
-    low, high = view.x_range
-    shapes, tags = [], []
-    for name, group in merged(view):
-        begin, end = view.x([group[0].begin, group[-1].end])
-        if not low <= begin <= high:
-            continue
-        line = {"color": faded(colors.red, 0.75), "width": 1}
-        shapes += [
-            {"type": "rect", "x0": begin, "x1": end, "y0": 0, "y1": 1, "yref": "paper",
-             "fillcolor": faded(colors.red, 0.1), "line": {"width": 0}, "layer": "below"},
-            {"type": "line", "x0": begin, "x1": begin, "y0": 0, "y1": 1, "yref": "paper",
-             "line": line},
-        ]  # fmt: skip
-        if with_tags:
-            tags.append(tag(view, begin, name))
-    figure.update_layout(shapes=[*figure.layout.shapes, *shapes])
-    figure.update_layout(annotations=[*figure.layout.annotations, *tags])
-
-
-def tag(view: View, x: float, name: str) -> dict[str, Any]:
-    """The number of a failure, in a red square above the chart."""
-    return {
-        "x": x, "y": 1, "yref": "paper", "yanchor": "bottom", "yshift": 1, "showarrow": False,
-        "text": f"<b>{name}</b>", "bgcolor": view.colors.red, "borderpad": 1,
-        "font": {"size": 11, "color": view.colors.panel, "family": FONT},
-        "width": max(13, 7 * len(name)), "height": 13,
-    }  # fmt: skip
-
-
-def line(
-    x: Sequence[float], y: Sequence[float], color: str, name: str, width: float = 1.75, **more: Any
-) -> go.Scatter:
-    """A curve."""
-    look = {"color": color, "width": width, **more.pop("line", {})}
-    return go.Scatter(
-        x=list(x), y=list(y), mode=more.pop("mode", "lines"), name=name, line=look,
-        connectgaps=False, **more,
-    )  # fmt: skip
-
-
-def dashed(view: View, x: Sequence[float], y: Sequence[float], name: str) -> go.Scatter:
-    """The curve of the compared run."""
-    return line(x, y, view.colors.cmp, name, 1.35, line={"dash": "4px,3px"})

@@ -28,6 +28,7 @@ _OPTIONS: Final[dict[str, object]] = {
     "client.showErrorDetails": "none",
     "global.developmentMode": False,
     "runner.magicEnabled": False,
+    "runner.postScriptGC": False,  # a collection after each panel takes as long as the panels
     "logger.level": "warning",
     "logger.hideWelcomeMessage": True,
 }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from holdfast.dashboard.charts import add_marks, chart, dashed, line
+from holdfast.dashboard.charts import Chart
 from holdfast.dashboard.markup import Panel, empty, head, key, text
 from holdfast.dashboard.panels.metric import Metric, metric_of
 from holdfast.dashboard.view import Axis, View, positions
@@ -18,25 +18,23 @@ def panel(view: View) -> Panel:
     metric = metric_of(view.record)
     if metric is None:
         return empty(TITLE, "No evaluation yet. The first one begins the curve.")
-    figure, color = chart(view, left=42), view.colors.kelp_fill
+    chart, color = Chart(view), view.colors.kelp_fill
     scale = 100 if metric.is_share else 1
-    figure.add_trace(
-        line(
-            _along(view.record, view.start, view.axis, metric), _scaled(metric, scale), color,
-            metric.title, mode="lines+markers", marker={"size": 4.4, "color": color},
-        )
-    )  # fmt: skip
-    figure.update_yaxes(ticksuffix=" % " if metric.is_share else " ")
+    along = _along(view.record, view.start, view.axis, metric)
+    marker = {"size": 4.4, "color": color}
+    values = _scaled(metric, scale)
+    chart.line(along, values, color, metric.title, mode="lines+markers", marker=marker)
+    chart.layout["yaxis"]["ticksuffix"] = " % " if metric.is_share else " "
     keys = key("--kelp-fill", "validation", metric.shown(metric.values[-1]))
     other = metric_of(view.compared) if view.compared is not None else None
     if view.compared is not None and other is not None and other.name == metric.name:
         start = view.compared.started_at or 0.0
         along = _along(view.compared, start, view.axis, other)
         name = view.compared.path.name
-        figure.add_trace(dashed(view, along, _scaled(other, scale), name))
+        chart.dashed(along, _scaled(other, scale), name)
         keys += key("--cmp", text(name), other.shown(other.values[-1]), "dash")
-    add_marks(view, figure)
-    return Panel(head=head(text(metric.title), keys=keys), figure=figure)
+    chart.add_marks()
+    return Panel(head=head(text(metric.title), keys=keys), figure=chart.figure())
 
 
 def _scaled(metric: Metric, scale: float) -> list[float]:

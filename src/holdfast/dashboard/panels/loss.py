@@ -7,7 +7,7 @@ from typing import Final
 
 import numpy as np
 
-from holdfast.dashboard.charts import POINTS, add_marks, chart, dashed, line
+from holdfast.dashboard.charts import POINTS, Chart
 from holdfast.dashboard.markup import Panel, empty, head, key, text
 from holdfast.dashboard.theme import faded
 from holdfast.dashboard.units import digits
@@ -25,24 +25,24 @@ def panel(view: View) -> Panel:
         return empty(TITLE, "The curve begins with step 1.")
     curve = view.record.steps.series("loss", POINTS)
     at, color = view.x(curve.at), view.colors.kelp_fill
-    figure = chart(view, left=34)
+    chart = Chart(view, left=34)
     hidden = {"color": "rgba(0,0,0,0)", "width": 0}
-    figure.add_scatter(x=at, y=curve.low, mode="lines", line=hidden, hoverinfo="skip")
-    figure.add_scatter(
-        x=at, y=curve.high, mode="lines", line=hidden, hoverinfo="skip", fill="tonexty",
+    chart.add(at, curve.low, mode="lines", line=hidden, hoverinfo="skip")
+    chart.add(
+        at, curve.high, mode="lines", line=hidden, hoverinfo="skip", fill="tonexty",
         fillcolor=faded(color, 0.22),
     )  # fmt: skip
-    figure.add_trace(line(at, curve.mean, color, "loss"))
+    chart.line(at, curve.mean, color, "loss")
     keys = key("--kelp-fill", "this run", digits(mean_loss(view.record)))
     if view.compared is not None and len(view.compared.steps):
         other = view.compared.steps.series("loss", POINTS)
         start = view.compared.started_at or other.at[0]
         name = view.compared.path.name
         along = positions(view.compared, start, view.axis, other.at)
-        figure.add_trace(dashed(view, along, other.mean, name))
+        chart.dashed(along, other.mean, name)
         keys += key("--cmp", text(name), digits(mean_loss(view.compared)), "dash")
-    add_marks(view, figure)
-    return Panel(head=head(TITLE, keys=keys), figure=figure)
+    chart.add_marks()
+    return Panel(head=head(TITLE, keys=keys), figure=chart.figure())
 
 
 def mean_loss(record: RunRecord, row: int | None = None) -> float:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from holdfast.dashboard.charts import POINTS, add_marks, chart
+from holdfast.dashboard.charts import POINTS, Chart
 from holdfast.dashboard.markup import Panel, empty, head
 from holdfast.dashboard.theme import faded
 from holdfast.dashboard.view import View
@@ -18,7 +18,7 @@ def panel(view: View) -> Panel:
     measured = view.record.steps.workers
     if not measured:
         return empty(TITLE, "The first plan comes with step 1.")
-    figure, colors = chart(view, height=HEIGHT, left=30, right=84), view.colors
+    chart, colors = Chart(view, height=HEIGHT, left=30, right=84), view.colors
     newest = dict(zip(measured[-1][1]["rank"], measured[-1][1]["shards"], strict=True))
     rows = _changes(view)
     times = view.record.steps.columns["at"]
@@ -28,22 +28,22 @@ def panel(view: View) -> Panel:
     for place, rank in enumerate(ranks):
         counts = [each.get(rank, 0.0) for _, each in rows]
         color = colors.worker(place)
-        figure.add_scatter(
-            x=at, y=[*counts, counts[-1]], name=f"rank {rank}", mode="lines", stackgroup="shards",
+        chart.add(
+            at, [*counts, counts[-1]], name=f"rank {rank}", mode="lines", stackgroup="shards",
             line={"color": color, "width": 1.75, "shape": "hv"}, fillcolor=faded(color, 0.34),
         )  # fmt: skip
         now = newest.get(rank, 0.0)
         if now and len(ranks) <= 12:
             label = f"rank {rank} &nbsp; <b>{now:g}</b>"
-            figure.add_annotation(
-                x=1, xref="paper", xanchor="left", xshift=8, y=base + now / 2, showarrow=False,
+            chart.annotate(
+                x=1, xref="paper", xanchor="left", xshift=8, y=base + now / 2, yref="y",
                 text=label, font={"size": 12, "color": colors.ink2},
             )  # fmt: skip
         base += now
     top = max(sum(each.values()) for _, each in rows)
-    figure.update_yaxes(range=[0, top * 1.02])
-    add_marks(view, figure)
-    return Panel(head=head(TITLE, f"{sum(newest.values()):g} per step"), figure=figure)
+    chart.layout["yaxis"]["range"] = [0, top * 1.02]
+    chart.add_marks()
+    return Panel(head=head(TITLE, f"{sum(newest.values()):g} per step"), figure=chart.figure())
 
 
 def _changes(view: View) -> list[tuple[int, dict[int, float]]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from math import isnan
 
-from holdfast.dashboard.charts import add_marks, chart, line
+from holdfast.dashboard.charts import Chart
 from holdfast.dashboard.markup import Panel, empty, head, key
 from holdfast.dashboard.panels.speed import speed_of
 from holdfast.dashboard.theme import faded
@@ -19,20 +19,16 @@ def panel(view: View) -> Panel:
     found = speed_of(view.record, view.start, view.stepped_until)
     if not found.at:
         return empty(TITLE, "Measured from step 2 on.")
-    figure, colors = chart(view), view.colors
+    chart, colors = Chart(view), view.colors
     at = view.x(found.at)
-    figure.add_trace(
-        line(
-            at, found.goodput, colors.kelp_fill, "goodput", fill="tozeroy",
-            fillcolor=faded(colors.kelp_fill, 0.13),
-        )
-    )  # fmt: skip
-    figure.add_trace(line(at, found.throughput, colors.ink2, "throughput", 1.25))
-    add_marks(view, figure)
+    fill = faded(colors.kelp_fill, 0.13)
+    chart.line(at, found.goodput, colors.kelp_fill, "goodput", fill="tozeroy", fillcolor=fill)
+    chart.line(at, found.throughput, colors.ink2, "throughput", 1.25)
+    chart.add_marks()
     known = [each for each in found.throughput if not isnan(each)]
     keys = key("--ink2", "throughput", _rate(known[-1] if known else None))
     keys += key("--kelp-fill", "goodput", _rate(found.goodput[-1]))
-    return Panel(head=head(TITLE, keys=keys), figure=figure)
+    return Panel(head=head(TITLE, keys=keys), figure=chart.figure())
 
 
 def _rate(value: float | None) -> str:

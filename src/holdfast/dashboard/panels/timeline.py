@@ -6,7 +6,7 @@ from typing import Final
 
 import plotly.graph_objects as go
 
-from holdfast.dashboard.charts import add_marks, chart, merged
+from holdfast.dashboard.charts import Chart, merged
 from holdfast.dashboard.markup import (
     PHONE_LACKS,
     Column,
@@ -69,34 +69,31 @@ def _figure(view: View, lanes: list[Lane]) -> go.Figure:
     colors = view.colors
     lanes = _shown(lanes)
     height = 22 + _LANE * len(lanes) + 30 + 20
-    figure = chart(view, height=height, left=84)
-    figure.update_layout(hovermode="closest", margin={"t": 24})
+    chart = Chart(view, height=height, left=84)
+    chart.layout |= {"hovermode": "closest", "margin": {**chart.layout["margin"], "t": 24}}
     names = [f"rank {lane.rank}" for lane in lanes]
-    places = list(range(len(lanes)))
-    figure.update_yaxes(
-        range=[len(lanes) + 0.6, -0.6], tickvals=[*places, len(lanes)],
-        ticktext=[f"{name}  " for name in [*names, "checkpoints"]], showgrid=False,
-        tickfont={"color": colors.ink2}, ticksuffix="",
-    )  # fmt: skip
+    chart.layout["yaxis"] |= {
+        "range": [len(lanes) + 0.6, -0.6], "tickvals": list(range(len(lanes) + 1)),
+        "ticktext": [f"{name}  " for name in [*names, "checkpoints"]], "ticksuffix": "",
+        "showgrid": False, "tickfont": {"color": colors.ink2},
+    }  # fmt: skip
     for place, lane in enumerate(lanes):
+        look = {"fillcolor": faded(colors.worker(place), 0.8), "line": {"width": 0}}
         for begin, end in lane.spans:
             x0, x1 = view.x([begin, end])
-            figure.add_shape(
-                type="rect", layer="below", x0=x0, x1=x1, y0=place - 0.2, y1=place + 0.2,
-                line={"width": 0},
-                fillcolor=faded(colors.worker(place), 0.8),
-            )  # fmt: skip
-        _add_points(view, figure, place, lane)
+            span = {"x0": x0, "x1": x1, "y0": place - 0.2, "y1": place + 0.2}
+            chart.shapes.append({"type": "rect", "layer": "below", **span, **look})
+        _add_points(chart, place, lane)
     saved = view.record.checkpoints
-    figure.add_scatter(
-        x=view.x([each.at for each in saved]), y=[len(lanes)] * len(saved), mode="markers",
+    chart.add(
+        view.x([each.at for each in saved]), [len(lanes)] * len(saved), mode="markers",
         marker={"symbol": "diamond", "size": 8, "color": colors.ink3},
         hovertemplate="%{text}<extra></extra>",
         text=[f"checkpoint of step {each.step:,}" for each in saved],
     )  # fmt: skip
-    add_marks(view, figure)
-    _add_labels(view, figure)
-    return figure
+    chart.add_marks()
+    _add_labels(chart)
+    return chart.figure()
 
 
 def _shown(lanes: list[Lane]) -> list[Lane]:
@@ -107,31 +104,32 @@ def _shown(lanes: list[Lane]) -> list[Lane]:
     return sorted(worst, key=lambda lane: lane.rank)
 
 
-def _add_points(view: View, figure: go.Figure, place: int, lane: Lane) -> None:
+def _add_points(chart: Chart, place: int, lane: Lane) -> None:
     """Mark where a worker failed, and where the next one began."""
-    colors = view.colors
+    view, colors = chart.view, chart.view.colors
     low, high = view.x_range
     pairs = zip(lane.failed, lane.joined, strict=False)
     far = [join for fail, join in pairs if join - fail > 0.01 * (high - low)]
     for at, size, color, label in (
         (far, 8, colors.ink2, "joined"), (lane.failed, 16, colors.red, "failed"),
     ):  # fmt: skip
-        figure.add_scatter(
-            x=view.x(at), y=[place] * len(at), mode="markers",
+        chart.add(
+            view.x(at), [place] * len(at), mode="markers",
             marker={
                 "symbol": "circle", "size": size, "color": colors.panel,
                 "line": {"color": color, "width": 1.5 if size == 8 else 1},
             },
             hovertemplate=f"rank {lane.rank} {label}<extra></extra>",
         )  # fmt: skip
-    figure.add_scatter(
-        x=view.x(lane.failed), y=[place] * len(lane.failed), mode="markers", hoverinfo="skip",
+    chart.add(
+        view.x(lane.failed), [place] * len(lane.failed), mode="markers", hoverinfo="skip",
         marker={"symbol": "x-thin", "size": 6, "line": {"color": colors.red, "width": 1.75}},
     )  # fmt: skip
 
 
-def _add_labels(view: View, figure: go.Figure) -> None:
+def _add_labels(chart: Chart) -> None:
     """Say next to each tag in which step it was, unless there are many."""
+    view = chart.view
     groups = merged(view)
     low, high = view.x_range
     begins = view.x([group[0].begin for _, group in groups])
@@ -141,9 +139,9 @@ def _add_labels(view: View, figure: go.Figure) -> None:
             continue
         mark = group[0]
         cost = f" · {duration(mark.report.total_s)}" if mark.report else ""
-        figure.add_annotation(
-            x=begins[place], y=1, yref="paper", xanchor="left", yanchor="bottom", xshift=10,
-            showarrow=False, text=f"step {mark.step:,}{cost}",
+        chart.annotate(
+            x=begins[place], y=1, xanchor="left", yanchor="bottom", xshift=10,
+            text=f"step {mark.step:,}{cost}",
             font={"size": 12, "color": view.colors.ink2},
         )  # fmt: skip
 
