@@ -126,6 +126,15 @@ def test_a_failure_is_in_the_timeline_the_table_and_every_curve(run_dir):
         assert any(shape.x0 == pytest.approx(15.25) for shape in each.figure.layout.shapes)
 
 
+def test_what_has_not_recovered_yet_is_in_progress(run_dir):
+    lost = {"time_unix_s": 1025.5, "event": "host-lost", "host": "reef-2", "ranks": [1]}
+    back = {"time_unix_s": 1025.9, "event": "host-joined", "host": "reef-2", "address": "10.0.0.2"}
+    write(run_dir / "events.jsonl", [*EVENTS, lost, back])
+    said = words(timeline.panel(view_of(run_dir)).body)
+    assert "! 40 host reef-2 does not answer; it is lost with ranks [1] –" in said
+    assert said.endswith("+ 40 host reef-2 joined")
+
+
 def test_text_of_a_run_is_no_html(run_dir):
     assert "<SIGKILL>" not in report.panel(view_of(run_dir)).body
     assert text("<b>&") == "&lt;b&gt;&amp;"

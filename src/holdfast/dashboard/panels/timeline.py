@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from typing import Final
 
 import plotly.graph_objects as go
@@ -20,8 +21,9 @@ from holdfast.dashboard.markup import (
 from holdfast.dashboard.panels.lanes import Lane, lanes_of
 from holdfast.dashboard.theme import faded
 from holdfast.dashboard.units import MISSING, count, duration, named
-from holdfast.dashboard.view import View
+from holdfast.dashboard.view import Mark, View
 from holdfast.observe import history
+from holdfast.observe.record.run_record import Event
 from holdfast.observe.recovery_reports import Cause, RecoveryReport
 
 TITLE: Final = "Failures and recoveries"
@@ -45,7 +47,7 @@ def panel(view: View) -> Panel:
     lanes = lanes_of(view)
     figure = _figure(view, lanes) if lanes else None
     note = f'<span class="{PHONE_LACKS}">✕ failed&ensp;○ joined</span>'
-    body = _table(view) if view.marks else _none(figure is None)
+    body = _table(view) if view.marks or joined_hosts(view) else _none(figure is None)
     return Panel(head=head(TITLE, note, _outcome(view)), figure=figure, body=body)
 
 
@@ -147,26 +149,44 @@ def _add_labels(chart: Chart) -> None:
 
 
 def _table(view: View) -> str:
-    rows = []
-    for mark in view.marks[-ROWS:]:
-        if mark.report is None:
-            failure = view.open_failure or {}
-            words = text(history.words(failure)) if failure else MISSING
-            cells = ["", "<b>in progress</b>" if not view.has_ended else MISSING, MISSING, ""]
-            rows.append([number("!"), f"{mark.step:,}", words, *cells])
-        else:
-            is_newest = mark.report is view.record.recoveries[-1]
-            rows.append(_row(mark.report, is_newest=is_newest))
-    return f'<div style="margin-top:10px">{table(_COLUMNS, rows)}</div>'
+    """The newest failures, and the hosts that have joined since the run began."""
+    rows = [(mark.begin, _row(view, mark)) for mark in view.marks]
+    rows += [(float(each["time_unix_s"]), _joined(view, each)) for each in joined_hosts(view)]
+    newest = [row for _, row in sorted(rows, key=lambda row: row[0])[-ROWS:]]
+    return f'<div style="margin-top:10px">{table(_COLUMNS, newest)}</div>'
 
 
-def _row(report: RecoveryReport, *, is_newest: bool) -> list[str]:
-    found = report.seconds.get("found")
+def joined_hosts(view: View) -> list[Event]:
+    """The events of hosts that joined a run that had workers already."""
+    found: list[Event] = []
+    has_begun = False
+    for event in view.record.events:
+        has_begun |= event["event"] == "generation-started"
+        if has_begun and event["event"] == "host-joined":
+            found.append(event)
+    return found
+
+
+def _joined(view: View, event: Event) -> list[str]:
+    columns = view.record.steps.columns
+    row = bisect_right(columns["at"], event["time_unix_s"])
+    step = columns["step"][row - 1] if row else 0
+    words = f"host {text(event.get('host', ''))} joined"
+    return [number("+", "join"), f"{step:,}", words, "", "", "", ""]
+
+
+def _row(view: View, mark: Mark) -> list[str]:
+    report = mark.report
+    if report is None:
+        words = text(history.words(view.open_failure)) if view.open_failure else MISSING
+        outcome = MISSING if view.has_ended else "<b>in progress</b>"
+        return [number(mark.name), f"{mark.step:,}", words, MISSING, outcome, MISSING, MISSING]
+    is_newest = report is view.record.recoveries[-1]
     return [
-        ("*" if is_newest else "") + number(str(report.number)),
+        ("*" if is_newest else "") + number(mark.name),
         f"{report.step:,}",
         causes_in_words(report),
-        duration(found),
+        duration(report.seconds.get("found")),
         f"<b>{duration(report.total_s)}</b>" if report.outcome != "failed" else "failed",
         count(report.recomputed_steps, "step"),
         state_from(report),
