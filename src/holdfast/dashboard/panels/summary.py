@@ -74,7 +74,8 @@ def _steps(view: View) -> tuple[str, str, str]:
     newest = record.steps.newest
     of = f"<small>of {total:,}</small>" if total else ""
     if not view.has_steps:
-        return "Step", f"0{of}", f"loading the task, {duration(view.elapsed_s)}"
+        note = "no step" if view.has_ended else f"loading the task, {duration(view.elapsed_s)}"
+        return "Step", f"0{of}", note
     epochs = getattr(record.job, "epochs", 0)
     epoch = f"epoch {epochs * newest / total:.1f} of {epochs}" if total and epochs else ""
     if view.has_ended:
