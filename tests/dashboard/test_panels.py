@@ -154,7 +154,7 @@ def test_the_band_says_what_to_do(run_dir, monkeypatch):
     said = words(band.panel(view_of(run_dir)).body)
     assert "Input-bound: waiting for samples takes 41 % of a step. Raise loader.workers" in said
     monkeypatch.undo()
-    assert "its process died" in words(band.panel(view_of(run_dir)).body)
+    assert "its process ended" in words(band.panel(view_of(run_dir)).body)
 
 
 def band_state(name):

@@ -212,7 +212,7 @@ def test_checkpoints_plans_reports_and_hosts_are_read(run_dir):
         ({"event": "run-ended", "status": "stopped"}, "stopped", ""),
         ({"event": "run-failed", "error": "Interrupted", "message": "x"}, "stopped", "x"),
         ({"event": "run-failed", "error": "WorkerFailed", "message": "rank 1"}, "failed", "rank 1"),
-        ({"event": "something"}, "failed", "its process died"),
+        ({"event": "something"}, "failed", "its process ended"),
     ],
 )
 def test_the_state_of_a_run_that_no_process_holds(run_dir, event, name, reason):

@@ -88,7 +88,10 @@ def _wait(process: subprocess.Popen[bytes], port: int) -> None:
                 "its output is above"
             )
         if time.monotonic() > deadline:
-            raise HoldfastError(f"the dashboard has not started within {START_TIMEOUT_S:.0f} s")
+            raise HoldfastError(
+                f"the dashboard has not started within {START_TIMEOUT_S:.0f} s; start it again "
+                "when this machine is less busy"
+            )
         time.sleep(_TICK_S)
 
 

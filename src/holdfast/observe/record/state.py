@@ -70,7 +70,7 @@ def state_of(
         return _current(current, last_step_at, longest_step_s, now)
     if not current:
         return RunState(name=StateName.STARTING, reason="it has no event yet")
-    reason = "its process died without a word; --resume continues it"
+    reason = "its process ended without writing an event; continue it with --resume"
     return RunState(name=StateName.FAILED, reason=reason)
 
 

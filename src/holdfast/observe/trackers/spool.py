@@ -18,13 +18,11 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from holdfast.observe import recovery_reports
 from holdfast.observe.lines import TAIL_BYTES
 from holdfast.observe.recovery_reports import RecoveryReport
-from holdfast.observe.run_dir import METRICS, RECOVERIES
+from holdfast.observe.run_dir import METRICS, RECOVERIES, SYSTEM
 from holdfast.observe.trackers.tracker import Batch, Point
 
 BATCH_BYTES: Final = 1 << 16
 """How much of each file is read for a batch, but at least a line."""
-SYSTEM: Final = "system.jsonl"
-"""The file with a line per sample of a host's CPU, memory and GPUs."""
 
 Line = dict[str, Any]
 
@@ -108,6 +106,8 @@ def _next_line(file: BinaryIO, cursor: Cursor) -> int:
 def _read_system(path: Path, cursor: Cursor, points: list[Point]) -> Cursor:
     end, samples = cursor.system, cursor.samples
     if path.exists():
+        if path.stat().st_size < end:
+            end = 0  # the file was replaced by a new one
         with path.open("rb") as file:
             for _, line_end, line in _whole_lines(file, end):
                 end, samples = line_end, samples + 1
