@@ -7,7 +7,7 @@ import pytest
 
 pytest.importorskip("plotly")
 
-from holdfast.dashboard import page, theme, units
+from holdfast.dashboard import page, theme
 from holdfast.dashboard.charts import ticks
 from holdfast.dashboard.live import LiveRuns
 from holdfast.dashboard.markup import text
@@ -28,6 +28,7 @@ from holdfast.dashboard.panels import (
     workers,
 )
 from holdfast.dashboard.view import View
+from holdfast.observe import units
 from holdfast.observe.record.run_record import RunRecord
 
 STARTED, STEPS, KILLED_AT = 1000.0, 40, 1015.25

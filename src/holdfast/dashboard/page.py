@@ -9,6 +9,7 @@ from typing import Final
 from holdfast.dashboard.markup import Panel, text
 from holdfast.dashboard.panels import (
     accuracy,
+    alerts,
     band,
     breakdown,
     checkpoints,
@@ -43,6 +44,7 @@ PANELS: Final[Mapping[str, Callable[[View], Panel]]] = {
     "p_hardware": hardware.panel,
     "p_checkpoints": checkpoints.panel,
     "p_lost": lost.panel,
+    "p_alerts": alerts.panel,
 }
 """The panels by the key of their container; the style sheet places them."""
 FAST: Final = frozenset({"summary", "band", "p_throughput", "p_timeline", "p_report"})

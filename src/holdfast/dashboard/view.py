@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 
 from holdfast.dashboard.theme import Colors
-from holdfast.dashboard.units import clock
 from holdfast.observe.record.run_record import RunRecord
 from holdfast.observe.record.state import RunState, StateName
 from holdfast.observe.recovery_reports import RecoveryReport
+from holdfast.observe.units import clock
 
 Axis = Literal["time", "step"]
 ENDED = (StateName.FINISHED, StateName.STOPPED, StateName.FAILED)
@@ -125,21 +125,11 @@ class View:
             )
             for each in self.record.recoveries
         ]
-        failure = self.open_failure
+        failure = self.record.open_failure
         if failure is not None:
             step = self.record.steps.newest
             marks.append(Mark("!", float(failure["time_unix_s"]), self.end, step, None))
         return marks
-
-    @cached_property
-    def open_failure(self) -> Mapping[str, Any] | None:
-        """The first failure since the newest step and recovery; None if there is none."""
-        at = self.record.steps.columns["at"]
-        since = max(
-            [*at[-1:], *(each.time_unix_s for each in self.record.recoveries[-1:])], default=0
-        )
-        newer = (event for event in self.record.failures if event["time_unix_s"] > since)
-        return next(newer, None)
 
 
 def positions(record: RunRecord, start: float, axis: Axis, at: Sequence[float]) -> list[float]:

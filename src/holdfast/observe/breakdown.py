@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any, Final
+
+_OF_SHARDS: Final = ("data", "forward", "backward", "collect")
+"""The phases in which a worker computes its shards."""
 
 
 def rows(entries: Iterable[Mapping[str, Any]], steps: int) -> list[dict[str, float]]:
@@ -37,6 +40,25 @@ def rows(entries: Iterable[Mapping[str, Any]], steps: int) -> list[dict[str, flo
         }
         for place, rank in enumerate(ranks)
     ]
+
+
+def busy_s(row: Mapping[str, float]) -> float:
+    """How long a worker computes its shards in a step, seconds.
+
+    Args:
+        row: Of `rows`.
+    """
+    return sum(row.get(phase, 0.0) for phase in _OF_SHARDS)
+
+
+def imbalance(busy: Collection[float]) -> float | None:
+    """How much of their time workers wait for the slowest one, 1 - mean / max; None if none works.
+
+    Args:
+        busy: How long each computes its shards, seconds.
+    """
+    slowest_s = max(busy, default=0.0)
+    return 1 - sum(busy) / len(busy) / slowest_s if slowest_s else None
 
 
 def bottleneck(events: Iterable[Mapping[str, Any]]) -> str | None:

@@ -6,8 +6,8 @@ import numpy as np
 
 from holdfast.dashboard.charts import Chart
 from holdfast.dashboard.markup import Panel, empty, head, key, text
-from holdfast.dashboard.panels.metric import Metric, metric_of
 from holdfast.dashboard.view import Axis, View, positions
+from holdfast.observe.record.metric import Metric, metric_of
 from holdfast.observe.record.run_record import RunRecord
 
 TITLE = "Accuracy"

@@ -6,8 +6,8 @@ from typing import Final
 
 from holdfast.dashboard.charts import nice
 from holdfast.dashboard.markup import Panel, empty, head
-from holdfast.dashboard.units import count, duration
 from holdfast.dashboard.view import View
+from holdfast.observe.units import count, duration
 
 TITLE: Final = "Time in a step"
 STEPS: Final = 64

@@ -9,8 +9,8 @@ from typing import Final
 
 from holdfast.core.goodput import Cause
 from holdfast.dashboard.markup import Column, Panel, empty, head, status, table
-from holdfast.dashboard.units import MISSING, count, duration, size
 from holdfast.dashboard.view import View
+from holdfast.observe.units import MISSING, count, duration, size
 
 TITLE: Final = "Checkpoints"
 ROWS: Final = 6

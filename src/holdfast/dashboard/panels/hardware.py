@@ -6,8 +6,9 @@ from typing import Final
 
 from holdfast.dashboard.markup import PHONE_LACKS, Column, Panel, empty, head, table, text
 from holdfast.dashboard.panels.breakdown import STEPS
-from holdfast.dashboard.units import MISSING, digits, percent
 from holdfast.dashboard.view import View
+from holdfast.observe import breakdown
+from holdfast.observe.units import MISSING, digits, percent
 
 TITLE: Final = "Hardware"
 _MAX_ROWS: Final = 8
@@ -74,11 +75,9 @@ def speeds_of(view: View) -> list[tuple[int, float, float]]:
     return found
 
 
-def imbalance(view: View) -> float:
-    """How much longer the slowest worker computes than the mean of all, as a part of that."""
-    times = [sum(row.get(name, 0.0) for name in _COMPUTE) for row in view.record.workers(STEPS)]
-    mean = sum(times) / len(times) if times else 0.0
-    return max(times) / mean - 1 if mean else 0.0
+def imbalance(view: View) -> float | None:
+    """How much of their time workers wait for the slowest one."""
+    return breakdown.imbalance([breakdown.busy_s(row) for row in view.record.workers(STEPS)])
 
 
 def devices_by_rank(view: View) -> dict[int, tuple[str, float | None]]:

@@ -10,9 +10,9 @@ import numpy as np
 from holdfast.dashboard.charts import POINTS, Chart
 from holdfast.dashboard.markup import Panel, empty, head, key, text
 from holdfast.dashboard.theme import faded
-from holdfast.dashboard.units import digits
 from holdfast.dashboard.view import View, positions
 from holdfast.observe.record.run_record import RunRecord
+from holdfast.observe.units import digits
 
 TITLE: Final = "Training loss"
 MEAN_STEPS: Final = 20

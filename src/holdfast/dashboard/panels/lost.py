@@ -6,8 +6,8 @@ from typing import Final
 
 from holdfast.core.goodput import Cause
 from holdfast.dashboard.markup import Column, Panel, empty, head, table
-from holdfast.dashboard.units import duration, percent
 from holdfast.dashboard.view import View
+from holdfast.observe.units import duration, percent
 
 TITLE: Final = "Where the time went"
 GROUPS: Final = (

@@ -6,12 +6,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from holdfast.dashboard.markup import PHONE_LACKS, Column, head, status, table, text
-from holdfast.dashboard.panels.metric import metric_of
 from holdfast.dashboard.panels.summary import STATES
 from holdfast.dashboard.theme import LIGHT
-from holdfast.dashboard.units import MISSING, clock, digits, duration
 from holdfast.dashboard.view import View
+from holdfast.observe.record.metric import metric_of
 from holdfast.observe.record.run_record import RunRecord
+from holdfast.observe.units import MISSING, clock, digits, duration
 
 HEAD: Final = head("Runs", "a selected run is drawn dashed")
 _MAX_KEYS: Final = 3

@@ -8,9 +8,11 @@ import numpy as np
 
 from holdfast.dashboard.markup import Panel, text
 from holdfast.dashboard.panels.loss import mean_loss
-from holdfast.dashboard.panels.metric import metric_of
 from holdfast.dashboard.panels.speed import speed_of
-from holdfast.dashboard.units import (
+from holdfast.dashboard.view import View
+from holdfast.observe.record.metric import metric_of
+from holdfast.observe.record.state import StateName
+from holdfast.observe.units import (
     MISSING,
     count,
     digits,
@@ -18,8 +20,6 @@ from holdfast.dashboard.units import (
     percent,
     size,
 )
-from holdfast.dashboard.view import View
-from holdfast.observe.record.state import StateName
 
 STATES = {
     StateName.STARTING: ("○", "Starting", "--ink2"),
@@ -48,7 +48,7 @@ def _freshness(view: View) -> str:
     at = view.record.steps.columns["at"]
     if view.has_ended:
         return f"after {duration(view.elapsed_s)}"
-    failure = view.open_failure
+    failure = view.record.open_failure
     if failure is not None:
         return f"{duration(view.now - failure['time_unix_s'])} so far"
     return f"last step {duration(view.now - at[-1])} ago" if at else "no step yet"
@@ -142,7 +142,7 @@ def _failures(view: View) -> tuple[str, str, str]:
     within = f", in {duration(spent)}" if done else ""
     steps = sum(each.recomputed_steps for each in reports)
     note = f"{count(steps, 'step')} recomputed"
-    if view.open_failure is not None and not view.has_ended:
+    if view.record.open_failure is not None and not view.has_ended:
         note = "one in progress"
     return "Failures recovered", f"{len(done)}<small>of {total}{within}</small>", note
 

@@ -8,8 +8,8 @@ from holdfast.dashboard.charts import Chart
 from holdfast.dashboard.markup import Panel, empty, head, key
 from holdfast.dashboard.panels.speed import speed_of
 from holdfast.dashboard.theme import faded
-from holdfast.dashboard.units import MISSING, digits
 from holdfast.dashboard.view import View
+from holdfast.observe.units import MISSING, digits
 
 TITLE = "Goodput"
 

@@ -20,11 +20,11 @@ from holdfast.dashboard.markup import (
 )
 from holdfast.dashboard.panels.lanes import Lane, lanes_of
 from holdfast.dashboard.theme import faded
-from holdfast.dashboard.units import MISSING, count, duration, named
 from holdfast.dashboard.view import Mark, View
 from holdfast.observe import history
 from holdfast.observe.record.run_record import Event
 from holdfast.observe.recovery_reports import Cause, RecoveryReport
+from holdfast.observe.units import MISSING, count, duration, named
 
 TITLE: Final = "Failures and recoveries"
 ROWS: Final = 8
@@ -178,7 +178,8 @@ def _joined(view: View, event: Event) -> list[str]:
 def _row(view: View, mark: Mark) -> list[str]:
     report = mark.report
     if report is None:
-        words = text(history.words(view.open_failure)) if view.open_failure else MISSING
+        failure = view.record.open_failure
+        words = text(history.words(failure)) if failure else MISSING
         outcome = MISSING if view.has_ended else "<b>in progress</b>"
         return [number(mark.name), f"{mark.step:,}", words, MISSING, outcome, MISSING, MISSING]
     is_newest = report is view.record.recoveries[-1]

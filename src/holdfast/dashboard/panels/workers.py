@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from holdfast.dashboard.markup import PHONE_LACKS, Panel, empty, head, text
-from holdfast.dashboard.units import MISSING, digits
 from holdfast.dashboard.view import View
+from holdfast.observe.units import MISSING, digits
 
 TITLE: Final = "Workers"
 BARS: Final = 60

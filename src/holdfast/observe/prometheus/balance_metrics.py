@@ -13,8 +13,6 @@ from holdfast.observe.prometheus.instruments import gauge, gauges
 
 STEPS: Final = 20
 """How many of the newest steps count."""
-_OF_SHARDS: Final = ("data", "forward", "backward", "collect")
-"""The phases in which a worker computes its shards."""
 
 
 def balance_families(steps: Iterable[Mapping[str, Any]]) -> Iterator[Family]:
@@ -25,12 +23,11 @@ def balance_families(steps: Iterable[Mapping[str, Any]]) -> Iterator[Family]:
     """
     rows = breakdown.rows(steps, STEPS)
     ranks = [(str(int(row["rank"])),) for row in rows]
-    busy_s = [sum(row.get(phase, 0.0) for phase in _OF_SHARDS) for row in rows]
+    busy_s = [breakdown.busy_s(row) for row in rows]
     speeds = [row["shards"] / busy if busy else 0.0 for row, busy in zip(rows, busy_s, strict=True)]
     shards = [row["shards"] for row in rows]
     yield gauges(catalogue.WORKER_SHARDS, zip(ranks, shards, strict=True))
-    fastest, slowest_s = max(speeds, default=0.0), max(busy_s, default=0.0)
+    fastest = max(speeds, default=0.0)
     relative = [speed / fastest if fastest else None for speed in speeds]
     yield gauges(catalogue.WORKER_SPEED, zip(ranks, relative, strict=True))
-    mean_s = sum(busy_s) / len(busy_s) if busy_s else 0.0
-    yield gauge(catalogue.IMBALANCE, 1 - mean_s / slowest_s if slowest_s else None)
+    yield gauge(catalogue.IMBALANCE, breakdown.imbalance(busy_s))

@@ -20,6 +20,7 @@ from prometheus_client.metrics_core import Metric as Family
 
 from holdfast.core.protocol import Stage, WorkerProgress
 from holdfast.job.spec import Job
+from holdfast.observe.alerts import CHECKPOINT_FAILURE_CAUSES
 from holdfast.observe.prometheus import catalogue
 from holdfast.observe.prometheus.balance_metrics import balance_families
 from holdfast.observe.prometheus.instruments import counter, gauge, gauges, histogram
@@ -29,15 +30,6 @@ from holdfast.wire.rpc import RunStateMessage
 
 RECENT_STEPS: Final = 50
 """How many of the newest steps the pace is measured in."""
-_CHECKPOINT_FAILURES: Final = {
-    "checkpoint-failed": "not-written",
-    "checkpoint-not-collected": "not-collected",
-    "checkpoint-corrupt": "corrupt",
-    "checkpoint-unreadable": "unreadable",
-    "checkpoint-rejected": "rejected",
-    "retention-failed": "not-deleted",
-}
-"""The cause for each event."""
 
 
 class RunMetrics(Sink):
@@ -162,8 +154,8 @@ class RunMetrics(Sink):
                 self._checkpoint = event
                 self._checkpoints.inc()
                 self._checkpoint_bytes = self._size_of(Path(event["directory"]).name)
-            case name if name in _CHECKPOINT_FAILURES:
-                self._checkpoint_failures.labels(_CHECKPOINT_FAILURES[name]).inc()
+            case name if name in CHECKPOINT_FAILURE_CAUSES:
+                self._checkpoint_failures.labels(CHECKPOINT_FAILURE_CAUSES[name]).inc()
 
     def _size_of(self, checkpoint: str) -> int | None:
         """The size of a checkpoint; None if this host has no copy of it."""

@@ -199,6 +199,17 @@ class RunRecord:
         return [event for event in self.events if is_failure(event)]
 
     @property
+    def open_failure(self) -> Event | None:
+        """The first failure since the newest step and recovery; None if there is none."""
+        ends = [
+            *self.steps.columns["at"][-1:],
+            *(each.time_unix_s for each in self.recoveries[-1:]),
+        ]
+        since = max(ends, default=0.0)
+        newer = (event for event in self.failures if event["time_unix_s"] > since)
+        return next(newer, None)
+
+    @property
     def bottleneck(self) -> str | None:
         """What limited the run when that was last written down, in words."""
         return breakdown.bottleneck(self.events)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from holdfast.dashboard.units import digits, percent
 from holdfast.observe.record.run_record import RunRecord
+from holdfast.observe.units import digits, percent
 
 _SHARES: Final = ("accuracy", "top5", "f1", "iou", "dice", "map")
 """Results between 0 and 1 that are shown in percent, if the name contains one of these."""

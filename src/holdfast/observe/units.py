@@ -1,4 +1,4 @@
-"""Units: numbers as the dashboard writes them. SI, a space before the unit, three digits."""
+"""Units: numbers for people. SI, a space before the unit, three digits."""
 
 from __future__ import annotations
 

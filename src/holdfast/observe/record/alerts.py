@@ -1,0 +1,242 @@
+"""Alerts of a run: the rules of `observe.alerts`, evaluated on its record."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from math import inf
+from typing import Any, Final
+
+from holdfast.observe import alerts, breakdown
+from holdfast.observe.alerts import CHECKPOINT_FAILURE_CAUSES, AlertRule
+from holdfast.observe.record.run_record import RunRecord
+from holdfast.observe.record.steps import Workers
+from holdfast.observe.units import MISSING, NBSP, digits, duration, percent
+
+RECENT_STEPS: Final = 20
+"""In how many steps the imbalance is measured."""
+_MAX_ROWS: Final = 60
+"""In how many steps it is measured for an alert that lasts."""
+_COUNTED: Final = ("worker-exited", "host-lost")
+"""What the restart budget counts."""
+
+Measured = Iterable[tuple[float, float]]
+"""When, Unix time, seconds, and what; the newest last."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Alert:
+    """How a rule stands.
+
+    Attributes:
+        rule: The rule.
+        value: What it is about now, in words.
+        since: When it began to fire, Unix time, seconds; None if it does not.
+    """
+
+    rule: AlertRule
+    value: str
+    since: float | None = None
+
+    @property
+    def is_firing(self) -> bool:
+        """Whether a person should look at it."""
+        return self.since is not None
+
+
+def alerts_of(record: RunRecord, now: float) -> list[Alert]:
+    """All rules, those that fire first, by severity.
+
+    Args:
+        record: A run that trains.
+        now: Unix time, seconds.
+    """
+    found = [evaluate(record, now) for evaluate in _RULES]
+    return sorted(found, key=lambda each: (not each.is_firing, each.rule.severity))
+
+
+def _no_step(record: RunRecord, now: float) -> Alert:
+    at = record.steps.columns["at"]
+    last = max([_started_at(record, now), *at[-1:]])
+    value = f"{duration(now - last)} ago" if at else "no step yet"
+    return Alert(rule=alerts.NO_STEP, value=value, since=_past(last, alerts.NO_STEP, now))
+
+
+def _worker_lost(record: RunRecord, now: float) -> Alert:
+    desired, standby = 0, set[int]()
+    counts: list[tuple[float, float]] = []
+    for event in record.events:
+        match event:
+            case {"event": "run-started", "workers": int(workers)}:
+                desired = workers
+                continue
+            case {"event": "worker-evicted", "rank": int(rank)}:
+                standby.add(rank)
+                continue
+            case {"event": "worker-returned", "rank": int(rank)}:
+                standby.discard(rank)
+                continue
+            case {"event": "generation-started", "members": list(members)}:
+                standby -= set(members)
+            case _:
+                continue
+        counts.append((event["time_unix_s"], desired - len(members) - len(standby)))
+    if not counts:
+        return Alert(rule=alerts.WORKER_LOST, value=MISSING)
+    since = _lasting(counts, lambda lost: lost > 0, alerts.WORKER_LOST, now)
+    value = f"{desired - counts[-1][1]:.0f} of {desired} present"
+    return Alert(rule=alerts.WORKER_LOST, value=value, since=since)
+
+
+def _restart_budget(record: RunRecord, now: float) -> Alert:
+    rule, restarts = alerts.RESTART_BUDGET, record.job.restarts if record.job else None
+    if restarts is None:
+        return Alert(rule=rule, value=MISSING)
+    begin = now - restarts.window_s
+    failed_at = [
+        event["time_unix_s"]
+        for event in record.events
+        if event["event"] in _COUNTED
+        and event.get("unexpected") is not False
+        and event["time_unix_s"] > begin
+    ]
+    used, limit = len(failed_at), restarts.limit
+    value = f"{used} of {limit} in {duration(restarts.window_s)}"
+    enough = next((n for n in range(1, used + 1) if limit and n / limit >= rule.limit), None)
+    return Alert(rule=rule, value=value, since=failed_at[enough - 1] if enough else None)
+
+
+def _checkpoint_age(record: RunRecord, now: float) -> Alert:
+    saved = record.checkpoints
+    last = max([_started_at(record, now), *(each.at for each in saved[-1:])])
+    value = duration(now - last) if saved else "none yet"
+    return Alert(
+        rule=alerts.CHECKPOINT_AGE, value=value, since=_past(last, alerts.CHECKPOINT_AGE, now)
+    )
+
+
+def _checkpoint_failures(record: RunRecord, now: float) -> Alert:
+    rule = alerts.CHECKPOINT_FAILURES
+    failed = [
+        event
+        for event in record.events
+        if event["event"] in CHECKPOINT_FAILURE_CAUSES and event["time_unix_s"] > now - rule.limit
+    ]
+    if not failed:
+        return Alert(rule=rule, value="none failed")
+    causes = dict.fromkeys(CHECKPOINT_FAILURE_CAUSES[event["event"]] for event in failed)
+    value = f"{len(failed)} failed: {', '.join(causes)}"
+    return Alert(rule=rule, value=value, since=failed[0]["time_unix_s"])
+
+
+def _imbalance(record: RunRecord, now: float) -> Alert:
+    rule, at = alerts.IMBALANCE, record.steps.columns["at"]
+    rows = record.workers(RECENT_STEPS)
+    newest = breakdown.imbalance([breakdown.busy_s(row) for row in rows])
+    if newest is None:
+        return Alert(rule=rule, value=MISSING)
+    begin = now - rule.lasts_s - 1
+    kept = [(at[row], workers) for row, workers in record.steps.workers if at[row] >= begin]
+    kept = kept[:: max(1, len(kept) // _MAX_ROWS)]
+    measured = [(moment, _imbalance_of(workers)) for moment, workers in kept]
+    since = _lasting([*measured, (now, newest)], lambda each: each > rule.limit, rule, now)
+    return Alert(rule=rule, value=percent(newest), since=since)
+
+
+def _imbalance_of(workers: Workers) -> float:
+    rows = breakdown.rows([{"workers": workers}], 1)
+    return breakdown.imbalance([breakdown.busy_s(row) for row in rows]) or 0.0
+
+
+def _gpu_utilization(record: RunRecord, now: float) -> Alert:
+    rule = alerts.GPU_UTILIZATION
+    return _of_gpus(
+        record,
+        "utilization",
+        rule,
+        now,
+        is_bad=lambda used: used < rule.limit,
+        worst=("lowest", min, lambda used: f"{100 * used:.0f}{NBSP}%"),
+    )
+
+
+def _gpu_temperature(record: RunRecord, now: float) -> Alert:
+    rule = alerts.GPU_TEMPERATURE
+    return _of_gpus(
+        record,
+        "temperature_c",
+        rule,
+        now,
+        is_bad=lambda celsius: celsius > rule.limit,
+        worst=("highest", max, lambda celsius: f"{digits(celsius)}{NBSP}°C"),
+    )
+
+
+def _of_gpus(
+    record: RunRecord,
+    column: str,
+    rule: AlertRule,
+    now: float,
+    *,
+    is_bad: Callable[[float], bool],
+    worst: tuple[str, Callable[..., Any], Callable[[float], str]],
+) -> Alert:
+    """A rule about each GPU, by the worst one."""
+    word, choose, shown = worst
+    newest: dict[str, float] = {}
+    firing: list[float] = []
+    for name, measured in _gpu_series(record, column).items():
+        newest[name] = measured[-1][1]
+        since = _lasting(measured, is_bad, rule, now)
+        if since is not None:
+            firing.append(since)
+    if not newest:
+        return Alert(rule=rule, value="no GPU")
+    name = choose(newest, key=newest.__getitem__)
+    value = f"{word} {shown(newest[name])}, {name}"
+    return Alert(rule=rule, value=value, since=min(firing, default=None))
+
+
+def _gpu_series(record: RunRecord, column: str) -> Mapping[str, list[tuple[float, float]]]:
+    """What was measured of each GPU, by its name for people."""
+    found: dict[str, list[tuple[float, float]]] = {}
+    for host, lines in record.system.items():
+        for line in lines:
+            for gpu in line.get("gpus", ()):
+                if gpu.get(column) is not None:
+                    name = f"GPU {gpu['index']} of {host}"
+                    found.setdefault(name, []).append((line["time_unix_s"], gpu[column]))
+    return found
+
+
+def _lasting(
+    measured: Measured, is_bad: Callable[[float], bool], rule: AlertRule, now: float
+) -> float | None:
+    """When a rule began to fire; None if it does not."""
+    begin = inf
+    for at, value in measured:
+        begin = min(begin, at) if is_bad(value) else inf
+    return begin + rule.lasts_s if now - begin >= rule.lasts_s else None
+
+
+def _past(last: float, rule: AlertRule, now: float) -> float | None:
+    """When a rule about an age began to fire; None if it does not."""
+    return last + rule.limit if now - last > rule.limit else None
+
+
+def _started_at(record: RunRecord, now: float) -> float:
+    """When the newest attempt began, Unix time, seconds."""
+    started = (event for event in reversed(record.events) if event["event"] == "run-started")
+    return float(next(started, {"time_unix_s": now})["time_unix_s"])
+
+
+_RULES: Final = (
+    _no_step,
+    _gpu_utilization,
+    _gpu_temperature,
+    _worker_lost,
+    _restart_budget,
+    _checkpoint_age,
+    _checkpoint_failures,
+    _imbalance,
+)
