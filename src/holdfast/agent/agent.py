@@ -205,7 +205,7 @@ class Agent:
         worker = fork_worker(self._forks, self._run, self._arena.fd, rank, number, slot)
         self._workers[number] = worker
         self._selector.register(worker.channel, selectors.EVENT_READ, lambda: self._hear(worker))
-        self._log.event("worker-started", **worker.named)
+        self._log.event("worker-started", **worker.named, **self._run.where)
         self._on_fork_server()  # a worker may have exited meanwhile
 
     def _kill(self, rank: int, number: int) -> None:

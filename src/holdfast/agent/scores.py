@@ -39,7 +39,15 @@ def with_devices(run: RunContext, log: EventLog) -> RunContext:
             return run
     names = ", ".join(each.name for each in devices)
     scores = [round(each.score_in(job.precision), 4) for each in devices]
-    log.event("host-profiled", devices=names, scores=scores, source=source, **run.where)
+    rates = [each.memory_bytes_per_s for each in devices]
+    log.event(
+        "host-profiled",
+        devices=names,
+        scores=scores,
+        bytes_per_s=rates,
+        source=source,
+        **run.where,
+    )
     return replace(run, devices=devices, gpus=supply_here(os.environ).gpus)
 
 

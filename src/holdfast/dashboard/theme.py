@@ -53,10 +53,6 @@ class Colors:
     loss2: str
     loss3: str
 
-    def worker(self, place: int) -> str:
-        """The color of a worker; grey from the fifth on."""
-        return (self.w0, self.w1, self.w2, self.w3)[place] if place < 4 else self.ink3
-
 
 LIGHT: Final = Colors(
     bg="#F3F6F4", panel="#FFFFFF", inset="#EBF1EE", line="#D6E0DC", grid="#E7EDEA",
@@ -88,8 +84,23 @@ def colors(mode: Mode) -> Colors:
 
 def faded(color: str, opacity: float) -> str:
     """A color of the form `#RRGGBB` that lets what is behind it through."""
-    red, green, blue = (int(color[place : place + 2], 16) for place in (1, 3, 5))
+    red, green, blue = _parts(color)
     return f"rgba({red},{green},{blue},{opacity})"
+
+
+def mixed(first: str, last: str, share: float) -> str:
+    """A color between two of the form `#RRGGBB`.
+
+    Args:
+        first, last: The colors.
+        share: How much of the second, 0 to 1.
+    """
+    pairs = zip(_parts(first), _parts(last), strict=True)
+    return "#" + "".join(f"{round(one + share * (two - one)):02X}" for one, two in pairs)
+
+
+def _parts(color: str) -> list[int]:
+    return [int(color[place : place + 2], 16) for place in (1, 3, 5)]
 
 
 def style(mode: Mode) -> str:

@@ -9,6 +9,7 @@ from typing import Literal
 
 import numpy as np
 
+from holdfast.dashboard.fleet import Fleet
 from holdfast.dashboard.theme import Colors
 from holdfast.observe.record.run_record import RunRecord
 from holdfast.observe.record.state import RunState, StateName
@@ -61,6 +62,11 @@ class View:
     def state(self) -> RunState:
         """How the run is doing."""
         return self.record.state(self.now)
+
+    @cached_property
+    def fleet(self) -> Fleet:
+        """Its workers by host."""
+        return Fleet.of(self.record, self.colors)
 
     @property
     def has_ended(self) -> bool:

@@ -74,6 +74,7 @@ _ON_HOST: Final = {"host": " (host {})"}
 _MORE: Final = {
     "host-profiled": _ON_HOST,
     "host-not-profiled": _ON_HOST,
+    "worker-started": _ON_HOST,
     "worker-evicted": _ON_HOST,
     "worker-returned": _ON_HOST,
     "checkpoint-committed": _ON_HOST,

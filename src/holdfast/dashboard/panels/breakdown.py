@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from holdfast.dashboard.charts import nice
-from holdfast.dashboard.markup import Panel, empty, head
+from holdfast.dashboard.fleet import FEW
+from holdfast.dashboard.markup import Panel, empty, head, text
 from holdfast.dashboard.view import View
 from holdfast.observe.units import count, duration
+
+Row = Mapping[str, float]
+"""The mean times of a worker; see `observe.breakdown.rows`."""
 
 TITLE: Final = "Time in a step"
 STEPS: Final = 64
 """Of how many steps the times are the mean, at most."""
-_MAX_ROWS: Final = 8
+MAX_WORST: Final = 5
+"""Of many workers, so many are shown, above the mean of all."""
 _DARK: Final = "#14211F"
 PHASES: Final = (
     ("data", ("data",), "--data", _DARK),
@@ -27,14 +33,17 @@ PHASES: Final = (
 
 
 def panel(view: View) -> Panel:
-    """A bar for each worker; of many, for those that wait least, as the others wait for them."""
+    """A bar for each worker; of many, for those that wait least, as the others wait for them, and
+    for the mean.
+    """
     rows = view.record.workers(STEPS)
     if not rows:
         return empty(TITLE, "Needs a step.")
-    slowest = sorted(rows, key=_waits)[:_MAX_ROWS]
-    shown = sorted(slowest, key=lambda row: row["rank"])
-    longest = max(sum(_seconds(row)) for row in shown) or 1.0
-    bars = "".join(_bar(row, place, longest) for place, row in enumerate(shown))
+    shown = [(_name(view, row), view.fleet.color(int(row["rank"])), row) for row in _worst(rows)]
+    if len(rows) > FEW:
+        shown.append(("<b>mean</b>", view.colors.ink2, mean_of(rows)))
+    longest = max(sum(_seconds(row)) for _, _, row in shown) or 1.0
+    bars = "".join(_bar(*each, longest) for each in shown)
     keys = "".join(
         f'<span><i class="k sq{" hatch" * (color == "--wait")}" style="--c:var({color})"></i>{name}'
         "</span>"
@@ -42,36 +51,62 @@ def panel(view: View) -> Panel:
     )
     steps = min(STEPS, len(view.record.steps))
     note = f"mean of {count(steps, 'step')}"
+    if len(rows) > FEW:
+        note += f", the {MAX_WORST} of {count(len(rows), 'worker')} that wait least"
     body = f'<div class="hf bd">{bars}<span></span>{_axis(longest)}<span></span></div>'
     return Panel(head=head(TITLE, note, keys), body=body)
 
 
-def _seconds(row: dict[str, float]) -> list[float]:
+def _seconds(row: Row) -> list[float]:
     return [sum(row.get(name, 0.0) for name in names) for _, names, _, _ in PHASES]
 
 
-def _waits(row: dict[str, float]) -> float:
+def _worst(rows: Sequence[Row]) -> list[Row]:
+    """Few workers as they are; of many, those for which the others wait."""
+    if len(rows) <= FEW:
+        return list(rows)
+    return sorted(sorted(rows, key=_waits)[:MAX_WORST], key=lambda row: row["rank"])
+
+
+def mean_of(rows: Sequence[Row]) -> Row:
+    """The mean of all workers."""
+    return {name: sum(row[name] for row in rows) / len(rows) for name in rows[0]}
+
+
+def _name(view: View, row: Row) -> str:
+    rank = int(row["rank"])
+    more = text(view.fleet.host_of(rank)) or f"{row.get('shards', 0):.3g} shards"
+    return f"<b>rank {rank}</b><small>{more}</small>"
+
+
+def _waits(row: Row) -> float:
     return row.get("wait", 0.0) + row.get("wait_reduce", 0.0)
 
 
-def _bar(row: dict[str, float], place: int, longest: float) -> str:
+def _bar(name: str, color: str, row: Row, longest: float) -> str:
+    """A bar as long as the worker's step.
+
+    Args:
+        name: Of the worker, HTML.
+        color: Of the worker.
+        row: Its times.
+        longest: The longest step of all bars, seconds.
+    """
     seconds = _seconds(row)
     total = sum(seconds) or 1.0
     parts: list[str] = []
-    for (name, _, color, ink), spent in zip(PHASES, seconds, strict=True):
+    for (phase, _, fill, ink), spent in zip(PHASES, seconds, strict=True):
         share = 100 * spent / total
         if share < 0.1:
             continue
-        is_wait = color == "--wait"
+        is_wait = fill == "--wait"
         label = f"{share:.0f}{'' if parts else ' %'}" if share >= (10 if is_wait else 7) else ""
         parts.append(
-            f'<i class="{"hatch" * is_wait}" style="flex:{share:.2f} 0 0;background:var({color});'
-            f'color:{ink}" title="{name} {share:.1f} %">{label}</i>'
+            f'<i class="{"hatch" * is_wait}" style="flex:{share:.2f} 0 0;background:var({fill});'
+            f'color:{ink}" title="{phase} {share:.1f} %">{label}</i>'
         )
-    worker = f"--w{place}" if place < 4 else "--ink3"
     return (
-        f'<span class="name" style="--c:var({worker})"><span><b>rank {row["rank"]:g}</b>'
-        f"<small>{row.get('shards', 0):.3g} shards</small></span></span>"
+        f'<span class="name" style="--c:{color}"><span>{name}</span></span>'
         f'<div class="bar" style="width:{100 * total / longest:.1f}%">{"".join(parts)}</div>'
         f'<span class="num">{duration(total)}</span>'
     )

@@ -2,77 +2,145 @@
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
 
+from holdfast.dashboard.fleet import FEW
 from holdfast.dashboard.markup import PHONE_LACKS, Column, Panel, empty, head, table, text
 from holdfast.dashboard.panels.breakdown import STEPS
 from holdfast.dashboard.view import View
 from holdfast.observe import breakdown
-from holdfast.observe.units import MISSING, digits, percent
+from holdfast.observe.record.run_record import Event
+from holdfast.observe.units import MISSING, count, digits, percent
 
 TITLE: Final = "Hardware"
-_MAX_ROWS: Final = 8
+_LONGEST: Final = 80
+"""Of the longest bar, percent of its space: a tick may be right of it."""
 _COMPUTE: Final = ("forward", "backward", "collect")
-_COLUMNS: Final = (
-    Column("Worker"),
-    Column("Score", f"num {PHONE_LACKS}"),
+_SCORED: Final = (Column("Score", f"num {PHONE_LACKS}"), Column("TFLOPS", "num"))
+_MOVED: Final = (Column("GB/s", f"num {PHONE_LACKS}"),)
+_RATED: Final = (
     Column("samples/s", "num"),
     Column("Shards", f"num {PHONE_LACKS}"),
-    Column("Share of speed"),
+    Column("Share of speed", "share"),
 )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Device:
+    """What a worker computes on, as far as it is known.
+
+    Attributes:
+        name: What its maker calls it.
+        tflops: In matrix products.
+        bytes_per_s: In a copy within its memory.
+    """
+
+    name: str = ""
+    tflops: float | None = None
+    bytes_per_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Speed:
+    """How fast a worker is.
+
+    Attributes:
+        rank: Which.
+        shards: In a step.
+        rate: Samples per second while it computes.
+        share, share_of_shards: Of all workers.
+    """
+
+    rank: int
+    shards: float
+    rate: float
+    share: float
+    share_of_shards: float
+
+
 def panel(view: View) -> Panel:
-    """The speed of each worker as it was measured, and its share of the shards."""
+    """The speed of each worker as it was measured, and its share of the shards; of many workers,
+    of those for which the two differ most.
+    """
     speeds = speeds_of(view)
     if not speeds:
         return empty(TITLE, "Needs a step.")
-    rates = {rank: rate for rank, _, rate in speeds}
-    shards = {rank: share for rank, share, _ in speeds}
-    all_rates, all_shards = sum(rates.values()) or 1.0, sum(shards.values()) or 1.0
+    shown = speeds
+    if len(speeds) > FEW:
+        worst = sorted(speeds, key=lambda each: -abs(each.share - each.share_of_shards))[:FEW]
+        shown = sorted(worst, key=lambda each: each.rank)
     known = devices_by_rank(view)
+    devices = [known.get(each.rank, Device()) for each in shown]
+    best = max((each.tflops or 0.0 for each in known.values()), default=0.0)
+    largest = max(max(each.share, each.share_of_shards) for each in shown) or 1.0
+    is_scored = best > 0
+    is_moved = any(each.bytes_per_s for each in devices)
+    columns = (Column("Worker"), *_SCORED * is_scored, *_MOVED * is_moved, *_RATED)
     rows = []
-    for place, (rank, count, rate) in enumerate(speeds[:_MAX_ROWS]):
-        device, score = known.get(rank, ("", None))
-        color = f"--w{place}" if place < 4 else "--ink3"
-        small = f"<small>{text(device)}</small>" if device else ""
-        name = f'<span class="name" style="--c:var({color})"><span><b>rank {rank}</b>{small}</span>'
+    for each, device in zip(shown, devices, strict=True):
+        color = view.fleet.color(each.rank)
+        scored = [_score(device.tflops, best), digits(device.tflops)]
+        moved = [digits(device.bytes_per_s / 1e9 if device.bytes_per_s else None)]
         rows.append(
             [
-                f"{name}</span>",
-                MISSING if score is None else f"{score:.2f}",
-                digits(rate),
-                f"{count:.3g}",
-                _meter(rate / all_rates, count / all_shards, color),
+                _name(view, each.rank, device, color),
+                *scored * is_scored,
+                *moved * is_moved,
+                digits(each.rate),
+                f"{each.shards:.3g}",
+                _meter(each, largest, color),
             ]
         )
+    note = f"{FEW} of {count(len(speeds), 'worker')}" if len(speeds) > FEW else ""
     keys = (
         f'<span class="{PHONE_LACKS}"><i class="tk"></i>share of shards</span>'
         f"<span>imbalance <b>{percent(imbalance(view))}</b></span>"
     )
-    return Panel(head=head(TITLE, keys=keys), body=table(_COLUMNS, rows, "hw"))
+    return Panel(head=head(TITLE, note, keys), body=table(columns, rows, "hw"))
 
 
-def _meter(speed: float, shards: float, color: str) -> str:
+def _score(tflops: float | None, best: float) -> str:
+    return MISSING if tflops is None or not best else f"{tflops / best:.2f}"
+
+
+def _name(view: View, rank: int, device: Device, color: str) -> str:
+    more = " · ".join(each for each in (view.fleet.host_of(rank), device.name) if each)
+    small = f'<small title="{text(more)}">{text(more)}</small>' if more else ""
+    return f'<span class="name" style="--c:{color}"><span><b>rank {rank}</b>{small}</span></span>'
+
+
+def _meter(speed: Speed, largest: float, color: str) -> str:
     """A share of all speed as a bar, and the share of all shards as a tick in it."""
+    width, left = (_LONGEST * each / largest for each in (speed.share, speed.share_of_shards))
     return (
-        f'<div class="sh"><div class="meter" style="--c:var({color})">'
-        f'<i style="width:{100 * speed:.1f}%"></i>'
-        f'<u style="left:{100 * shards:.1f}%"></u></div><span>{percent(speed)}</span></div>'
+        f'<div class="sh"><div class="meter" style="--c:{color}"><i style="width:{width:.1f}%"></i>'
+        f'<u style="left:{left:.1f}%"></u></div><span>{percent(speed.share)}</span></div>'
     )
 
 
-def speeds_of(view: View) -> list[tuple[int, float, float]]:
-    """Rank, shards in a step and samples per second while it computes, of each worker."""
-    samples = view.record.steps.columns["samples"]
+def speeds_of(view: View) -> list[Speed]:
+    """The speed of each worker."""
     rows = view.record.workers(STEPS)
-    total = sum(row["shards"] for row in rows)
-    found = []
+    samples = max(view.record.steps.columns["samples"][-STEPS:], default=0)
+    shards = [row["shards"] for row in rows]
+    total = sum(shards) or 1.0
+    rates = []
     for row in rows:
         spent = sum(row.get(name, 0.0) for name in _COMPUTE)
-        mean = max(samples[-STEPS:], default=0) * row["shards"] / total if total else 0.0
-        found.append((int(row["rank"]), row["shards"], mean / spent if spent else 0.0))
-    return found
+        rates.append(samples * row["shards"] / total / spent if spent else 0.0)
+    whole = sum(rates) or 1.0
+    return [
+        Speed(
+            rank=int(row["rank"]),
+            shards=own,
+            rate=rate,
+            share=rate / whole,
+            share_of_shards=own / total,
+        )
+        for row, own, rate in zip(rows, shards, rates, strict=True)
+    ]
 
 
 def imbalance(view: View) -> float | None:
@@ -80,15 +148,34 @@ def imbalance(view: View) -> float | None:
     return breakdown.imbalance([breakdown.busy_s(row) for row in view.record.workers(STEPS)])
 
 
-def devices_by_rank(view: View) -> dict[int, tuple[str, float | None]]:
-    """Name and score of the device of each rank, as far as hosts have measured them."""
-    found: dict[int, tuple[str, float | None]] = {}
-    profiled = [event for event in view.record.events if event["event"] == "host-profiled"]
-    if len({event.get("host") for event in profiled}) > 1:
-        return found  # which host has which ranks is not in the record
-    for event in profiled[-1:]:
-        names, scores = event.get("devices"), event.get("scores")
-        if isinstance(names, str) and isinstance(scores, list):
-            pairs = zip(names.split(", "), scores, strict=False)
-            found = {rank: (str(name), float(score)) for rank, (name, score) in enumerate(pairs)}
+def devices_by_rank(view: View) -> dict[int, Device]:
+    """The device of each rank, as far as its host has measured it, or names it in its samples."""
+    fleet, found = view.fleet, dict[int, Device]()
+    profiled = {
+        str(event.get("host", "")): event
+        for event in view.record.events
+        if event["event"] == "host-profiled"
+    }
+    for agent, ranks in fleet.hosts.items():
+        event = profiled.get(agent, None if fleet.has_hosts else profiled.get(""))
+        devices = _measured(event) if event else _named(view, agent)
+        if devices:  # workers take them by turns
+            found |= {rank: devices[rank % len(devices)] for rank in ranks}
     return found
+
+
+def _measured(event: Event) -> list[Device]:
+    names, scores = event.get("devices"), event.get("scores")
+    if not isinstance(names, str) or not isinstance(scores, list):
+        return []
+    rates: Sequence[Any] = event.get("bytes_per_s") or [None] * len(scores)
+    return [
+        Device(name=name, tflops=float(score), bytes_per_s=rate)
+        for name, score, rate in zip(names.split(", "), scores, rates, strict=False)
+    ]
+
+
+def _named(view: View, agent: str) -> list[Device]:
+    measured = view.record.system.get(agent)
+    gpus: Sequence[Mapping[str, Any]] = measured[-1].get("gpus", ()) if measured else ()
+    return [Device(name=str(each.get("name", ""))) for each in gpus]

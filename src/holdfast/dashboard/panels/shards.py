@@ -25,9 +25,9 @@ def panel(view: View) -> Panel:
     at = view.x([*(float(times[row]) for row, _ in rows), view.end])
     ranks = sorted({int(rank) for _, each in rows for rank in each})
     base = 0.0
-    for place, rank in enumerate(ranks):
+    for rank in ranks:
         counts = [each.get(rank, 0.0) for _, each in rows]
-        color = colors.worker(place)
+        color = view.fleet.color(rank)
         chart.add(
             at, [*counts, counts[-1]], name=f"rank {rank}", mode="lines", stackgroup="shards",
             line={"color": color, "width": 1.75, "shape": "hv"}, fillcolor=faded(color, 0.34),

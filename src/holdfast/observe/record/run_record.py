@@ -108,6 +108,7 @@ class RunRecord:
         steps: The committed steps.
         checkpoints, plans, recoveries: In order.
         system: By host: the newest lines of `system.jsonl`.
+        hosts: The name of each rank's agent, as far as it is known: its newest.
         result: What `result.json` has; None before the run has ended.
 
     Raises:
@@ -125,7 +126,9 @@ class RunRecord:
         self.plans: list[PlanChange] = []
         self.recoveries: list[RecoveryReport] = []
         self.system: dict[str, deque[Mapping[str, Any]]] = {}
+        self.hosts: dict[int, str] = {}
         self.result: dict[str, Any] | None = None
+        self._placed_at: dict[int, float] = {}  # by rank
         self._metrics = MetricsReader(path / METRICS, self.steps)
         self._events, self._recoveries, self._system = (
             Tail(path / name, whole=True) for name in (EVENTS, RECOVERIES, SYSTEM)
@@ -152,8 +155,7 @@ class RunRecord:
                 self.recoveries.append(recovery_reports.ADAPTER.validate_python(line))
         measured = self._system()
         for line in measured:
-            newest = deque[Mapping[str, Any]](maxlen=MAX_SYSTEM_LINES)
-            self.system.setdefault(str(line.get("host", "")), newest).append(line)
+            self._take_sample(line)
         has_steps = self._metrics.refresh()
         self._refresh_result()
         return bool(events or reports or measured or has_steps)
@@ -164,6 +166,8 @@ class RunRecord:
         match event:
             case {"event": "run-started"}:
                 self._started_at = at
+            case {"event": "worker-started", "rank": int(rank), "host": str(host)}:
+                self._place(rank, host, at)
             case {"event": "checkpoint-committed", "step": int(step), "directory": str(directory)}:
                 if any(each.step == step for each in self.checkpoints[-1:]):
                     return  # of another host
@@ -175,6 +179,18 @@ class RunRecord:
                 self.plans.append(PlanChange(step=step, at=at, shards=tuple(shards)))
             case _:
                 pass
+
+    def _take_sample(self, line: Mapping[str, Any]) -> None:
+        newest = deque[Mapping[str, Any]](maxlen=MAX_SYSTEM_LINES)
+        host = str(line.get("host", ""))
+        self.system.setdefault(host, newest).append(line)
+        for worker in line.get("workers", ()):
+            self._place(worker["rank"], host, line["time_unix_s"])
+
+    def _place(self, rank: int, host: str, at: float) -> None:
+        """Note that a worker runs on a host; the files of several hosts overlap."""
+        if at >= self._placed_at.get(rank, 0.0):
+            self.hosts[rank], self._placed_at[rank] = host, at
 
     def _refresh_result(self) -> None:
         """Read the result, unless it is that of an attempt before the newest."""

@@ -1,0 +1,83 @@
+"""Heat map: the utilization of many devices over time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import numpy as np
+import plotly.graph_objects as go
+
+from holdfast.dashboard.charts import HEIGHT, Chart
+from holdfast.dashboard.theme import mixed
+from holdfast.dashboard.view import View
+
+ROWS: Final = 64
+"""Of a heat map; of more devices, neighbors share one."""
+COLUMNS: Final = 120
+_NAMES: Final = 5
+"""So many rows have their name next to them, at most."""
+_LEFT: Final = 84
+
+Measured = tuple[str, Sequence[float], Sequence[float | None]]
+"""The name of a device, when it was sampled, Unix time, seconds, and its utilization, 0 to 1."""
+
+
+def heatmap_of(view: View, devices: Sequence[Measured]) -> tuple[go.Figure, int]:
+    """The heat map, and how many devices share a row: its color is that of the least used."""
+    pooled = -(-len(devices) // ROWS)
+    begin = view.start if view.span_s is None else max(view.start, view.end - view.span_s)
+    first = max(begin, min(at[0] for _, at, _ in devices))
+    edges = np.linspace(first, max(view.end, first + 1e-3), COLUMNS + 1)
+    rows = np.array([_binned(edges, at, used) for _, at, used in devices])
+    pools = [rows[place : place + pooled] for place in range(0, len(rows), pooled)]
+    values = np.array([np.fmin.reduce(pool, axis=0) for pool in pools])
+    chart = Chart(view, height=HEIGHT, left=_LEFT)
+    names = [devices[place * pooled][0] for place in range(len(pools))]
+    every = -(-len(names) // _NAMES)
+    chart.layout["yaxis"] |= {
+        "range": [len(names) - 0.5, -0.5], "showgrid": False, "ticksuffix": "",
+        "tickvals": list(range(0, len(names), every)),
+        "ticktext": [f"{name}  " for name in names[::every]],
+    }  # fmt: skip
+    colors = view.colors
+    middle = mixed(colors.inset, colors.kelp_fill, 0.4)
+    chart.traces.append(
+        {
+            "type": "heatmap", "x": view.x(((edges[1:] + edges[:-1]) / 2).tolist()),
+            "z": np.round(100 * values), "zmin": 0, "zmax": 100, "showscale": False,
+            "colorscale": [[0, colors.inset], [0.5, middle], [1, colors.kelp_fill]],
+            "customdata": [[name] * COLUMNS for name in names],
+            "hovertemplate": "%{customdata}: %{z} %<extra></extra>", "hoverongaps": False,
+        }
+    )  # fmt: skip
+    chart.layout["hovermode"] = "closest"
+    chart.add_marks()
+    return chart.figure(), pooled
+
+
+def _binned(
+    edges: np.typing.NDArray[np.float64], at: Sequence[float], used: Sequence[float | None]
+) -> np.typing.NDArray[np.float64]:
+    """The mean of what was measured between two edges; what lies before holds for a gap of one
+    sample, and nothing for more.
+    """
+    values = np.array([np.nan if each is None else each for each in used])
+    moments, is_known = np.array(at), ~np.isnan(values)
+    places = np.clip(np.searchsorted(edges, moments, side="right") - 1, -1, len(edges) - 2)
+    inside = is_known & (places >= 0)
+    sums = np.bincount(places[inside], values[inside], minlength=len(edges) - 1)
+    counts = np.bincount(places[inside], minlength=len(edges) - 1)
+    means = np.divide(sums, counts, out=np.full(len(sums), np.nan), where=counts > 0)
+    return _held(means, (edges[1] - edges[0]), moments)
+
+
+def _held(
+    means: np.typing.NDArray[np.float64], width: float, at: np.typing.NDArray[np.float64]
+) -> np.typing.NDArray[np.float64]:
+    """The columns between two samples have the value of the earlier one."""
+    usual = float(np.median(np.diff(at))) if len(at) > 1 else 0.0
+    for _ in range(int(usual / width)):
+        before = np.concatenate([[np.nan], means[:-1]])
+        means = np.where(np.isnan(means), before, means)
+    return means
