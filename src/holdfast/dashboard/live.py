@@ -16,7 +16,9 @@ from holdfast.observe.run_dir import EVENTS
 MAX_RUNS: Final = 20
 """The newest are offered."""
 FRESH_S: Final = 0.3
-"""A record that was read so lately is not read again."""
+"""A record that was read so lately is not read again, unless there is more of it."""
+SLICE_S: Final = 0.1
+"""How long a panel waits for the steps of a long run at most; the next one reads on."""
 
 
 class LiveRuns:
@@ -70,8 +72,8 @@ class LiveRuns:
         now = time.monotonic()
         if name not in self._records:
             folder = self._path.parent if self._is_run else self._path
-            self._records[name] = RunRecord(folder / name)
-        elif now - self._read_at[name] >= FRESH_S:
+            self._records[name] = RunRecord(folder / name, SLICE_S)
+        elif now - self._read_at[name] >= FRESH_S or self._records[name].read_share < 1:
             self._records[name].refresh()
         self._read_at[name] = now
         return self._records[name]

@@ -74,6 +74,11 @@ class View:
         return self.state.name in ENDED
 
     @property
+    def is_reading(self) -> bool:
+        """Whether steps are there that are not read yet."""
+        return self.record.read_share < 1
+
+    @property
     def has_steps(self) -> bool:
         """Whether a step is committed."""
         return len(self.record.steps) > 0
@@ -99,7 +104,7 @@ class View:
     def stepped_until(self) -> float:
         """Until when there is a speed: that of a run that has ended is not 0."""
         at = self.record.steps.columns["at"]
-        return float(at[-1]) if at and self.has_ended else self.end
+        return float(at[-1]) if at and (self.has_ended or self.is_reading) else self.end
 
     @property
     def elapsed_s(self) -> float:
@@ -142,8 +147,8 @@ def positions(record: RunRecord, start: float, axis: Axis, at: Sequence[float]) 
     """Moments of a run on the horizontal axis."""
     if axis == "time":
         return [each - start for each in at]
-    columns = record.steps.columns
-    if not columns["at"]:
+    steps = record.steps
+    if not len(steps):
         return [0.0] * len(at)
-    found = np.interp(at, np.array(columns["at"]), np.array(columns["step"], dtype=float), left=0.0)
+    found = np.interp(at, steps.array("at"), steps.array("step"), left=0.0)
     return [float(each) for each in found]

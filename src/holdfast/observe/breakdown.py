@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 _OF_SHARDS: Final = ("data", "forward", "backward", "collect")
@@ -30,16 +30,12 @@ def rows(entries: Iterable[Mapping[str, Any]], steps: int) -> list[dict[str, flo
     columns = list(dict.fromkeys(name for workers in newest for name in workers if name != "rank"))
     ranks = newest[-1]["rank"]
     nothing = [0.0] * len(ranks)
-    return [
-        {
-            "rank": rank,
-            **{
-                name: sum(workers.get(name, nothing)[place] for workers in newest) / len(newest)
-                for name in columns
-            },
-        }
-        for place, rank in enumerate(ranks)
-    ]
+    means = []  # a column each: there may be a thousand ranks
+    for name in columns:
+        totals = map(sum, zip(*(workers.get(name, nothing) for workers in newest), strict=True))
+        means.append([total / len(newest) for total in totals])
+    names = ["rank", *columns]
+    return [dict(zip(names, row, strict=True)) for row in zip(ranks, *means, strict=True)]
 
 
 def busy_s(row: Mapping[str, float]) -> float:
@@ -49,6 +45,16 @@ def busy_s(row: Mapping[str, float]) -> float:
         row: Of `rows`.
     """
     return sum(row.get(phase, 0.0) for phase in _OF_SHARDS)
+
+
+def busy_of(workers: Mapping[str, Sequence[float]]) -> list[float]:
+    """How long each worker computes its shards in a step, seconds.
+
+    Args:
+        workers: Of a line of `metrics.jsonl`.
+    """
+    columns = [workers[phase] for phase in _OF_SHARDS if phase in workers]
+    return list(map(sum, zip(*columns, strict=True)))
 
 
 def imbalance(busy: Collection[float]) -> float | None:

@@ -45,9 +45,8 @@ def _along(record: RunRecord, start: float, axis: Axis, metric: Metric) -> list[
     """Where the evaluations are on the horizontal axis: each after its step."""
     if axis == "step":
         return [float(step) for step in metric.steps]
-    columns = record.steps.columns
-    steps = np.array(columns["step"], dtype=float)
+    steps = record.steps
     if not len(steps):
         return [0.0] * len(metric.steps)
-    at = np.interp(metric.steps, steps, np.array(columns["at"]))
+    at = np.interp(metric.steps, steps.array("step"), steps.array("at"))
     return positions(record, start, axis, at.tolist())

@@ -14,6 +14,8 @@ _COLORS: Final = {"failure": "red", "warning": "amber", "done": "blue"}
 
 def panel(view: View) -> Panel:
     """The band; without a body if there is nothing to do."""
+    if view.is_reading:
+        return Panel()  # what is old is not what to do now
     found = headline_of(view.record, view.state, view.now)
     if found is None:
         return Panel()

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
+import numpy.typing as npt
 import plotly.graph_objects as go
 
 from holdfast.dashboard.charts import HEIGHT, Chart
@@ -19,6 +20,7 @@ _NAMES: Final = 5
 """So many rows have their name next to them, at most."""
 _LEFT: Final = 84
 
+Numbers = npt.NDArray[np.float64]
 Measured = tuple[str, Sequence[float], Sequence[float | None]]
 """The name of a device, when it was sampled, Unix time, seconds, and its utilization, 0 to 1."""
 
@@ -29,7 +31,7 @@ def heatmap_of(view: View, devices: Sequence[Measured]) -> tuple[go.Figure, int]
     begin = view.start if view.span_s is None else max(view.start, view.end - view.span_s)
     first = max(begin, min(at[0] for _, at, _ in devices))
     edges = np.linspace(first, max(view.end, first + 1e-3), COLUMNS + 1)
-    rows = np.array([_binned(edges, at, used) for _, at, used in devices])
+    rows = _binned(edges, devices)
     pools = [rows[place : place + pooled] for place in range(0, len(rows), pooled)]
     values = np.array([np.fmin.reduce(pool, axis=0) for pool in pools])
     chart = Chart(view, height=HEIGHT, left=_LEFT)
@@ -56,28 +58,22 @@ def heatmap_of(view: View, devices: Sequence[Measured]) -> tuple[go.Figure, int]
     return chart.figure(), pooled
 
 
-def _binned(
-    edges: np.typing.NDArray[np.float64], at: Sequence[float], used: Sequence[float | None]
-) -> np.typing.NDArray[np.float64]:
-    """The mean of what was measured between two edges; what lies before holds for a gap of one
-    sample, and nothing for more.
-    """
-    values = np.array([np.nan if each is None else each for each in used])
-    moments, is_known = np.array(at), ~np.isnan(values)
-    places = np.clip(np.searchsorted(edges, moments, side="right") - 1, -1, len(edges) - 2)
-    inside = is_known & (places >= 0)
-    sums = np.bincount(places[inside], values[inside], minlength=len(edges) - 1)
-    counts = np.bincount(places[inside], minlength=len(edges) - 1)
-    means = np.divide(sums, counts, out=np.full(len(sums), np.nan), where=counts > 0)
-    return _held(means, (edges[1] - edges[0]), moments)
-
-
-def _held(
-    means: np.typing.NDArray[np.float64], width: float, at: np.typing.NDArray[np.float64]
-) -> np.typing.NDArray[np.float64]:
-    """The columns between two samples have the value of the earlier one."""
-    usual = float(np.median(np.diff(at))) if len(at) > 1 else 0.0
-    for _ in range(int(usual / width)):
-        before = np.concatenate([[np.nan], means[:-1]])
+def _binned(edges: Numbers, devices: Sequence[Measured]) -> Numbers:
+    """The mean of what was measured of each device between two edges; nan where nothing was."""
+    columns = len(edges) - 1
+    values = np.concatenate([np.array(used, dtype=float) for _, _, used in devices])
+    at = np.concatenate([np.array(at) for _, at, _ in devices])
+    rows = np.repeat(np.arange(len(devices)), [len(used) for _, _, used in devices])
+    places = np.minimum(np.searchsorted(edges, at, side="right") - 1, columns - 1)
+    inside = ~np.isnan(values) & (places >= 0)
+    cells = rows[inside] * columns + places[inside]
+    counts = np.bincount(cells, minlength=len(devices) * columns)
+    sums = np.bincount(cells, values[inside], minlength=len(devices) * columns)
+    mean = np.divide(sums, counts, out=np.full(len(sums), np.nan), where=counts > 0)
+    means: Numbers = mean.reshape(len(devices), columns)
+    usual_s = float(np.median(np.diff(devices[0][1]))) if len(devices[0][1]) > 1 else 0.0
+    for _ in range(int(usual_s / (edges[1] - edges[0]))):  # a sample holds until the next
+        before = np.roll(means, 1, axis=1)
+        before[:, 0] = np.nan
         means = np.where(np.isnan(means), before, means)
     return means

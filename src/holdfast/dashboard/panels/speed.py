@@ -35,12 +35,11 @@ class Speed:
 
 def speed_of(record: RunRecord, start: float, end: float) -> Speed:
     """The speed of a run between two moments, each value the mean of the seconds before it."""
-    columns = record.steps.columns
-    at = np.array([start, *columns["at"]])
-    if len(at) < 3 or end <= start:
+    steps = record.steps
+    if len(steps) < 2 or end <= start:
         return Speed(at=[], throughput=[], goodput=[])
-    taken = np.nan_to_num(np.array(columns["seconds"]))
-    samples = np.array(columns["samples"], dtype=float)
+    at = np.concatenate([[start], steps.array("at")])
+    taken, samples = np.nan_to_num(steps.array("seconds")), steps.array("samples")
     done = np.concatenate([[0.0], np.cumsum(samples)])
     timed = np.concatenate([[0.0], np.cumsum(np.where(taken > 0, samples, 0.0))])
     spent = np.concatenate([[0.0], np.cumsum(taken)])

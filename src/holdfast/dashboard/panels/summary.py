@@ -14,6 +14,7 @@ from holdfast.observe.record.metric import metric_of
 from holdfast.observe.record.state import StateName
 from holdfast.observe.units import (
     MISSING,
+    NBSP,
     count,
     digits,
     duration,
@@ -31,13 +32,15 @@ STATES = {
     StateName.FAILED: ("✕", "Failed", "--red"),
 }
 """Icon, word and color of each state."""
+READING = ("○", "Reading", "--ink2")
+"""The same while the steps of a long run are read."""
 RECENT_S = 60.0
 """How far back a figure is compared."""
 
 
 def pill(view: View) -> Panel:
     """The state of the run, and how fresh it is."""
-    icon, word, color = STATES[view.state.name]
+    icon, word, color = STATES[view.state.name] if not view.is_reading else READING
     return Panel(
         body=f'<div class="hf status"><span class="pill" style="--c:var({color})">{icon} {word}'
         f'</span><span class="dim no-p">{_freshness(view)}</span></div>'
@@ -46,6 +49,8 @@ def pill(view: View) -> Panel:
 
 def _freshness(view: View) -> str:
     at = view.record.steps.columns["at"]
+    if view.is_reading:
+        return f"{view.record.steps.newest:,} steps, {100 * view.record.read_share:.0f}{NBSP}%"
     if view.has_ended:
         return f"after {duration(view.elapsed_s)}"
     failure = view.record.open_failure
@@ -91,7 +96,7 @@ def _left_s(view: View, total: int | None) -> float | None:
     columns = view.record.steps.columns
     if total is None or len(columns["at"]) < 2:
         return None
-    row = int(np.searchsorted(np.array(columns["at"]), view.end - RECENT_S))
+    row = int(np.searchsorted(view.record.steps.array("at"), view.end - RECENT_S))
     row = min(row, len(columns["at"]) - 2)
     steps = columns["step"][-1] - columns["step"][row]
     seconds = columns["at"][-1] - columns["at"][row]
@@ -103,7 +108,7 @@ def _loss(view: View) -> tuple[str, str, str]:
     losses = columns["loss"]
     if not losses:
         return "Training loss", MISSING, "no step yet"
-    row = int(np.searchsorted(np.array(columns["at"]), columns["at"][-1] - RECENT_S))
+    row = int(np.searchsorted(view.record.steps.array("at"), columns["at"][-1] - RECENT_S))
     mean, then = mean_loss(view.record), mean_loss(view.record, row)
     if isnan(then):
         return "Training loss", digits(mean), f"{digits(losses[0])} in the first step"

@@ -144,8 +144,7 @@ def _imbalance(record: RunRecord, now: float) -> Alert:
 
 
 def _imbalance_of(workers: Workers) -> float:
-    rows = breakdown.rows([{"workers": workers}], 1)
-    return breakdown.imbalance([breakdown.busy_s(row) for row in rows]) or 0.0
+    return breakdown.imbalance(breakdown.busy_of(workers)) or 0.0
 
 
 def _gpu_utilization(record: RunRecord, now: float) -> Alert:
@@ -201,11 +200,13 @@ def _gpu_series(record: RunRecord, column: str) -> Mapping[str, list[tuple[float
     """What was measured of each GPU, by its name for people."""
     found: dict[str, list[tuple[float, float]]] = {}
     for host, lines in record.system.items():
+        own: dict[int, list[tuple[float, float]]] = {}
         for line in lines:
+            at = line["time_unix_s"]
             for gpu in line.get("gpus", ()):
-                if gpu.get(column) is not None:
-                    name = f"GPU {gpu['index']} of {host}"
-                    found.setdefault(name, []).append((line["time_unix_s"], gpu[column]))
+                if (value := gpu.get(column)) is not None:
+                    own.setdefault(gpu["index"], []).append((at, value))
+        found |= {f"GPU {index} of {host}": measured for index, measured in own.items()}
     return found
 
 

@@ -6,12 +6,14 @@ that every view needs; the times of workers, which are most of it, only where `S
 
 from __future__ import annotations
 
+import os
+import time
 from collections import deque
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import dropwhile
-from math import isnan, nan
+from math import inf, isnan, nan
 from operator import ge
 from pathlib import Path
 from typing import Any, BinaryIO, Final
@@ -98,6 +100,7 @@ class MetricsReader:
 
     Attributes:
         evaluations: Of the run, in order.
+        share: How much of the file was read, 0 to 1.
     """
 
     def __init__(self, path: Path, steps: Steps) -> None:
@@ -105,16 +108,23 @@ class MetricsReader:
         self.evaluations: list[Evaluation] = []
         self._recent: deque[tuple[int, bytes]] = deque(maxlen=RECENT)  # step and line
         self._marks = [_Mark(0, b"", 0, 0)]
+        self.share, self._is_cut_short = 1.0, False
 
-    def refresh(self) -> bool:
-        """Read what is new; returns whether anything is."""
+    def refresh(self, limit_s: float = inf) -> bool:
+        """Read what is new; returns whether anything is.
+
+        Args:
+            limit_s: The time after which the rest is left for the next call.
+        """
         try:
             file = self._path.open("rb")
         except FileNotFoundError:
             return False
         with file:
             was_cut = self._go_back(file)
-            has_grown = self._read(file)
+            has_grown = self._read(file, time.monotonic() + limit_s)
+            size = os.fstat(file.fileno()).st_size
+        self.share = self._marks[-1].position / size if self._is_cut_short else 1.0
         return was_cut or has_grown
 
     def recent_workers(self) -> list[dict[str, Workers]]:
@@ -136,10 +146,10 @@ class MetricsReader:
             self._recent.pop()
         return True
 
-    def _read(self, file: BinaryIO) -> bool:
+    def _read(self, file: BinaryIO, deadline: float) -> bool:
         begin = position = self._marks[-1].position
         file.seek(position)
-        rest = b""
+        rest, self._is_cut_short = b"", False
         while block := file.read(BLOCK_BYTES):
             block = rest + block
             *lines, rest = block.split(b"\n")
@@ -148,6 +158,9 @@ class MetricsReader:
                 whole = len(block) - len(rest)
                 position += whole
                 self._add_mark(position, block[max(0, whole - _MARK_BYTES) : whole])
+            if time.monotonic() > deadline and position > begin:
+                self._is_cut_short = True
+                break
         return position > begin
 
     def _add_mark(self, position: int, read: bytes) -> None:

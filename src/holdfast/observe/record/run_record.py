@@ -19,6 +19,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
+from math import inf
 from pathlib import Path
 from typing import Any, Final
 
@@ -40,6 +41,8 @@ from holdfast.observe.run_dir import EVENTS, METRICS, RECOVERIES, RESULT, SYSTEM
 
 MAX_SYSTEM_LINES: Final = 3600
 """Of each host, the newest are kept."""
+MAX_ALL_SYSTEM_LINES: Final = 1 << 16
+"""Of many hosts, fewer of each."""
 
 Event = Mapping[str, Any]
 """A line of `events.jsonl`."""
@@ -102,6 +105,8 @@ class RunRecord:
 
     Args:
         path: The run's directory.
+        slice_s: How long the steps are read at once, at most: what is left comes with the next
+            `refresh`, so that a view of a long run need not wait. By default all are read.
 
     Attributes:
         events: In the order of the file; those of several hosts may overlap by milliseconds.
@@ -115,10 +120,10 @@ class RunRecord:
         JobError: There is no run.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, slice_s: float = inf) -> None:
         if not path.is_dir():
             raise JobError(f"{path} contains no run; pass the directory of one")
-        self.path = path
+        self.path, self._slice_s = path, slice_s
         verified = self.job.verify.recompute if isinstance(self.job, TrainJob) else 0.0
         self.steps = Steps(verified)
         self.events: list[Event] = []
@@ -133,6 +138,8 @@ class RunRecord:
         self._events, self._recoveries, self._system = (
             Tail(path / name, whole=True) for name in (EVENTS, RECOVERIES, SYSTEM)
         )
+        self._workers_of, self._workers = self._version, dict[int, list[dict[str, float]]]()
+        self._goodput: tuple[tuple[float, ...], Goodput] | None = None
         self._longest = (0, 0.0)  # of how many steps, and their longest time
         self._started_at = self._result_at = 0.0  # of the newest attempt, and of the result
         self.refresh()
@@ -156,9 +163,17 @@ class RunRecord:
         measured = self._system()
         for line in measured:
             self._take_sample(line)
-        has_steps = self._metrics.refresh()
+        for kept in self.system.values():
+            while len(kept) > MAX_ALL_SYSTEM_LINES // len(self.system):
+                kept.popleft()
+        has_steps = self._metrics.refresh(self._slice_s)
         self._refresh_result()
         return bool(events or reports or measured or has_steps)
+
+    @property
+    def _version(self) -> tuple[float, ...]:
+        """What differs if the steps do."""
+        return len(self.steps), *self.steps.columns["at"][-1:]
 
     def _take_event(self, event: Event) -> None:
         self.events.append(event)
@@ -203,6 +218,11 @@ class RunRecord:
                 result = json.loads(path.read_bytes())
                 self.result = result if isinstance(result, dict) else None
                 self._result_at = written_at
+
+    @property
+    def read_share(self) -> float:
+        """How much of the steps was read, 0 to 1; see `slice_s`."""
+        return self._metrics.share
 
     @property
     def evaluations(self) -> list[Evaluation]:
@@ -252,7 +272,12 @@ class RunRecord:
 
     def workers(self, steps: int) -> list[dict[str, float]]:
         """The mean times of each worker in the newest steps; see `breakdown.rows`."""
-        return breakdown.rows(self._metrics.recent_workers(), steps)
+        if self._workers_of != self._version:
+            self._workers_of = self._version
+            self._workers.clear()
+        if steps not in self._workers:
+            self._workers[steps] = breakdown.rows(self._metrics.recent_workers(), steps)
+        return self._workers[steps]
 
     def state(self, now: float | None = None) -> RunState:
         """How the run is doing.
@@ -278,6 +303,12 @@ class RunRecord:
 
     def goodput(self) -> Goodput:
         """Where the run's time went."""
+        known = *self._version, len(self.events), len(self.evaluations)
+        if self._goodput is None or self._goodput[0] != known:
+            self._goodput = known, self._attributed()
+        return self._goodput[1]
+
+    def _attributed(self) -> Goodput:
         evaluated = self.evaluations[-1].step if self.evaluations else 0
         seconds = attribute(self.steps.committed(evaluated), moments_of(self.events))
         total, samples = sum(seconds.values()), sum(self.steps.columns["samples"])

@@ -13,12 +13,18 @@ from dataclasses import dataclass
 from itertools import accumulate
 from math import inf, nan
 from operator import sub
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from holdfast.core.goodput import LOSSES, CommittedSteps, Losses, losses_of_step
 
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
 MAX_WORKER_ROWS: Final = 1 << 12
 """Of how many steps the times of each worker are kept at most."""
+MAX_WORKER_TIMES: Final = 1 << 18
+"""How many steps times workers are kept at most: fewer steps if there are more than 64 workers."""
 
 Workers = Mapping[str, list[float]]
 """What each member has measured in a step: a list per column, `rank` and `shards` among them."""
@@ -86,6 +92,7 @@ class Steps:
         self.pauses: dict[int, Losses] = {}
         self.logged: dict[str, array[float]] = {}
         self.workers: list[tuple[int, Workers]] = []
+        self._arrays: dict[str, npt.NDArray[np.float64]] = {}
         self._stride, self._batch = 1, 0
         self._shares = Losses()  # of the newest step whose workers are known
 
@@ -143,7 +150,7 @@ class Steps:
         if workers and self._is_kept(row):
             self._shares = _shares(losses, gap)
             self.workers.append((row, workers))
-            if len(self.workers) > MAX_WORKER_ROWS:
+            if len(self.workers) > min(MAX_WORKER_ROWS, MAX_WORKER_TIMES // len(workers["rank"])):
                 self._stride *= 2
                 self.workers = [each for each in self.workers if self._is_kept(each[0])]
 
@@ -166,6 +173,7 @@ class Steps:
 
     def cut(self, rows: int) -> None:
         """Drop all steps but the first `rows`."""
+        self._arrays.clear()
         for columns in (self.columns, self.losses, self.logged):
             for column in columns.values():
                 del column[rows:]
@@ -192,14 +200,23 @@ class Steps:
         """A column by name, of the steps or of what is logged; empty if there is none."""
         return self.columns[name] if name in self.columns else self.logged.get(name, ())
 
-    def series(self, name: str, points: int, first: int = 0) -> Series:
-        """A column from row `first` on, thinned out to `points` pieces at most."""
+    def array(self, name: str) -> npt.NDArray[np.float64]:
+        """A column by name, as it is now; to be read only."""
         import numpy as np  # only charts pay for the import
 
-        column, end = self.values(name), len(self)
-        if first >= end or not column:
+        found = self._arrays.get(name)
+        if found is None or len(found) != len(self):
+            found = self._arrays[name] = np.array(self.values(name), dtype=float)
+        return found
+
+    def series(self, name: str, points: int, first: int = 0) -> Series:
+        """A column from row `first` on, thinned out to `points` pieces at most."""
+        import numpy as np  # as above
+
+        end = len(self)
+        if first >= end or not self.values(name):
             return Series(step=[], at=[], low=[], high=[], mean=[])
-        values = np.array(column[first:end], dtype=float)
+        values = self.array(name)[first:]
         edges = np.unique(np.linspace(0, end - first, min(points, end - first) + 1).astype(int))
         starts, stops = edges[:-1], edges[1:]
         counts = np.add.reduceat((~np.isnan(values)).astype(float), starts)
