@@ -29,10 +29,12 @@ class Fleet:
 
     Attributes:
         agents: Of each rank that is known: the name of its agent; empty if that is not known.
+        names: Of all agents that there ever were.
         colors: Of the page.
     """
 
     agents: dict[int, str]
+    names: frozenset[str]
     colors: Colors
 
     @classmethod
@@ -41,7 +43,12 @@ class Fleet:
         measured = record.steps.workers[-1:]
         ranks = {int(rank) for _, workers in measured for rank in workers["rank"]}
         found = dict.fromkeys(ranks, "") | record.hosts
-        return cls(agents={rank: found[rank] for rank in sorted(found)}, colors=colors)
+        joined = (event for event in record.events if event["event"] == "host-joined")
+        return cls(
+            agents={rank: found[rank] for rank in sorted(found)},
+            names=frozenset(str(event.get("host")) for event in joined),
+            colors=colors,
+        )
 
     @cached_property
     def hosts(self) -> dict[str, list[int]]:
@@ -64,6 +71,12 @@ class Fleet:
     def host_of(self, rank: int) -> str:
         """The name of a rank's host, for people; empty unless there are several."""
         return host_name(self.agents.get(rank, "")) if self.has_hosts else ""
+
+    def plain(self, words: str) -> str:
+        """Words in which agents have the names of their hosts."""
+        for agent in self.names:
+            words = words.replace(agent, host_name(agent))
+        return words
 
     def color(self, rank: int) -> str:
         """The color of a worker: the hue is the host's, the lightness the rank's; grey from the

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal
+from math import floor, log10
+from typing import Final, Literal
 
 import numpy as np
 
@@ -17,6 +18,8 @@ from holdfast.observe.recovery_reports import RecoveryReport
 from holdfast.observe.units import clock
 
 Axis = Literal["time", "step"]
+TICKS: Final = 60
+"""A chart of a run that trains changes so often at least, while the run takes as long again."""
 ENDED = (StateName.FINISHED, StateName.STOPPED, StateName.FAILED)
 
 
@@ -100,6 +103,29 @@ class View:
         newest += self.record.steps.columns["at"][-1:]
         return float(max(newest, default=self.start))
 
+    @cached_property
+    def drawn_until(self) -> float:
+        """Until when charts are drawn: `end`, but for the last 1 to 2 % of a run that trains.
+
+        So a chart stays the same for a while. The browser replaces one that has changed, and shows
+        nothing in between; figures and keys are as new as they can be.
+        """
+        if self.has_ended:
+            return self.end
+        tick = _tick_s(self.elapsed_s)
+        return max(self.start, self.start + tick * floor(self.elapsed_s / tick))
+
+    @property
+    def drawn_rows(self) -> int:
+        """How many steps are in the charts."""
+        return int(np.searchsorted(self.record.steps.array("at"), self.drawn_until, side="right"))
+
+    @property
+    def begin(self) -> float:
+        """Where the horizontal axis begins, Unix time, seconds."""
+        end = self.drawn_until
+        return self.start if self.span_s is None else max(self.start, end - self.span_s)
+
     @property
     def stepped_until(self) -> float:
         """Until when there is a speed: that of a run that has ended is not 0."""
@@ -123,8 +149,7 @@ class View:
     @cached_property
     def x_range(self) -> tuple[float, float]:
         """The ends of the horizontal axis."""
-        begin = self.start if self.span_s is None else max(self.start, self.end - self.span_s)
-        low, high = self.x([begin, self.end])
+        low, high = self.x([self.begin, self.drawn_until])
         return low, max(high, low + 1e-3)
 
     @cached_property
@@ -141,6 +166,13 @@ class View:
             step = self.record.steps.newest
             marks.append(Mark("!", float(failure["time_unix_s"]), self.end, step, None))
         return marks
+
+
+def _tick_s(elapsed_s: float) -> float:
+    """For how long a chart stays the same: 1, 2, 5, 10, … s."""
+    most = max(1.0, elapsed_s / TICKS)
+    ten = 10.0 ** floor(log10(most))
+    return max(factor * ten for factor in (1, 2, 5) if factor * ten <= most)
 
 
 def positions(record: RunRecord, start: float, axis: Axis, at: Sequence[float]) -> list[float]:

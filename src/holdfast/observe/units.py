@@ -42,9 +42,9 @@ def duration(seconds: float | None) -> str:
         (_DAY, "d", _HOUR, "h"), (_HOUR, "h", _MINUTE, "min"), (_MINUTE, "min", 1, "s"),
     ):  # fmt: skip
         if whole >= unit:
-            return f"{whole // unit} {name} {whole % unit // smaller:02} {lesser}".replace(
-                " ", NBSP
-            )
+            rest = whole % unit // smaller
+            more = f" {rest:02} {lesser}" if rest else ""
+            return f"{whole // unit} {name}{more}".replace(" ", NBSP)
     return f"{whole}{NBSP}s"
 
 

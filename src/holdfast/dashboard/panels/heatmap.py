@@ -28,9 +28,8 @@ Measured = tuple[str, Sequence[float], Sequence[float | None]]
 def heatmap_of(view: View, devices: Sequence[Measured]) -> tuple[go.Figure, int]:
     """The heat map, and how many devices share a row: its color is that of the least used."""
     pooled = -(-len(devices) // ROWS)
-    begin = view.start if view.span_s is None else max(view.start, view.end - view.span_s)
-    first = max(begin, min(at[0] for _, at, _ in devices))
-    edges = np.linspace(first, max(view.end, first + 1e-3), COLUMNS + 1)
+    first = max(view.begin, min(at[0] for _, at, _ in devices))
+    edges = np.linspace(first, max(view.drawn_until, first + 1e-3), COLUMNS + 1)
     rows = _binned(edges, devices)
     pools = [rows[place : place + pooled] for place in range(0, len(rows), pooled)]
     values = np.array([np.fmin.reduce(pool, axis=0) for pool in pools])

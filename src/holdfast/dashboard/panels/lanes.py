@@ -98,7 +98,7 @@ def _all(view: View) -> list[Lane]:
                 lanes.close(ranks, at, has_failed=True)
             case {"event": "run-ended" | "run-failed"}:
                 lanes.close(list(lanes.begun), at)
-    lanes.close(list(lanes.begun), view.end)
+    lanes.close(list(lanes.begun), view.drawn_until)
     found = [lanes.by_rank[rank] for rank in sorted(lanes.by_rank)]
     for lane in found:
         lane.name, lane.host = f"rank {lane.rank}", view.fleet.host_of(lane.rank)

@@ -25,6 +25,8 @@ GROUPS: Final = (
     ("ending", "--line", (Cause.ENDING,)),
 )
 """Name, color and causes of each row."""
+_RARE: Final = frozenset({"shard verification", "fewer workers", "stopped", "ending"})
+"""Rows without a second that are left out."""
 _COLUMNS: Final = (Column(""), Column("", "num nowrap mid"), Column("", "num nowrap"))
 
 
@@ -50,7 +52,7 @@ def panel(view: View) -> Panel:
             percent(seconds / total),
         ]
         for name, color, seconds in spent
-        if seconds or color != "--inset"
+        if seconds or name not in _RARE
     ]
     keys = f"<span>{duration(found.total_s)}</span>"
     body = f'<div class="hf"><div class="one">{parts}</div>{table(_COLUMNS, rows, "plain")}</div>'

@@ -37,7 +37,10 @@ def panel(view: View) -> Panel:
         f"<span>{number(str(report.number))}step {report.step:,}</span>"
         f"<span><b>{duration(report.total_s)}</b></span>"
     )
-    causes = "".join(f"<p>{text(f'{cause.who} {cause.what}')}.</p>" for cause in report.causes[:3])
+    causes = "".join(
+        f"<p>{text(view.fleet.plain(f'{cause.who} {cause.what}'))}.</p>"
+        for cause in report.causes[:3]
+    )
     body = f'<div class="hf">{causes}{_waterfall(report)}{_facts(view, report)}</div>'
     return Panel(head=head(TITLE, keys=keys), body=body)
 

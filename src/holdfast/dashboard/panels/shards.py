@@ -65,7 +65,7 @@ def panel(view: View) -> Panel:
 def _moments(view: View, rows: list[int]) -> list[float]:
     """The steps in these rows on the horizontal axis, and now."""
     times = view.record.steps.columns["at"]
-    return view.x([*(float(times[row]) for row in rows), view.end])
+    return view.x([*(float(times[row]) for row in rows), view.drawn_until])
 
 
 def _changes(view: View) -> list[tuple[int, dict[int, float]]]:

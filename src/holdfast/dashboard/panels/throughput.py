@@ -16,18 +16,20 @@ TITLE = "Goodput"
 
 def panel(view: View) -> Panel:
     """Samples per second: while steps are computed, and of all time."""
-    found = speed_of(view.record, view.start, view.stepped_until)
-    if not found.at:
+    now = speed_of(view.record, view.start, view.stepped_until)
+    if not now.at:
         return empty(TITLE, "Measured from step 2 on.")
+    until = max(view.drawn_until, view.record.steps.columns["at"][0])
+    found = speed_of(view.record, view.start, min(view.stepped_until, until))
     chart, colors = Chart(view), view.colors
     at = view.x(found.at)
     fill = faded(colors.kelp_fill, 0.13)
     chart.line(at, found.goodput, colors.kelp_fill, "goodput", fill="tozeroy", fillcolor=fill)
     chart.line(at, found.throughput, colors.ink2, "throughput", 1.25)
     chart.add_marks()
-    known = [each for each in found.throughput if not isnan(each)]
+    known = [each for each in now.throughput if not isnan(each)]
     keys = key("--ink2", "throughput", _rate(known[-1] if known else None))
-    keys += key("--kelp-fill", "goodput", _rate(found.goodput[-1]))
+    keys += key("--kelp-fill", "goodput", _rate(now.goodput[-1]))
     return Panel(head=head(TITLE, keys=keys), figure=chart.figure())
 
 

@@ -85,7 +85,7 @@ def _joined(view: View, event: Event) -> list[str]:
     columns = view.record.steps.columns
     row = bisect_right(columns["at"], event["time_unix_s"])
     step = columns["step"][row - 1] if row else 0
-    words = f"host {text(event.get('host', ''))} joined"
+    words = text(view.fleet.plain(f"host {event.get('host', '')} joined"))
     return [number("+", "join"), f"{step:,}", words, "", "", "", ""]
 
 
@@ -93,14 +93,14 @@ def _row(view: View, mark: Mark) -> list[str]:
     report = mark.report
     if report is None:
         failure = view.record.open_failure
-        words = text(history.words(failure)) if failure else MISSING
+        words = text(view.fleet.plain(history.words(failure))) if failure else MISSING
         outcome = MISSING if view.has_ended else "<b>in progress</b>"
         return [number(mark.name), f"{mark.step:,}", words, MISSING, outcome, MISSING, MISSING]
     is_newest = report is view.record.recoveries[-1]
     return [
         ("*" if is_newest else "") + number(mark.name),
         f"{report.step:,}",
-        causes_in_words(report),
+        view.fleet.plain(causes_in_words(report)),
         duration(report.seconds.get("found")),
         f"<b>{duration(report.total_s)}</b>" if report.outcome != "failed" else "failed",
         count(report.recomputed_steps, "step"),

@@ -18,6 +18,8 @@ BARS: Final = 60
 """Of a small chart."""
 MAX_SAMPLES: Final = 4 * BARS
 """Of each host, so many are looked at."""
+HOLD_S: Final = 8.0
+"""Until when a sample counts without another."""
 _GB: Final = 1e9
 
 Sample = Mapping[str, Any]
@@ -83,16 +85,8 @@ def _newest_use(device: Device) -> float:
 
 def devices_of(view: View) -> list[Device]:
     """The GPUs of all hosts; of a host without any, its workers; of one of many, the host."""
-    found, fleet = [], view.fleet
-    begin = view.end - view.span_s if view.span_s is not None else 0.0
-    for agent in sorted(view.record.system, key=lambda each: (fleet.hosts.get(each, [0]), each)):
-        samples = [
-            each for each in view.record.system[agent] if each.get("time_unix_s", 0.0) >= begin
-        ]
-        if not samples:
-            continue
-        every = -(-len(samples) // MAX_SAMPLES)
-        samples = samples[::-every][::-1]  # with the newest
+    found, fleet = list[Device](), view.fleet
+    for agent, samples in _samples(view).items():
         ranks = [int(each["rank"]) for each in samples[-1].get("workers", ())]
         if samples[-1].get("gpus"):
             found += _gpus(view, agent, samples, ranks)
@@ -101,6 +95,26 @@ def devices_of(view: View) -> list[Device]:
         else:
             found.append(_host(view, agent, samples))
     return found
+
+
+def _samples(view: View) -> dict[str, list[Sample]]:
+    """The samples of each host, by its newest agent, in the order of ranks: an agent continues
+    those of one before that had the same host's name.
+    """
+    hosts: dict[str, list[list[Sample]]] = {}
+    for agent, measured in view.record.system.items():
+        own = [each for each in measured if each["time_unix_s"] >= view.begin]
+        before = hosts.setdefault(host_name(agent), [])
+        if before and own and own[0]["time_unix_s"] > before[-1][-1]["time_unix_s"]:
+            before[-1] = [*before[-1], *own]
+        elif own:
+            before.append(own)
+    found: dict[str, list[Sample]] = {}
+    for samples in (each for its in hosts.values() for each in its):
+        every = -(-len(samples) // MAX_SAMPLES)
+        found[str(samples[-1]["host"])] = samples[::-every][::-1]  # with the newest
+    order = {agent: ranks[0] for agent, ranks in view.fleet.hosts.items()}
+    return dict(sorted(found.items(), key=lambda item: (order.get(item[0], 0), item[0])))
 
 
 def _gpus(view: View, agent: str, samples: Sequence[Sample], ranks: list[int]) -> list[Device]:
@@ -168,38 +182,45 @@ def _row(view: View, device: Device) -> str:
     used = MISSING if now is None else f"{100 * now:.0f} %"
     hot = MISSING if device.temperature is None else f"{device.temperature:.0f}"
     held = MISSING if memory is None else digits(memory / _GB)
-    failed = _shares(device.at, [mark.begin for mark in view.marks])
+    sparks = [
+        _spark(view, device, values, limit)
+        for values, limit in ((device.used, device.limit), (device.memory, device.capacity))
+    ]
     return (
         f'<span class="name" style="--c:{device.color}"><span><b>{text(device.name)}</b>'
         f"<small>{text(device.more)}</small></span></span>"
-        f"{_spark(device.used, device.limit, device.color, failed)}"
-        f'<b class="num">{used}</b><div class="{PHONE_LACKS}">'
-        f"{_spark(device.memory, device.capacity, device.color, failed)}</div>"
+        f'{sparks[0]}<b class="num">{used}</b><div class="{PHONE_LACKS}">{sparks[1]}</div>'
         f'<span class="num nowrap {PHONE_LACKS}"><b>{held}</b> '
         f'<span class="dim">of {digits(device.capacity / _GB)}</span></span>'
         f'<span class="num {PHONE_LACKS}">{hot}</span>'
     )
 
 
-def _shares(at: Sequence[float], moments: Sequence[float]) -> list[float]:
-    """Where moments are between the first and the last sample, 0 to 1."""
-    first, last = at[0], at[-1]
-    return [(each - first) / (last - first) for each in moments if first < each < last]
+def _spark(view: View, device: Device, values: Sequence[float | None], limit: float) -> str:
+    """A small chart of bars over the time that is shown, with a line for each failure; a gap stays
+    a gap.
+    """
+    span = (view.drawn_until - view.begin) or 1.0
 
+    def place_of(at: float) -> float:
+        return (at - view.begin) / span
 
-def _spark(
-    values: Sequence[float | None], limit: float, color: str, failed: Sequence[float]
-) -> str:
-    """A small chart of bars with a line for each failure; a gap stays a gap."""
-    size = max(1, -(-len(values) // BARS))
+    columns: list[list[float]] = [[] for _ in range(BARS)]
+    held = 0
+    for at, value in zip(device.at, values, strict=True):
+        place = max(0, min(BARS - 1, int(BARS * place_of(at))))
+        for between in range(held + 1, place):  # a sample holds until the next, if that is near
+            if place - held <= HOLD_S * BARS / span and value is not None:
+                columns[between].append(value)
+        held = place
+        if value is not None:
+            columns[place].append(value)
     bars = []
-    for first in range(0, len(values), size):
-        known = [each for each in values[first : first + size] if each is not None]
-        if not known or not limit:
-            bars.append('<i class="gap"></i>')
-        else:
-            height = 100 * min(1.0, sum(known) / len(known) / limit)
-            bars.append(f'<i style="height:{height:.1f}%"></i>')
-    places = dict.fromkeys(round(100 * share) for share in failed)
-    bars += [f'<u style="left:{place}%"></u>' for place in places]
-    return f'<div class="spark" style="--c:{color}">{"".join(bars)}</div>'
+    for known in columns:
+        height = 100 * min(1.0, sum(known) / len(known) / limit) if known and limit else None
+        look = ' class="gap"' if height is None else f' style="height:{height:.1f}%"'
+        bars.append(f"<i{look}></i>")
+    places = [place_of(mark.begin) for mark in view.marks]
+    shown = dict.fromkeys(round(100 * place) for place in places if 0 < place < 1)
+    bars += [f'<u style="left:{place}%"></u>' for place in shown]
+    return f'<div class="spark" style="--c:{device.color}">{"".join(bars)}</div>'

@@ -209,14 +209,14 @@ class Steps:
             found = self._arrays[name] = np.array(self.values(name), dtype=float)
         return found
 
-    def series(self, name: str, points: int, first: int = 0) -> Series:
-        """A column from row `first` on, thinned out to `points` pieces at most."""
+    def series(self, name: str, points: int, first: int = 0, stop: int | None = None) -> Series:
+        """A column from row `first` up to `stop`, thinned out to `points` pieces at most."""
         import numpy as np  # as above
 
-        end = len(self)
+        end = len(self) if stop is None else min(stop, len(self))
         if first >= end or not self.values(name):
             return Series(step=[], at=[], low=[], high=[], mean=[])
-        values = self.array(name)[first:]
+        values = self.array(name)[first:end]
         edges = np.unique(np.linspace(0, end - first, min(points, end - first) + 1).astype(int))
         starts, stops = edges[:-1], edges[1:]
         counts = np.add.reduceat((~np.isnan(values)).astype(float), starts)
