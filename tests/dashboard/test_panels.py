@@ -7,6 +7,8 @@ import pytest
 
 pytest.importorskip("plotly")
 
+from large_runs import BEGAN, write_run
+
 from holdfast.dashboard import page, theme
 from holdfast.dashboard.charts import ticks
 from holdfast.dashboard.live import LiveRuns
@@ -28,6 +30,7 @@ from holdfast.dashboard.panels import (
     workers,
 )
 from holdfast.dashboard.view import View
+from holdfast.job import load
 from holdfast.observe import units
 from holdfast.observe.record.run_record import RunRecord
 
@@ -142,12 +145,130 @@ def test_text_of_a_run_is_no_html(run_dir):
 
 
 def test_the_report_has_the_phases_in_order(run_dir):
+    seconds = {"found": 0.009, "halted": 0.02, "forked": 0.03, "all ready": 0.08, "state": 0.061}
+    seconds["next step"] = 0.3
+    write(run_dir / "recoveries.jsonl", [{**RECOVERY, "seconds": seconds, "state_bytes": 89.9e6}])
+    job = load.check({"task": "a.py:b", "epochs": 4}, where="test")
+    (run_dir / "job.yaml").write_text(load.dump(job))
     said = words(report.panel(view_of(run_dir)).body)
-    order = ["failed", "detected", "replacement forked", "state transferred", "first step"]
+    order = [
+        "killed 0 ms", "detected 9 ms", "others halted 29 ms", "replacement forked 59 ms",
+        "workers ready 0.14 s", "state transferred 0.20 s", "first step 0.50 s",
+    ]  # fmt: skip
     places = [said.index(word) for word in order]
     assert places == sorted(places)
+    assert "State kept by rank 0; 89.9 MB sent in 61 ms" in said
+    assert "Budget 1 of 10 failures in 10 min" in said
     assert "Generation 1 → 2" in said
     assert "Injected kill" in said
+
+
+def test_a_report_has_no_phase_that_was_not_recorded(run_dir):
+    said = words(report.panel(view_of(run_dir)).body)
+    assert "replacement forked" in said
+    assert not {"others halted", "state transferred"} & set(re.findall(r"[a-z]+ [a-z]+", said))
+    assert "sent in" not in said
+
+
+def placed(rank, agent, at=1003.0):
+    return {
+        "time_unix_s": at, "event": "worker-started", "rank": rank, "pid": 9, "host": agent,
+    }  # fmt: skip
+
+
+def test_each_worker_is_on_its_host(run_dir):
+    hosts = ("local-1", "reef-2-0123abcd")
+    joined = {"time_unix_s": 1002.0, "event": "host-joined", "host": hosts[1], "address": "::1"}
+    profiled = {**EVENTS[3], "host": hosts[1], "devices": "L4", "scores": [30.0]}
+    profiled["bytes_per_s"] = [3e11]
+    placements = [placed(rank, agent) for rank, agent in enumerate(hosts)]
+    write(run_dir / "events.jsonl", [EVENTS[0], joined, *placements, profiled, *EVENTS[4:]])
+    view = view_of(run_dir)
+    assert view.record.hosts == dict(enumerate(hosts))
+    assert [view.fleet.color(rank) for rank in (0, 1)] == [view.colors.w0, view.colors.w2]
+    figure = timeline.panel(view).figure
+    said = [each.text for each in figure.layout.annotations]
+    assert {"<b>local</b>", "<b>reef-2</b>"} <= set(said)
+    first, second, _ = figure.layout.yaxis.tickvals
+    assert second - first > 1, "hosts are apart"
+    assert "rank 1 reef-2" in words(breakdown.panel(view).body)
+    head, body = words(hardware.panel(view).head), words(hardware.panel(view).body)
+    assert "rank 1 reef-2 · L4 1.00 30.0 300" in body
+    assert "GB/s" in body
+    assert "imbalance" in head
+
+
+def test_samples_say_where_a_worker_runs(run_dir):
+    sample = {"cpu": 0.2, "memory_bytes": 1, "memory_total_bytes": 2, "gpus": []}
+    worker = {"rank": 1, "cpu": 0.5, "memory_bytes": 1e9}
+    moved = [
+        {"host": host, "time_unix_s": at, **sample, "workers": [worker]}
+        for host, at in (("reef-1-0123abcd", 1006.0), ("reef-2-0123abcd", 1008.0))
+    ]
+    write(run_dir / "system.jsonl", moved)
+    view = view_of(run_dir)
+    assert view.record.hosts == {1: "reef-2-0123abcd"}
+    said = words(workers.panel(view).body)
+    assert said.count("rank 1 CPU cores 50 % 1.00") == 1, "where it is now"
+
+
+MANY = 100
+
+
+@pytest.fixture
+def large_run(tmp_path):
+    """A run of 100 workers on 25 hosts."""
+    path = tmp_path / "runs" / "large"
+    write_run(path, steps=40, workers=MANY, failures=2)
+    return path
+
+
+def large_view(path):
+    return View(record=RunRecord(path), now=BEGAN + 31, colors=theme.DARK)
+
+
+def test_of_many_workers_the_worst_are_named(large_run):
+    view = large_view(large_run)
+    figure = shards.panel(view).figure
+    named = [each.name for each in figure.data if each.name]
+    assert named[0] == "median"
+    assert len(named) == 4, "and three workers"
+    lanes = timeline.panel(view).figure.layout.yaxis.ticktext
+    assert [name.strip() for name in lanes] == ["rank 7", "rank 14", "checkpoints"]
+    said = words(breakdown.panel(view).body)
+    assert said.count("rank ") == breakdown.MAX_WORST
+    assert "mean" in said
+    assert words(hardware.panel(view).body).count("rank ") == 8
+    panel = workers.panel(view)
+    heat = panel.figure.data[0]
+    assert heat.type == "heatmap"
+    assert len(heat.z) == MANY / 2, "two devices share a row"
+    assert words(panel.body).count("rank ") == 3
+
+
+def test_without_failures_lanes_of_many_are_hosts(large_run):
+    events = (large_run / "events.jsonl").read_text().splitlines()
+    kept = [line for line in events if '"worker-exited"' not in line]
+    (large_run / "events.jsonl").write_text("\n".join(kept) + "\n")
+    lanes = timeline.panel(large_view(large_run)).figure.layout.yaxis.ticktext
+    assert [name.strip() for name in lanes][:2] == ["reef-000", "reef-001"]
+    assert len(lanes) == 9
+
+
+def test_tags_that_would_cover_each_other_are_one(tmp_path):
+    write_run(tmp_path / "run", steps=400, workers=2, failures=60)
+    figure = loss.panel(large_view(tmp_path / "run")).figure
+    tags = [each.text for each in figure.layout.annotations if each.text.startswith("<b>")]
+    assert 10 < len(tags) <= 20
+    assert tags[0].startswith("<b>1–")
+
+
+def test_a_run_that_is_not_read_yet_says_so(run_dir, monkeypatch):
+    record = RunRecord(run_dir)
+    monkeypatch.setattr(RunRecord, "read_share", 0.41)
+    view = View(record=record, now=1026.0, colors=theme.DARK)
+    assert "○ Reading 40 steps, 41 %" in words(summary.pill(view).body)
+    assert not band.panel(view).body
 
 
 def test_the_band_says_what_to_do(run_dir, monkeypatch):

@@ -20,7 +20,7 @@ from typing import Final
 from holdfast.agent.checkpoints import Checkpoints
 from holdfast.agent.prober import Prober
 from holdfast.agent.progress import progress_of
-from holdfast.agent.resume import log_standbys, resume_message
+from holdfast.agent.resume import log_generation, log_standbys, resume_message
 from holdfast.agent.run_context import RunContext
 from holdfast.agent.worker_handle import WorkerHandle, await_exits, fork_worker
 from holdfast.agent.worker_monitor import WorkerMonitor
@@ -221,21 +221,14 @@ class Agent:
         before, self._members = self._members, tuple(sorted(self._machine.members))
         self._arena.clear_reduced_step()
         committed = (self._arena[rank, Word.COMMITTED] for rank in before)
-        self._log.event(
-            "generation-started",
-            number=action.generation,
-            members=self._members,
-            step=action.start.step,
-            last_committed_step=max(committed, default=0),
-            from_checkpoint=not action.start.donors,
-            checkpoint=action.start.checkpoint,
-        )
+        workers = self._workers.values()
+        log_generation(self._log, action, self._members, max(committed, default=0), workers)
         restore = CheckpointStore.of_run(self._run.directory).committed()
         message = resume_message(action, self._machine.members, self._key, restore)
         standbys = self._machine.standbys
-        log_standbys(self._workers.values(), standbys, action.start.step, self._log, self._run)
-        for worker in self._workers.values():
-            worker.after_failure = False
+        log_standbys(workers, standbys, action.start.step, self._log, self._run)
+        for worker in workers:
+            worker.has_resumed, worker.halted_at, worker.after_failure = True, None, False
             standby = standbys.get(worker.rank)
             self._send(worker, message.model_copy(update={"standby": standby}))
 
@@ -266,6 +259,7 @@ class Agent:
     def _on_worker(self, worker: WorkerHandle, message: AnyMessage) -> None:
         match message:
             case HaltedMessage():
+                worker.halted_at = time.time() if worker.has_resumed else None
                 halted = (message.generation, message.committed, self._arena.reduced_step)
                 where = (message.address, message.numerics)
                 self._handle(events.WorkerHalted(worker.rank, *halted, *where))

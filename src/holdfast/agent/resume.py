@@ -37,6 +37,35 @@ def resume_message(
     )
 
 
+def log_generation(
+    log: EventLog,
+    action: ResumeWorkers,
+    members: Iterable[int],
+    committed: int,
+    workers: Iterable[WorkerHandle],
+) -> None:
+    """Log that a generation begins.
+
+    Args:
+        log: Of the run.
+        action: Says where it begins.
+        members: All of them, by rank.
+        committed: The most steps that a member of this host had committed.
+        workers: All of this host.
+    """
+    halted_at = max((each.halted_at for each in workers if each.halted_at), default=None)
+    log.event(
+        "generation-started",
+        number=action.generation,
+        members=members,
+        step=action.start.step,
+        last_committed_step=committed,
+        from_checkpoint=not action.start.donors,
+        checkpoint=action.start.checkpoint,
+        **({} if halted_at is None else {"halted_at": round(halted_at, 6)}),
+    )
+
+
 def log_standbys(
     workers: Iterable[WorkerHandle],
     standbys: Mapping[int, Eviction],

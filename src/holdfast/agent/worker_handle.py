@@ -31,6 +31,8 @@ class WorkerHandle:
         stacks: The file for its stacks.
         report: What it reported of the exception that ended it.
         after_failure: Whether another worker has failed since it was resumed.
+        has_resumed: Whether it has been a member.
+        halted_at: When such a worker halted, Unix time, seconds; None while it computes.
         cancelled: Whether it was killed for no fault of its own.
         is_on_standby: Whether it is no member for now.
         hung: Why it counted as hung, if it did.
@@ -47,6 +49,8 @@ class WorkerHandle:
     stacks: Path
     report: Report | None = None
     after_failure: bool = False
+    has_resumed: bool = False
+    halted_at: float | None = None
     cancelled: bool = False
     is_on_standby: bool = False
     hung: str = ""

@@ -13,9 +13,10 @@ from holdfast.dashboard.view import Mark, View
 HEIGHT: Final = 208
 POINTS: Final = 600
 """Of a curve: more than its pixels."""
-_MAX_MARKS: Final = 20
-_NEAR: Final = 0.04
-"""Failures nearer than this share of the axis have one tag, if there are many."""
+MAX_MARKS: Final = 20
+"""Of more failures, neighbors have one line."""
+TAG: Final = 0.05
+"""The share of the axis that the tag of a failure takes: neighbors that are nearer have one."""
 _TICKS_S: Final = (
     1,
     2,
@@ -44,15 +45,18 @@ class Chart:
     Args:
         view: The run.
         height: Pixels, as are `left` and `right`, its margins.
+        tag: The share of its axis that the tag of a failure takes.
 
     Attributes:
         traces, shapes, annotations, layout: What Plotly takes.
     """
 
-    def __init__(self, view: View, *, height: int = HEIGHT, left: int = 42, right: int = 4) -> None:
+    def __init__(
+        self, view: View, *, height: int = HEIGHT, left: int = 42, right: int = 4, tag: float = TAG
+    ) -> None:
         colors = view.colors
         tick_at, (first, *others) = ticks(view)
-        self.view = view
+        self.view, self.tag = view, tag
         self.traces: list[dict[str, Any]] = []
         self.shapes: list[dict[str, Any]] = []
         self.annotations: list[dict[str, Any]] = []
@@ -118,8 +122,13 @@ class Chart:
         """Draw the failures: a line, a tint while the run recovers, a numbered tag."""
         view, red = self.view, self.view.colors.red
         low, high = view.x_range
-        for name, group in merged(view):
-            begin, end = view.x([group[0].begin, group[-1].end])
+        groups = merged(view, self.tag)
+        if len(view.marks) <= MAX_MARKS:
+            bars = [(mark.begin, mark.end) for mark in view.marks]
+        else:
+            bars = [(group[0].begin, group[-1].end) for _, group in groups]
+        for first, last in bars:
+            begin, end = view.x([first, last])
             if not low <= begin <= high:
                 continue
             place = {"x0": begin, "y0": 0, "y1": 1, "yref": "paper"}
@@ -129,11 +138,14 @@ class Chart:
                  "line": {"width": 0}, "layer": "below"},
                 {"type": "line", **place, "x1": begin, "line": line},
             ]  # fmt: skip
-            self.annotate(
-                x=begin, y=1, yanchor="bottom", yshift=1, text=f"<b>{name}</b>", bgcolor=red,
-                font={"size": 11, "color": view.colors.panel, "family": FONT}, borderpad=1,
-                width=max(13, 7 * len(name)), height=13,
-            )  # fmt: skip
+        for name, group in groups:
+            (begin,) = view.x([group[0].begin])
+            if low <= begin <= high:
+                self.annotate(
+                    x=begin, y=1, yanchor="bottom", yshift=1, text=f"<b>{name}</b>", bgcolor=red,
+                    font={"size": 11, "color": view.colors.panel, "family": FONT}, borderpad=1,
+                    width=max(13, 7 * len(name)), height=13,
+                )  # fmt: skip
 
 
 def ticks(view: View) -> tuple[list[float], list[str]]:
@@ -167,14 +179,14 @@ def _multiples(low: float, high: float, step: float) -> list[float]:
     return [step * (first + place) for place in range(count) if step * (first + place) <= high]
 
 
-def merged(view: View) -> list[tuple[str, list[Mark]]]:
-    """The marks by tag: each its own, neighbors together once there are too many."""
+def merged(view: View, tag: float = TAG) -> list[tuple[str, list[Mark]]]:
+    """The marks by tag: those that would cover each other have one."""
     low, high = view.x_range
-    near = _NEAR * (high - low) if len(view.marks) > _MAX_MARKS else 0.0
+    near = tag * (high - low)
     groups: list[list[Mark]] = []
     last = float("-inf")
-    for mark in view.marks:
-        (at,) = view.x([mark.begin])
+    begins = view.x([mark.begin for mark in view.marks])
+    for mark, at in zip(view.marks, begins, strict=True):
         if groups and at - last < near:
             groups[-1].append(mark)
         else:

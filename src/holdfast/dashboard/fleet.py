@@ -61,7 +61,7 @@ class Fleet:
     @property
     def has_hosts(self) -> bool:
         """Whether there are several hosts to tell apart."""
-        return len(self.hosts) > 1
+        return len({agent for agent in self.agents.values() if agent}) > 1
 
     @property
     def is_large(self) -> bool:

@@ -53,11 +53,14 @@ class RecoveryReport:
         ended: Workers without a failure of their own that were ended because of it.
         halted: Workers that halted meanwhile.
         seconds: How long each phase took, in order: `found` (after the injection of a fault),
-            `forked`, `all ready`, `next step`; or `back` for a coordinator.
+            `halted` (the others) and `forked`, whichever was first, `all ready`, `state` (it was
+            transferred), `next step`; or `back` for a coordinator.
         total_s: The sum of these.
         checkpoint: The step of the checkpoint that all workers loaded, 0 for the start of the run;
             None if a worker had the state.
         recomputed_steps, recomputed_samples: What had been committed and was computed again.
+        state_bytes: How large the state was that each joining worker received; None if there was
+            none, or if it was not measured.
     """
 
     number: int
@@ -72,6 +75,7 @@ class RecoveryReport:
     checkpoint: int | None
     recomputed_steps: int
     recomputed_samples: int
+    state_bytes: int | None = None
 
 
 ADAPTER: Final = TypeAdapter(RecoveryReport)

@@ -44,6 +44,7 @@ class _Open:
         began_at: When the first failure was injected, or else found.
         found_at: When the first failure was found.
         forked, forked_at: Workers that were started since, and when the last one was.
+        halted_at: When the last of the other workers halted.
         resumed: The event of the generation in which all resumed, once there is one.
         last_step: The most steps that a worker had committed before.
     """
@@ -54,6 +55,7 @@ class _Open:
     found_at: float
     forked: set[int] = field(default_factory=set)
     forked_at: float | None = None
+    halted_at: float | None = None
     resumed: Entry | None = None
     last_step: int = 0
 
@@ -187,6 +189,8 @@ class RecoveryTracker:
             self._members = tuple(event["members"])
             return
         self._open.resumed = event
+        halted_at = [self._open.halted_at, event.get("halted_at")]  # of several hosts, the last one
+        self._open.halted_at = max((at for at in halted_at if at is not None), default=None)
         self._open.last_step = max(self._open.last_step, event["last_committed_step"])
 
     @property
@@ -244,28 +248,31 @@ class RecoveryTracker:
             step=last_step,
             ended=tuple(sorted(recovery.ended - failed)),
             halted=tuple(rank for rank in members if recovery.resumed and rank not in gone),
-            seconds=_phases(recovery, _time(last), outcome),
+            seconds=_phases(recovery, last, outcome),
             total_s=round(_time(last) - recovery.began_at, 3),
             checkpoint=start if restored else None,
             recomputed_steps=len(recomputed),
             recomputed_samples=sum(self._samples.get(each, usual) for each in recomputed),
+            state_bytes=last.get("transferred", {}).get("size_bytes"),
         )
         self._members = members
         self._samples = {each: n for each, n in self._samples.items() if each <= start}
         return report
 
 
-def _phases(recovery: _Open, end: float, outcome: Outcome) -> dict[str, float]:
-    """How long each phase took, seconds."""
+def _phases(recovery: _Open, last: Entry, outcome: Outcome) -> dict[str, float]:
+    """How long each phase took, seconds; `last` is what the recovery ended with."""
     marks = [("began", recovery.began_at)]
     if recovery.found_at > recovery.began_at:
         marks.append(("found", recovery.found_at))
-    if recovery.forked_at is not None:
-        marks.append(("forked", recovery.forked_at))
+    found = [("halted", recovery.halted_at), ("forked", recovery.forked_at)]
+    marks += sorted(((name, at) for name, at in found if at is not None), key=lambda each: each[1])
     if recovery.resumed is not None:
         marks.append(("all ready", _time(recovery.resumed)))
+    if "transferred" in last:
+        marks.append(("state", _time(last["transferred"])))
     if outcome == "recovered":
-        marks.append(("next step" if recovery.resumed else "back", end))
+        marks.append(("next step" if recovery.resumed else "back", _time(last)))
     return {name: round(max(0.0, at - then), 3) for (_, then), (name, at) in pairwise(marks)}
 
 

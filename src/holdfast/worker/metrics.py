@@ -40,6 +40,7 @@ class Metrics:
         self.recent: deque[Mapping[str, Any]] = deque(maxlen=MAX_RECENT)
         self._path = self.run_dir / METRICS
         self._lines: lines.JsonLines | None = None
+        self._transferred: dict[str, float] = {}  # the newest, until it is written
         self._evaluated_step = -1
         self._samples, self._seconds = 0, 0.0
         self._last_step_at: float | None = None
@@ -74,6 +75,12 @@ class Metrics:
         count = sum(size <= MAX_RECENT_BYTES for size in sizes)
         return list(self.recent)[len(self.recent) - count :]
 
+    def note_transfer(self, size_bytes: int) -> None:
+        """Note that joining workers have the state now, `size_bytes` each; the line of the next
+        step says so.
+        """
+        self._transferred = {"time_unix_s": round(time.time(), 6), "size_bytes": size_bytes}
+
     def step(
         self,
         record: Mapping[str, Any],
@@ -97,7 +104,9 @@ class Metrics:
         if self._lines is not None:
             now_s = round(time.time(), 6)
             times = {"seconds": seconds, "phases": phases, "workers": workers()}
-            self._lines.write(**record, **times, time_unix_s=now_s)
+            more = {"transferred": self._transferred} if self._transferred else {}
+            self._lines.write(**record, **times, time_unix_s=now_s, **more)
+        self._transferred = {}
 
     def evaluation(self, step: int, results: Mapping[str, Any]) -> None:
         """Write the results of an evaluation after `step` steps, once."""

@@ -23,6 +23,8 @@ _HOST: Final = 44
 _MAX_NAME: Final = 10
 _NEAR: Final = 0.01
 """A worker that is back within this share of the axis has no mark of its own."""
+_TAG: Final = 0.026
+"""The share of the axis that the tag of a failure takes: the chart is twice as wide as others."""
 _WIDE: Final = 0.22
 """The share of the axis that the label of a failure needs."""
 
@@ -33,7 +35,7 @@ def figure_of(view: View, lanes: Sequence[Lane]) -> go.Figure:
     saved_at = places[-1] + 1 + _GAP
     has_hosts = any(lane.host for lane in lanes)
     height = round(24 + _LANE * (saved_at + 1.2) + 20)
-    chart = Chart(view, height=height, left=_LEFT + _HOST * has_hosts)
+    chart = Chart(view, height=height, left=_LEFT + _HOST * has_hosts, tag=_TAG)
     chart.layout |= {"hovermode": "closest", "margin": {**chart.layout["margin"], "t": 24}}
     chart.layout["yaxis"] |= {
         "range": [saved_at + 0.6, -0.6], "tickvals": [*places, saved_at],
@@ -114,7 +116,7 @@ def _add_lane(chart: Chart, place: float, lane: Lane) -> None:
 def _add_labels(chart: Chart) -> None:
     """Say next to each tag in which step it was, unless there are many."""
     view = chart.view
-    groups = merged(view)
+    groups = merged(view, _TAG)
     low, high = view.x_range
     begins = view.x([group[0].begin for _, group in groups])
     for place, (_, group) in enumerate(groups):

@@ -8,14 +8,17 @@ from typing import Final
 from holdfast.dashboard.markup import Panel, empty, head, number, text
 from holdfast.dashboard.panels.timeline import state_from
 from holdfast.dashboard.view import View
+from holdfast.observe.record.alerts import restart_budget
 from holdfast.observe.recovery_reports import RecoveryReport
-from holdfast.observe.units import count, duration, named
+from holdfast.observe.units import MISSING, count, duration, named, size
 
 TITLE: Final = "Recovery report"
 _PHASES: Final = {
     "found": ("detected", "--red"),
+    "halted": ("others halted", "--amber-fill"),
     "forked": ("replacement forked", "--amber-fill"),
-    "all ready": ("state transferred", "--amber-fill"),
+    "all ready": ("workers ready", "--amber-fill"),
+    "state": ("state transferred", "--amber-fill"),
     "next step": ("first step", "--kelp-fill"),
     "back": ("coordinator back", "--kelp-fill"),
 }
@@ -48,12 +51,11 @@ def panel(view: View) -> Panel:
 def _waterfall(report: RecoveryReport) -> str:
     """The phases below each other, each where it was in the time of the recovery."""
     total = report.total_s or 1.0
-    rows = [_bar("failed", "--red", 0.0, 0.8, duration(0.0))]
+    was_killed = any("killed" in cause.what for cause in report.causes)
+    rows = [_bar("killed" if was_killed else "failed", "--red", 0.0, 0.8, "0 ms")]
     ends = list(accumulate(report.seconds.values()))
     for (phase, seconds), end in zip(report.seconds.items(), ends, strict=True):
         words, color = _PHASES.get(phase, (phase, "--ink3"))
-        if phase == "all ready" and report.checkpoint is not None:
-            words = "checkpoint loaded"
         left, width = 100 * (end - seconds) / total, 100 * seconds / total
         rows.append(_bar(words, color, left, max(0.8, width), duration(end)))
     return f'<div class="wf">{"".join(rows)}</div>'
@@ -71,9 +73,10 @@ def _facts(view: View, report: RecoveryReport) -> str:
     steps = count(report.recomputed_steps, "step")
     facts = [
         ("Others", _others(report)),
-        ("State", state_from(report)),
+        ("State", f"{state_from(report)}{_sent(report)}"),
         ("Recomputed", f"{steps}, {count(report.recomputed_samples, 'sample')}"),
         ("Generation", _generation(view, report)),
+        ("Budget", _budget(view, report)),
         ("Outcome", _OUTCOMES[report.outcome]),
         ("Injected", text(", ".join({c.injected_fault for c in report.causes} - {""}))),
         (
@@ -84,6 +87,19 @@ def _facts(view: View, report: RecoveryReport) -> str:
     return (
         f"<dl>{''.join(f'<dt>{name}</dt><dd>{words}</dd>' for name, words in facts if words)}</dl>"
     )
+
+
+def _sent(report: RecoveryReport) -> str:
+    """How large the state is that joining workers received, and how long that took."""
+    if report.state_bytes is None:
+        return ""
+    return f"; {size(report.state_bytes)} sent in {duration(report.seconds.get('state'))}"
+
+
+def _budget(view: View, report: RecoveryReport) -> str:
+    """How many failures there had been, of those that the run tolerates."""
+    found = restart_budget(view.record, report.time_unix_s)
+    return found.value.replace(" in ", " failures in ") if found.value != MISSING else ""
 
 
 def _others(report: RecoveryReport) -> str:

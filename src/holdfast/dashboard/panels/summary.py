@@ -112,8 +112,10 @@ def _loss(view: View) -> tuple[str, str, str]:
     mean, then = mean_loss(view.record), mean_loss(view.record, row)
     if isnan(then):
         return "Training loss", digits(mean), f"{digits(losses[0])} in the first step"
+    change = f"{abs(mean - then):.2g}"
     sign = "−" if mean < then else "+"
-    return "Training loss", digits(mean), f"{sign}{abs(mean - then):.2f} in the last minute"
+    note = f"{sign}{change} in the last minute" if float(change) else "unchanged for a minute"
+    return "Training loss", digits(mean), note
 
 
 def _metric(view: View) -> tuple[str, str, str]:

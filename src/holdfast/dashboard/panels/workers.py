@@ -88,9 +88,10 @@ def devices_of(view: View) -> list[Device]:
     found, fleet = list[Device](), view.fleet
     for agent, samples in _samples(view).items():
         ranks = [int(each["rank"]) for each in samples[-1].get("workers", ())]
+        ranks = [rank for rank in ranks if fleet.agents.get(rank) == agent]  # others have left
         if samples[-1].get("gpus"):
             found += _gpus(view, agent, samples, ranks)
-        elif ranks and not fleet.is_large:
+        elif not fleet.is_large and samples[-1].get("workers"):
             found += [_worker(view, samples, rank) for rank in sorted(ranks)]
         else:
             found.append(_host(view, agent, samples))

@@ -88,7 +88,8 @@ def _worker_lost(record: RunRecord, now: float) -> Alert:
     return Alert(rule=alerts.WORKER_LOST, value=value, since=since)
 
 
-def _restart_budget(record: RunRecord, now: float) -> Alert:
+def restart_budget(record: RunRecord, now: float) -> Alert:
+    """How many of the failures that a run tolerates there have been, up to `now`."""
     rule, restarts = alerts.RESTART_BUDGET, record.job.restarts if record.job else None
     if restarts is None:
         return Alert(rule=rule, value=MISSING)
@@ -98,7 +99,7 @@ def _restart_budget(record: RunRecord, now: float) -> Alert:
         for event in record.events
         if event["event"] in _COUNTED
         and event.get("unexpected") is not False
-        and event["time_unix_s"] > begin
+        and begin < event["time_unix_s"] <= now
     ]
     used, limit = len(failed_at), restarts.limit
     value = f"{used} of {limit} in {duration(restarts.window_s)}"
@@ -236,7 +237,7 @@ _RULES: Final = (
     _gpu_utilization,
     _gpu_temperature,
     _worker_lost,
-    _restart_budget,
+    restart_budget,
     _checkpoint_age,
     _checkpoint_failures,
     _imbalance,

@@ -93,6 +93,8 @@ class StateTransfer:
         elif _work_done(header) < _work_done(furthest):
             progress.catch_up(Progress.from_donor(_parse(furthest)["progress"]))
         group.barrier(WorkerTag.COPIED, step)
+        if any(giver != joining for joining, giver in resume.donors.items()):
+            metrics.note_transfer(self._replica.flat.nbytes)
         if not self._in_arena:
             memory = self._staged(rank)
             give_back(memory.data_ptr(), memory.numel())
