@@ -123,6 +123,8 @@ def _add_labels(chart: Chart) -> None:
         after = begins[place + 1] if place + 1 < len(begins) else high
         if not low <= begins[place] or after - begins[place] < _WIDE * (high - low):
             continue
+        if len(group) > 1:
+            continue
         mark = group[0]
         cost = f" · {duration(mark.report.total_s)}" if mark.report else ""
         chart.annotate(

@@ -34,6 +34,8 @@ STATES = {
 """Icon, word and color of each state."""
 READING = ("○", "Reading", "--ink2")
 """The same while the steps of a long run are read."""
+UNCHANGED = 0.01
+"""The share of a loss by which it changes at least, if that is worth a word."""
 RECENT_S = 60.0
 """How far back a figure is compared."""
 
@@ -112,10 +114,10 @@ def _loss(view: View) -> tuple[str, str, str]:
     mean, then = mean_loss(view.record), mean_loss(view.record, row)
     if isnan(then):
         return "Training loss", digits(mean), f"{digits(losses[0])} in the first step"
-    change = f"{abs(mean - then):.2g}"
+    if abs(mean - then) < UNCHANGED * abs(mean):
+        return "Training loss", digits(mean), "unchanged for a minute"
     sign = "−" if mean < then else "+"
-    note = f"{sign}{change} in the last minute" if float(change) else "unchanged for a minute"
-    return "Training loss", digits(mean), note
+    return "Training loss", digits(mean), f"{sign}{abs(mean - then):.2g} in the last minute"
 
 
 def _metric(view: View) -> tuple[str, str, str]:
