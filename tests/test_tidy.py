@@ -292,6 +292,7 @@ def test_the_options_of_the_command_are_these():
             "--master-port",
             "--master_port",
             "--max-restarts",
+            "--metrics",
             "--module",
             "--network",
             "--nnodes",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
@@ -180,6 +181,11 @@ DASHBOARD: Final[Mapping[str, tuple[Panel, ...]]] = {
     ),
 }
 """The panels in rows."""
+
+
+def file() -> str:
+    """The dashboard as a file."""
+    return json.dumps(dashboard(), indent=1) + "\n"
 
 
 def dashboard() -> dict[str, Any]:
