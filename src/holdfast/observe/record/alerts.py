@@ -17,6 +17,8 @@ RECENT_STEPS: Final = 20
 """In how many steps the imbalance is measured."""
 _MAX_ROWS: Final = 60
 """In how many steps it is measured for an alert that lasts."""
+_STALE_S: Final = 60.0
+"""What was measured so long before says nothing about now."""
 _COUNTED: Final = ("worker-exited", "host-lost")
 """What the restart budget counts."""
 
@@ -186,6 +188,8 @@ def _of_gpus(
     newest: dict[str, float] = {}
     firing: list[float] = []
     for name, measured in _gpu_series(record, column).items():
+        if now - measured[-1][0] > _STALE_S:
+            continue  # its host is gone
         newest[name] = measured[-1][1]
         since = _lasting(measured, is_bad, rule, now)
         if since is not None:
