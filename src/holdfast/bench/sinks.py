@@ -37,8 +37,8 @@ from holdfast.observe import lines
 from holdfast.observe.run_dir import METRICS
 
 SETTINGS: Final = ("off", "metrics", "all")
-WARM_S: Final = 5.0
-"""At the start of a run, steps are not counted for so long."""
+WARM_S: Final = 30.0
+"""At the start of a run, steps are not counted for so long: libraries are imported meanwhile."""
 SCRAPE_S: Final = 1.0
 START_TIMEOUT_S: Final = 120.0
 END_TIMEOUT_S: Final = 60.0
