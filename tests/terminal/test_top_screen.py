@@ -69,7 +69,7 @@ def test_of_many_workers_the_worst_are_shown_first(recorded):
     lines = screen(recorded(workers=40, more=[lost]))
     assert lines[10].split()[:4] == ["7", "reef-1", "CPU", "failed"]
     assert lines[11].split()[0] == "39"  # computes longest
-    assert lines[13] == "      37 more; these are the worst"
+    assert lines[14] == "      36 more; these are the worst"
     assert any("! rank 7 killed by SIGKILL" in line for line in lines)
 
 

@@ -55,25 +55,24 @@ def draw(
 
 def _run(run: RunAt, width: int, height: int, look: Look, others: str) -> list[Text]:
     """All panels; what is free goes to the rows of workers and events."""
-    gap = [Text()] if height >= ROOMY else []
+
+    def between(words: str = "") -> list[Text]:
+        return [Text(words, "dim")] if height >= ROOMY else []
+
     workers = workers_of(run)
     head, figures = panels.header(run, width, look), panels.figures(run, width)
     band, step = panels.band(run, width, look) or [Text()], panels.step(run, width, look)
-    titles = 2
-    fixed = len(head) + len(figures) + len(band) + len(step) + titles + 6 * len(gap) + 1
+    gaps, titles, foot = 6 * len(between()), 2, 1
+    fixed = len(head) + len(figures) + len(band) + len(step) + gaps + titles + foot
     free = max(2, height - fixed)
     rows = min(max(1, len(workers)), max(1, free - MIN_EVENTS))
     table = worker_table.table(workers, width, look, rows)
-    newest = panels.events(run, width, free - len(table) + 1)
-    hidden = len(workers) - rows
-    more = [Text(f"      {hidden} more; these are the worst" if hidden > 0 else "", "dim")] * len(
-        gap
-    )
-    last = Text(others, "dim") if gap else Text()
-    newest += [Text()] * (free + 1 - (len(table) - 1) - len(newest))
+    hidden = f"      {len(workers) - rows} more; these are the worst" if len(workers) > rows else ""
+    newest = panels.events(run, width, free - rows)
+    newest += [Text()] * (free - rows + 1 - len(newest))
     return [
-        *head, *gap, *figures, *gap, *band, *gap, *table, *more, *step, *gap, *newest,
-        *([last] if gap else []),
+        *head, *between(), *figures, *between(), *band, *between(), *table, *between(hidden),
+        *step, *between(), *newest, *between(others),
     ]  # fmt: skip
 
 
