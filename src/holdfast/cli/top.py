@@ -27,9 +27,7 @@ def top(
     ] = None,
 ) -> None:
     """Show a run at a glance, live, until q; in a pipe as lines, until the run has ended."""
-    active = [each for each in registry.records() if each.is_active]
-    shown = registry.find(run) if run is not None else active[0] if active else _newest()
-    others = [each.id for each in active if each.directory != shown.directory]
+    shown, others = chosen(run)
     console = Console()
     if sys.stdout.isatty() and not console.is_dumb_terminal:
         Top(shown, others_in_words(others), console).show()
@@ -37,7 +35,20 @@ def top(
         follow(shown, sys.stdout)
 
 
-def _newest() -> Record:
-    """The newest run that was started on this host, else the newest in `runs/`."""
-    newest = next(registry.records(), None)
-    return newest or registry.find(str(run_directory(None)))
+def chosen(run: str | None) -> tuple[Record, list[str]]:
+    """The run that is meant, and the ids of others that are running.
+
+    Args:
+        run: Its id or directory; None for the newest that is running, else the newest.
+
+    Raises:
+        JobError: There is none.
+    """
+    known = list(registry.records())
+    active = [each for each in known if each.is_active]
+    newest = [*active, *known]
+    if run is not None:
+        shown = registry.find(run)
+    else:
+        shown = newest[0] if newest else registry.find(str(run_directory(None)))
+    return shown, [each.id for each in active if each.directory != shown.directory]

@@ -168,7 +168,7 @@ def _icon(found: Headline, look: Look) -> str:
 
 def step(run: RunAt, width: int, look: Look) -> list[Text]:
     """What the workers spend their time on, the mean of all, as words and as a bar."""
-    shares = parts_of(run.record)
+    shares = parts_of(run)
     free = width - _TITLE
     if not shares:
         return [

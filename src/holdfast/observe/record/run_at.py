@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Final
 
 from holdfast.observe.record.marks import Mark, marks_of
 from holdfast.observe.record.run_record import RunRecord
 from holdfast.observe.record.state import ENDED, RunState
+
+WORKER_STEPS: Final = 64
+"""Of how many steps the times of workers are the mean, at most."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,6 +68,11 @@ class RunAt:
     def elapsed_s(self) -> float:
         """How long it has run."""
         return self.end - self.start
+
+    @cached_property
+    def worker_times(self) -> list[dict[str, float]]:
+        """The mean times of each worker in the newest steps; see `breakdown.rows`."""
+        return self.record.workers(WORKER_STEPS)
 
     @cached_property
     def marks(self) -> list[Mark]:

@@ -6,17 +6,17 @@ from math import isnan
 from typing import Final
 
 from holdfast.observe.breakdown import PARTS, part_seconds
-from holdfast.observe.record.run_record import RunRecord
-from holdfast.observe.record.workers import STEPS
+from holdfast.observe.record.run_at import WORKER_STEPS, RunAt
 
 OTHER: Final = "other"
 """What no part is measured for."""
 
 
-def parts_of(record: RunRecord) -> dict[str, float]:
+def parts_of(run: RunAt) -> dict[str, float]:
     """The share of each part of a step, their sum is 1; empty without a measured step."""
-    rows = record.workers(STEPS)
-    seconds = [each for each in record.steps.columns["seconds"][-STEPS:] if not isnan(each)]
+    rows = run.worker_times
+    taken = run.record.steps.columns["seconds"][-WORKER_STEPS:]
+    seconds = [each for each in taken if not isnan(each)]
     if not rows or not seconds:
         return {}
     means = [sum(part) / len(rows) for part in zip(*map(part_seconds, rows), strict=True)]

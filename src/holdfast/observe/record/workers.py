@@ -11,8 +11,6 @@ from holdfast.observe.record.moments import is_failure
 from holdfast.observe.record.run_at import RunAt
 from holdfast.observe.record.run_record import Event, RunRecord
 
-STEPS: Final = 64
-"""Of how many steps the times are the mean, at most."""
 CPU: Final = "CPU"
 RUNNING: Final = "running"
 
@@ -52,7 +50,7 @@ def workers_of(run: RunAt) -> list[WorkerNow]:
     """The workers of a run, by rank."""
     record = run.record
     states, hosts = _states(record.events), _hosts(record)
-    times = {int(row["rank"]): row for row in record.workers(STEPS)}
+    times = {int(row["rank"]): row for row in run.worker_times}
     return [
         WorkerNow(
             rank=rank,
