@@ -136,6 +136,7 @@ def test_other_runs_are_named_in_a_line():
     assert others_in_words(["a", "b", "c", "d", "e"]) == "also running: a, b, c and 2 more"
 
 
+@pytest.mark.slow
 def test_the_screen_loads_neither_torch_nor_charts():
     code = (
         "import sys, holdfast.terminal.top; "

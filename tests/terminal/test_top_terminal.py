@@ -81,13 +81,32 @@ def shown_after_s(top, run, number):
     return seen_at - events_of(run, "worker-exited")[-1]["time_unix_s"]
 
 
-def test_a_failure_is_shown_within_a_second_and_keys_work(command, terminal, tmp_path):
+@pytest.fixture
+def piped(tmp_path):
+    """Start `holdfast top` in a pipe: `piped(run) -> Popen`."""
+    started = []
+
+    def start(run):
+        words = [sys.executable, "-m", "holdfast", "top", str(run)]
+        process = subprocess.Popen(words, stdout=subprocess.PIPE, text=True, cwd=tmp_path)
+        started.append(process)
+        return process
+
+    yield start
+    for each in started:
+        each.kill()
+        each.communicate()
+
+
+def test_a_failure_is_shown_within_a_second_and_keys_work(command, terminal, piped, tmp_path):
     run = tmp_path / "runs" / "shown"
     training = command("train", "digits", "epochs=500", "--run", run)
     wait_until((run / "metrics.jsonl").exists)
     top = terminal("top", str(run))
     top.wait_for("RUNNING")
     assert len(top.lines()) == 24
+    lines = piped(run)
+    assert "  running  step " in lines.stdout.readline()
     for number in range(1, MAX_KILLS + 1):
         if shown_after_s(top, run, number) < SHOWN_WITHIN_S:
             break
@@ -107,6 +126,12 @@ def test_a_failure_is_shown_within_a_second_and_keys_work(command, terminal, tmp
     top.wait_for("left 0")
     assert "STOPPED" not in top.text()  # the terminal is as it was before
 
+    rest, _ = lines.communicate(timeout=60)
+    assert lines.returncode == 0
+    for words in ("rank 1 was killed by SIGKILL", "recovery 1: ", "run stopped, "):
+        assert words in rest
+    assert "\x1b" not in rest
+
 
 def test_the_terminal_is_restored_after_a_signal(terminal, tmp_path):
     run = tmp_path / "run"
@@ -121,21 +146,3 @@ def test_the_terminal_is_restored_after_a_signal(terminal, tmp_path):
     assert "FAILED" not in top.text()
     top.type("h")  # is echoed again
     top.wait_for("h")
-
-
-def test_in_a_pipe_there_are_lines_until_the_run_has_ended(command, tmp_path):
-    run = tmp_path / "runs" / "shown"
-    training = command("train", "digits", "epochs=500", "--run", run)
-    wait_until((run / "metrics.jsonl").exists)
-    piped = subprocess.Popen(
-        [sys.executable, "-m", "holdfast", "top", str(run)],
-        stdout=subprocess.PIPE, text=True, cwd=tmp_path,
-    )  # fmt: skip
-    first = piped.stdout.readline()
-    training.send_signal(signal.SIGTERM)
-    training.wait(60)
-    rest, _ = piped.communicate(timeout=60)
-    assert piped.returncode == 0
-    assert "running  step " in first or "starting  " in first
-    assert "run stopped" in rest
-    assert "\x1b" not in first + rest

@@ -45,10 +45,10 @@ def chosen(run: str | None) -> tuple[Record, list[str]]:
         JobError: There is none.
     """
     known = list(registry.records())
-    active = [each for each in known if each.is_active]
-    newest = [*active, *known]
+    running = [each for each in known if each.is_active and not each.is_waiting]
+    newest = [*running, *known]
     if run is not None:
         shown = registry.find(run)
     else:
         shown = newest[0] if newest else registry.find(str(run_directory(None)))
-    return shown, [each.id for each in active if each.directory != shown.directory]
+    return shown, [each.id for each in running if each.directory != shown.directory]
