@@ -311,6 +311,7 @@ def test_the_options_of_the_command_are_these():
         "runs": ["--json"],
         "stop": ["--now", "run"],
         "token": ["--secret", "--uses", "run"],
+        "top": ["run"],
         "track": ["run"],
         "train": [
             "--address",

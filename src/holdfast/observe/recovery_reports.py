@@ -12,9 +12,12 @@ from typing import Final, Literal
 from pydantic import TypeAdapter
 
 from holdfast.observe.stacks import stacks_file
+from holdfast.observe.units import named
 
 WIDTH: Final = 160
 """How much of a cause is shown, characters; the worker's log has the rest."""
+SHORT_WIDTH: Final = 100
+"""How much of it a line of a table shows."""
 
 Outcome = Literal["recovered", "restarted", "ended", "failed"]
 
@@ -94,6 +97,23 @@ def text(report: RecoveryReport, logs: Path) -> str:
     return "\n".join([head, *(f"   {name:<12}{words}" for name, words in rows)])
 
 
+def causes_in_words(report: RecoveryReport) -> str:
+    """What failed, in a line: the first root cause, and how many more there are."""
+    if not report.causes:
+        return "unknown"
+    first, *others = report.causes
+    words = f"{first.who} {first.what}".replace(" was killed by", " killed by")
+    more = f" and {len(others)} more" if others else ""
+    return f"{words if len(words) <= SHORT_WIDTH else f'{words[: SHORT_WIDTH - 1]}…'}{more}"
+
+
+def state_from(report: RecoveryReport) -> str:
+    """Where the workers got their state from."""
+    if report.checkpoint is not None:
+        return f"checkpoint of step {report.checkpoint:,}" if report.checkpoint else "the start"
+    return f"kept by {named(report.halted)}" if report.halted else "the other workers"
+
+
 def _words(cause: Cause) -> str:
     who = cause.who if cause.rank is not None else f"the {cause.who.replace('-', ' ')}"
     words = shorten(f"{who} {cause.what}", WIDTH, placeholder=" …")
@@ -112,11 +132,11 @@ def _others(report: RecoveryReport) -> str:
     """What happened to workers without a failure of their own."""
     clauses = []
     if report.ended:
-        clauses.append(f"{_named(report.ended)} {_were(report.ended)} ended")
+        clauses.append(f"{named(report.ended)} {_were(report.ended)} ended")
     if report.halted:
         their = "its" if len(report.halted) == 1 else "their"
         state = f"kept {their} state" if report.checkpoint is None else "loaded the checkpoint"
-        clauses.append(f"{_named(report.halted)} halted and {state}")
+        clauses.append(f"{named(report.halted)} halted and {state}")
     return "; ".join(clauses) or "no other worker was affected"
 
 
@@ -137,12 +157,6 @@ def _end(report: RecoveryReport) -> list[tuple[str, str]]:
         return recomputed
     start = f"the checkpoint of step {report.checkpoint}" if report.checkpoint else "the start"
     return [("resumed", f"from {start}"), *recomputed]
-
-
-def _named(ranks: Sequence[int]) -> str:
-    """`rank 1`, `ranks 0, 2 and 3`."""
-    *most, last = map(str, ranks)
-    return f"ranks {', '.join(most)} and {last}" if most else f"rank {last}"
 
 
 def _were(ranks: Sequence[int]) -> str:

@@ -7,6 +7,7 @@ from typing import Final
 from holdfast.dashboard.charts import nice
 from holdfast.dashboard.markup import Panel, empty, head
 from holdfast.dashboard.view import View
+from holdfast.observe.breakdown import part_seconds, waits_s
 from holdfast.observe.units import count, duration
 
 TITLE: Final = "Time in a step"
@@ -15,15 +16,15 @@ STEPS: Final = 64
 _MAX_ROWS: Final = 8
 _DARK: Final = "#14211F"
 PHASES: Final = (
-    ("data", ("data",), "--data", _DARK),
-    ("forward", ("forward",), "--fwd", _DARK),
-    ("backward", ("backward",), "--bwd", "#fff"),
-    ("reduce", ("collect", "reduce"), "--reduce", "light-dark(#fff,#14211F)"),
-    ("wait for workers", ("wait", "wait_reduce"), "--wait", "var(--ink)"),
-    ("optimizer", ("optimizer",), "--opt", _DARK),
-    ("checkpoint", ("checkpoint", "evaluate"), "--ckpt", _DARK),
+    ("data", "--data", _DARK),
+    ("forward", "--fwd", _DARK),
+    ("backward", "--bwd", "#fff"),
+    ("reduce", "--reduce", "light-dark(#fff,#14211F)"),
+    ("wait for workers", "--wait", "var(--ink)"),
+    ("optimizer", "--opt", _DARK),
+    ("checkpoint", "--ckpt", _DARK),
 )
-"""Name, measured phases, color and the color of text on it."""
+"""Name of each of `breakdown.PARTS`, color and the color of text on it."""
 
 
 def panel(view: View) -> Panel:
@@ -31,14 +32,14 @@ def panel(view: View) -> Panel:
     rows = view.record.workers(STEPS)
     if not rows:
         return empty(TITLE, "Needs a step.")
-    slowest = sorted(rows, key=_waits)[:_MAX_ROWS]
+    slowest = sorted(rows, key=waits_s)[:_MAX_ROWS]
     shown = sorted(slowest, key=lambda row: row["rank"])
-    longest = max(sum(_seconds(row)) for row in shown) or 1.0
+    longest = max(sum(part_seconds(row)) for row in shown) or 1.0
     bars = "".join(_bar(row, place, longest) for place, row in enumerate(shown))
     keys = "".join(
         f'<span><i class="k sq{" hatch" * (color == "--wait")}" style="--c:var({color})"></i>{name}'
         "</span>"
-        for name, _, color, _ in PHASES
+        for name, color, _ in PHASES
     )
     steps = min(STEPS, len(view.record.steps))
     note = f"mean of {count(steps, 'step')}"
@@ -46,19 +47,11 @@ def panel(view: View) -> Panel:
     return Panel(head=head(TITLE, note, keys), body=body)
 
 
-def _seconds(row: dict[str, float]) -> list[float]:
-    return [sum(row.get(name, 0.0) for name in names) for _, names, _, _ in PHASES]
-
-
-def _waits(row: dict[str, float]) -> float:
-    return row.get("wait", 0.0) + row.get("wait_reduce", 0.0)
-
-
 def _bar(row: dict[str, float], place: int, longest: float) -> str:
-    seconds = _seconds(row)
+    seconds = part_seconds(row)
     total = sum(seconds) or 1.0
     parts: list[str] = []
-    for (name, _, color, ink), spent in zip(PHASES, seconds, strict=True):
+    for (name, color, ink), spent in zip(PHASES, seconds, strict=True):
         share = 100 * spent / total
         if share < 0.1:
             continue

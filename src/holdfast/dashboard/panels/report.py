@@ -6,9 +6,8 @@ from itertools import accumulate
 from typing import Final
 
 from holdfast.dashboard.markup import Panel, empty, head, number, text
-from holdfast.dashboard.panels.timeline import state_from
 from holdfast.dashboard.view import View
-from holdfast.observe.recovery_reports import RecoveryReport
+from holdfast.observe.recovery_reports import RecoveryReport, state_from
 from holdfast.observe.units import count, duration, named
 
 TITLE: Final = "Recovery report"
