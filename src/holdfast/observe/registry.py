@@ -29,7 +29,7 @@ from holdfast.linux.files import replace_synced
 from holdfast.linux.lock import locked
 from holdfast.linux.process import Process
 from holdfast.observe import lines
-from holdfast.observe.run_dir import EVENTS, METRICS, is_held, state_dir
+from holdfast.observe.run_dir import EVENTS, METRICS, is_held, is_held_here, state_dir
 
 _RECORD: Final = "record.json"
 _WAITING_PID: Final = "waiting.pid"
@@ -86,7 +86,7 @@ class Record(BaseModel):
         )
 
     def process(self) -> Process | None:
-        """The process that supervises it; None if it has ended."""
+        """The process that supervises it; None if it has ended, or is on another host."""
         if pid := self._waiting_pid():
             with suppress(ProcessLookupError):
                 process = Process(pid, os.pidfd_open(pid))
@@ -97,7 +97,7 @@ class Record(BaseModel):
             for entry in lines.read(self.directory / EVENTS)
             if entry["event"] == "run-started"
         ]
-        if not (started and is_held(self.directory)):
+        if not (started and is_held_here(self.directory)):
             return None
         return Process.logged(started[-1]["pid"], started[-1]["time_unix_s"])
 
