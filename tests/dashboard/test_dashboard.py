@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.cli import dashboard
-from holdfast.dashboard import serve
+from holdfast.dashboard.keys import token_file
 from holdfast.errors import JobError
 
 HOLDFAST = Path(sys.executable).with_name("holdfast")
@@ -60,7 +60,7 @@ def test_a_live_run_in_the_browser(tmp_path):
     page_of = ("dashboard", "runs", "--port", "0", "--no-browser")
     (tmp_path / "runs").mkdir()
     with (
-        command(*job, cwd=tmp_path, **silent),
+        command(*job, cwd=tmp_path, **silent) as training,
         command(*page_of, cwd=tmp_path, stdout=subprocess.PIPE) as served,
         sync_api.sync_playwright() as playwright,
     ):
@@ -87,9 +87,25 @@ def test_a_live_run_in_the_browser(tmp_path):
         page.get_by_role("radio", name="Step").click()
         page.locator(".st-key-p_loss .js-plotly-plot").first.wait_for()
         assert page.locator(".stException").count() == 0
+        page.wait_for_url("**/?run=live&axis=step&span=all")
+        button = page.get_by_role("button", name="Stop and checkpoint")
+        button.click()
+        page.get_by_role("link", name="enter the token").click()
+        page.get_by_label("Token").fill(token_file().read_text().strip())
+        page.get_by_role("button", name="Open").click()
+        page.wait_for_url("**/?run=live&axis=step&span=all")
+        button.click()
+        page.get_by_role("button", name="Cancel").click()
+        button.click()
+        page.get_by_role("button", name="Stop", exact=True).click()
+        page.locator(".pill", has_text="Stopped").first.wait_for()
+        button.wait_for(state="hidden")
+        assert page.get_by_role("radio", name="Step").is_checked()
         browser.close()
         assert said == []
         assert {request for request in asked if not is_local(request, url)} == set()
+        assert training.wait(TIMEOUT_S) == 130
+        assert (run / "checkpoints" / f"step-{last_step(run)}" / "manifest.json").exists()
     with socket.socket() as probe:  # nothing is left that listens
         assert probe.connect_ex(("127.0.0.1", int(url.rpartition(":")[2]))) != 0
 
@@ -98,14 +114,13 @@ def is_local(request, url):
     return request.startswith((url, url.replace("http", "ws", 1), "data:", "blob:"))
 
 
+def last_step(run):
+    return read(run / "metrics.jsonl")[-1]["step"]
+
+
 def kill_a_worker(run):
     started = [each for each in read(run / "events.jsonl") if each["event"] == "worker-started"]
     os.kill(next(each["pid"] for each in started if each["rank"] == 1), signal.SIGKILL)
-
-
-def test_only_this_machine_is_served(tmp_path):
-    with pytest.raises(JobError, match="no access control"):
-        dashboard.dashboard(tmp_path, host="0.0.0.0")
 
 
 def test_what_cannot_be_served_is_refused(tmp_path):
@@ -115,4 +130,8 @@ def test_what_cannot_be_served_is_refused(tmp_path):
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         with pytest.raises(JobError, match="in use"):
-            serve.free_port(taken.getsockname()[1])
+            dashboard.dashboard(tmp_path, port=taken.getsockname()[1])
+    with pytest.raises(JobError, match="--host no such: .*give an address"):
+        dashboard.dashboard(tmp_path, host="no such")
+    with pytest.raises(JobError, match="cannot listen at 203.0.113.1"):
+        dashboard.dashboard(tmp_path, host="203.0.113.1")

@@ -5,6 +5,7 @@ python -m holdfast.dashboard.process LISTENER PARENT HOST ADDRESS PATH
 
 from __future__ import annotations
 
+import logging
 import socket
 import sys
 from pathlib import Path
@@ -67,7 +68,13 @@ def main(listener: socket.socket, parent: int, address: Address, path: str) -> N
         limit_concurrency=MAX_CONNECTIONS,
         timeout_graceful_shutdown=END_TIMEOUT_S,
     )
+    logging.getLogger("uvicorn.error").addFilter(_is_news)
     uvicorn.Server(config).run(sockets=[listener])
+
+
+def _is_news(record: logging.LogRecord) -> bool:
+    """Whether a line belongs in the log. uvicorn takes a websocket that is refused for a mistake."""
+    return "without completing handshake" not in record.getMessage()
 
 
 def _no_address() -> str | None:
