@@ -82,7 +82,7 @@ def _follow_link(names: list[str]) -> None:
     if query != st.session_state.get("query"):
         link = Link.parse(query, names)
         asked = query.get("run", link.run)
-        st.session_state.update(run=link.run, axis=link.axis, span=link.span)
+        st.session_state.update(run=link.run, chosen_axis=link.axis, chosen_span=link.span)
         st.session_state["absent"] = None if asked == link.run else (asked, link.run)
 
 
@@ -105,9 +105,9 @@ def _top(runs: LiveRuns, names: list[str], mode: theme.Mode) -> Page:
             page = Page(runs=runs, run=run, mode=mode)
             st.fragment(_draw, run_every=FAST_S)(page, "state", summary.pill)
         with st.container(key="axis"):
-            axis = _choice("Horizontal axis", "axis", AXES)
+            axis = _choice("Horizontal axis", "chosen_axis", AXES)
         with st.container(key="span"):
-            span = _choice("Range", "span", SPANS)
+            span = _choice("Range", "chosen_span", SPANS)
         link = Link(run=run, axis=axis, span=span)
         with st.container(key="stop"):
             may_stop = Access(keys.token()).is_session(st.context.cookies.get(COOKIE))
