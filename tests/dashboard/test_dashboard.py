@@ -131,7 +131,7 @@ def test_what_cannot_be_served_is_refused(tmp_path):
         taken.listen()
         with pytest.raises(JobError, match="in use"):
             dashboard.dashboard(tmp_path, port=taken.getsockname()[1])
-    with pytest.raises(JobError, match="--host no such: .*give an address"):
+    with pytest.raises(JobError, match=r"--host no such: .*give an address"):
         dashboard.dashboard(tmp_path, host="no such")
-    with pytest.raises(JobError, match="cannot listen at 203.0.113.1"):
+    with pytest.raises(JobError, match=r"cannot listen at 203\.0\.113\.1"):
         dashboard.dashboard(tmp_path, host="203.0.113.1")

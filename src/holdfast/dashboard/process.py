@@ -73,7 +73,7 @@ def main(listener: socket.socket, parent: int, address: Address, path: str) -> N
 
 
 def _is_news(record: logging.LogRecord) -> bool:
-    """Whether a line belongs in the log. uvicorn takes a websocket that is refused for a mistake."""
+    """Whether a line is one; uvicorn takes a websocket that is refused for a mistake."""
     return "without completing handshake" not in record.getMessage()
 
 
