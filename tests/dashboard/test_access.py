@@ -1,12 +1,15 @@
 """Who is let in to the dashboard: over real connections, with and without the token."""
 
 import http.client
+import json
+import os
 import re
 import signal
 import socket
 import ssl
 import subprocess
 import sys
+import time
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -18,7 +21,10 @@ from holdfast.dashboard.access import MAX_CLIENTS, MAX_WRONG, WINDOW_S, Access, 
 from holdfast.dashboard.address import Address
 from holdfast.dashboard.link import Link
 from holdfast.dashboard.live import LiveRuns
+from holdfast.dashboard.stopping import Stop
 from holdfast.errors import JobError
+from holdfast.job import load
+from holdfast.observe.run_dir import RunDirectory
 from holdfast.observe.stop import request_stop
 
 pytest.importorskip("streamlit")
@@ -204,6 +210,41 @@ def test_a_link_finds_an_old_run_in_this_directory_only(tmp_path):
     runs = LiveRuns(tmp_path / "runs")
     monkey = ["../one", str(tmp_path / "one"), "..", ".", "", "two", "three"]
     assert {name for each in monkey for name in runs.names(asked=each)} == {"two"}
+
+
+def test_a_run_is_asked_to_stop_once_however_many_ask(tmp_path):
+    asked, path = [], tmp_path / "runs" / "one"
+    before = signal.signal(signal.SIGTERM, lambda *_: asked.append("to stop"))
+    try:
+        with RunDirectory(path, load.load("digits", []), resume=False):
+            log(path, "run-started", pid=os.getpid())
+            runs = LiveRuns(path.parent)
+            assert runs.stop_state("one") is Stop.OFFERED
+            runs.request_stop("one")
+            runs.request_stop("one")
+            assert asked == ["to stop"]
+            assert runs.stop_state("one") is Stop.REQUESTED
+
+            log(path, "stop-requested")
+            other = LiveRuns(path.parent)
+            other.request_stop("one")
+            assert asked == ["to stop"]
+            assert other.stop_state("one") is Stop.REQUESTED
+
+            log(path, "run-started", pid=os.getpid())
+            (path / ".lock").write_text(f"{os.getpid()} on another-host")
+            other = LiveRuns(path.parent)
+            assert other.stop_state("one") is Stop.ELSEWHERE
+            with pytest.raises(JobError, match="is not running on this host: it is running"):
+                other.request_stop("one")
+        assert LiveRuns(path.parent).stop_state("one") is Stop.OVER
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def log(path, event, **fields):
+    with (path / "events.jsonl").open("a") as file:
+        file.write(json.dumps({"time_unix_s": time.time(), "event": event, **fields}) + "\n")
 
 
 def test_a_run_that_does_not_run_here_is_not_stopped(tmp_path):

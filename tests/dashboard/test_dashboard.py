@@ -73,8 +73,10 @@ def test_a_live_run_in_the_browser(tmp_path):
         page.on("console", lambda line: said.append(line.text) if line.type == "error" else None)
         page.on("pageerror", lambda error: said.append(str(error)))
         page.on("request", lambda request: asked.append(request.url))
-        page.goto(url)
+        page.goto(f"{url}/?run=gone&span=1min")
         page.wait_for_selector(".kpi")
+        page.locator(".band", has_text="There is no run gone here").first.wait_for()
+        assert page.get_by_role("radio", name="1 min").is_checked()
         step = "Number(document.querySelector('.kpi .v').firstChild.textContent.replace(',', ''))"
         shown = page.evaluate(step)
         page.wait_for_function(f"{step} > {shown}")
@@ -87,13 +89,13 @@ def test_a_live_run_in_the_browser(tmp_path):
         page.get_by_role("radio", name="Step").click()
         page.locator(".st-key-p_loss .js-plotly-plot").first.wait_for()
         assert page.locator(".stException").count() == 0
-        page.wait_for_url("**/?run=live&axis=step&span=all")
+        page.wait_for_url("**/?run=live&axis=step&span=1min")
         button = page.get_by_role("button", name="Stop and checkpoint")
         button.click()
         page.get_by_role("link", name="enter the token").click()
         page.get_by_label("Token").fill(token_file().read_text().strip())
         page.get_by_role("button", name="Open").click()
-        page.wait_for_url("**/?run=live&axis=step&span=all")
+        page.wait_for_url("**/?run=live&axis=step&span=1min")
         button.click()
         page.get_by_role("button", name="Cancel").click()
         button.click()
@@ -101,11 +103,15 @@ def test_a_live_run_in_the_browser(tmp_path):
         page.locator(".pill", has_text="Stopped").first.wait_for()
         button.wait_for(state="hidden")
         assert page.get_by_role("radio", name="Step").is_checked()
-        browser.close()
         assert said == []
         assert {request for request in asked if not is_local(request, url)} == set()
         assert training.wait(TIMEOUT_S) == 130
-        assert (run / "checkpoints" / f"step-{last_step(run)}" / "manifest.json").exists()
+        assert (run / "checkpoints" / f"step-{last_step(run):08}" / "manifest.json").exists()
+        stopped_after = last_step(run)
+        with command(*job, "--resume", cwd=tmp_path, **silent):
+            wait_for(lambda: last_step(run) > stopped_after)
+            button.wait_for()  # it is back, and so is the session
+        browser.close()
     with socket.socket() as probe:  # nothing is left that listens
         assert probe.connect_ex(("127.0.0.1", int(url.rpartition(":")[2]))) != 0
 

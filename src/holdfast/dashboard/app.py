@@ -90,7 +90,7 @@ def _say_if_absent(shown: str) -> None:
     """Say that the run of the link is not here, until the visitor chooses another one."""
     match st.session_state.get("absent"):
         case (asked, run) if run == shown:
-            words = f"There is no run <b>{text(asked)}</b> here; this is {text(shown)}."
+            words = f"There is no run <b>{text(asked)}</b> here; this is <b>{text(shown)}</b>."
             band = "--c:var(--amber);--f:var(--amber-fill)"
             st.html(f'<div class="hf band" style="{band}"><span>▲</span><p>{words}</p></div>')
 
