@@ -36,12 +36,12 @@ class Link:
             query: Of the address.
             names: Of the runs that there are, the one that is shown by default first.
         """
-        axes = {value: word for word, value in AXES.items()}
+        axes: dict[str, str] = {value: word for word, value in AXES.items()}
         spans = {value: word for word, value in _SPAN_NAMES.items()}
         run = query.get("run", "")
         return cls(
             run=run if run in names else names[0],
-            axis=axes.get(query.get("axis", ""), "Time"),  # type: ignore[call-overload]
+            axis=axes.get(query.get("axis", ""), "Time"),
             span=spans.get(query.get("span", ""), "All"),
         )
 

@@ -27,8 +27,11 @@ def draw(runs: LiveRuns, link: Link, every_s: float, *, may_stop: bool) -> None:
     """
     state = runs.stop_state(link.run)
     st.fragment(_watch, run_every=every_s)(runs, link.run, state)
-    if state is Stop.OVER:
-        return
+    if state is not Stop.OVER:
+        st.fragment(_button)(runs, link, state, may_stop)  # a click draws no panel again
+
+
+def _button(runs: LiveRuns, link: Link, state: Stop, may_stop: bool) -> None:
     is_clicked = st.button(
         "Stopping…" if state is Stop.REQUESTED else _WORDS,
         disabled=state is not Stop.OFFERED,
