@@ -33,7 +33,7 @@ from holdfast.linux.process import Process
 from holdfast.observe import lines
 from holdfast.observe.record.brief import Brief, brief_of
 from holdfast.observe.record.state import RunState, StateName
-from holdfast.observe.run_dir import EVENTS, is_held, state_dir
+from holdfast.observe.run_dir import EVENTS, is_held, is_held_here, state_dir
 
 _RECORD: Final = "record.json"
 _WAITING_PID: Final = "waiting.pid"
@@ -81,7 +81,7 @@ class Record(BaseModel):
         return brief_of(self.directory)
 
     def process(self) -> Process | None:
-        """The process that supervises it; None if it has ended."""
+        """The process that supervises it; None if it has ended, or is on another host."""
         if pid := self._waiting_pid():
             with suppress(ProcessLookupError):
                 process = Process(pid, os.pidfd_open(pid))
@@ -92,7 +92,7 @@ class Record(BaseModel):
             for entry in lines.read(self.directory / EVENTS)
             if entry["event"] == "run-started"
         ]
-        if not (started and is_held(self.directory)):
+        if not (started and is_held_here(self.directory)):
             return None
         return Process.logged(started[-1]["pid"], started[-1]["time_unix_s"])
 
@@ -109,7 +109,10 @@ class Record(BaseModel):
         process = self.process()
         if process is None:
             state = self.brief().state.name
-            raise JobError(f"{self.id} is not running on this host: it is {state}")
+            raise JobError(
+                f"{self.id} is not running on this host: it is {state}; if another host runs it, "
+                "use holdfast stop there"
+            )
         for number in range(1 + at_once):
             if number:
                 time.sleep(SIGNALS_APART_S)  # two signals at once count as one

@@ -102,6 +102,14 @@ def is_held(run_dir: Path) -> bool:
     return False
 
 
+def is_held_here(run_dir: Path) -> bool:
+    """Whether a process of this host holds a run's directory; hosts may share it."""
+    if not is_held(run_dir):
+        return False
+    holder = (run_dir / _LOCK).read_text(encoding="utf-8", errors="replace")
+    return holder.endswith(f" on {socket.gethostname()}")
+
+
 class RunPaths:
     """A run's directory, as it is used on every host.
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import enum
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import timedelta
 from math import inf
 from typing import Any, Final
 
 from holdfast.observe import history
 from holdfast.observe.record.moments import is_failure
+from holdfast.observe.units import duration
 
 MIN_STALL_S: Final = 10.0
 """A shorter time without a step is no stall, however fast steps are."""
@@ -107,7 +107,7 @@ def _current(
         return RunState(name=StateName.STARTING, reason=reason)
     quiet = now - stepped_at
     if quiet > max(MIN_STALL_S, STALL_FACTOR * longest_step_s):
-        reason = f"no step for {timedelta(seconds=round(quiet))}"
+        reason = f"no step for {duration(quiet)}"
         return RunState(name=StateName.STALLED, reason=reason)
     return RunState(name=StateName.RUNNING)
 
