@@ -17,11 +17,11 @@ from safetensors.torch import load, save
 from torch import nn
 
 from holdfast.arena.memory import MAILBOX_BYTES, Phase
+from holdfast.collectives.barrier_tags import WorkerTag
 from holdfast.core.step.seeds import seed_for
 from holdfast.data.dataset import Batch, generators_kept, seed_everything
 from holdfast.data.loading.source import Source
 from holdfast.errors import JobError
-from holdfast.worker.barriers import WorkerTag
 from holdfast.worker.compute import to_device
 from holdfast.worker.context import WorkerContext
 from holdfast.worker.tally import Results, State, Tally
