@@ -1,25 +1,10 @@
 """The task `classification` logs the accuracy of each step: the same one for any workers."""
 
-import os
-import signal
-
 import pytest
 
-from conftest import SMALL, events_of, metrics_of
+from conftest import SMALL, events_of, killing, metrics_of
 
 pytestmark = pytest.mark.slow
-
-
-def killing(run_dir, step):
-    """Kill rank 1 once `step` steps are committed."""
-    killed = []
-
-    def watch(committed):
-        if not killed and committed >= step:
-            started = [e["pid"] for e in events_of(run_dir, "worker-started") if e["rank"] == 1]
-            killed.append(os.kill(started[-1], signal.SIGKILL))
-
-    return watch
 
 
 def test_each_step_has_its_accuracy_whatever_the_workers_and_their_failures(train, tmp_path):
@@ -27,7 +12,7 @@ def test_each_step_has_its_accuracy_whatever_the_workers_and_their_failures(trai
     alone = train(run_dir=tmp_path / "alone", workers=1, **job)
     checked = train(run_dir=tmp_path / "two", workers=2, verify={"recompute": 0.5}, **job)
     killed = train(
-        run_dir=tmp_path / "killed", watch=killing(tmp_path / "killed", 6), workers=2, **job
+        run_dir=tmp_path / "killed", watch=killing(tmp_path / "killed", 6, 1), workers=2, **job
     )
     failures = [e for e in events_of(tmp_path / "killed", "worker-exited") if e["unexpected"]]
     assert [each["rank"] for each in failures] == [1]
