@@ -97,7 +97,9 @@ class Evaluator:
             shards, self._num_shards, self._batch_size, self._group.check_abort
         )
         for shard, size, batch in batches:
-            tallies[shard].add(measure(self._modules[0], to_device(batch, self._device)), size)
+            with self._status.measuring():
+                measured = measure(self._modules[0], to_device(batch, self._device))
+            tallies[shard].add(measured, size)
         return {shard: each.state() for shard, each in tallies.items()}
 
     def _exchange(self, payload: bytes, step: int) -> list[bytes]:
