@@ -77,8 +77,12 @@ def _activity(
         if barrier is None:
             return Activity(rank=rank, doing="waiting to resume")
         count = arena[rank, Word.ARRIVALS]
-        late = tuple(peer for peer in sorted(local) if arena[peer, Word.ARRIVALS] < count)
-        return Activity(rank=rank, doing=describe(*barrier), waits_for=late or remote)
+        late = [
+            # Those of other hosts arrive here only once all of this host have.
+            tuple(peer for peer in peers if arena[peer, Word.ARRIVALS] < count)
+            for peers in (sorted(local), remote)
+        ]
+        return Activity(rank=rank, doing=describe(*barrier), waits_for=late[0] or late[1])
     if is_script and phase is Phase.FORWARD:
         return Activity(rank=rank, doing="running the script")
     return Activity(rank=rank, doing=_WORDS[phase].format(step=step, next=step + 1))

@@ -17,9 +17,9 @@ from holdfast.observe.stacks import await_stacks, innermost
 
 STACKS_TIMEOUT_S: Final = 0.1
 """How long workers that do not hang may take to write their stacks; as a rule milliseconds."""
-LONG_WAIT_S: Final = 0.8
-"""A worker that waits for longer waits for one that hangs, or for a host that is lost. It may be on
-another host, whose agent knows; here it is known when the generation ends."""
+LONG_WAIT_S: Final = 0.2
+"""A worker that has waited for longer when its generation ends may have waited for one that hangs on
+another host, which only the agent there knows. Deaths are found much sooner."""
 
 
 class WorkerLog:
