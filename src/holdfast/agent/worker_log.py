@@ -18,8 +18,8 @@ from holdfast.observe.stacks import await_stacks, innermost
 STACKS_TIMEOUT_S: Final = 0.1
 """How long workers that do not hang may take to write their stacks; as a rule milliseconds."""
 LONG_WAIT_S: Final = 0.2
-"""A worker that has waited for longer when its generation ends may have waited for one that hangs on
-another host, which only the agent there knows. Deaths are found much sooner."""
+"""A worker that has waited for longer when its generation ends may have waited for one that hangs
+on another host, which only the agent there knows. Deaths are found much sooner."""
 
 
 class WorkerLog:

@@ -22,6 +22,8 @@ from holdfast.observe.whereabouts import Whereabouts, missing, whereabouts
 LATE_STEPS: Final = 50
 """Steps after which the exit of a control process has nothing to do with an injected fault. No step
 waits for such a process, so its exit may be found late."""
+SKEW_S: Final = 2.0
+"""How far the clocks of hosts may be apart."""
 MAX_REMEMBERED_STEPS: Final = 1 << 14
 """How many of the newest steps are remembered with their samples; others count as the newest."""
 
@@ -47,7 +49,6 @@ class _Open:
         forked, forked_at: Workers that were started since, and when the last one was.
         resumed: The event of the generation in which all resumed, once there is one.
         last_step: The most steps that a worker had committed before.
-        generation: The one that ran before.
     """
 
     causes: list[Cause] = field(default_factory=list)
@@ -58,7 +59,6 @@ class _Open:
     forked_at: float | None = None
     resumed: Entry | None = None
     last_step: int = 0
-    generation: int
 
 
 class RecoveryTracker:
@@ -77,7 +77,6 @@ class RecoveryTracker:
         self._samples: dict[int, int] = {}  # by step
         self._hangs: dict[tuple[str, int], Entry] = {}  # by event and process
         self._observed: dict[tuple[int, int], Entry] = {}  # by generation and rank
-        self._generation = 0
         self._faults: dict[str, tuple[Entry, int]] = {}  # by target, with the newest step
 
     @property
@@ -190,13 +189,12 @@ class RecoveryTracker:
             cause = replace(cause, injected_fault=fault["kind"])
         if self._open is None:
             began_at = now if fault is None else min(now, _time(fault))
-            self._open = _Open(began_at=began_at, found_at=now, generation=self._generation)
+            self._open = _Open(began_at=began_at, found_at=now)
         self._open.causes.append(cause)
         self._open.ended.update(ended)
         self._open.resumed = None
 
     def _on_generation(self, event: Entry) -> None:
-        self._generation = event["number"]
         if self._open is None:
             self._members = tuple(event["members"])
             return
@@ -276,10 +274,12 @@ class RecoveryTracker:
         found, self._observed = self._observed, {}
         causes = recovery.causes
         silent = [each for each in causes if each.who == _HOST or each.what.startswith("hung")]
-        since = [number for number, _ in found if number >= recovery.generation]
-        if not (silent and since):
+        # An event of another host may come so late that it belongs to the recovery before.
+        of = {key: each for key, each in found.items() if _time(each) > recovery.began_at - SKEW_S}
+        if not (silent and of):
             return ()
-        observed = [each for (number, _), each in found.items() if number == min(since)]
+        newest = max(number for number, _ in of)
+        observed = [each for (number, _), each in of.items() if number == newest]
         return whereabouts(observed, {c.rank: c.stack for c in causes if c.rank is not None})
 
 
