@@ -17,6 +17,9 @@ from holdfast.observe.whereabouts import Whereabouts
 WIDTH: Final = 160
 """How much of a cause is shown, characters; the worker's log has the rest."""
 
+_ORDER: Final = {"missing": 0, "waiting": 1, "meanwhile": 2}
+"""Of the lines about where workers were."""
+
 Outcome = Literal["recovered", "restarted", "ended", "failed"]
 
 
@@ -125,7 +128,7 @@ def _where(report: RecoveryReport) -> Iterator[tuple[str, str]]:
         awaited = f", and waited for {_named(each.waits_for)}" if each.waits_for else ""
         frame = each.stack[0] if each.stack and each.rank not in shown else ""
         groups.setdefault((name, f"{each.doing}{awaited}", frame), []).append(each.rank)
-    for (name, doing, frame), ranks in sorted(groups.items(), key=lambda group: group[0][0]):
+    for (name, doing, frame), ranks in sorted(groups.items(), key=lambda each: _ORDER[each[0][0]]):
         yield name, f"{_named(ranks)} {_were(ranks)} {doing}"
         if frame:
             yield "", f"at {frame}"

@@ -7,13 +7,13 @@ stacks tell.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
 SCRIPT: Final = "running the script"
 
-_COLLECTIVE: Final = re.compile(r'/torch/distributed/.*" ?, line \d+ in (?!wrapper)(\w+)')
+_COLLECTIVE: Final = re.compile(r'/torch/distributed/.*", line \d+ in (?!wrapper)(\w+)')
 _BACKWARD: Final = re.compile(r" in _engine_run_backward$")
 """Where a worker waits for the collectives of DistributedDataParallel."""
 
@@ -43,7 +43,7 @@ def whereabouts(
 
     Args:
         observed: The events `worker-observed`.
-        stacks: Of workers that hung, by rank.
+        stacks: Of the workers that failed, by rank; empty for one that could not write it.
     """
     found = [
         Whereabouts(
@@ -54,7 +54,9 @@ def whereabouts(
         )
         for event in sorted(observed, key=lambda event: int(event["rank"]))
     ]
-    return tuple(_of_script(found) if any(each.doing == SCRIPT for each in found) else found)
+    if any(each.doing == SCRIPT for each in found):
+        found = _of_script(found, {rank for rank, stack in stacks.items() if not stack})
+    return tuple(found)
 
 
 def missing(found: Sequence[Whereabouts]) -> tuple[int, ...]:
@@ -63,10 +65,14 @@ def missing(found: Sequence[Whereabouts]) -> tuple[int, ...]:
     return tuple(sorted(awaited - {each.rank for each in found if each.waits_for}))
 
 
-def _of_script(found: Sequence[Whereabouts]) -> list[Whereabouts]:
-    """The same with what the stacks of a script say: who is in no collective is missing there."""
+def _of_script(found: Sequence[Whereabouts], silent: Collection[int]) -> list[Whereabouts]:
+    """The same with what the stacks of a script say: who is in no collective is missing there, and
+    so is who could not write its stack.
+    """
     waits = {each.rank: _wait_of(each.stack) for each in found}
-    late = tuple(each.rank for each in found if each.stack and not waits[each.rank])
+    late = tuple(
+        each.rank for each in found if not waits[each.rank] and (each.stack or each.rank in silent)
+    )
     return [
         replace(each, doing=waits[each.rank], waits_for=late) if waits[each.rank] else each
         for each in found
