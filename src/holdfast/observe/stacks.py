@@ -1,7 +1,7 @@
 """Stacks: where a worker is while one hangs. On a signal, the interpreter writes its stacks to
 `logs/rank-N.stacks`, whatever the worker does.
 
-One that hangs writes those of all threads, and is killed. One that will go on writes that of its
+One that hangs writes those of all threads, and is killed. One that resumes writes that of its
 main thread only: its other threads run meanwhile, and their stacks cannot be read safely.
 """
 

@@ -1,7 +1,7 @@
 """Whereabouts: where each worker was when one hung, and which of them the others were waiting for.
 
-Workers of holdfast say for whom they wait. Those of a script wait in code of PyTorch, as their
-stacks tell.
+Workers of holdfast publish which ranks they wait for. Those of a script wait in code of PyTorch, as
+their stacks tell.
 """
 
 from __future__ import annotations

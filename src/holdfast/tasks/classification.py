@@ -55,7 +55,7 @@ class Classification:
         x, y = batch
         logits = model(x)
         loss = F.cross_entropy(logits, y)
-        return loss, {"accuracy": int((logits.argmax(1) == y).sum()) / len(y)}
+        return loss, {"accuracy": int(torch.count_nonzero(logits.argmax(1) == y)) / len(y)}
 
     def measure(self, model: nn.Module, batch: Batch) -> dict[str, float]:
         x, y = batch
