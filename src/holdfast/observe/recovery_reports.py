@@ -13,11 +13,15 @@ from pydantic import TypeAdapter
 
 from holdfast.observe.stacks import stacks_file
 from holdfast.observe.units import named
+from holdfast.observe.whereabouts import Whereabouts
 
 WIDTH: Final = 160
 """How much of a cause is shown, characters; the worker's log has the rest."""
 SHORT_WIDTH: Final = 100
 """How much of it a line of a table shows."""
+
+_ORDER: Final = {"missing": 0, "waiting": 1, "meanwhile": 2}
+"""Of the lines about where workers were."""
 
 Outcome = Literal["recovered", "restarted", "ended", "failed"]
 
@@ -61,6 +65,8 @@ class RecoveryReport:
         checkpoint: The step of the checkpoint that all workers loaded, 0 for the start of the run;
             None if a worker had the state.
         recomputed_steps, recomputed_samples: What had been committed and was computed again.
+        whereabouts: Where the workers were when one of them hung, or a host fell silent.
+        missing: The ranks that the others were waiting for then.
     """
 
     number: int
@@ -75,6 +81,8 @@ class RecoveryReport:
     checkpoint: int | None
     recomputed_steps: int
     recomputed_samples: int
+    whereabouts: tuple[Whereabouts, ...] = ()
+    missing: tuple[int, ...] = ()
 
 
 ADAPTER: Final = TypeAdapter(RecoveryReport)
@@ -90,7 +98,7 @@ def text(report: RecoveryReport, logs: Path) -> str:
     """
     causes = Counter(map(_words, report.causes))
     first, *others = [f"{what}{f', {n} times' if n > 1 else ''}" for what, n in causes.items()]
-    rows = [*(("and", other) for other in others), *_stacks(report, logs)]
+    rows = [*(("and", other) for other in others), *_stacks(report, logs), *_where(report)]
     rows += [("others", _others(report)), ("time", _times(report)), *_end(report)]
     place = f", after step {report.step}" if report.step else ""
     head = f"── recovery {report.number}{place} ── {first}"
@@ -122,10 +130,32 @@ def _words(cause: Cause) -> str:
 
 def _stacks(report: RecoveryReport, logs: Path) -> Iterator[tuple[str, str]]:
     for cause in report.causes:
+        if cause.what.startswith("hung") and not cause.stack:
+            yield "stack", "none: the worker could not write it"
         if cause.rank is not None and cause.stack:
             yield "stack", cause.stack[0]
             yield from (("", frame) for frame in cause.stack[1:])
             yield "", f"… all threads: {stacks_file(logs, cause.rank)}"
+
+
+def _where(report: RecoveryReport) -> Iterator[tuple[str, str]]:
+    """Where the workers were when one hung: who was missing, and who waited for it."""
+    shown = {cause.rank for cause in report.causes if cause.stack}
+    groups: dict[tuple[str, str, str], list[int]] = {}
+    for each in report.whereabouts:
+        name = "waiting" if each.waits_for else "meanwhile"
+        name = "missing" if each.rank in report.missing else name
+        awaited = f", and waited for {_named(each.waits_for)}" if each.waits_for else ""
+        frame = each.stack[0] if each.stack and each.rank not in shown else ""
+        groups.setdefault((name, f"{each.doing}{awaited}", frame), []).append(each.rank)
+    for (name, doing, frame), ranks in sorted(groups.items(), key=lambda each: _ORDER[each[0][0]]):
+        yield name, f"{_named(ranks)} {_were(ranks)} {doing}"
+        if frame:
+            yield "", f"at {frame}"
+    if gone := [
+        rank for rank in report.missing if rank not in {w.rank for w in report.whereabouts}
+    ]:
+        yield "missing", _named(gone)
 
 
 def _others(report: RecoveryReport) -> str:

@@ -12,7 +12,7 @@ runs/digits-20260102-150405/
   result.json         how it ended
   code.py             the source of a task that no file holds, such as a notebook's
   code.zip            the sources of the task, packed for other hosts; these have them in code/
-  logs/rank-0.log …   what each worker printed; rank-0.stacks: where it was when it hung
+  logs/rank-0.log …   what each worker printed; rank-0.stacks: where it was when one hung
   logs/coordinator-events.jsonl   what the coordinator decided; see wire.debug_file
   checkpoints/        see checkpoint.store
   secrets/            keys and tokens of a run on several hosts, and for its metrics

@@ -71,6 +71,7 @@ def _facts(view: View, report: RecoveryReport) -> str:
         ("Recomputed", f"{steps}, {count(report.recomputed_samples, 'sample')}"),
         ("Generation", _generation(view, report)),
         ("Outcome", _OUTCOMES[report.outcome]),
+        ("Missing", named(report.missing) if report.missing else ""),
         ("Injected", text(", ".join({c.injected_fault for c in report.causes} - {""}))),
         (
             "Stack",

@@ -59,7 +59,14 @@ _WAITS: Final = catalogue.PHASE_SECONDS.name + '{RUN,phase=~"wait|reduce|wait_re
 DASHBOARD: Final[Mapping[str, tuple[Panel, ...]]] = {
     "Training": (
         Panel(title="Loss", queries={"loss": _of(catalogue.LOSS)}),
-        Panel(title="Accuracy", queries={"accuracy": _of(catalogue.ACCURACY)}, unit="percentunit"),
+        Panel(
+            title="Accuracy",
+            queries={
+                "validation": _of(catalogue.ACCURACY),
+                "training": _of(catalogue.TRAINING_ACCURACY),
+            },
+            unit="percentunit",
+        ),
         Panel(
             title="Gradient norm and learning rate",
             queries={
