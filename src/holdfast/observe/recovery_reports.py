@@ -145,17 +145,17 @@ def _where(report: RecoveryReport) -> Iterator[tuple[str, str]]:
     for each in report.whereabouts:
         name = "waiting" if each.waits_for else "meanwhile"
         name = "missing" if each.rank in report.missing else name
-        awaited = f", and waited for {_named(each.waits_for)}" if each.waits_for else ""
+        awaited = f", and waited for {named(each.waits_for)}" if each.waits_for else ""
         frame = each.stack[0] if each.stack and each.rank not in shown else ""
         groups.setdefault((name, f"{each.doing}{awaited}", frame), []).append(each.rank)
     for (name, doing, frame), ranks in sorted(groups.items(), key=lambda each: _ORDER[each[0][0]]):
-        yield name, f"{_named(ranks)} {_were(ranks)} {doing}"
+        yield name, f"{named(ranks)} {_were(ranks)} {doing}"
         if frame:
             yield "", f"at {frame}"
     if gone := [
         rank for rank in report.missing if rank not in {w.rank for w in report.whereabouts}
     ]:
-        yield "missing", _named(gone)
+        yield "missing", named(gone)
 
 
 def _others(report: RecoveryReport) -> str:
