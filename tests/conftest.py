@@ -122,6 +122,18 @@ def watching(run_dir, watch):
         looking.result()
 
 
+def killing(run_dir, step, rank):
+    """Kill the worker of `rank` once `step` steps are committed; see `watching`."""
+    killed = []
+
+    def watch(committed):
+        if not killed and committed >= step:
+            started = [e["pid"] for e in events_of(run_dir, "worker-started") if e["rank"] == rank]
+            killed.append(os.kill(started[-1], signal.SIGKILL))
+
+    return watch
+
+
 @pytest.fixture
 def run(forks, tmp_path):
     """Run a script on the shared fork server: `run(text or path, argument, …, key=value)`."""

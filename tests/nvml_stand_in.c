@@ -23,7 +23,7 @@ typedef struct card {
 } card;
 
 static card cards[] = {
-    {"NVIDIA GeForce RTX 3060", "GPU-3060", 8, 6, 3584, 93, 168500, 170000, 97, 1252, 1777,
+    {"NVIDIA GeForce RTX 3060", "GPU-3060", 8, 6, 3584, 86, 168500, 170000, 97, 1252, 1777,
      12884901888ull, 1073741824ull, SW_POWER_CAP | HW_THERMAL},
     {"NVIDIA GeForce GTX 1650", "GPU-1650", 7, 5, 896, 51, 0, 0, 0, 300, 1665,
      4294967296ull, 0, 0},

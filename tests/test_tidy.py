@@ -292,6 +292,7 @@ def test_the_options_of_the_command_are_these():
             "--master-port",
             "--master_port",
             "--max-restarts",
+            "--metrics",
             "--module",
             "--network",
             "--nnodes",
@@ -310,6 +311,7 @@ def test_the_options_of_the_command_are_these():
         "runs": ["--json"],
         "stop": ["--now", "run"],
         "token": ["--secret", "--uses", "run"],
+        "top": ["run"],
         "track": ["run"],
         "train": [
             "--address",

@@ -10,6 +10,7 @@ import sys
 import tempfile
 import time
 from contextlib import suppress
+from importlib.util import find_spec
 
 import psutil
 import pytest
@@ -130,6 +131,18 @@ def test_settings_are_told_beside_the_same_job_without_them():
         assert row["step_of_default"] == pytest.approx(
             default["samples_per_s"]["median"] / row["samples_per_s"]["median"], abs=0.002
         )
+
+
+@pytest.mark.soak
+@pytest.mark.skipif(find_spec("mlflow.server") is None, reason="needs MLflow's server")
+def test_sinks_are_told_beside_the_same_job_without_them():
+    few = ["--workloads", "small", "--seconds", "5", "--rounds", "1"]
+    rows = json.loads(bench("sinks", *few, "--json"))["rows"]
+    assert [row["setting"] for row in rows] == ["off", "metrics", "all"]
+    off, *_ = rows
+    for row in rows:
+        rates = row["steps_per_s"]["median"], off["steps_per_s"]["median"]
+        assert row["of_off"] == pytest.approx(rates[0] / rates[1], abs=0.02)
 
 
 @pytest.mark.soak

@@ -33,20 +33,24 @@ def said(command, tmp_path):
 def test_a_run_in_the_background_is_listed_shown_and_stopped(own_state, said, tmp_path):
     begun = said("train", "digits", "epochs=500", "--detach", "--run", "runs/later")
     assert begun.splitlines()[0] == "later"
+    wait_until((tmp_path / "runs" / "later" / "metrics.jsonl").exists)
     (row,) = json.loads(said("runs", "--json"))
     assert (row["id"], row["engine"], row["state"]) == ("later", "local", "running")
-    wait_until((tmp_path / "runs" / "later" / "metrics.jsonl").exists)
+    assert row["last_event"]
+    assert row["last_event_age_s"] >= 0
     assert said("stop", "later").startswith("stopped after step ")
     assert "waiting" in said("logs", "later") or "epoch" in said("logs", "later")
     (row,) = json.loads(said("runs", "--json"))
     assert row["state"] == "stopped"
-    assert row["steps"] == json.loads((tmp_path / "runs/later/result.json").read_text())["steps"]
+    assert row["step"] == json.loads((tmp_path / "runs/later/result.json").read_text())["steps"]
+    assert row["last_event"].startswith("run stopped")
+    assert "run stopped" in said("runs")
     refused = said("stop", "later", status=2)
     assert "later is not running on this host: it is stopped" in refused
 
 
 @pytest.mark.soak
-def test_a_run_whose_process_was_killed_is_lost_and_goes_on_by_resume(own_state, said, tmp_path):
+def test_a_run_whose_process_was_killed_has_failed_and_goes_on_by_resume(own_state, said, tmp_path):
     said("train", "digits", "epochs=500", "--detach", "--run", "runs/later")
     started = json.loads((tmp_path / "runs/later/events.jsonl").read_text().splitlines()[0])
     wait_until((tmp_path / "runs" / "later" / "metrics.jsonl").exists)
@@ -55,9 +59,10 @@ def test_a_run_whose_process_was_killed_is_lost_and_goes_on_by_resume(own_state,
     def state():
         return json.loads(said("runs", "--json"))[0]["state"]
 
-    wait_until(lambda: state() == "lost")
+    wait_until(lambda: state() == "failed")
+    assert "ended without writing an event" in json.loads(said("runs", "--json"))[0]["reason"]
     said("train", "digits", "epochs=500", "--run", "runs/later", "--resume", "--detach")
-    assert state() == "running"
+    wait_until(lambda: state() == "running")
     said("stop", "later", "--now")
 
 

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from holdfast.arena.memory import Arena
+from holdfast.collectives.barrier_tags import describe
 from holdfast.collectives.exact import TreeReducer
 from holdfast.collectives.reduction import ReductionMemory
 from holdfast.collectives.slot import LOSS, WEIGHT, Slot, SlotLayout
@@ -16,7 +17,6 @@ from holdfast.errors import HoldfastError
 from holdfast.transport.connections import Listener
 from holdfast.transport.network import Hosts, Network
 from holdfast.transport.shared_memory import SharedMemoryGroup
-from holdfast.worker.barriers import describe
 
 PARAMETERS = {
     "long": torch.empty(300_000),

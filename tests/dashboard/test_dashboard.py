@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.cli import dashboard
-from holdfast.dashboard import serve
+from holdfast.dashboard.keys import token_file
 from holdfast.errors import JobError
 
 HOLDFAST = Path(sys.executable).with_name("holdfast")
@@ -60,7 +60,7 @@ def test_a_live_run_in_the_browser(tmp_path):
     page_of = ("dashboard", "runs", "--port", "0", "--no-browser")
     (tmp_path / "runs").mkdir()
     with (
-        command(*job, cwd=tmp_path, **silent),
+        command(*job, cwd=tmp_path, **silent) as training,
         command(*page_of, cwd=tmp_path, stdout=subprocess.PIPE) as served,
         sync_api.sync_playwright() as playwright,
     ):
@@ -73,8 +73,10 @@ def test_a_live_run_in_the_browser(tmp_path):
         page.on("console", lambda line: said.append(line.text) if line.type == "error" else None)
         page.on("pageerror", lambda error: said.append(str(error)))
         page.on("request", lambda request: asked.append(request.url))
-        page.goto(url)
+        page.goto(f"{url}/?run=gone&span=1min")
         page.wait_for_selector(".kpi")
+        page.locator(".band", has_text="There is no run gone here").first.wait_for()
+        assert page.get_by_role("radio", name="1 min").is_checked()
         step = "Number(document.querySelector('.kpi .v').firstChild.textContent.replace(',', ''))"
         shown = page.evaluate(step)
         page.wait_for_function(f"{step} > {shown}")
@@ -87,9 +89,29 @@ def test_a_live_run_in_the_browser(tmp_path):
         page.get_by_role("radio", name="Step").click()
         page.locator(".st-key-p_loss .js-plotly-plot").first.wait_for()
         assert page.locator(".stException").count() == 0
-        browser.close()
+        page.wait_for_url("**/?run=live&axis=step&span=1min")
+        button = page.get_by_role("button", name="Stop and checkpoint")
+        button.click()
+        page.get_by_role("link", name="enter the token").click()
+        page.get_by_label("Token").fill(token_file().read_text().strip())
+        page.get_by_role("button", name="Open").click()
+        page.wait_for_url("**/?run=live&axis=step&span=1min")
+        button.click()
+        page.get_by_role("button", name="Cancel").click()
+        button.click()
+        page.get_by_role("button", name="Stop", exact=True).click()
+        page.locator(".pill", has_text="Stopped").first.wait_for()
+        button.wait_for(state="hidden")
+        assert page.get_by_role("radio", name="Step").is_checked()
         assert said == []
         assert {request for request in asked if not is_local(request, url)} == set()
+        assert training.wait(TIMEOUT_S) == 130
+        assert (run / "checkpoints" / f"step-{last_step(run):08}" / "manifest.json").exists()
+        stopped_after = last_step(run)
+        with command(*job, "--resume", cwd=tmp_path, **silent):
+            wait_for(lambda: last_step(run) > stopped_after)
+            button.wait_for()  # it is back, and so is the session
+        browser.close()
     with socket.socket() as probe:  # nothing is left that listens
         assert probe.connect_ex(("127.0.0.1", int(url.rpartition(":")[2]))) != 0
 
@@ -98,14 +120,13 @@ def is_local(request, url):
     return request.startswith((url, url.replace("http", "ws", 1), "data:", "blob:"))
 
 
+def last_step(run):
+    return read(run / "metrics.jsonl")[-1]["step"]
+
+
 def kill_a_worker(run):
     started = [each for each in read(run / "events.jsonl") if each["event"] == "worker-started"]
     os.kill(next(each["pid"] for each in started if each["rank"] == 1), signal.SIGKILL)
-
-
-def test_only_this_machine_is_served(tmp_path):
-    with pytest.raises(JobError, match="no access control"):
-        dashboard.dashboard(tmp_path, host="0.0.0.0")
 
 
 def test_what_cannot_be_served_is_refused(tmp_path):
@@ -115,4 +136,8 @@ def test_what_cannot_be_served_is_refused(tmp_path):
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         with pytest.raises(JobError, match="in use"):
-            serve.free_port(taken.getsockname()[1])
+            dashboard.dashboard(tmp_path, port=taken.getsockname()[1])
+    with pytest.raises(JobError, match=r"--host no such: .*give an address"):
+        dashboard.dashboard(tmp_path, host="no such")
+    with pytest.raises(JobError, match=r"cannot listen at 203\.0\.113\.1"):
+        dashboard.dashboard(tmp_path, host="203.0.113.1")

@@ -75,7 +75,7 @@ def step_line(step):
               "wait": [0.02, 0.05], "reduce": [0.04, 0.04], "optimizer": [0.01, 0.01]}  # fmt: skip
     return {
         "step": step, "epoch": step // 10, "loss": 2 / step, "norm": 1.0, "lr": 0.1, "samples": 64,
-        "logged": {}, "seconds": 0.5, "phases": {},
+        "logged": {"accuracy": step / 100}, "seconds": 0.5, "phases": {},
         "workers": {"rank": [0, 1], "shards": [6, 2] if step > 5 else [4, 4], **phases},
         "time_unix_s": 1005.0 + step / 2 + (0.25 if step > 20 else 0),
     }  # fmt: skip
@@ -292,6 +292,14 @@ def test_curves_follow_the_axis_and_the_range(run_dir):
     late = view_of(run_dir, span_s=5.0)
     assert late.x_range[0] == pytest.approx(late.x_range[1] - 5)
     assert ticks(view_of(run_dir))[1][:2] == ["0 s", "5"]
+
+
+def test_the_accuracy_of_the_training_is_a_thin_line_with_its_newest_value(run_dir):
+    thin, main = accuracy.panel(view_of(run_dir)).figure.data
+    assert thin.line.width < main.line.width
+    assert (thin.y[0], thin.y[-1]) == pytest.approx((1, 40))
+    texts = [tag.text for tag in accuracy.panel(view_of(run_dir)).figure.layout.annotations]
+    assert "training 40.0 %" in [each.replace(units.NBSP, " ") for each in texts]
 
 
 def test_a_compared_run_is_dashed(run_dir):

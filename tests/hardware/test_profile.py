@@ -44,7 +44,7 @@ def test_cards_of_a_driver_are_shown_scored_and_passed_on(tmp_path, gpus):
     assert "score 8.97 (estimate), relative 3.0x" in hot
     assert "relative 1.0x" in cool
     slowed = "slowed by power cap, heat (hardware limit)"
-    assert hot_state == f"gpu 0: 93 °C, 168 of 170 W, 97 % busy, 1252 of 1777 MHz, {slowed}"
+    assert hot_state == f"gpu 0: 86 °C, 168 of 170 W, 97 % busy, 1252 of 1777 MHz, {slowed}"
     assert cool_state == "gpu 1: 51 °C, 0 % busy, 300 of 1665 MHz", "it reports no power"
     assert "cannot use these GPUs" in out
 

@@ -252,6 +252,83 @@ def test_a_hang_is_reported_with_its_stack_and_timed_from_its_detection():
     assert report.total_s == pytest.approx(0.7)
 
 
+def observed(at, rank, doing, waits_for=(), frames=(), number=1):
+    more = {"waits_for": [*waits_for]} if waits_for else {}
+    fields = {"rank": rank, "pid": 100 + rank, "generation": number, "doing": doing, **more}
+    return event(at, "worker-observed", **fields, frames=[*frames])
+
+
+def hang(*seen):
+    """The report of a hang of rank 1, and the lines about where the workers were."""
+    [report] = track(
+        [
+            observed(2.0, 0, "late from an earlier recovery"),
+            event(6.0, "worker-hung", rank=1, pid=101, reason="was stopped for 1.5 s"),
+            *seen,
+            exited(6.1, 1, "hung: it was stopped", -9),
+            generation(6.4, 2, [0, 1, 2, 3], at_step=5),
+        ],
+        [step(6.7, 6)],
+    )
+    first, *others = recovery_reports.text(report, LOGS).splitlines()[1:-3]
+    assert first == "   stack       none: the worker could not write it"
+    return report, others
+
+
+def test_a_hang_is_reported_with_who_was_missing_and_who_waited():
+    summing = "summing the gradient of step 6"
+    report, lines = hang(
+        observed(6.0, 0, summing, [1], ['File "mine.py", line 9 in main']),
+        observed(6.0, 1, "running the task's code in step 6"),
+        observed(6.0, 2, summing, [1], ['File "mine.py", line 9 in main']),
+        observed(6.0, 3, "saving the checkpoint of step 5"),
+    )
+    assert report.missing == (1,)
+    assert [each.rank for each in report.whereabouts] == [0, 1, 2, 3]
+    assert lines == [
+        "   missing     rank 1 was running the task's code in step 6",
+        "   waiting     ranks 0 and 2 were summing the gradient of step 6, and waited for rank 1",
+        '               at File "mine.py", line 9 in main',
+        "   meanwhile   rank 3 was saving the checkpoint of step 5",
+    ]
+
+
+def test_of_a_silent_host_all_ranks_are_missing_that_nobody_has_observed():
+    summing = "summing the gradient of step 6"
+    seen = [observed(6.2, rank, summing, [2, 3]) for rank in (0, 1)]
+    lost = event(6.1, "host-lost", host="reef-2", ranks=[2, 3])
+    [report] = track([lost, *seen, generation(6.4, 2, [0, 1], at_step=5)], [step(6.7, 6)])
+    assert report.missing == (2, 3)
+    said = recovery_reports.text(report, LOGS)
+    assert "   missing     ranks 2 and 3\n" in said
+
+
+def test_a_death_is_reported_without_where_the_others_were():
+    seen = observed(6.0, 0, "summing the gradient of step 6", [1])
+    [report] = track([killed(6.1, 1), seen, generation(6.4, 2, [0], at_step=5)], [step(6.7, 6)])
+    assert report.whereabouts == ()
+
+
+def test_the_stacks_of_a_script_say_who_was_missing():
+    torch = 'File "/lib/python3/site-packages/torch'
+    reducing = [f'{torch}/distributed/distributed_c10d.py", line 2806 in all_reduce',
+                f'{torch}/distributed/c10d_logger.py", line 81 in wrapper']  # fmt: skip
+    backward = [f'{torch}/autograd/graph.py", line 829 in _engine_run_backward']
+    report, _ = hang(
+        observed(6.0, 0, "running the script", frames=reducing),
+        observed(6.0, 1, "running the script"),
+        observed(6.0, 2, "running the script", frames=['File "mine.py", line 9 in main']),
+        observed(6.0, 3, "running the script", frames=backward),
+    )
+    assert report.missing == (1, 2)
+    assert [(each.doing, each.waits_for) for each in report.whereabouts] == [
+        ("in all_reduce of torch.distributed", (1, 2)),
+        ("running the script", ()),
+        ("running the script", ()),
+        ("in the backward pass", (1, 2)),
+    ]
+
+
 def test_a_run_that_fails_or_ends_closes_its_report():
     failed = event(6.2, "run-failed", error="WorkerFailed", message="rank 1 …")
     [report] = track([killed(6.1, 1), failed])

@@ -69,13 +69,14 @@ def test_steps_are_counted_and_the_newest_is_shown(run):
         )
     )
     run.step(1)
-    run.step(2, loss=0.25, skipped=True)
+    run.step(2, loss=0.25, skipped=True, logged={"accuracy": 0.625})
     run.metrics.on_line({"step": 2, "evaluation": {"accuracy": 0.75, "confusion": [[1]]}})
     assert (run.value("step"), run.value("planned_steps")) == (3, 10)
     assert (run.value("epoch"), run.value("planned_epochs")) == (1, 4)
     assert run.value("progress_ratio") == pytest.approx(0.3)
     assert run.value("remaining_seconds") == pytest.approx(7 * 0.4)
     assert (run.value("loss"), run.value("accuracy")) == (0.25, 0.75)
+    assert run.value("training_accuracy") == 0.625
     assert (run.value("gradient_norm"), run.value("learning_rate")) == (None, 0.1)
     assert run.value("samples_total") == 200
     assert run.value("samples_per_second") == pytest.approx(250)

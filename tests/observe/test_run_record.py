@@ -248,7 +248,7 @@ def test_the_state_of_a_run_that_a_process_holds(event, last_step_at, name):
 def test_a_run_without_a_step_for_long_has_stalled():
     started = [{"time_unix_s": 90.0, "event": "run-started", "workers": 2}]
     state = state_of(started, 100.0, 20.0, 161.0, is_held=True)
-    assert (state.name, state.reason) == ("stalled", "no step for 0:01:01")
+    assert (state.name, state.reason) == ("stalled", "no step for 1\xa0min\xa001\xa0s")
     assert state_of(started, 100.0, 20.0, 159.0, is_held=True).name == "running"
 
 

@@ -12,16 +12,18 @@ from holdfast.render.tree import write
 from kubectl_tool import kubectl
 
 IMAGE = "registry.example/holdfast:0.1.0"
+SHOWN = {"rules.yaml": "groups: []\n", "holdfast.json": "{}\n"}
+"""In place of the alert rules and the dashboard."""
 JOB = ["workers=6", "resources.memory=2GiB", "resources.cpus=2"]
 
 
 def planned(*overrides, hosts=3, image=IMAGE, namespace=None):
     job = load.load("digits", [*JOB, *overrides, f"hosts={hosts}"]).resolved()
-    return plan_of(job, image, namespace)
+    return plan_of(job, image, namespace, has_metrics=True)
 
 
 def rendered(*overrides, **options):
-    return kubernetes(planned(*overrides, **options), has_monitoring=True)
+    return kubernetes(planned(*overrides, **options), SHOWN)
 
 
 def built(folder):

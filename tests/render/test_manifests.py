@@ -144,9 +144,9 @@ def test_rights_are_to_fill_one_secret_and_for_prometheus_to_find_pods(objects):
 
 @pytest.mark.slow
 def test_what_is_named_exists(objects):
-    """What a pod names is rendered, but Grafana's password, and mounts have a volume."""
+    """What a pod names is rendered, but passwords and tokens, and mounts have a volume."""
     names = {(found["kind"], found["metadata"]["name"]) for found in objects}
-    names.add(("Secret", "grafana"))
+    names |= {("Secret", name) for name in ("grafana", "metrics", "digits-metrics")}
     for pod in pods_of(objects):
         assert ("ServiceAccount", pod["serviceAccountName"]) in names
         volumes = {volume["name"]: volume for volume in pod["volumes"]}
@@ -217,6 +217,13 @@ def test_a_variable_with_a_secret_names_the_secret():
         "name": "TEAM_WEBHOOK",
         "valueFrom": {"secretKeyRef": {"name": "digits-variables", "key": "TEAM_WEBHOOK"}},
     }
+
+
+def test_credentials_of_trackers_may_be_in_the_secret():
+    tree = rendered("trackers=[wandb]")
+    (pod,) = pods_of(documents(tree)["base/coordinator.yaml"])
+    key = {"name": "digits-variables", "key": "WANDB_API_KEY", "optional": True}
+    assert pod["containers"][0]["env"][-1]["valueFrom"]["secretKeyRef"] == key
 
 
 def containers_of(pod):

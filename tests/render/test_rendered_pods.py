@@ -17,6 +17,14 @@ from namespaces import namespaces
 
 JOB = ["workers=2", "resources.cpus=0", "epochs=3"]
 TOKEN = "join.token"
+SCRAPE = [
+    sys.executable, "-c",
+    ("import sys, urllib.error, urllib.request as web\n"
+    "asked = web.Request(sys.argv[1], headers={'Authorization': f'Bearer {sys.argv[2]}'})\n"
+    "try: print(web.urlopen(asked, timeout=5).read().decode())\n"
+    "except urllib.error.HTTPError as error: print(error.code, end='')\n"),
+]  # fmt: skip
+"""Prints the metrics at an address for a token, or the status of the refusal."""
 
 
 @pytest.fixture
@@ -34,9 +42,11 @@ def test_rendered_pods_train_to_the_weights_of_one_host(stack, tmp_path):
         list(pods_of(files[f"base/{name}.yaml"])) for name in ("coordinator", "agents")
     )
     folders = {
-        name: owned_folder(tmp_path / name, first) for name in ("runs", "api", "join", "job")
+        name: owned_folder(tmp_path / name, first)
+        for name in ("runs", "api", "join", "job", "metrics")
     }
     (folders["job"] / "job.yaml").write_text(rendered(*JOB, hosts=2)["base/job.yaml"])
+    (folders["metrics"] / "token").write_text("for-prometheus\n")
     api = stack.enter_context(kubernetes_api(folders["api"], {("ns", "digits-join"): {}}))
     started = iter(range(100))
 
@@ -68,6 +78,9 @@ def test_rendered_pods_train_to_the_weights_of_one_host(stack, tmp_path):
     secret = api.secrets["ns", "digits-join"]
     wait_until(lambda: TOKEN in secret)
     (folders["join"] / TOKEN).write_bytes(secret[TOKEN])  # as the kubelet does
+    scrape = [*SCRAPE, f"http://{hosts.address(1)}:9400/metrics"]
+    wait_until(lambda: b"holdfast_run_info" in ran(hosts.command(2, *scrape, "for-prometheus")))
+    assert ran(hosts.command(2, *scrape, "guessed")) == b"401"
     agents = [start(agent, agent["containers"][0], number) for number in (2, 3)]
     assert coordinator.wait(200) == 0, coordinator.output
     assert [each.wait(60) for each in agents] == [0, 0], agents[0].output
@@ -93,6 +106,11 @@ def test_an_agent_whose_coordinator_was_replaced_is_not_alive(tmp_path):
     assert status(probe, "first", "a1") == 0
     assert status(probe, "renewed", "a1") == 0
     assert status(probe, "second", "b2") != 0
+
+
+def ran(command):
+    """What a command prints."""
+    return subprocess.run(command, capture_output=True, check=False, timeout=30).stdout
 
 
 def owned_folder(path, pod):

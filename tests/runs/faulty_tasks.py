@@ -13,7 +13,7 @@ from sample_tasks import Points, adamw
 from torch import nn
 
 from faults import is_first, wrap
-from holdfast.collectives.reduction import ReduceTag
+from holdfast.collectives.barrier_tags import ReduceTag
 
 PAUSES_S = {"sleep": 600, "nap": 3}
 SIGNALS = {

@@ -132,6 +132,31 @@ def test_a_lost_host_is_continued_without_and_another_one_joins(begin, command, 
 
 
 @pytest.mark.soak
+@pytest.mark.parametrize("place", ["host-2", "run"])
+def test_the_report_of_a_hang_has_the_workers_of_all_hosts(begin, tmp_path, place):
+    hurry = tmp_path / "hurry"
+    job = [f"{PACED}:main", "shards=4", "batch=20", f"params={{hurry: {hurry}}}"]
+    first, _, _ = begin(2, "workers=4", job=job)
+    wait_until(lambda: steps(tmp_path) > 10)
+    # The run's directory has the events of all hosts; those of its own workers come first.
+    pids = {e["rank"]: e["pid"] for e in reversed(events_of(tmp_path / place, "worker-started"))}
+    rank = max(pids) if place == "host-2" else min(pids)
+    os.kill(pids[rank], signal.SIGSTOP)
+    reports = tmp_path / "run" / "recoveries.jsonl"
+    wait_until(lambda: reports.exists() and reports.read_text().endswith("\n"))
+    [report] = map(json.loads, reports.read_text().splitlines())
+    hurry.touch()
+    assert first.wait(120) == 0
+    assert report["causes"][0]["what"].startswith("hung: it was stopped")
+    assert report["missing"] == [rank]
+    assert [each["rank"] for each in report["whereabouts"]] == [0, 1, 2, 3]
+    for each in report["whereabouts"]:
+        if each["rank"] != rank:
+            assert rank in each["waits_for"]
+            assert "gradient" in each["doing"]
+
+
+@pytest.mark.soak
 def test_a_host_of_another_kind_is_refused_and_another_one_takes_its_place(
     command, begin, alone, tmp_path, monkeypatch
 ):

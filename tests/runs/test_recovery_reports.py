@@ -133,8 +133,40 @@ def test_a_worker_that_hangs_says_where(faulted, tmp_path):
     assert 'in main\n  File "' in file.read_text()
 
 
+def test_a_hang_is_reported_with_where_all_workers_were(faulted):
+    report, said = faulted({"how": "sleep"})
+    assert report["missing"] == [1]
+    where = {each["rank"]: each for each in report["whereabouts"]}
+    assert sorted(where) == [0, 1, 2, 3]
+    assert where[1]["doing"] == "running the task's code in step 7"
+    for rank in OTHERS:
+        assert where[rank]["doing"] == "summing the gradient of step 7"
+        assert where[rank]["waits_for"] == [1]
+        assert re.search(r'faulty_tasks.py", line \d+ in main', where[rank]["stack"][0])
+    lines = [re.sub(r'at File ".*/', "at ", line) for line in said.splitlines()]
+    missing = lines.index("   missing     rank 1 was running the task's code in step 7")
+    waiting = (
+        "   waiting     ranks 0, 2 and 3 were summing the gradient of step 7, and waited for rank 1"
+    )
+    assert lines[missing + 1] == waiting
+
+
+def test_a_hang_in_an_evaluation_is_found(faulted):
+    report, _ = faulted({"how": "sleep", "at": "__holdfast_task__:measure", "step": 5})
+    assert report["missing"] == [1]
+    where = {each["rank"]: each for each in report["whereabouts"]}
+    assert {each["doing"] for each in where.values()} == {"evaluating after step 5"}
+    assert all(where[rank]["waits_for"] == [1] for rank in OTHERS)
+
+
 def test_a_worker_that_is_stopped_cannot_be_asked(faulted):
-    assert faulted({"how": "stop"})[0]["causes"][0]["stack"] == []
+    report, said = faulted({"how": "stop"})
+    assert report["causes"][0]["stack"] == []
+    assert "   stack       none: the worker could not write it" in said
+    assert report["missing"] == [1]
+    where = {each["rank"]: each for each in report["whereabouts"]}
+    assert where[1]["doing"] == "running the task's code in step 7"
+    assert all(where[rank]["stack"] for rank in OTHERS)
 
 
 def test_a_signal_that_workers_leave_to_their_agent_costs_nothing(reports, tmp_path):

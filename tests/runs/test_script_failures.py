@@ -1,5 +1,6 @@
 """`holdfast run`: what happens when the workers of a script fail."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -111,6 +112,25 @@ while os.environ["TORCHELASTIC_RESTART_COUNT"] == "0": ctypes.PyDLL(None).pause(
         workers=1,
     )
     assert result.restarts == 1
+
+
+def test_a_hang_of_a_script_is_reported_with_the_collective_that_the_others_wait_in(run, tmp_path):
+    run(
+        """
+import os, time, torch, torch.distributed as dist
+dist.init_process_group("gloo")
+if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0" and dist.get_rank() == 1: time.sleep(600)
+dist.all_reduce(torch.ones(1))
+dist.destroy_process_group()
+""",
+        hang_timeout_s=1,
+    )
+    [report] = lines.read(tmp_path / "run" / "recoveries.jsonl")
+    assert report["missing"] == [1]
+    first, second = report["whereabouts"]
+    assert (first["doing"], first["waits_for"]) == ("in all_reduce of torch.distributed", [1])
+    assert (second["doing"], second["waits_for"]) == ("running the script", [])
+    assert re.search(r'script.py", line 4 in <module>$', second["stack"][0])
 
 
 @pytest.mark.soak

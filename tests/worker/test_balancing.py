@@ -8,11 +8,11 @@ import pytest
 
 from holdfast.arena.memory import Arena
 from holdfast.arena.worker_status import WorkerStatus
+from holdfast.collectives.barrier_tags import describe
 from holdfast.core.balance.times import StepTimes
 from holdfast.job import load
 from holdfast.transport.shared_memory import SharedMemoryGroup
 from holdfast.wire.channel import pair
-from holdfast.worker import barriers
 from holdfast.worker.agent_link import AgentLink
 from holdfast.worker.balancing import Balancing
 from holdfast.worker.context import WorkerContext
@@ -29,7 +29,7 @@ def members():
     ends = [pair() for _ in range(3)]
     found = []
     for rank, (near, _) in enumerate(ends):
-        group = SharedMemoryGroup(Arena(arena.fd), rank, 10.0, barriers.describe)
+        group = SharedMemoryGroup(Arena(arena.fd), rank, 10.0, describe)
         link = AgentLink(WorkerStatus(arena, rank), arena, near)
         context, progress = WorkerContext.of(job, group, link, arena), Progress()
         found.append((Balancing(context, progress, Path("unused"), score=0.0), group, progress))

@@ -14,13 +14,13 @@ from holdfast.arena.memory import Arena
 from holdfast.arena.replica import Replica, Trained, replica_layout
 from holdfast.checkpoint import names
 from holdfast.checkpoint.storage import DirectoryStorage
+from holdfast.collectives.barrier_tags import describe
 from holdfast.errors import CheckpointError
 from holdfast.job import load
 from holdfast.transport.shared_memory import SharedMemoryGroup
 from holdfast.wire.channel import pair
 from holdfast.wire.messages import CheckpointRejectedMessage
 from holdfast.wire.worker_spec import WorkerSpec
-from holdfast.worker.barriers import describe
 from holdfast.worker.checkpoints.restore import Restorer
 
 STEPS = (1, 2, 3)

@@ -8,12 +8,12 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from holdfast.arena.memory import Arena
 from holdfast.arena.replica import Replica, Trained, replica_layout
 from holdfast.arena.worker_status import WorkerStatus
+from holdfast.collectives.barrier_tags import describe
 from holdfast.core.balance.times import StepTimes
 from holdfast.core.step.plan import Plan
 from holdfast.job import load
 from holdfast.transport.shared_memory import SharedMemoryGroup
 from holdfast.wire.channel import pair
-from holdfast.worker import barriers
 from holdfast.worker.agent_link import AgentLink
 from holdfast.worker.checks.replica_checker import ReplicaChecker
 from holdfast.worker.context import WorkerContext
@@ -54,7 +54,7 @@ def stepper(replica, precision):
     keys = {"name": "digits", "data": {"name": "digits"}, "shards": SHARDS, "workers": 1}
     keys["precision"] = precision
     job, arena = load.check(keys, where="test"), Arena.create(1)
-    group = SharedMemoryGroup(arena, 0, 10.0, barriers.describe)
+    group = SharedMemoryGroup(arena, 0, 10.0, describe)
     group.enter(1, (0,))
     near, far = pair()
     agent = AgentLink(WorkerStatus(arena, 0), arena, near)

@@ -23,6 +23,7 @@ from holdfast.agent.progress import progress_of
 from holdfast.agent.resume import log_generation, log_standbys, resume_message
 from holdfast.agent.run_context import RunContext
 from holdfast.agent.worker_handle import WorkerHandle, await_exits, fork_worker
+from holdfast.agent.worker_log import WorkerLog
 from holdfast.agent.worker_monitor import WorkerMonitor
 from holdfast.arena.memory import Arena, Word
 from holdfast.checkpoint.store import CheckpointStore
@@ -107,6 +108,9 @@ class Agent:
             self._selector.register(listener, selectors.EVENT_READ, self._prober.accept)
         self._is_script = isinstance(run.job, ScriptJob)
         self._monitor = WorkerMonitor(run.job, arena)
+        self._worker_log = WorkerLog(
+            log, arena, self._monitor.can_answer, is_script=self._is_script
+        )
         self._events: deque[events.AgentEvent] = deque()
         self._observe_at, self._oom_kills = time.monotonic(), OomKills()
         self._forming_since: float | None = None
@@ -195,6 +199,8 @@ class Agent:
 
     def _abort(self, generation: int) -> None:
         """End the generations before this one on this host."""
+        if self._forming_since is None:
+            self._worker_log.generation_ends(self._workers.values(), self._members)
         self._forming_since = time.monotonic()
         self._arena.announce(generation)
         if self._run.tunnel is not None:
@@ -340,7 +346,7 @@ class Agent:
         worker.close()
         end = self._exit_of(worker, status)
         failure = self._run.with_host(judge(end))
-        self._log_exit(worker, end, failure)
+        self._worker_log.exited(worker, end, failure)
         if end.is_finished:
             result = {"status": "stopped" if end.stopping else "finished"}
             self._handle(events.WorkerFinished(worker.rank, self._machine.generation, result))
@@ -349,19 +355,6 @@ class Agent:
             for other in self._workers.values():
                 other.after_failure = True
         self._handle(events.WorkerExited(worker.rank, worker.number, failure))
-
-    def _log_exit(self, worker: WorkerHandle, end: Exit, failure: Failure) -> None:
-        if (frames := worker.innermost_frames()) is not None:
-            self._log.event("worker-stack", **worker.named, frames=frames)
-        self._log.event(
-            "worker-exited",
-            **worker.named,
-            status=end.status,
-            cause=failure.cause,
-            error=failure.error,
-            unexpected=not end.is_expected and not failure.is_cascading,
-            cascading=not end.is_expected and failure.is_cascading,
-        )
 
     def _end_hung(self) -> None:
         """Kill workers that hang; their exits are failures like any other.
@@ -392,3 +385,5 @@ class Agent:
                     worker.request_stacks()
                 else:
                     worker.kill()
+        if any(each.hung for each in self._workers.values()):
+            self._worker_log.hang_found(self._workers.values(), self._members)

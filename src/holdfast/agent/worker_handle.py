@@ -17,7 +17,7 @@ from holdfast.errors import HoldfastError
 from holdfast.launch.child import KILL_TIMEOUT_S
 from holdfast.launch.fork_client import ForkClient
 from holdfast.observe.run_dir import worker_log
-from holdfast.observe.stacks import innermost, request_stacks, stacks_file
+from holdfast.observe.stacks import MAIN_SIGNAL, innermost, request_stacks, stacks_file
 from holdfast.wire.channel import Channel, pair
 
 
@@ -74,6 +74,10 @@ class WorkerHandle:
     def request_stacks(self) -> None:
         """Ask it to write its stacks."""
         self.stacks_from = request_stacks(self.pidfd, self.stacks)
+
+    def request_main_stack(self) -> int:
+        """Ask it for the stack of its main thread; returns where in the file that will begin."""
+        return request_stacks(self.pidfd, self.stacks, MAIN_SIGNAL)
 
     def innermost_frames(self) -> list[str] | None:
         """The innermost frames that it has written; None if it was not asked."""

@@ -99,6 +99,8 @@ class WorkerMonitor:
         return pid in self._running
 
     def _at(self, rank: int) -> PhaseKind:
+        if self._arena[rank, Word.MEASURING]:
+            return PhaseKind.USER
         return _ACTIVITIES.get(Phase(self._arena[rank, Word.PHASE]), PhaseKind.WAITING)
 
 

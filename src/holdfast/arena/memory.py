@@ -68,6 +68,7 @@ class Word(enum.IntEnum):
     EPOCHS = 11  # of the run
     SAMPLES = 12  # committed in this attempt, by all workers
     REDUCED_STEP = 13  # steps committed once the reduced gradient in the root slot is applied
+    MEASURING = 14  # 1 while user code measures a batch of an evaluation
     PHASE_TIMES = 16  # the first of one word per phase: nanoseconds spent in it so far
     ACKNOWLEDGED = 32  # the first of one word per fault: how many, and the step of the last one
 

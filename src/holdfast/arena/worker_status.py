@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 from holdfast.arena.memory import Arena, Phase, Word, float_of, word_of
 
@@ -33,6 +34,7 @@ class WorkerStatus:
     def claim(self) -> None:
         """Note that this process is the worker now."""
         self[Word.PHASE], self[Word.PHASE_SINCE] = Phase.STARTING, time.monotonic_ns()
+        self[Word.MEASURING] = 0
 
     def enter(self, phase: Phase) -> Phase:
         """Begin `phase` and add the time spent in the previous one; returns that one."""
@@ -43,6 +45,19 @@ class WorkerStatus:
         if self.on_change is not None:
             self.on_change(phase, now)
         return Phase(before)
+
+    @contextmanager
+    def measuring(self) -> Iterator[None]:
+        """Show, within an evaluation, that user code runs: unlike samples it must not be waited for
+        as long as it takes.
+        """
+        self.enter(Phase.EVALUATE)
+        self[Word.MEASURING] = 1
+        try:
+            yield
+        finally:
+            self[Word.MEASURING] = 0
+            self.enter(Phase.EVALUATE)
 
     def begin_wait(self) -> Phase:
         """Begin a wait for other workers; returns the phase before."""

@@ -24,7 +24,7 @@ import numpy as np
 import torch
 
 from holdfast.arena.memory import Arena
-from holdfast.collectives.reduction import ReduceTag
+from holdfast.collectives.barrier_tags import ReduceTag, describe
 from holdfast.core.step.plan import WorkItem
 from holdfast.data.dataset import Batch
 from holdfast.data.loading.loader import Loader
@@ -35,7 +35,6 @@ from holdfast.job.settings import LoaderSettings
 from holdfast.linux.lifeline import die_with_parent
 from holdfast.transport.shared_memory import SharedMemoryGroup
 from holdfast.wire.channel import pair
-from holdfast.worker.barriers import describe
 from holdfast.worker.checkpoints.writer import await_commit
 
 ROUND_TIMEOUT_S: Final = 60.0

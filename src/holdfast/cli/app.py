@@ -29,6 +29,7 @@ from holdfast.cli import (
     render,
     runs,
     token,
+    top,
     track,
     train,
 )
@@ -72,6 +73,7 @@ app.command("profile")(profile.profile)
 app.command("runs")(runs.runs)
 app.command("logs")(runs.logs)
 app.command("stop")(runs.stop)
+app.command("top")(top.top)
 app.command("track")(track.track)
 app.add_typer(bench.app, name="bench")
 app.add_typer(hosts.app, name="hosts")

@@ -67,7 +67,7 @@ def await_begin(record: Record, process: subprocess.Popen[bytes]) -> int | None:
     """
     deadline = time.monotonic() + BEGIN_TIMEOUT_S
     while process.poll() is None and time.monotonic() < deadline:
-        if is_held(record.directory) or record.state() == "waiting":
+        if is_held(record.directory) or record.is_waiting:
             return None
         time.sleep(TICK_S)
     if process.poll() in (None, 0):

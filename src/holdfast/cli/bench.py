@@ -69,6 +69,21 @@ def overhead(
 
 
 @app.command()
+def sinks(
+    workloads: Annotated[
+        str, typer.Option(help="Workloads, with commas: small, large, lm, vit, vit-bf16.")
+    ] = "small",
+    workers: Annotated[int, typer.Option(min=1, max=64)] = 2,
+    seconds: Annotated[float, typer.Option(min=5, help="Seconds that each run is measured.")] = 60,
+    rounds: Rounds = 3,
+    as_json: Json = False,
+) -> None:
+    """Measure the cost of metrics and trackers."""
+    options = ["--workloads", workloads, "--workers", str(workers), "--seconds", str(seconds)]
+    _run("sinks", [*options, "--rounds", str(rounds)], as_json=as_json)
+
+
+@app.command()
 def balance(
     speeds: Annotated[
         str | None,

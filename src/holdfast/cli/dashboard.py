@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import sys
 import webbrowser
 from contextlib import suppress
 from pathlib import Path
@@ -11,7 +12,8 @@ from typing import Annotated
 import typer
 
 from holdfast.cli import complete
-from holdfast.dashboard import serve
+from holdfast.dashboard import keys, login, serve
+from holdfast.dashboard.address import LOOPBACK, Address
 from holdfast.errors import HoldfastError, JobError
 from holdfast.observe.run_dir import RUNS
 
@@ -25,7 +27,10 @@ def dashboard(
             autocompletion=complete.run,
         ),
     ] = RUNS,
-    host: Annotated[str, typer.Option(help="Address to listen on.")] = serve.LOOPBACK[0],
+    host: Annotated[
+        str,
+        typer.Option(help="Address or name of this host to listen on; others ask for the token."),
+    ] = LOOPBACK,
     port: Annotated[
         int, typer.Option(min=0, max=65535, help="Port to listen on; 0 for any that is free.")
     ] = 8501,
@@ -34,16 +39,23 @@ def dashboard(
     ] = False,
 ) -> None:
     """Show runs in the browser, live, until Ctrl-C."""
-    serve.check(host)
+    serve.check()
     if not path.is_dir():
         raise JobError(f"{path} is no directory; pass the directory of a run, or one with runs")
-    chosen = serve.free_port(port)
+    address, token = Address.parse(host), keys.token()
+    fingerprint = None if address.is_loopback else keys.certificate(address)
+    listener = address.listen(port)
+    url = address.url(listener.getsockname()[1])
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.default_int_handler)
-    with suppress(KeyboardInterrupt), serve.served(path, chosen) as process:
-        url = f"http://{serve.LOOPBACK[0]}:{chosen}"
-        print(f"dashboard of {path} at {url}; Ctrl-C ends it", flush=True)
+    with suppress(KeyboardInterrupt), serve.served(path, address, listener) as process:
+        print(f"dashboard of {path} at {url}; token in {keys.token_file()}; Ctrl-C ends it")
+        if fingerprint is not None:
+            print(f"certificate, signed by itself; its SHA-256 fingerprint: {fingerprint}")
+        if sys.stdout.isatty():  # a log would keep it
+            print(f"with the token: {login.with_query(f'{url}/', [(login.TOKEN, token)])}")
+        sys.stdout.flush()
         if not no_browser:
-            webbrowser.open(url)
+            webbrowser.open(url)  # without the token, which others could see in a command line
         status = process.wait()
         raise HoldfastError(f"the dashboard ended with status {status}; its output is above")

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import json
-
 import typer
-import yaml
 
 from holdfast.observe.prometheus import alerts as rules
 from holdfast.observe.prometheus import catalogue
@@ -26,10 +23,10 @@ def list_metrics() -> None:
 @app.command("alerts")
 def alerts() -> None:
     """Print alert rules for Prometheus, in YAML."""
-    print(yaml.safe_dump(rules.rules(), sort_keys=False, allow_unicode=True, width=100), end="")
+    print(rules.file(), end="")
 
 
 @app.command("grafana")
 def grafana() -> None:
     """Print a dashboard for Grafana, in JSON."""
-    print(json.dumps(dashboards.dashboard(), indent=1))
+    print(dashboards.file(), end="")

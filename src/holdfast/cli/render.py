@@ -10,6 +10,7 @@ import typer
 from holdfast.cli.arguments import JobName, Overrides
 from holdfast.job import load
 from holdfast.job.train_job import TrainJob
+from holdfast.observe.prometheus import alerts, grafana
 from holdfast.render.kubernetes import kubernetes as kubernetes_files
 from holdfast.render.plan import plan_of
 from holdfast.render.slurm import sbatch
@@ -39,8 +40,9 @@ def kubernetes(
     ] = False,
 ) -> None:
     """Write a kustomize tree: a base, components, and an overlay for each kind of cluster."""
-    plan = plan_of(_job(job, overrides, hosts), image, namespace)
-    write(kubernetes_files(plan, has_monitoring=monitoring), out)
+    plan = plan_of(_job(job, overrides, hosts), image, namespace, has_metrics=monitoring)
+    shown = {"rules.yaml": alerts.file(), "holdfast.json": grafana.file()} if monitoring else {}
+    write(kubernetes_files(plan, shown), out)
     print(f"{out}: apply an overlay, such as: kubectl apply -k {out / 'overlays' / 'cpu'}")
 
 

@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from holdfast.cli.arguments import EndingJson, Queue, ranks
+from holdfast.cli.arguments import EndingJson, Metrics, Queue, metrics_address, ranks
 from holdfast.cli.ending import run_and_print
 from holdfast.cli.joining import Address, Port, announcing, endpoint_at
 from holdfast.errors import JobError
@@ -60,6 +60,7 @@ def run(
         str, typer.Option("--nnodes", help="Number of hosts; the others run holdfast agent.")
     ] = "1",
     queue: Queue = False,
+    metrics: Metrics = None,
     address: Address = None,
     port: Port = DEFAULT_PORT,
     network: Annotated[
@@ -95,7 +96,12 @@ def run(
     job = load.check_script(
         {key: each for key, each in values.items() if each is not None}, where=script
     )
-    options = LaunchOptions(tee=ranks(tee, job.workers), forks=context.obj, queue=queue)
+    options = LaunchOptions(
+        tee=ranks(tee, job.workers),
+        forks=context.obj,
+        queue=queue,
+        metrics=metrics_address(metrics),
+    )
     if hosts > 1:
         endpoint = endpoint_at(address, port)
         options = replace(options, endpoint=endpoint, sidecar=announcing(endpoint, hosts - 1))

@@ -3,23 +3,28 @@
 from __future__ import annotations
 
 import json
-import signal
 import sys
 import time
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
 import typer
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from holdfast.cli.arguments import Json
 from holdfast.cli.background import show
 from holdfast.errors import HoldfastError, JobError
-from holdfast.observe import registry
+from holdfast.observe import history, registry
+from holdfast.observe.record.brief import Brief
+from holdfast.observe.registry import Record
 from holdfast.observe.run_dir import worker_log
 from holdfast.observe.tee import Tee
+from holdfast.observe.units import MISSING, NBSP, duration
 
 TICK_S: Final = 0.1
+MIN_WIDTH: Final = 200
+"""Columns of a table that is not shown on a terminal."""
 STOP_TIMEOUT_S: Final = 1800.0
 """How long a run may take to end its step and write a checkpoint."""
 
@@ -28,22 +33,31 @@ Run = Annotated[str, typer.Argument(help="Id of a run, as `holdfast runs` lists 
 
 def runs(as_json: Json = False) -> None:
     """List the runs that were started on this host, newest first."""
-    rows = [
-        {
-            "id": each.id, "job": each.job, "engine": each.engine, "state": each.state(),
-            "steps": each.steps(), "directory": str(each.directory),
-        }
-        for each in registry.records()
-    ]  # fmt: skip
+    now = time.time()
+    rows = [_row(record, record.brief(), now) for record in registry.records()]
     if as_json:
         print(json.dumps(rows))
         return
     table = Table(box=None, pad_edge=False)
-    for name in ("id", "job", "engine", "state", "steps", "directory"):
+    for name in ("id", "job", "engine", "state", "step", "last event", "directory"):
         table.add_column(name, overflow="fold")
     for row in rows:
-        table.add_row(*map(str, row.values()))
-    Console(width=None if sys.stdout.isatty() else 200).print(table)
+        age = row.pop("last_event_age_s")
+        row["last_event"] += f", {duration(age)} ago" if age is not None else MISSING
+        del row["reason"]
+        table.add_row(*(Text(str(each).replace(NBSP, " ")) for each in row.values()))
+    Console(width=None if sys.stdout.isatty() else MIN_WIDTH).print(table)
+
+
+def _row(record: Record, brief: Brief, now: float) -> dict[str, Any]:
+    event = brief.last_event
+    return {
+        "id": record.id, "job": record.job, "engine": record.engine, "state": brief.state.name,
+        "reason": brief.state.reason, "step": brief.step,
+        "last_event": history.words(event) if event else "",
+        "last_event_age_s": round(now - event["time_unix_s"], 3) if event else None,
+        "directory": str(record.directory),
+    }  # fmt: skip
 
 
 def logs(
@@ -59,7 +73,7 @@ def logs(
     record = registry.find(run)
 
     def goes_on() -> bool:
-        return follow and record.state() in ("waiting", "running")
+        return follow and record.is_active
 
     if rank is None:
         if not record.folder.exists() or not any(record.folder.glob("*.log")):
@@ -89,12 +103,7 @@ def stop(
 ) -> None:
     """Stop a run after the current step, with a checkpoint; wait until it has ended."""
     record = registry.find(run)
-    process = record.process()
-    if process is None:
-        raise JobError(f"{run} is not running on this host: it is {record.state()}")
-    for _ in range(1 + now):
-        process.send(signal.SIGTERM)
-        time.sleep(TICK_S)  # two signals at once count as one
+    process = record.stop(at_once=now)
     deadline = time.monotonic() + STOP_TIMEOUT_S
     while process.is_alive:
         if time.monotonic() > deadline:
@@ -102,7 +111,5 @@ def stop(
                 f"{run} has not ended {STOP_TIMEOUT_S:.0f} s after it was asked to; --now ends it"
             )
         time.sleep(TICK_S)
-    has_begun = record.directory.exists()
-    print(
-        f"{record.state()} after step {record.steps()}" if has_begun else "stopped before it began"
-    )
+    brief, has_begun = record.brief(), record.directory.exists()
+    print(f"{brief.state.name} after step {brief.step}" if has_begun else "stopped before it began")

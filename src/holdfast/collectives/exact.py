@@ -31,9 +31,10 @@ import torch
 
 from holdfast.arena.layout import ALIGNMENT
 from holdfast.arena.tensors import copy_past_cache, read_names
+from holdfast.collectives.barrier_tags import ReduceTag
 from holdfast.collectives.exchange import Blocks, Contribution, HostExchange, Summary
 from holdfast.collectives.group import Group
-from holdfast.collectives.reduction import Reduced, ReduceTag, ReductionMemory
+from holdfast.collectives.reduction import Reduced, ReductionMemory
 from holdfast.collectives.slot import (
     BLOCK,
     LOGGED,

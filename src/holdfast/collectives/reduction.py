@@ -2,26 +2,13 @@
 
 from __future__ import annotations
 
-import enum
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
 
-from holdfast.collectives.group import BarrierTag
 from holdfast.collectives.slot import Slot, SlotLayout
 from holdfast.core.balance.times import StepTimes
-
-
-@enum.unique
-class ReduceTag(BarrierTag):
-    """What a barrier of the reducer is for."""
-
-    TABLES = 1, "exchanging tables of partial sums for step {next}"
-    PARTIALS = 2, "summing the gradient of step {next}"
-    REDUCED = 3, "summing the gradient of step {next}"
-    CLIP = 4, "clipping the gradient of step {next}"
-    DIGESTS = 5, "summing the gradient of step {next}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 import streamlit as st
 
-from holdfast.dashboard import theme
+from holdfast.dashboard import keys, stop_button, theme
+from holdfast.dashboard.access import COOKIE, Access
+from holdfast.dashboard.link import AXES, SPANS, Link
 from holdfast.dashboard.live import LiveRuns
-from holdfast.dashboard.markup import Panel
+from holdfast.dashboard.markup import Panel, text
 from holdfast.dashboard.page import FAST, FAST_S, FOOTER, PANELS, SLOW_S, brand, panel_error
 from holdfast.dashboard.panels import runs as runs_panel
 from holdfast.dashboard.panels import summary
@@ -21,8 +23,6 @@ from holdfast.dashboard.view import Axis, View
 from holdfast.errors import HoldfastError
 
 NO_COMPARISON: Final = "no run"
-SPANS: Final = {"All": None, "10 min": 600.0, "1 min": 60.0}
-"""Of how many of the last seconds the charts are."""
 _CHART: Final = {"displayModeBar": False, "displaylogo": False}
 
 
@@ -59,19 +59,40 @@ def main() -> None:
     mode: theme.Mode = "light" if st.context.theme.type == "light" else "dark"
     st.html(theme.style(mode))
     found = st.cache_resource(LiveRuns, show_spinner=False)(Path(sys.argv[1]))
-    names = found.names()
+    names = found.names(asked=st.query_params.get("run", ""))
     if not names:
         st.html('<p class="none">No run yet. It appears here once it has begun.</p>')
         st.fragment(lambda: st.rerun() if found.names() else None, run_every=FAST_S)()
         return
+    _follow_link(names)
     page = _top(found, names, mode)
     with st.container(key="grid"):
+        _say_if_absent(page.run)
         for name, panel in PANELS.items():
             with st.container(key=name):
                 st.fragment(_draw, run_every=FAST_S if name in FAST else SLOW_S)(page, name, panel)
         with st.container(key="p_runs"):
             _runs(page, names)
     st.html(FOOTER)
+
+
+def _follow_link(names: list[str]) -> None:
+    """Choose what the address says, on arrival and when the visitor goes back to another one."""
+    query = st.query_params.to_dict()
+    if query != st.session_state.get("query"):
+        link = Link.parse(query, names)
+        asked = query.get("run", link.run)
+        st.session_state.update(run=link.run, chosen_axis=link.axis, chosen_span=link.span)
+        st.session_state["absent"] = None if asked == link.run else (asked, link.run)
+
+
+def _say_if_absent(shown: str) -> None:
+    """Say that the run of the link is not here, until the visitor chooses another one."""
+    match st.session_state.get("absent"):
+        case (asked, run) if run == shown:
+            words = f"There is no run <b>{text(asked)}</b> here; this is <b>{text(shown)}</b>."
+            band = "--c:var(--amber);--f:var(--amber-fill)"
+            st.html(f'<div class="hf band" style="{band}"><span>▲</span><p>{words}</p></div>')
 
 
 def _top(runs: LiveRuns, names: list[str], mode: theme.Mode) -> Page:
@@ -84,18 +105,24 @@ def _top(runs: LiveRuns, names: list[str], mode: theme.Mode) -> Page:
             page = Page(runs=runs, run=run, mode=mode)
             st.fragment(_draw, run_every=FAST_S)(page, "state", summary.pill)
         with st.container(key="axis"):
-            axis = _choice("Horizontal axis", ["Time", "Step"])
+            axis = _choice("Horizontal axis", "chosen_axis", AXES)
         with st.container(key="span"):
-            span = _choice("Range", list(SPANS))
-    chosen: Axis = "step" if axis == "Step" else "time"
-    return Page(runs=runs, run=run, mode=mode, axis=chosen, span_s=SPANS[span])
+            span = _choice("Range", "chosen_span", SPANS)
+        link = Link(run=run, axis=axis, span=span)
+        with st.container(key="stop"):
+            may_stop = Access(keys.token()).is_session(st.context.cookies.get(COOKIE))
+            stop_button.draw(runs, link, FAST_S, may_stop=may_stop)
+    st.session_state["query"] = link.query()
+    if st.query_params.to_dict() != link.query():
+        st.query_params.from_dict(link.query())
+    return Page(runs=runs, run=run, mode=mode, axis=AXES[axis], span_s=SPANS[span])
 
 
-def _choice(label: str, words: list[str]) -> str:
+def _choice(label: str, key: str, words: Iterable[str]) -> str:
     chosen = st.segmented_control(
-        label, words, default=words[0], label_visibility="collapsed", required=True
+        label, list(words), label_visibility="collapsed", required=True, key=key
     )
-    return str(chosen or words[0])
+    return str(chosen)
 
 
 def _draw(page: Page, name: str, panel: Callable[[View], Panel]) -> None:
@@ -123,7 +150,7 @@ def _runs(page: Page, names: list[str]) -> None:
 
 
 def _runs_table(page: Page, names: list[str]) -> None:
-    if set(page.runs.names()) != set(names):
+    if set(page.runs.names(asked=page.run)) != set(names):
         st.rerun()  # with the new run among the choices
     chosen = st.session_state.get("compared", NO_COMPARISON)
     with page.runs.reading_all(names) as records:

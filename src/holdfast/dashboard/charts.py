@@ -8,7 +8,8 @@ from typing import Any, Final
 import plotly.graph_objects as go
 
 from holdfast.dashboard.theme import FONT, faded
-from holdfast.dashboard.view import Mark, View
+from holdfast.dashboard.view import View
+from holdfast.observe.record.marks import Mark
 
 HEIGHT: Final = 208
 POINTS: Final = 600

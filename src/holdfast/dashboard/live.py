@@ -9,6 +9,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
+from holdfast.dashboard.stopping import Stop, Stopping
 from holdfast.errors import HoldfastError
 from holdfast.observe.record.run_record import RunRecord
 from holdfast.observe.run_dir import EVENTS
@@ -34,13 +35,21 @@ class LiveRuns:
         self._lock = threading.Lock()
         self._records: dict[str, RunRecord] = {}
         self._read_at: dict[str, float] = {}
+        self._stopping: dict[str, Stopping] = {}
 
-    def names(self) -> list[str]:
-        """The runs by name: the given one first, then the newest first."""
+    def names(self, asked: str = "") -> list[str]:
+        """The runs by name: the given one first, then the newest first.
+
+        Args:
+            asked: A run that is among them if it is there, even if it is old.
+        """
         folder = self._path.parent if self._is_run else self._path
         logs = [path for path in folder.glob(f"*/{EVENTS}") if path.is_file()]
         newest = sorted(logs, key=lambda path: path.stat().st_mtime, reverse=True)[:MAX_RUNS]
         names = [path.parent.name for path in newest]
+        is_name = asked == Path(asked).name and asked not in ("", "..")
+        if is_name and asked not in names and (folder / asked / EVENTS).is_file():
+            names.append(asked)
         if self._is_run:
             first = self._path.name
             return [first, *(name for name in names if name != first)]
@@ -68,11 +77,29 @@ class LiveRuns:
                     found.append(self._fresh(name))
             yield found
 
+    def stop_state(self, name: str) -> Stop:
+        """Whether a run can be stopped."""
+        with self._lock, suppress(HoldfastError):
+            self._fresh(name)
+            return self._stopping[name].state()
+        return Stop.OVER
+
+    def request_stop(self, name: str) -> None:
+        """Ask a run to end after its current step, with a checkpoint; visitors may ask together.
+
+        Raises:
+            JobError: It is not running on this host.
+        """
+        with self._lock:
+            self._fresh(name)
+            self._stopping[name].request()
+
     def _fresh(self, name: str) -> RunRecord:
         now = time.monotonic()
         if name not in self._records:
             folder = self._path.parent if self._is_run else self._path
             self._records[name] = RunRecord(folder / name, SLICE_S)
+            self._stopping[name] = Stopping(self._records[name])
         elif now - self._read_at[name] >= FRESH_S or self._records[name].read_share < 1:
             self._records[name].refresh()
         self._read_at[name] = now

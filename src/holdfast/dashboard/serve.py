@@ -15,26 +15,22 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
+from holdfast.dashboard.address import Address
 from holdfast.errors import HoldfastError, JobError
+from holdfast.wire.tls import pinned_context
 
-LOOPBACK: Final = ("127.0.0.1", "localhost")
 START_TIMEOUT_S: Final = 120.0
 """A machine under load takes long to import."""
 END_TIMEOUT_S: Final = 5.0
 _TICK_S: Final = 0.1
 
 
-def check(host: str) -> None:
+def check() -> None:
     """Check what the dashboard needs.
 
     Raises:
-        JobError: It would listen on other than this machine's own address, or is not installed.
+        JobError: It is not installed.
     """
-    if host not in LOOPBACK:
-        raise JobError(
-            f"--host {host}: the dashboard has no access control yet, so it listens on 127.0.0.1 "
-            "only; from another machine, use ssh -L 8501:127.0.0.1:8501"
-        )
     missing = [name for name in ("streamlit", "plotly") if importlib.util.find_spec(name) is None]
     if missing:
         raise JobError(
@@ -42,34 +38,31 @@ def check(host: str) -> None:
         )
 
 
-def free_port(wanted: int) -> int:
-    """The wanted port; for 0, one that is free.
-
-    Raises:
-        JobError: It is in use.
-    """
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((LOOPBACK[0], wanted))
-        except OSError as error:
-            raise JobError(
-                f"--port {wanted}: {error.strerror}; pass another, or 0 for any that is free"
-            ) from None
-        return int(probe.getsockname()[1])
-
-
 @contextmanager
-def served(path: Path, port: int) -> Iterator[subprocess.Popen[bytes]]:
+def served(
+    path: Path, address: Address, listener: socket.socket
+) -> Iterator[subprocess.Popen[bytes]]:
     """While the block runs, the page of the runs in `path` is served; then its process is ended.
+
+    Args:
+        path: A run, or a directory with runs in it.
+        address: Where.
+        listener: Listens there; closed here, because the process has it.
 
     Raises:
         HoldfastError: It does not start.
     """
-    words = ["-m", "holdfast.dashboard.process", str(port), str(os.getpid()), str(path.resolve())]
-    process = subprocess.Popen([sys.executable, *words], stdin=subprocess.DEVNULL)
+    words = [
+        "-m", "holdfast.dashboard.process", str(listener.fileno()), str(os.getpid()),
+        address.host, address.address, str(path.resolve()),
+    ]  # fmt: skip
+    port = int(listener.getsockname()[1])
+    with listener:
+        process = subprocess.Popen(
+            [sys.executable, *words], stdin=subprocess.DEVNULL, pass_fds=[listener.fileno()]
+        )
     try:
-        _wait(process, port)
+        _wait(process, address, port)
         yield process
     finally:
         process.send_signal(signal.SIGTERM)
@@ -79,9 +72,9 @@ def served(path: Path, port: int) -> Iterator[subprocess.Popen[bytes]]:
         process.wait()
 
 
-def _wait(process: subprocess.Popen[bytes], port: int) -> None:
+def _wait(process: subprocess.Popen[bytes], address: Address, port: int) -> None:
     deadline = time.monotonic() + START_TIMEOUT_S
-    while not _answers(port):
+    while not _answers(address, port):
         if process.poll() is not None:
             raise HoldfastError(
                 f"the dashboard ended with status {process.returncode} before it served its page; "
@@ -95,11 +88,18 @@ def _wait(process: subprocess.Popen[bytes], port: int) -> None:
         time.sleep(_TICK_S)
 
 
-def _answers(port: int) -> bool:
-    connection = http.client.HTTPConnection(LOOPBACK[0], port, timeout=5)
+def _answers(address: Address, port: int) -> bool:
+    """Whether the process answers; whether it lets this one in does not matter."""
+    connection = (
+        http.client.HTTPConnection(address.reachable, port, timeout=5)
+        if address.is_loopback
+        else http.client.HTTPSConnection(
+            address.reachable, port, timeout=5, context=pinned_context(None)
+        )
+    )
     try:
         connection.request("GET", "/_stcore/health")
-        return connection.getresponse().status == http.client.OK
+        return connection.getresponse().status < http.client.INTERNAL_SERVER_ERROR
     except (OSError, http.client.HTTPException):
         return False
     finally:

@@ -12,59 +12,30 @@ import numpy as np
 
 from holdfast.dashboard.fleet import Fleet
 from holdfast.dashboard.theme import Colors
+from holdfast.observe.record.run_at import RunAt
 from holdfast.observe.record.run_record import RunRecord
-from holdfast.observe.record.state import RunState, StateName
-from holdfast.observe.recovery_reports import RecoveryReport
 from holdfast.observe.units import clock
 
 Axis = Literal["time", "step"]
 TICKS: Final = 60
 """A chart of a run that trains changes so often at least, while the run takes as long again."""
-ENDED = (StateName.FINISHED, StateName.STOPPED, StateName.FAILED)
-
-
-@dataclass(frozen=True, slots=True)
-class Mark:
-    """A failure on the horizontal axis.
-
-    Attributes:
-        name: Its number; `!` for one that the run has not recovered from.
-        begin, end: From the failure to the first step after it, Unix time, seconds.
-        step: The steps committed before.
-        report: Of its recovery.
-    """
-
-    name: str
-    begin: float
-    end: float
-    step: int
-    report: RecoveryReport | None
 
 
 @dataclass(frozen=True, kw_only=True)
-class View:
+class View(RunAt):
     """One run as the page shows it now.
 
     Args:
-        record: The run.
-        now: Unix time, seconds.
         colors: Of the page.
         axis: What the horizontal axis of its charts is.
         span_s: Of how many of the last seconds; None for all.
         compared: A run that is drawn dashed.
     """
 
-    record: RunRecord
-    now: float
     colors: Colors
     axis: Axis = "time"
     span_s: float | None = None
     compared: RunRecord | None = None
-
-    @cached_property
-    def state(self) -> RunState:
-        """How the run is doing."""
-        return self.record.state(self.now)
 
     @cached_property
     def fleet(self) -> Fleet:
@@ -72,36 +43,9 @@ class View:
         return Fleet.of(self.record, self.colors)
 
     @property
-    def has_ended(self) -> bool:
-        """Whether the run is over."""
-        return self.state.name in ENDED
-
-    @property
     def is_reading(self) -> bool:
         """Whether steps are there that are not read yet."""
         return self.record.read_share < 1
-
-    @property
-    def has_steps(self) -> bool:
-        """Whether a step is committed."""
-        return len(self.record.steps) > 0
-
-    @cached_property
-    def start(self) -> float:
-        """When the run began, Unix time, seconds."""
-        begun = self.record.started_at
-        if begun is not None:
-            return begun
-        return float(self.record.steps.columns["at"][0]) if self.has_steps else self.now
-
-    @cached_property
-    def end(self) -> float:
-        """When the run ended, or now."""
-        if not self.has_ended:
-            return max(self.now, self.start)
-        newest = [event["time_unix_s"] for event in self.record.events[-1:]]
-        newest += self.record.steps.columns["at"][-1:]
-        return float(max(newest, default=self.start))
 
     @cached_property
     def drawn_until(self) -> float:
@@ -133,11 +77,6 @@ class View:
         return float(at[-1]) if at and (self.has_ended or self.is_reading) else self.end
 
     @property
-    def elapsed_s(self) -> float:
-        """How long it has run."""
-        return self.end - self.start
-
-    @property
     def title(self) -> str:
         """Its name and when it began."""
         return f"{self.record.path.name}, {clock(self.start, self.now)}"
@@ -151,21 +90,6 @@ class View:
         """The ends of the horizontal axis."""
         low, high = self.x([self.begin, self.drawn_until])
         return low, max(high, low + 1e-3)
-
-    @cached_property
-    def marks(self) -> list[Mark]:
-        """The failures, oldest first."""
-        marks = [
-            Mark(
-                str(each.number), each.time_unix_s - each.total_s, each.time_unix_s, each.step, each
-            )
-            for each in self.record.recoveries
-        ]
-        failure = self.record.open_failure
-        if failure is not None:
-            step = self.record.steps.newest
-            marks.append(Mark("!", float(failure["time_unix_s"]), self.end, step, None))
-        return marks
 
 
 def _tick_s(elapsed_s: float) -> float:

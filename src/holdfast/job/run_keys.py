@@ -44,9 +44,9 @@ class RunKeys(Spec):
     timeout_s: Annotated[float, Field(gt=0)] = 1800.0
     """Seconds that workers wait for each other before the run fails."""
     hang_timeout_s: Annotated[float, Field(gt=0)] = 60.0
-    """Seconds that your code may spend idle in one shard before its worker counts as hung and is
-    replaced; at least three times the duration of its slowest recent shard. Idle: the worker and
-    the processes that it started use less than 1 % of one CPU."""
+    """Seconds that your code may spend idle in one shard, or in one batch of an evaluation, before
+    its worker counts as hung and is replaced; at least three times the duration of its slowest
+    recent shard. Idle: the worker and the processes that it started use less than 1 % of a CPU."""
     restarts: Restarts = Restarts()
     resources: Resources = Resources()
     env: Environment = Field(default_factory=dict)

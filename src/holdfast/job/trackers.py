@@ -70,6 +70,12 @@ class OpenTelemetrySpec(Spec):
 TrackerSpec: TypeAlias = TensorBoardSpec | MLflowSpec | WandbSpec | OpenTelemetrySpec
 
 NAMES: Final = ("tensorboard", "mlflow", "wandb", "otel")
+CREDENTIALS: Final[Mapping[str, tuple[str, ...]]] = {
+    "mlflow": ("MLFLOW_TRACKING_TOKEN", "MLFLOW_TRACKING_USERNAME", "MLFLOW_TRACKING_PASSWORD"),
+    "wandb": ("WANDB_API_KEY",),
+    "otel": ("OTEL_EXPORTER_OTLP_HEADERS",),
+}
+"""By tracker, the environment variables of its credentials; any of them may be absent."""
 
 
 def _named(given: object) -> object:

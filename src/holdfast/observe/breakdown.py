@@ -8,6 +8,16 @@ from typing import Any, Final
 
 _OF_SHARDS: Final = ("data", "forward", "backward", "collect")
 """The phases in which a worker computes its shards."""
+PARTS: Final = {
+    "data": ("data",),
+    "forward": ("forward",),
+    "backward": ("backward",),
+    "reduce": ("collect", "reduce"),
+    "wait": ("wait", "wait_reduce"),
+    "optimizer": ("optimizer",),
+    "checkpoint": ("checkpoint", "evaluate"),
+}
+"""The parts of a step that views show, and the phases that each consists of."""
 
 
 def rows(entries: Iterable[Mapping[str, Any]], steps: int) -> list[dict[str, float]]:
@@ -55,6 +65,24 @@ def busy_of(workers: Mapping[str, Sequence[float]]) -> list[float]:
     """
     columns = [workers[phase] for phase in _OF_SHARDS if phase in workers]
     return list(map(sum, zip(*columns, strict=True)))
+
+
+def part_seconds(row: Mapping[str, float]) -> list[float]:
+    """How long each of `PARTS` takes a worker in a step, seconds.
+
+    Args:
+        row: Of `rows`.
+    """
+    return [sum(row.get(phase, 0.0) for phase in phases) for phases in PARTS.values()]
+
+
+def waits_s(row: Mapping[str, float]) -> float:
+    """How long a worker waits for others in a step, seconds.
+
+    Args:
+        row: Of `rows`.
+    """
+    return sum(row.get(phase, 0.0) for phase in PARTS["wait"])
 
 
 def imbalance(busy: Collection[float]) -> float | None:

@@ -86,11 +86,11 @@ def read(path: Path) -> Iterator[dict[str, Any]]:
             yield value
 
 
-def last(path: Path) -> list[dict[str, Any]]:
-    """The objects at the end of a file, oldest first; none if there is no such file."""
+def last(path: Path, reach: int = TAIL_BYTES) -> list[dict[str, Any]]:
+    """The objects at the end of a file, `reach` bytes of it, oldest first; none without a file."""
     if not path.exists():
         return []
-    start = max(0, path.stat().st_size - TAIL_BYTES)
+    start = max(0, path.stat().st_size - reach)
     return [value for _, value in _lines(path, start) if value is not None]
 
 

@@ -12,9 +12,16 @@ from typing import Final, Literal
 from pydantic import TypeAdapter
 
 from holdfast.observe.stacks import stacks_file
+from holdfast.observe.units import named
+from holdfast.observe.whereabouts import Whereabouts
 
 WIDTH: Final = 160
 """How much of a cause is shown, characters; the worker's log has the rest."""
+SHORT_WIDTH: Final = 100
+"""How much of it a line of a table shows."""
+
+_ORDER: Final = {"missing": 0, "waiting": 1, "meanwhile": 2}
+"""Of the lines about where workers were."""
 
 Outcome = Literal["recovered", "restarted", "ended", "failed"]
 
@@ -61,6 +68,8 @@ class RecoveryReport:
         recomputed_steps, recomputed_samples: What had been committed and was computed again.
         state_bytes: How large the state was that each joining worker received; None if there was
             none, or if it was not measured.
+        whereabouts: Where the workers were when one of them hung, or a host fell silent.
+        missing: The ranks that the others were waiting for then.
     """
 
     number: int
@@ -76,6 +85,8 @@ class RecoveryReport:
     recomputed_steps: int
     recomputed_samples: int
     state_bytes: int | None = None
+    whereabouts: tuple[Whereabouts, ...] = ()
+    missing: tuple[int, ...] = ()
 
 
 ADAPTER: Final = TypeAdapter(RecoveryReport)
@@ -91,11 +102,28 @@ def text(report: RecoveryReport, logs: Path) -> str:
     """
     causes = Counter(map(_words, report.causes))
     first, *others = [f"{what}{f', {n} times' if n > 1 else ''}" for what, n in causes.items()]
-    rows = [*(("and", other) for other in others), *_stacks(report, logs)]
+    rows = [*(("and", other) for other in others), *_stacks(report, logs), *_where(report)]
     rows += [("others", _others(report)), ("time", _times(report)), *_end(report)]
     place = f", after step {report.step}" if report.step else ""
     head = f"── recovery {report.number}{place} ── {first}"
     return "\n".join([head, *(f"   {name:<12}{words}" for name, words in rows)])
+
+
+def causes_in_words(report: RecoveryReport) -> str:
+    """What failed, in a line: the first root cause, and how many more there are."""
+    if not report.causes:
+        return "unknown"
+    first, *others = report.causes
+    words = f"{first.who} {first.what}".replace(" was killed by", " killed by")
+    more = f" and {len(others)} more" if others else ""
+    return f"{words if len(words) <= SHORT_WIDTH else f'{words[: SHORT_WIDTH - 1]}…'}{more}"
+
+
+def state_from(report: RecoveryReport) -> str:
+    """Where the workers got their state from."""
+    if report.checkpoint is not None:
+        return f"checkpoint of step {report.checkpoint:,}" if report.checkpoint else "the start"
+    return f"kept by {named(report.halted)}" if report.halted else "the other workers"
 
 
 def _words(cause: Cause) -> str:
@@ -106,21 +134,43 @@ def _words(cause: Cause) -> str:
 
 def _stacks(report: RecoveryReport, logs: Path) -> Iterator[tuple[str, str]]:
     for cause in report.causes:
+        if cause.what.startswith("hung") and not cause.stack:
+            yield "stack", "none: the worker could not write it"
         if cause.rank is not None and cause.stack:
             yield "stack", cause.stack[0]
             yield from (("", frame) for frame in cause.stack[1:])
             yield "", f"… all threads: {stacks_file(logs, cause.rank)}"
 
 
+def _where(report: RecoveryReport) -> Iterator[tuple[str, str]]:
+    """Where the workers were when one hung: who was missing, and who waited for it."""
+    shown = {cause.rank for cause in report.causes if cause.stack}
+    groups: dict[tuple[str, str, str], list[int]] = {}
+    for each in report.whereabouts:
+        name = "waiting" if each.waits_for else "meanwhile"
+        name = "missing" if each.rank in report.missing else name
+        awaited = f", and waited for {named(each.waits_for)}" if each.waits_for else ""
+        frame = each.stack[0] if each.stack and each.rank not in shown else ""
+        groups.setdefault((name, f"{each.doing}{awaited}", frame), []).append(each.rank)
+    for (name, doing, frame), ranks in sorted(groups.items(), key=lambda each: _ORDER[each[0][0]]):
+        yield name, f"{named(ranks)} {_were(ranks)} {doing}"
+        if frame:
+            yield "", f"at {frame}"
+    if gone := [
+        rank for rank in report.missing if rank not in {w.rank for w in report.whereabouts}
+    ]:
+        yield "missing", named(gone)
+
+
 def _others(report: RecoveryReport) -> str:
     """What happened to workers without a failure of their own."""
     clauses = []
     if report.ended:
-        clauses.append(f"{_named(report.ended)} {_were(report.ended)} ended")
+        clauses.append(f"{named(report.ended)} {_were(report.ended)} ended")
     if report.halted:
         their = "its" if len(report.halted) == 1 else "their"
         state = f"kept {their} state" if report.checkpoint is None else "loaded the checkpoint"
-        clauses.append(f"{_named(report.halted)} halted and {state}")
+        clauses.append(f"{named(report.halted)} halted and {state}")
     return "; ".join(clauses) or "no other worker was affected"
 
 
@@ -141,12 +191,6 @@ def _end(report: RecoveryReport) -> list[tuple[str, str]]:
         return recomputed
     start = f"the checkpoint of step {report.checkpoint}" if report.checkpoint else "the start"
     return [("resumed", f"from {start}"), *recomputed]
-
-
-def _named(ranks: Sequence[int]) -> str:
-    """`rank 1`, `ranks 0, 2 and 3`."""
-    *most, last = map(str, ranks)
-    return f"ranks {', '.join(most)} and {last}" if most else f"rank {last}"
 
 
 def _were(ranks: Sequence[int]) -> str:

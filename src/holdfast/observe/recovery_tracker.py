@@ -17,10 +17,13 @@ from itertools import pairwise
 from typing import Any, Final
 
 from holdfast.observe.recovery_reports import Cause, Outcome, RecoveryReport
+from holdfast.observe.whereabouts import Whereabouts, missing, whereabouts
 
 LATE_STEPS: Final = 50
 """Steps after which the exit of a control process has nothing to do with an injected fault. No step
 waits for such a process, so its exit may be found late."""
+SKEW_S: Final = 2.0
+"""How far the clocks of hosts may be apart."""
 MAX_REMEMBERED_STEPS: Final = 1 << 14
 """How many of the newest steps are remembered with their samples; others count as the newest."""
 
@@ -75,6 +78,7 @@ class RecoveryTracker:
         self._members: tuple[int, ...] = ()
         self._samples: dict[int, int] = {}  # by step
         self._hangs: dict[tuple[str, int], Entry] = {}  # by event and process
+        self._observed: dict[tuple[int, int], Entry] = {}  # by generation and rank
         self._faults: dict[str, tuple[Entry, int]] = {}  # by target, with the newest step
 
     @property
@@ -100,12 +104,13 @@ class RecoveryTracker:
             case "run-started":
                 self._began_at, self._members = _time(entry), ()
                 self._hangs.clear()
+                self._observed.clear()
             case "fault-injected":
                 self._note_fault(entry)
             case "worker-started":
                 self._note_start(entry)
-            case "worker-hung" | "worker-stack":
-                self._hangs[entry["event"], entry["pid"]] = entry
+            case "worker-hung" | "worker-stack" | "worker-observed":
+                self._note_hang(entry)
             case "worker-exited":
                 self._on_worker_exit(entry)
             case "agent-exited" | "fork-server-exited" | "coordinator-exited" | "host-lost":
@@ -133,6 +138,13 @@ class RecoveryTracker:
                     known.causes[index] = replace(cause, injected_fault=fault["kind"])
                     return
         self._faults[who] = fault, self._newest_step
+
+    def _note_hang(self, event: Entry) -> None:
+        """Note what is known of a worker while one hangs."""
+        if event["event"] == "worker-observed":
+            self._observed[event["generation"], event["rank"]] = event
+        else:
+            self._hangs[event["event"], event["pid"]] = event
 
     def _note_start(self, event: Entry) -> None:
         if self._open is not None:
@@ -239,6 +251,7 @@ class RecoveryTracker:
         recomputed = range(start + 1, last_step + 1)
         usual = self._samples.get(self._newest_step, 0)
         failed = {cause.rank for cause in recovery.causes}
+        where = self._whereabouts(recovery)
         gone = recovery.ended | recovery.forked | failed
         report = RecoveryReport(
             number=self._number,
@@ -254,10 +267,25 @@ class RecoveryTracker:
             recomputed_steps=len(recomputed),
             recomputed_samples=sum(self._samples.get(each, usual) for each in recomputed),
             state_bytes=last.get("transferred", {}).get("size_bytes"),
+            whereabouts=where,
+            missing=missing(where),
         )
         self._members = members
         self._samples = {each: n for each, n in self._samples.items() if each <= start}
         return report
+
+    def _whereabouts(self, recovery: _Open) -> tuple[Whereabouts, ...]:
+        """Where the workers were, if the others had to wait until the failure was found."""
+        found, self._observed = self._observed, {}
+        causes = recovery.causes
+        silent = [each for each in causes if each.who == _HOST or each.what.startswith("hung")]
+        # An event of another host may come so late that it belongs to the recovery before.
+        of = {key: each for key, each in found.items() if _time(each) > recovery.began_at - SKEW_S}
+        if not (silent and of):
+            return ()
+        newest = max(number for number, _ in of)
+        observed = [each for (number, _), each in of.items() if number == newest]
+        return whereabouts(observed, {c.rank: c.stack for c in causes if c.rank is not None})
 
 
 def _phases(recovery: _Open, last: Entry, outcome: Outcome) -> dict[str, float]:

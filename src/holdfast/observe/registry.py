@@ -15,7 +15,9 @@ import fcntl
 import hashlib
 import os
 import shutil
+import signal
 import socket
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -29,13 +31,15 @@ from holdfast.linux.files import replace_synced
 from holdfast.linux.lock import locked
 from holdfast.linux.process import Process
 from holdfast.observe import lines
-from holdfast.observe.run_dir import EVENTS, METRICS, is_held, state_dir
+from holdfast.observe.record.brief import Brief, brief_of
+from holdfast.observe.record.state import RunState, StateName
+from holdfast.observe.run_dir import EVENTS, is_held, is_held_here, state_dir
 
 _RECORD: Final = "record.json"
 _WAITING_PID: Final = "waiting.pid"
 _WAITING_LOCK: Final = "waiting.lock"
 _LOCK_TIMEOUT_S: Final = 2.0
-_ENDS: Final = {"run-ended": "", "run-failed": "failed"}
+SIGNALS_APART_S: Final = 0.1
 
 
 class Record(BaseModel):
@@ -60,33 +64,24 @@ class Record(BaseModel):
         """Where the registry keeps what belongs to the run."""
         return _folder() / self.id
 
-    def state(self) -> str:
-        """How it is: `waiting` to begin, `running`, `finished`, `stopped`, `failed`, or `lost` if
-        its process died.
-        """
-        if self._waiting_pid():
-            return "waiting"
-        if is_held(self.directory):
-            return "running"
-        entries = lines.read(self.directory / EVENTS)
-        last = None
-        for entry in entries:
-            if entry["event"] in (*_ENDS, "run-started"):
-                last = entry
-        if last is None or last["event"] == "run-started":
-            return "lost"
-        was_asked = last.get("error") == "Interrupted"
-        return str(last.get("status", "")) or ("stopped" if was_asked else _ENDS[last["event"]])
+    @property
+    def is_waiting(self) -> bool:
+        """Whether it waits to begin."""
+        return self._waiting_pid() != 0
 
-    def steps(self) -> int:
-        """How many steps are committed, as far as this host knows."""
-        newest = lines.last(self.directory / METRICS)
-        return max(
-            (each["step"] for each in newest if isinstance(each.get("step"), int)), default=0
-        )
+    @property
+    def is_active(self) -> bool:
+        """Whether a process on this host runs it, or waits to."""
+        return self.is_waiting or is_held(self.directory)
+
+    def brief(self) -> Brief:
+        """How it is doing."""
+        if self.is_waiting:
+            return Brief(state=RunState(name=StateName.WAITING))
+        return brief_of(self.directory)
 
     def process(self) -> Process | None:
-        """The process that supervises it; None if it has ended."""
+        """The process that supervises it; None if it has ended, or is on another host."""
         if pid := self._waiting_pid():
             with suppress(ProcessLookupError):
                 process = Process(pid, os.pidfd_open(pid))
@@ -97,9 +92,32 @@ class Record(BaseModel):
             for entry in lines.read(self.directory / EVENTS)
             if entry["event"] == "run-started"
         ]
-        if not (started and is_held(self.directory)):
+        if not (started and is_held_here(self.directory)):
             return None
         return Process.logged(started[-1]["pid"], started[-1]["time_unix_s"])
+
+    def stop(self, *, at_once: bool = False) -> Process:
+        """Ask it to end after the current step, with a checkpoint; returns the process that ends
+        with it.
+
+        Args:
+            at_once: Whether it ends at once instead, without a checkpoint.
+
+        Raises:
+            JobError: It is not running on this host.
+        """
+        process = self.process()
+        if process is None:
+            state = self.brief().state.name
+            raise JobError(
+                f"{self.id} is not running on this host: it is {state}; if another host runs it, "
+                "use holdfast stop there"
+            )
+        for number in range(1 + at_once):
+            if number:
+                time.sleep(SIGNALS_APART_S)  # two signals at once count as one
+            process.send(signal.SIGTERM)
+        return process
 
     def _waiting_pid(self) -> int:
         """The process of a run that waits to begin; 0 if it does not."""
@@ -163,9 +181,7 @@ def records() -> Iterator[Record]:
     folders = _folder().glob(f"*/{_RECORD}")
     for path in sorted(folders, key=lambda each: each.stat().st_mtime, reverse=True):
         record = _read(path.parent)
-        if record is not None and (
-            (record.directory / JOB_FILE).exists() or record.state() == "waiting"
-        ):
+        if record is not None and ((record.directory / JOB_FILE).exists() or record.is_waiting):
             yield record
 
 
@@ -179,8 +195,9 @@ def find(run: str) -> Record:
     for record in records():
         if record.id == run or record.directory == path.resolve():
             return record
-    if (path / JOB_FILE).exists():
-        return Record(id=path.name, directory=path.resolve(), job=path.name, engine="local")
+    if any((path / name).exists() for name in (JOB_FILE, EVENTS)):
+        path = path.resolve()
+        return Record(id=path.name, directory=path, job=path.name, engine="local")
     raise JobError(f"no run {run!r}; holdfast runs lists those of this host")
 
 

@@ -12,7 +12,7 @@ runs/digits-20260102-150405/
   result.json         how it ended
   code.py             the source of a task that no file holds, such as a notebook's
   code.zip            the sources of the task, packed for other hosts; these have them in code/
-  logs/rank-0.log …   what each worker printed; rank-0.stacks: where it was when it hung
+  logs/rank-0.log …   what each worker printed; rank-0.stacks: where it was when one hung
   logs/coordinator-events.jsonl   what the coordinator decided; see wire.debug_file
   checkpoints/        see checkpoint.store
   secrets/            keys and tokens of a run on several hosts, and for its metrics
@@ -100,6 +100,14 @@ def is_held(run_dir: Path) -> bool:
     finally:
         os.close(fd)
     return False
+
+
+def is_held_here(run_dir: Path) -> bool:
+    """Whether a process of this host holds a run's directory; hosts may share it."""
+    if not is_held(run_dir):
+        return False
+    holder = (run_dir / _LOCK).read_text(encoding="utf-8", errors="replace")
+    return holder.endswith(f" on {socket.gethostname()}")
 
 
 class RunPaths:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from math import isfinite
 from typing import Final
 
@@ -74,7 +75,7 @@ def clock(at: float, now: float) -> str:
     return f"{time.strftime('%Y-%m-%d', then)} {hour}"
 
 
-def named(ranks: tuple[int, ...]) -> str:
+def named(ranks: Sequence[int]) -> str:
     """`rank 1`, `ranks 0, 2 and 3`."""
     *most, last = map(str, ranks)
     return f"ranks {', '.join(most)} and {last}" if most else f"rank {last}"

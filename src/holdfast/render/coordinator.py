@@ -22,6 +22,8 @@ from holdfast.render.pods import (
     DISK,
     JOB_FILE,
     JOIN_PORT,
+    METRICS_PORT,
+    METRICS_TOKEN_FILE,
     TOKEN,
     api_access,
     pod,
@@ -92,11 +94,13 @@ def job_of(plan: Plan) -> Document:
     """The specification of the coordinator's Job."""
     job = {"name": "job", "configMap": {"name": plan.named("job")}}
     runs = {"name": "runs", "persistentVolumeClaim": {"claimName": plan.named("runs")}}
+    secret = {"secretName": plan.named("metrics"), "defaultMode": 0o440}
+    metrics = [{"name": "metrics", "secret": secret}] if plan.has_metrics else []
     template = pod(
         plan,
         COORDINATOR,
         [_main(plan)],
-        [job, runs, api_access()],
+        [job, runs, api_access(), *metrics],
         grace_s=GRACE_S,
         initContainers=[_clear(plan), _token(plan)],
     )
@@ -123,35 +127,52 @@ def _main(plan: Plan) -> Document:
     run = run_directory(plan)
     begin = ["holdfast", "coordinator", JOB_FILE, "--no-workers", "--hosts", str(plan.hosts)]
     begin += ["--run", run]
+    metrics = f' --metrics "$POD_IP:{METRICS_PORT}"' if plan.has_metrics else ""
     script = (
-        f'set -- {shlex.join(begin)} --address "$POD_IP"\n'
+        f'set -- {shlex.join(begin)} --address "$POD_IP"{metrics}\n'
         f'if [ -e {run}/job.yaml ]; then set -- "$@" --resume; fi\n'
         'exec "$@"\n'
     )
-    variables = [
-        {
-            "name": variable,
-            "valueFrom": {"secretKeyRef": {"name": plan.named("variables"), "key": variable}},
-        }
-        for variable in plan.variables
-    ]
+    variables = [_variable(plan, name) for name in plan.variables]
+    variables += [_variable(plan, name, optional=True) for name in plan.credentials]
     probe = {"tcpSocket": {"port": JOIN_PORT}, "periodSeconds": 10}
     main = worker_container(
         plan,
         ["sh", "-c", script],
         {"job": JOB_FILE.rpartition("/")[0]},
         _AMOUNTS,
-        ports=[{"containerPort": port, "protocol": "TCP"} for port in (JOIN_PORT, CONTROL_PORT)],
+        ports=_ports(plan),
         startupProbe={**probe, "failureThreshold": 60},
         readinessProbe=probe,
     )
     return main | {"env": [*main["env"], *variables]}
 
 
+def _variable(plan: Plan, name: str, **more: bool) -> Document:
+    key = {"name": plan.named("variables"), "key": name, **more}
+    return {"name": name, "valueFrom": {"secretKeyRef": key}}
+
+
+def _ports(plan: Plan) -> list[Document]:
+    ports = [{"containerPort": port, "protocol": "TCP"} for port in (JOIN_PORT, CONTROL_PORT)]
+    metrics = {"name": "metrics", "containerPort": METRICS_PORT, "protocol": "TCP"}
+    return [*ports, metrics] if plan.has_metrics else ports
+
+
 def _clear(plan: Plan) -> Document:
-    """Removes the keys of an earlier start, so that no token is made of them."""
-    command = ["rm", "-rf", f"{run_directory(plan)}/secrets"]
-    return small_container(plan, "clear", command, {"runs": "/runs"})
+    """Removes the keys of an earlier start, so that no token is made of them; the token of those
+    who read metrics is that of the Secret.
+    """
+    kept = f"{run_directory(plan)}/secrets"
+    if not plan.has_metrics:
+        return small_container(plan, "clear", ["rm", "-rf", kept], {"runs": "/runs"})
+    script = (
+        "set -e; umask 077\n"
+        f"rm -rf {kept}; mkdir -p {kept}\n"
+        f"cp {METRICS_TOKEN_FILE} {kept}/metrics.token\n"
+    )
+    mounts = {"runs": "/runs", "metrics": METRICS_TOKEN_FILE.rpartition("/")[0]}
+    return small_container(plan, "clear", ["sh", "-c", script], mounts)
 
 
 def _token(plan: Plan) -> Document:

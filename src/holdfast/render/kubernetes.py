@@ -22,15 +22,20 @@ from holdfast.render.trainjob import trainjob
 from holdfast.render.tree import Tree, below
 
 
-def kubernetes(plan: Plan, *, has_monitoring: bool = False) -> Tree:
-    """All files for Kubernetes, by their paths below the folder that is rendered."""
+def kubernetes(plan: Plan, shown: Tree | None = None) -> Tree:
+    """All files for Kubernetes, by their paths below the folder that is rendered.
+
+    Args:
+        plan: Of the run.
+        shown: See `monitoring`, of a plan with metrics.
+    """
     return {
         **below("base", _base(plan)),
         **below("components", components(plan)),
         **below("overlays", overlays(plan)),
         **below("rayjob", rayjob(plan)),
         **below("trainjob", trainjob(plan)),
-        **(below("monitoring", monitoring(plan)) if has_monitoring else {}),
+        **(below("monitoring", monitoring(plan, shown or {})) if plan.has_metrics else {}),
     }
 
 

@@ -3,8 +3,8 @@
     DCGM exporter on each node with GPUs ─┐
     pods of runs with a port `metrics` ───┴─▶ Prometheus ─▶ Grafana
 
-It is applied once for all runs of a namespace. Rules and dashboards are the ConfigMaps `rules` and
-`dashboards`, which need not exist; Grafana's password is in the Secret `grafana`, which must.
+It is applied once for all runs of a namespace. Grafana's password is in the Secret `grafana`; the
+token with which Prometheus reads the metrics of runs is in the Secret `metrics`.
 """
 
 from __future__ import annotations
@@ -14,24 +14,29 @@ from typing import Any, Final
 
 from holdfast.render.components import GPU_TAINT, POOL, toleration
 from holdfast.render.kustomization import kustomization
-from holdfast.render.network import API, DNS
+from holdfast.render.network import API, DNS, MONITORING
 from holdfast.render.plan import Plan
-from holdfast.render.pods import API_ACCESS, OF_CONTAINER, OF_POD, api_access
+from holdfast.render.pods import API_ACCESS, METRICS_PORT, OF_CONTAINER, OF_POD, api_access
 from holdfast.render.tree import Document, Tree, yaml_of
 
-NAMESPACE: Final = "holdfast-monitoring"
 _PROMETHEUS: Final = "prom/prometheus:v3.13.3"
 _GRAFANA: Final = "grafana/grafana:12.4.4"
 _DCGM: Final = "nvcr.io/nvidia/k8s/dcgm-exporter:4.6.0-4.8.3-distroless"
 _PORTS: Final = {"prometheus": 9090, "grafana": 3000, "dcgm-exporter": 9400}
 _USERS: Final = {"prometheus": 65534, "grafana": 472, "dcgm-exporter": 10001}
 """The users for which the images are made."""
+_TOKEN: Final = "/etc/metrics"  # noqa: S105 - its directory
 _KEPT: Final = "15d"
 _DISK: Final = "20Gi"
 
 
-def monitoring(plan: Plan) -> Tree:
-    """The folder to apply besides an overlay."""
+def monitoring(plan: Plan, shown: Tree) -> Tree:
+    """The folder to apply besides an overlay.
+
+    Args:
+        plan: Of a run.
+        shown: `rules.yaml` with alert rules, and `holdfast.json` with a dashboard.
+    """
     files = {
         "namespace.yaml": [_namespace()],
         "prometheus.yaml": _prometheus(plan),
@@ -45,26 +50,29 @@ def monitoring(plan: Plan) -> Tree:
         "providers.yaml": _providers(),
     }
     maps = [
-        {"name": name, "namespace": NAMESPACE, "files": [file]}
+        {"name": name, "namespace": MONITORING, "files": [file]}
         for name, file in (
             ("prometheus", "scrape.yaml"),
             ("datasources", "datasources.yaml"),
             ("providers", "providers.yaml"),
+            ("rules", "rules.yaml"),
+            ("dashboards", "holdfast.json"),
         )
     ]
     return {
         **{path: yaml_of(*documents) for path, documents in files.items()},
         **{path: yaml_of(document) for path, document in settings.items()},
+        **shown,
         **kustomization(resources=list(files), configMapGenerator=maps),
     }
 
 
 def _labels(name: str) -> dict[str, str]:
-    return {"app.kubernetes.io/name": name, "app.kubernetes.io/part-of": NAMESPACE}
+    return {"app.kubernetes.io/name": name, "app.kubernetes.io/part-of": MONITORING}
 
 
 def _object(kind: str, version: str, name: str, app: str, **parts: Any) -> Document:
-    metadata = {"name": name, "namespace": NAMESPACE, "labels": _labels(app)}
+    metadata = {"name": name, "namespace": MONITORING, "labels": _labels(app)}
     return {"apiVersion": version, "kind": kind, "metadata": metadata, **parts}
 
 
@@ -73,7 +81,7 @@ def _namespace() -> Document:
     return {
         "apiVersion": "v1",
         "kind": "Namespace",
-        "metadata": {"name": NAMESPACE, "labels": labels},
+        "metadata": {"name": MONITORING, "labels": labels},
     }
 
 
@@ -97,12 +105,14 @@ def _prometheus(plan: Plan) -> list[Document]:
     mounts = {
         "settings": "/etc/prometheus",
         "rules": "/etc/rules",
+        "token": _TOKEN,
         "api": API_ACCESS,
         "data": "/prometheus",
     }
     volumes = [
         _config_map("settings", "prometheus"),
-        _config_map("rules", "rules", optional=True),
+        _config_map("rules", "rules"),
+        {"name": "token", "secret": {"secretName": "metrics", "defaultMode": 0o440}},
         api_access(),
         {"name": "data", "persistentVolumeClaim": {"claimName": name}},
     ]
@@ -115,10 +125,10 @@ def _rights(plan: Plan) -> list[Document]:
     """Prometheus may find pods, in the namespace of the run and its own."""
     rules = [{"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list", "watch"]}]
     role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "prometheus"}
-    subject = {"kind": "ServiceAccount", "name": "prometheus", "namespace": NAMESPACE}
+    subject = {"kind": "ServiceAccount", "name": "prometheus", "namespace": MONITORING}
     version = "rbac.authorization.k8s.io/v1"
     found = []
-    for namespace in (NAMESPACE, plan.namespace):
+    for namespace in (MONITORING, plan.namespace):
         metadata = {
             "name": "prometheus",
             "namespace": namespace,
@@ -149,7 +159,7 @@ def _grafana() -> list[Document]:
     volumes = [
         _config_map("datasources", "datasources"),
         _config_map("providers", "providers"),
-        _config_map("dashboards", "dashboards", optional=True),
+        _config_map("dashboards", "dashboards"),
         {"name": "password", "secret": {"secretName": "grafana", "defaultMode": 0o440}},
         {"name": "data", "emptyDir": {"sizeLimit": "1Gi"}},
         {"name": "logs", "emptyDir": {"sizeLimit": "1Gi"}},
@@ -228,8 +238,8 @@ def _pod(
     }
 
 
-def _config_map(volume: str, name: str, *, optional: bool = False) -> Document:
-    return {"name": volume, "configMap": {"name": name, **({"optional": True} if optional else {})}}
+def _config_map(volume: str, name: str) -> Document:
+    return {"name": volume, "configMap": {"name": name}}
 
 
 def _account(name: str) -> Document:
@@ -273,7 +283,7 @@ def _network(plan: Plan) -> list[Document]:
                 DNS,
                 API,
                 {"to": [app("dcgm-exporter")], "ports": ports("dcgm-exporter")},
-                {"to": [of_run]},
+                {"to": [of_run], "ports": [{"protocol": "TCP", "port": METRICS_PORT}]},
             ],
         },
         "grafana": {
@@ -288,13 +298,13 @@ def _network(plan: Plan) -> list[Document]:
         },
     }
     return [
-        _object("NetworkPolicy", version, name, NAMESPACE, spec=spec)
+        _object("NetworkPolicy", version, name, MONITORING, spec=spec)
         for name, spec in specs.items()
     ]
 
 
 def _scrape(plan: Plan) -> Document:
-    """What Prometheus reads: every pod with a port called `metrics`."""
+    """What Prometheus reads: every pod with a port called `metrics`, those of runs by a token."""
     keep = {
         "source_labels": ["__meta_kubernetes_pod_container_port_name"],
         "regex": "metrics",
@@ -304,16 +314,24 @@ def _scrape(plan: Plan) -> Document:
         {"source_labels": [f"__meta_kubernetes_{source}"], "target_label": target}
         for source, target in (("pod_name", "pod"), ("namespace", "namespace"))
     ]
-    namespaces = {"names": [NAMESPACE, plan.namespace]}
-    pods = {
-        "job_name": "pods",
-        "kubernetes_sd_configs": [{"role": "pod", "namespaces": namespaces}],
-        "relabel_configs": [keep, *names],
-    }
+
+    def pods_of(job: str, namespace: str, **parts: Any) -> Document:
+        found = {"role": "pod", "namespaces": {"names": [namespace]}}
+        return {
+            "job_name": job,
+            "kubernetes_sd_configs": [found],
+            "relabel_configs": [keep, *names],
+            **parts,
+        }
+
+    shown = {"credentials_file": f"{_TOKEN}/token"}
     return {
         "global": {"scrape_interval": "15s"},
         "rule_files": ["/etc/rules/*.yaml"],
-        "scrape_configs": [pods],
+        "scrape_configs": [
+            pods_of("gpus", MONITORING),
+            pods_of("holdfast", plan.namespace, authorization=shown),
+        ],
     }
 
 

@@ -9,8 +9,11 @@ from typing import Final
 
 from holdfast.render.objects import AGENT, COORDINATOR, labels, manifest
 from holdfast.render.plan import Plan
+from holdfast.render.pods import METRICS_PORT
 from holdfast.render.tree import Document
 
+MONITORING: Final = "holdfast-monitoring"
+"""The namespace of Prometheus."""
 _DNS_CACHE: Final = "169.254.20.10/32"
 """Where NodeLocal DNSCache listens on every node."""
 _METADATA: Final = "169.254.169.254/32"
@@ -38,6 +41,7 @@ finds it."""
 
 def network(plan: Plan) -> list[Document]:
     """All network policies of a run."""
+    metrics = [_metrics_access(plan)] if plan.has_metrics else []
     run = {"podSelector": {"matchLabels": labels(plan)}}
     return [
         _policy(
@@ -64,7 +68,23 @@ def network(plan: Plan) -> list[Document]:
                 "egress": [API],
             },
         ),
+        *metrics,
     ]
+
+
+def _metrics_access(plan: Plan) -> Document:
+    """Lets Prometheus read the metrics of the run."""
+    source = {
+        "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": MONITORING}},
+        "podSelector": {"matchLabels": {"app.kubernetes.io/name": "prometheus"}},
+    }
+    ports = [{"protocol": "TCP", "port": METRICS_PORT}]
+    spec = {
+        "podSelector": {"matchLabels": labels(plan, COORDINATOR)},
+        "policyTypes": ["Ingress"],
+        "ingress": [{"from": [source], "ports": ports}],
+    }
+    return _policy(plan, "metrics", spec)
 
 
 def operator_access(plan: Plan, operator: str, port: int) -> Document:

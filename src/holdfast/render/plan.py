@@ -8,6 +8,7 @@ from typing import Final
 
 from holdfast.errors import JobError
 from holdfast.job import load
+from holdfast.job.trackers import CREDENTIALS
 from holdfast.job.train_job import TrainJob
 
 _IMAGE: Final = re.compile(r"[\w.:/@-]+", re.ASCII)
@@ -30,6 +31,8 @@ class Plan:
         needs_gpus: Whether the job says that it needs them.
         job: The job, as YAML.
         variables: Environment variables of the coordinator that contain secrets.
+        credentials: The same, for trackers; any of them may be absent.
+        has_metrics: Whether the coordinator serves metrics to a Prometheus in the cluster.
     """
 
     name: str
@@ -42,19 +45,24 @@ class Plan:
     needs_gpus: bool
     job: str
     variables: tuple[str, ...]
+    credentials: tuple[str, ...] = ()
+    has_metrics: bool = False
 
     def named(self, suffix: str) -> str:
         """The name of an object."""
         return f"{self.name}-{suffix}"
 
 
-def plan_of(job: TrainJob, image: str, namespace: str | None = None) -> Plan:
+def plan_of(
+    job: TrainJob, image: str, namespace: str | None = None, *, has_metrics: bool = False
+) -> Plan:
     """The plan for a job on several hosts.
 
     Args:
         job: The job.
         image: Of all containers, with its tag or digest.
         namespace: By default one with the name of the job.
+        has_metrics: See `Plan`.
 
     Raises:
         JobError: Something in it cannot be rendered.
@@ -85,6 +93,8 @@ def plan_of(job: TrainJob, image: str, namespace: str | None = None) -> Plan:
         needs_gpus=job.resources.gpus > 0,
         job=load.dump(job),
         variables=job.notify,
+        credentials=tuple(name for spec in job.trackers for name in CREDENTIALS.get(spec.name, ())),
+        has_metrics=has_metrics,
     )
 
 

@@ -2,6 +2,7 @@
 
 /etc/holdfast        the job                    read-only
 /etc/holdfast-join   the token for agents       read-only
+/etc/holdfast-metrics   the token for those who read metrics   read-only
 /runs                run directories
 /tmp, /dev/shm       scratch
 """
@@ -26,6 +27,8 @@ API_ACCESS: Final = "/var/run/secrets/kubernetes.io/serviceaccount"
 """Where a container that talks to Kubernetes has what it needs for that."""
 JOIN_PORT: Final = 50051
 CONTROL_PORT: Final = 50052
+METRICS_PORT: Final = 9400
+METRICS_TOKEN_FILE: Final = "/etc/holdfast-metrics/token"  # noqa: S105 - its path
 OF_CONTAINER: Final[Document] = {
     "allowPrivilegeEscalation": False,
     "capabilities": {"drop": ["ALL"]},

@@ -51,9 +51,11 @@ class Classification:
     def test_data(self) -> Images:
         return self._splits.test
 
-    def loss(self, model: nn.Module, batch: Batch) -> torch.Tensor:
+    def loss(self, model: nn.Module, batch: Batch) -> tuple[torch.Tensor, dict[str, float]]:
         x, y = batch
-        return F.cross_entropy(model(x), y)
+        logits = model(x)
+        loss = F.cross_entropy(logits, y)
+        return loss, {"accuracy": int(torch.count_nonzero(logits.argmax(1) == y)) / len(y)}
 
     def measure(self, model: nn.Module, batch: Batch) -> dict[str, float]:
         x, y = batch

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Protocol
 
 import torch
@@ -31,8 +31,12 @@ class Task(Protocol):
         """The data set to evaluate on, or None."""
         ...
 
-    def loss(self, model: nn.Module, batch: Batch) -> torch.Tensor:
-        """The mean loss over the samples of `batch`, a scalar."""
+    def loss(
+        self, model: nn.Module, batch: Batch
+    ) -> torch.Tensor | tuple[torch.Tensor, Mapping[str, float]]:
+        """The mean loss over the samples of `batch`, a scalar; or this and, by name, further means
+        that are logged.
+        """
         ...
 
     def measure(self, model: nn.Module, batch: Batch) -> dict[str, float]:

@@ -215,6 +215,16 @@ class SharedMemoryGroup:
         )
 
 
+def newest_barrier(arena: Arena, rank: int) -> tuple[int, int] | None:
+    """The tag and the step of the newest barrier that `rank` has reached in the newest generation;
+    None before its first one. For other processes, which only look.
+    """
+    count = arena[rank, Word.ARRIVALS]
+    if count <= arena.newest_generation << 32:
+        return None
+    return divmod(arena[rank, Word(Word.TAG_EVEN + (count & 1))], _STEPS)
+
+
 def _named(ranks: list[int]) -> str:
     """Some ranks and what they do, as the beginning of a clause."""
     if len(ranks) == 1:

@@ -18,6 +18,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
+from holdfast.collectives.barrier_tags import WorkerTag
 from holdfast.core.balance.balance import Balance, Policy
 from holdfast.core.balance.stragglers import Straggler, StragglerFinder
 from holdfast.core.balance.times import StepTimes
@@ -28,7 +29,6 @@ from holdfast.job.train_job import BALANCES, MEASURED, SCORED, TrainJob
 from holdfast.linux.host_memory import available
 from holdfast.tasks import reference
 from holdfast.tasks.code import located
-from holdfast.worker.barriers import WorkerTag
 from holdfast.worker.context import WorkerContext
 from holdfast.worker.progress import Progress
 from holdfast.worker.shard import plan_of

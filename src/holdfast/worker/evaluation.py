@@ -17,11 +17,11 @@ from safetensors.torch import load, save
 from torch import nn
 
 from holdfast.arena.memory import MAILBOX_BYTES, Phase
+from holdfast.collectives.barrier_tags import WorkerTag
 from holdfast.core.step.seeds import seed_for
 from holdfast.data.dataset import Batch, generators_kept, seed_everything
 from holdfast.data.loading.source import Source
 from holdfast.errors import JobError
-from holdfast.worker.barriers import WorkerTag
 from holdfast.worker.compute import to_device
 from holdfast.worker.context import WorkerContext
 from holdfast.worker.tally import Results, State, Tally
@@ -97,7 +97,9 @@ class Evaluator:
             shards, self._num_shards, self._batch_size, self._group.check_abort
         )
         for shard, size, batch in batches:
-            tallies[shard].add(measure(self._modules[0], to_device(batch, self._device)), size)
+            with self._status.measuring():
+                measured = measure(self._modules[0], to_device(batch, self._device))
+            tallies[shard].add(measured, size)
         return {shard: each.state() for shard, each in tallies.items()}
 
     def _exchange(self, payload: bytes, step: int) -> list[bytes]:

@@ -22,7 +22,11 @@ def fit(session: Session, task: Task) -> None:
     if test_data is not None:
         session.evaluate_each_epoch(test_data, task.measure)
     for shard in session.shards(task.training_data(), epochs=job.epochs):
-        session.backward(task.loss(model, shard.batch))
+        loss = task.loss(model, shard.batch)
+        if isinstance(loss, tuple):
+            loss, logged = loss
+            session.log(**logged)
+        session.backward(loss)
 
 
 def learning_rate_factor(schedule: Constant | Cosine, step: int, total_steps: int) -> float:

@@ -42,8 +42,13 @@ class Stopwatch:
             uuid = torch.cuda.get_device_properties(device).uuid
             self._gpu_throttling = GpuThrottling(f"GPU-{uuid}")
         self._shards_ns = self._rest_ns = self._processor_ns = 0
-        self._phases = [0] * len(_WORDS)
+        self._phases = self._counted  # by workers that had the rank before, too
         self._throttled_ns = 0
+
+    @property
+    def _counted(self) -> list[int]:
+        """The time in each phase so far, nanoseconds."""
+        return [self._status[word] for word in _WORDS]
 
     @contextmanager
     def shard(self) -> Iterator[None]:
@@ -70,7 +75,7 @@ class Stopwatch:
         optimizer_ns = self._status[_OPTIMIZER] - self._phases[_WORDS.index(_OPTIMIZER)]
         if self._timeline is not None:
             self._timeline.correct()
-        counted, throttled_ns = [self._status[word] for word in _WORDS], self._throttling.total_ns()
+        counted, throttled_ns = self._counted, self._throttling.total_ns()
         phases = [max(0, now - last) for now, last in zip(counted, self._phases, strict=True)]
         gpu_ns = 0
         if self._gpu_throttling is not None:

@@ -29,6 +29,7 @@ import torch.distributed as dist
 
 from holdfast.arena.memory import Arena
 from holdfast.collectives import exact
+from holdfast.collectives.barrier_tags import describe
 from holdfast.collectives.exact import TreeReducer
 from holdfast.collectives.exchange import HostExchange
 from holdfast.collectives.reduction import ReductionMemory
@@ -40,7 +41,6 @@ from holdfast.transport.connections import Listener
 from holdfast.transport.network import Hosts, Network
 from holdfast.transport.shared_memory import SharedMemoryGroup
 from holdfast.wire.tls import Credentials
-from holdfast.worker.barriers import describe
 
 TIMEOUT_S: Final = 120.0
 POLL_S: Final = 0.01

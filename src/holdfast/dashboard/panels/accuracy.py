@@ -1,16 +1,22 @@
-"""Accuracy: the results of evaluations."""
+"""Accuracy: the results of evaluations, and how well the newest samples are known."""
 
 from __future__ import annotations
+
+from math import isfinite
+from typing import Final
 
 import numpy as np
 
 from holdfast.dashboard.charts import Chart
 from holdfast.dashboard.markup import Panel, empty, head, key, text
+from holdfast.dashboard.theme import faded
 from holdfast.dashboard.view import Axis, View, positions
 from holdfast.observe.record.metric import Metric, metric_of
 from holdfast.observe.record.run_record import RunRecord
 
-TITLE = "Accuracy"
+TITLE: Final = "Accuracy"
+TRAINING_POINTS: Final = 120
+"""Of the curve of the training: each is the mean of several steps, as one batch says little."""
 
 
 def panel(view: View) -> Panel:
@@ -20,6 +26,8 @@ def panel(view: View) -> Panel:
         return empty(TITLE, "No evaluation yet. The first one begins the curve.")
     chart, color = Chart(view), view.colors.kelp_fill
     scale = 100 if metric.is_share else 1
+    if metric.name == "accuracy":
+        _add_training(chart, metric, scale)
     along = _along(view.record, view.start, view.axis, metric)
     marker = {"size": 4.4, "color": color}
     values = _scaled(metric, scale)
@@ -35,6 +43,21 @@ def panel(view: View) -> Panel:
         keys += key("--cmp", text(name), other.shown(other.values[-1]), "dash")
     chart.add_marks()
     return Panel(head=head(text(metric.title), keys=keys), figure=chart.figure())
+
+
+def _add_training(chart: Chart, metric: Metric, scale: float) -> None:
+    """Draw the accuracy that the task logs in each step, with its newest value at its end."""
+    view = chart.view
+    curve = view.record.steps.series(metric.name, TRAINING_POINTS)
+    at, known = view.x(curve.at), [each for each in curve.mean if isfinite(each)]
+    if not known:
+        return
+    color = faded(view.colors.kelp_fill, 0.55)
+    chart.line(at, [scale * each for each in curve.mean], color, "training", 1)
+    chart.annotate(
+        x=at[-1], y=scale * known[-1], yref="y", xanchor="right", yanchor="bottom",
+        text=f"training {metric.shown(known[-1])}",
+    )  # fmt: skip
 
 
 def _scaled(metric: Metric, scale: float) -> list[float]:

@@ -9,6 +9,7 @@ from holdfast.dashboard.charts import nice
 from holdfast.dashboard.fleet import FEW
 from holdfast.dashboard.markup import Panel, empty, head, text
 from holdfast.dashboard.view import View
+from holdfast.observe.breakdown import part_seconds, waits_s
 from holdfast.observe.units import count, duration
 
 Row = Mapping[str, float]
@@ -21,15 +22,15 @@ MAX_WORST: Final = 5
 """Of many workers, so many are shown, above the mean of all."""
 _DARK: Final = "#14211F"
 PHASES: Final = (
-    ("data", ("data",), "--data", _DARK),
-    ("forward", ("forward",), "--fwd", _DARK),
-    ("backward", ("backward",), "--bwd", "#fff"),
-    ("reduce", ("collect", "reduce"), "--reduce", "light-dark(#fff,#14211F)"),
-    ("wait for workers", ("wait", "wait_reduce"), "--wait", "var(--ink)"),
-    ("optimizer", ("optimizer",), "--opt", _DARK),
-    ("checkpoint", ("checkpoint", "evaluate"), "--ckpt", _DARK),
+    ("data", "--data", _DARK),
+    ("forward", "--fwd", _DARK),
+    ("backward", "--bwd", "#fff"),
+    ("reduce", "--reduce", "light-dark(#fff,#14211F)"),
+    ("wait for workers", "--wait", "var(--ink)"),
+    ("optimizer", "--opt", _DARK),
+    ("checkpoint", "--ckpt", _DARK),
 )
-"""Name, measured phases, color and the color of text on it."""
+"""Name of each of `breakdown.PARTS`, color and the color of text on it."""
 
 
 def panel(view: View) -> Panel:
@@ -42,12 +43,12 @@ def panel(view: View) -> Panel:
     shown = [(_name(view, row), view.fleet.color(int(row["rank"])), row) for row in _worst(rows)]
     if len(rows) > FEW:
         shown.append(("<b>mean</b>", view.colors.ink2, mean_of(rows)))
-    longest = max(sum(_seconds(row)) for _, _, row in shown) or 1.0
+    longest = max(sum(part_seconds(row)) for _, _, row in shown) or 1.0
     bars = "".join(_bar(*each, longest) for each in shown)
     keys = "".join(
         f'<span><i class="k sq{" hatch" * (color == "--wait")}" style="--c:var({color})"></i>{name}'
         "</span>"
-        for name, _, color, _ in PHASES
+        for name, color, _ in PHASES
     )
     steps = min(STEPS, len(view.record.steps))
     note = f"mean of {count(steps, 'step')}"
@@ -57,15 +58,11 @@ def panel(view: View) -> Panel:
     return Panel(head=head(TITLE, note, keys), body=body)
 
 
-def _seconds(row: Row) -> list[float]:
-    return [sum(row.get(name, 0.0) for name in names) for _, names, _, _ in PHASES]
-
-
 def _worst(rows: Sequence[Row]) -> list[Row]:
     """Few workers as they are; of many, those for which the others wait."""
     if len(rows) <= FEW:
         return list(rows)
-    return sorted(sorted(rows, key=_waits)[:MAX_WORST], key=lambda row: row["rank"])
+    return sorted(sorted(rows, key=waits_s)[:MAX_WORST], key=lambda row: row["rank"])
 
 
 def mean_of(rows: Sequence[Row]) -> Row:
@@ -79,10 +76,6 @@ def _name(view: View, row: Row) -> str:
     return f"<b>rank {rank}</b><small>{more}</small>"
 
 
-def _waits(row: Row) -> float:
-    return row.get("wait", 0.0) + row.get("wait_reduce", 0.0)
-
-
 def _bar(name: str, color: str, row: Row, longest: float) -> str:
     """A bar as long as the worker's step.
 
@@ -92,10 +85,10 @@ def _bar(name: str, color: str, row: Row, longest: float) -> str:
         row: Its times.
         longest: The longest step of all bars, seconds.
     """
-    seconds = _seconds(row)
+    seconds = part_seconds(row)
     total = sum(seconds) or 1.0
     parts: list[str] = []
-    for (phase, _, fill, ink), spent in zip(PHASES, seconds, strict=True):
+    for (phase, fill, ink), spent in zip(PHASES, seconds, strict=True):
         share = 100 * spent / total
         if share < 0.1:
             continue

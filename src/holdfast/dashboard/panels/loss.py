@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-from math import nan
 from typing import Final
-
-import numpy as np
 
 from holdfast.dashboard.charts import POINTS, Chart
 from holdfast.dashboard.markup import Panel, empty, head, key, text
 from holdfast.dashboard.theme import faded
 from holdfast.dashboard.view import View, positions
-from holdfast.observe.record.run_record import RunRecord
+from holdfast.observe.record.pace import mean_loss
 from holdfast.observe.units import digits
 
 TITLE: Final = "Training loss"
-MEAN_STEPS: Final = 20
-"""Of how many steps the current loss is the mean."""
 
 
 def panel(view: View) -> Panel:
@@ -43,12 +38,3 @@ def panel(view: View) -> Panel:
         keys += key("--cmp", text(name), digits(mean_loss(view.compared)), "dash")
     chart.add_marks()
     return Panel(head=head(TITLE, keys=keys), figure=chart.figure())
-
-
-def mean_loss(record: RunRecord, row: int | None = None) -> float:
-    """The mean loss of the steps before `row`, by default of the newest; nan without any."""
-    losses = record.steps.columns["loss"]
-    end = len(losses) if row is None else row
-    known = np.array(losses[max(0, end - MEAN_STEPS) : end], dtype=float)
-    known = known[~np.isnan(known)]
-    return float(known.mean()) if len(known) else nan

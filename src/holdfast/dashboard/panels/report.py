@@ -6,10 +6,9 @@ from itertools import accumulate
 from typing import Final
 
 from holdfast.dashboard.markup import Panel, empty, head, number, text
-from holdfast.dashboard.panels.timeline import state_from
 from holdfast.dashboard.view import View
 from holdfast.observe.record.alerts import restart_budget
-from holdfast.observe.recovery_reports import RecoveryReport
+from holdfast.observe.recovery_reports import RecoveryReport, state_from
 from holdfast.observe.units import MISSING, count, duration, named, size
 
 TITLE: Final = "Recovery report"
@@ -78,6 +77,7 @@ def _facts(view: View, report: RecoveryReport) -> str:
         ("Generation", _generation(view, report)),
         ("Budget", _budget(view, report)),
         ("Outcome", _OUTCOMES[report.outcome]),
+        ("Missing", named(report.missing) if report.missing else ""),
         ("Injected", text(", ".join({c.injected_fault for c in report.causes} - {""}))),
         (
             "Stack",

@@ -9,12 +9,10 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
+from holdfast.observe.record.pace import window_s
 from holdfast.observe.record.run_record import RunRecord
 
 Numbers = npt.NDArray[np.float64]
-WINDOWS: Final = 100
-"""Into how many pieces of the run's time its speed is averaged at least."""
-MIN_WINDOW_S: Final = 2.0
 POINTS: Final = 300
 
 
@@ -43,7 +41,7 @@ def speed_of(record: RunRecord, start: float, end: float) -> Speed:
     done = np.concatenate([[0.0], np.cumsum(samples)])
     timed = np.concatenate([[0.0], np.cumsum(np.where(taken > 0, samples, 0.0))])
     spent = np.concatenate([[0.0], np.cumsum(taken)])
-    window = max(MIN_WINDOW_S, (end - start) / WINDOWS)
+    window = window_s(start, end)
     moments = np.linspace(at[1], end, POINTS)
     before = np.maximum(moments - window, start)
 

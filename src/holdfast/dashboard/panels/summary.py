@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from math import isnan, nan
+from math import isnan
 
 import numpy as np
 
 from holdfast.dashboard.markup import Panel, text
-from holdfast.dashboard.panels.loss import mean_loss
-from holdfast.dashboard.panels.speed import speed_of
 from holdfast.dashboard.view import View
 from holdfast.observe.record.metric import metric_of
+from holdfast.observe.record.pace import RECENT_S, epochs_of, left_s, mean_loss, pace_of
 from holdfast.observe.record.state import StateName
 from holdfast.observe.units import (
     MISSING,
@@ -36,8 +35,6 @@ READING = ("○", "Reading", "--ink2")
 """The same while the steps of a long run are read."""
 UNCHANGED = 0.01
 """The share of a loss by which it changes at least, if that is worth a word."""
-RECENT_S = 60.0
-"""How far back a figure is compared."""
 
 
 def pill(view: View) -> Panel:
@@ -83,26 +80,14 @@ def _steps(view: View) -> tuple[str, str, str]:
     if not view.has_steps:
         note = "no step" if view.has_ended else f"loading the task, {duration(view.elapsed_s)}"
         return "Step", f"0{of}", note
-    epochs = getattr(record.job, "epochs", 0)
-    epoch = f"epoch {epochs * newest / total:.1f} of {epochs}" if total and epochs else ""
+    epochs = epochs_of(record)
+    epoch = f"epoch {epochs[0]:.1f} of {epochs[1]}" if epochs else ""
     if view.has_ended:
         return "Step", f"{newest:,}{of}", f"{epoch or 'ended'} in {duration(view.elapsed_s)}"
-    left = _left_s(view, total)
+    left = left_s(view)
     remaining = f"{duration(left)} left" if left is not None else ""
     joint = " · " if epoch and remaining else ""
     return "Step", f"{newest:,}{of}", f'<span class="no-p">{epoch}{joint}</span>{remaining}'
-
-
-def _left_s(view: View, total: int | None) -> float | None:
-    """How long the rest of the run takes, if it is as fast as recently."""
-    columns = view.record.steps.columns
-    if total is None or len(columns["at"]) < 2:
-        return None
-    row = int(np.searchsorted(view.record.steps.array("at"), view.end - RECENT_S))
-    row = min(row, len(columns["at"]) - 2)
-    steps = columns["step"][-1] - columns["step"][row]
-    seconds = columns["at"][-1] - columns["at"][row]
-    return float((total - columns["step"][-1]) * seconds / steps) if steps else None
 
 
 def _loss(view: View) -> tuple[str, str, str]:
@@ -128,17 +113,15 @@ def _metric(view: View) -> tuple[str, str, str]:
 
 
 def _goodput(view: View) -> tuple[str, str, str]:
-    found = speed_of(view.record, view.start, view.stepped_until)
-    if not found.at:
+    pace = pace_of(view)
+    if pace is None:
         return "Goodput", MISSING, "no step yet"
     unit = "<small>samples/s</small>"
     if view.has_ended:
         whole = view.record.goodput()
         return "Goodput", f"{digits(whole.samples_per_s)}{unit}", f"{percent(whole.share)} useful"
-    throughput, goodput = found.throughput[-1], found.goodput[-1]
-    share = goodput / throughput if throughput > 0 else nan
-    note = "no step lately" if isnan(share) else f"{percent(min(1.0, share))} of throughput"
-    return "Goodput", f"{digits(goodput)}{unit}", note
+    note = "no step lately" if isnan(pace.share) else f"{percent(pace.share)} of throughput"
+    return "Goodput", f"{digits(pace.goodput)}{unit}", note
 
 
 def _failures(view: View) -> tuple[str, str, str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from typing import Final
 
 from holdfast.dashboard.markup import (
@@ -17,11 +16,12 @@ from holdfast.dashboard.markup import (
 )
 from holdfast.dashboard.panels.lane_chart import figure_of
 from holdfast.dashboard.panels.lanes import lanes_of
-from holdfast.dashboard.view import Mark, View
+from holdfast.dashboard.view import View
 from holdfast.observe import history
+from holdfast.observe.record.marks import Mark, joined_hosts, step_at
 from holdfast.observe.record.run_record import Event
-from holdfast.observe.recovery_reports import Cause, RecoveryReport
-from holdfast.observe.units import MISSING, count, duration, named
+from holdfast.observe.recovery_reports import causes_in_words, state_from
+from holdfast.observe.units import MISSING, count, duration
 
 TITLE: Final = "Failures and recoveries"
 ROWS: Final = 8
@@ -42,7 +42,7 @@ def panel(view: View) -> Panel:
     lanes = lanes_of(view)
     figure = figure_of(view, lanes) if lanes else None
     note = f'<span class="{PHONE_LACKS}">✕ failed&ensp;○ joined</span>'
-    body = _table(view) if view.marks or joined_hosts(view) else _none(figure is None)
+    body = _table(view) if view.marks or joined_hosts(view.record) else _none(figure is None)
     return Panel(head=head(TITLE, note, _outcome(view)), figure=figure, body=body)
 
 
@@ -65,26 +65,15 @@ def _outcome(view: View) -> str:
 def _table(view: View) -> str:
     """The newest failures, and the hosts that have joined since the run began."""
     rows = [(mark.begin, _row(view, mark)) for mark in view.marks]
-    rows += [(float(each["time_unix_s"]), _joined(view, each)) for each in joined_hosts(view)]
+    rows += [
+        (float(each["time_unix_s"]), _joined(view, each)) for each in joined_hosts(view.record)
+    ]
     newest = [row for _, row in sorted(rows, key=lambda row: row[0])[-ROWS:]]
     return f'<div style="margin-top:10px">{table(_COLUMNS, newest)}</div>'
 
 
-def joined_hosts(view: View) -> list[Event]:
-    """The events of hosts that joined a run that had workers already."""
-    found: list[Event] = []
-    has_begun = False
-    for event in view.record.events:
-        has_begun |= event["event"] == "generation-started"
-        if has_begun and event["event"] == "host-joined":
-            found.append(event)
-    return found
-
-
 def _joined(view: View, event: Event) -> list[str]:
-    columns = view.record.steps.columns
-    row = bisect_right(columns["at"], event["time_unix_s"])
-    step = columns["step"][row - 1] if row else 0
+    step = step_at(view.record, event["time_unix_s"])
     words = text(view.fleet.plain(f"host {event.get('host', '')} joined"))
     return [number("+", "join"), f"{step:,}", words, "", "", "", ""]
 
@@ -100,29 +89,9 @@ def _row(view: View, mark: Mark) -> list[str]:
     return [
         ("*" if is_newest else "") + number(mark.name),
         f"{report.step:,}",
-        view.fleet.plain(causes_in_words(report)),
+        text(view.fleet.plain(causes_in_words(report))),
         duration(report.seconds.get("found")),
         f"<b>{duration(report.total_s)}</b>" if report.outcome != "failed" else "failed",
         count(report.recomputed_steps, "step"),
         state_from(report),
     ]
-
-
-def causes_in_words(report: RecoveryReport) -> str:
-    """What failed, safe in HTML."""
-    first, *others = [cause_in_words(cause) for cause in report.causes] or ["unknown"]
-    more = f" and {len(others)} more" if others else ""
-    return f"{first}{more}"
-
-
-def cause_in_words(cause: Cause) -> str:
-    """A root cause, safe in HTML."""
-    words = f"{cause.who} {cause.what}".replace(" was killed by", " killed by")
-    return text(words if len(words) <= 100 else f"{words[:99]}…")
-
-
-def state_from(report: RecoveryReport) -> str:
-    """Where the workers got their state from."""
-    if report.checkpoint is not None:
-        return f"checkpoint of step {report.checkpoint:,}" if report.checkpoint else "the start"
-    return f"kept by {named(report.halted)}" if report.halted else "the other workers"

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Final
 
+import yaml
+
 from holdfast.observe import alerts
 from holdfast.observe.alerts import AlertRule
 from holdfast.observe.prometheus import catalogue
@@ -78,8 +80,13 @@ ALERTS: Final = (
 """All rules."""
 
 
+def file() -> str:
+    """A file of rules."""
+    return yaml.safe_dump(rules(), sort_keys=False, allow_unicode=True, width=100)
+
+
 def rules() -> dict[str, Any]:
-    """The content of a rule file."""
+    """The content of a file of rules."""
     return {"groups": [{"name": "holdfast", "rules": [_rule(alert) for alert in ALERTS]}]}
 
 

@@ -79,6 +79,9 @@ SAMPLES: Final = _counter("samples_total", "Samples of committed steps.")
 SAMPLES_PER_SECOND: Final = _gauge("samples_per_second", "Samples a second, of the newest steps.")
 LOSS: Final = _gauge("loss", "Loss of the newest step; absent if it is not finite.")
 ACCURACY: Final = _gauge("accuracy", "Accuracy of the newest evaluation, if it has one.")
+TRAINING_ACCURACY: Final = _gauge(
+    "training_accuracy", "Accuracy of the newest step on its own samples, if the task logs it."
+)
 GRADIENT_NORM: Final = _gauge(
     "gradient_norm", "Norm (L2) of the gradient in the newest step; absent if it is not finite."
 )
@@ -186,7 +189,8 @@ WORKER_MEMORY: Final = _gauge(
 GROUPS: Final[Mapping[str, tuple[Metric, ...]]] = {
     "Training": (
         STEP, PLANNED_STEPS, EPOCH, PLANNED_EPOCHS, PROGRESS, REMAINING, LAST_STEP, STEP_SECONDS,
-        SAMPLES, SAMPLES_PER_SECOND, LOSS, ACCURACY, GRADIENT_NORM, LEARNING_RATE, SKIPPED_STEPS,
+        SAMPLES, SAMPLES_PER_SECOND, LOSS, ACCURACY, TRAINING_ACCURACY, GRADIENT_NORM,
+        LEARNING_RATE, SKIPPED_STEPS,
     ),
     "Phases and communication": (PHASE_SECONDS,),
     "Checkpoints": (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
@@ -58,7 +59,14 @@ _WAITS: Final = catalogue.PHASE_SECONDS.name + '{RUN,phase=~"wait|reduce|wait_re
 DASHBOARD: Final[Mapping[str, tuple[Panel, ...]]] = {
     "Training": (
         Panel(title="Loss", queries={"loss": _of(catalogue.LOSS)}),
-        Panel(title="Accuracy", queries={"accuracy": _of(catalogue.ACCURACY)}, unit="percentunit"),
+        Panel(
+            title="Accuracy",
+            queries={
+                "validation": _of(catalogue.ACCURACY),
+                "training": _of(catalogue.TRAINING_ACCURACY),
+            },
+            unit="percentunit",
+        ),
         Panel(
             title="Gradient norm and learning rate",
             queries={
@@ -180,6 +188,11 @@ DASHBOARD: Final[Mapping[str, tuple[Panel, ...]]] = {
     ),
 }
 """The panels in rows."""
+
+
+def file() -> str:
+    """The dashboard as a file."""
+    return json.dumps(dashboard(), indent=1) + "\n"
 
 
 def dashboard() -> dict[str, Any]:

@@ -181,6 +181,7 @@ class RunMetrics(Sink):
         yield gauge(catalogue.SAMPLES_PER_SECOND, samples_per_s)
         yield gauge(catalogue.LOSS, newest.get("loss"))
         yield gauge(catalogue.ACCURACY, self._accuracy)
+        yield gauge(catalogue.TRAINING_ACCURACY, newest.get("logged", {}).get("accuracy"))
         yield gauge(catalogue.GRADIENT_NORM, newest.get("norm"))
         yield gauge(catalogue.LEARNING_RATE, newest.get("lr"))
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
 from typing import Any, Final
@@ -17,11 +17,13 @@ RECENT_STEPS: Final = 20
 """In how many steps the imbalance is measured."""
 _MAX_ROWS: Final = 60
 """In how many steps it is measured for an alert that lasts."""
+_STALE_S: Final = 60.0
+"""What was measured so long before says nothing about now."""
 _COUNTED: Final = ("worker-exited", "host-lost")
 """What the restart budget counts."""
 
 Measured = Iterable[tuple[float, float]]
-"""When, Unix time, seconds, and what; the newest last."""
+"""When, Unix time, seconds, and what; the newest first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,7 +85,7 @@ def _worker_lost(record: RunRecord, now: float) -> Alert:
         counts.append((event["time_unix_s"], desired - len(members) - len(standby)))
     if not counts:
         return Alert(rule=alerts.WORKER_LOST, value=MISSING)
-    since = _lasting(counts, lambda lost: lost > 0, alerts.WORKER_LOST, now)
+    since = _lasting(reversed(counts), lambda lost: lost > 0, alerts.WORKER_LOST, now)
     value = f"{desired - counts[-1][1]:.0f} of {desired} present"
     return Alert(rule=alerts.WORKER_LOST, value=value, since=since)
 
@@ -140,7 +142,8 @@ def _imbalance(record: RunRecord, now: float) -> Alert:
     kept = [(at[row], workers) for row, workers in record.steps.workers if at[row] >= begin]
     kept = kept[:: max(1, len(kept) // _MAX_ROWS)]
     measured = [(moment, _imbalance_of(workers)) for moment, workers in kept]
-    since = _lasting([*measured, (now, newest)], lambda each: each > rule.limit, rule, now)
+    measured = [(now, newest), *reversed(measured)]
+    since = _lasting(measured, lambda each: each > rule.limit, rule, now)
     return Alert(rule=rule, value=percent(newest), since=since)
 
 
@@ -185,8 +188,8 @@ def _of_gpus(
     word, choose, shown = worst
     newest: dict[str, float] = {}
     firing: list[float] = []
-    for name, measured in _gpu_series(record, column).items():
-        newest[name] = measured[-1][1]
+    for name, now_is, measured in _gpu_series(record, column, now):
+        newest[name] = now_is
         since = _lasting(measured, is_bad, rule, now)
         if since is not None:
             firing.append(since)
@@ -197,27 +200,35 @@ def _of_gpus(
     return Alert(rule=rule, value=value, since=min(firing, default=None))
 
 
-def _gpu_series(record: RunRecord, column: str) -> Mapping[str, list[tuple[float, float]]]:
-    """What was measured of each GPU, by its name for people."""
-    found: dict[str, list[tuple[float, float]]] = {}
+def _gpu_series(
+    record: RunRecord, column: str, now: float
+) -> Iterator[tuple[str, float, Measured]]:
+    """Each GPU that reports it: its name for people, the newest value, and all of them."""
     for host, lines in record.system.items():
-        own: dict[int, list[tuple[float, float]]] = {}
-        for line in lines:
-            at = line["time_unix_s"]
-            for gpu in line.get("gpus", ()):
-                if (value := gpu.get(column)) is not None:
-                    own.setdefault(gpu["index"], []).append((at, value))
-        found |= {f"GPU {index} of {host}": measured for index, measured in own.items()}
-    return found
+        if now - lines[-1]["time_unix_s"] > _STALE_S:
+            continue  # its host is gone
+        for gpu in lines[-1].get("gpus", ()):
+            if gpu.get(column) is not None:
+                name = f"GPU {gpu['index']} of {host}"
+                yield name, float(gpu[column]), _of_gpu(lines, int(gpu["index"]), column)
+
+
+def _of_gpu(lines: Sequence[Mapping[str, Any]], index: int, column: str) -> Measured:
+    for line in reversed(lines):
+        for gpu in line.get("gpus", ()):
+            if gpu["index"] == index and gpu.get(column) is not None:
+                yield line["time_unix_s"], gpu[column]
 
 
 def _lasting(
     measured: Measured, is_bad: Callable[[float], bool], rule: AlertRule, now: float
 ) -> float | None:
-    """When a rule began to fire; None if it does not."""
+    """When a rule began to fire; None if it does not. No more is read than that needs."""
     begin = inf
     for at, value in measured:
-        begin = min(begin, at) if is_bad(value) else inf
+        if not is_bad(value):
+            break
+        begin = at
     return begin + rule.lasts_s if now - begin >= rule.lasts_s else None
 
 

@@ -292,6 +292,7 @@ class RunRecord:
             self._longest_step_s(),
             time.time() if now is None else now,
             is_held=is_held(self.path),
+            counts_steps=self.job is None or self.job.records_progress,
         )
 
     def _longest_step_s(self) -> float:

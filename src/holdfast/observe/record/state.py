@@ -5,11 +5,12 @@ from __future__ import annotations
 import enum
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import timedelta
+from math import inf
 from typing import Any, Final
 
 from holdfast.observe import history
 from holdfast.observe.record.moments import is_failure
+from holdfast.observe.units import duration
 
 MIN_STALL_S: Final = 10.0
 """A shorter time without a step is no stall, however fast steps are."""
@@ -18,8 +19,9 @@ STALL_FACTOR: Final = 3.0
 
 
 class StateName(enum.StrEnum):
-    """How a run is doing, in a word."""
+    """How a run is doing, in a word; `waiting` for what it needs is known to the registry only."""
 
+    WAITING = "waiting"
     STARTING = "starting"
     RUNNING = "running"
     RECOVERING = "recovering"
@@ -27,6 +29,10 @@ class StateName(enum.StrEnum):
     FINISHED = "finished"
     STOPPED = "stopped"
     FAILED = "failed"
+
+
+ENDED: Final = (StateName.FINISHED, StateName.STOPPED, StateName.FAILED)
+"""The states of a run that is over."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,6 +55,7 @@ def state_of(
     now: float,
     *,
     is_held: bool,
+    counts_steps: bool = True,
 ) -> RunState:
     """How a run is doing.
 
@@ -58,6 +65,8 @@ def state_of(
         longest_step_s: The longest time between two steps.
         now: Unix time, seconds.
         is_held: Whether a process holds the run's directory.
+        counts_steps: Whether the run records its steps, as scripts do not: these run once their
+            workers do.
     """
     current: list[Mapping[str, Any]] = []  # of the newest attempt, the newest first
     for event in reversed(events):
@@ -67,6 +76,9 @@ def state_of(
         if event["event"] == "run-started":
             break
     if is_held:
+        if not counts_steps and current:
+            resumed = (event for event in current if event["event"] == "generation-started")
+            last_step_at, longest_step_s = next(resumed, {}).get("time_unix_s"), inf
         return _current(current, last_step_at, longest_step_s, now)
     if not current:
         return RunState(name=StateName.STARTING, reason="it has no event yet")
@@ -95,7 +107,7 @@ def _current(
         return RunState(name=StateName.STARTING, reason=reason)
     quiet = now - stepped_at
     if quiet > max(MIN_STALL_S, STALL_FACTOR * longest_step_s):
-        reason = f"no step for {timedelta(seconds=round(quiet))}"
+        reason = f"no step for {duration(quiet)}"
         return RunState(name=StateName.STALLED, reason=reason)
     return RunState(name=StateName.RUNNING)
 

@@ -21,6 +21,7 @@ from holdfast.checkpoint import names, parts
 from holdfast.checkpoint.manifest import Manifest
 from holdfast.checkpoint.reader import read_state
 from holdfast.checkpoint.store import CheckpointStore
+from holdfast.collectives.barrier_tags import WorkerTag
 from holdfast.collectives.group import Group
 from holdfast.core.restore_agreement import (
     NONE,
@@ -34,7 +35,6 @@ from holdfast.observe.run_dir import EVENTS
 from holdfast.wire.channel import Channel
 from holdfast.wire.messages import CheckpointRejectedMessage
 from holdfast.wire.worker_spec import WorkerSpec
-from holdfast.worker.barriers import WorkerTag
 from holdfast.worker.checks.numerics import changes, numerics_of
 from holdfast.worker.progress import NOT_SAVED, Evaluations, Progress
 from holdfast.worker.user_state.user_values import UserValues

@@ -18,13 +18,13 @@ from holdfast.checkpoint import names
 from holdfast.checkpoint.manifest import Header, HuggingFaceModel, Tensor
 from holdfast.checkpoint.store import CheckpointStore
 from holdfast.checkpoint.writer import write_part
+from holdfast.collectives.barrier_tags import WorkerTag
 from holdfast.collectives.group import Group
 from holdfast.core.protocol import Part
 from holdfast.errors import CheckpointError, HoldfastError
 from holdfast.wire.channel import Channel
 from holdfast.wire.messages import CheckpointResultMessage, PartWrittenMessage
 from holdfast.wire.worker_spec import WorkerSpec
-from holdfast.worker.barriers import WorkerTag
 from holdfast.worker.checks.numerics import numerics_of
 from holdfast.worker.context import WorkerContext
 from holdfast.worker.progress import Progress

@@ -17,10 +17,10 @@ from typing import Final, NoReturn
 
 from holdfast.arena.layout import ALIGNMENT, aligned
 from holdfast.arena.replica import Replica
+from holdfast.collectives.barrier_tags import WorkerTag
 from holdfast.collectives.group import Group
 from holdfast.core.step.digests import most_common
 from holdfast.errors import ReplicaError
-from holdfast.worker.barriers import WorkerTag
 from holdfast.worker.checks.eviction import evict
 
 NUM_SLICES: Final = 256

@@ -19,12 +19,12 @@ from typing import Final, NoReturn
 import torch
 
 from holdfast.arena.digest import digest
+from holdfast.collectives.barrier_tags import WorkerTag
 from holdfast.collectives.group import Group
 from holdfast.core.step.digests import wrong_ranks
 from holdfast.core.step.plan import Plan
 from holdfast.core.step.verification import checked_shards
 from holdfast.errors import HardwareError, JobError
-from holdfast.worker.barriers import WorkerTag
 from holdfast.worker.checks.eviction import evict
 
 COLUMNS: Final = 4

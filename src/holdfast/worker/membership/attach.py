@@ -16,6 +16,7 @@ from torch.optim import Optimizer
 from holdfast.arena.layout import Layout
 from holdfast.arena.memory import Arena
 from holdfast.arena.replica import Replica, Trained, replica_layout
+from holdfast.collectives.barrier_tags import WorkerTag
 from holdfast.core.step import tree
 from holdfast.core.step.plan import WorkItem
 from holdfast.core.step.seeds import seed_for
@@ -25,7 +26,7 @@ from holdfast.job.train_job import TrainJob
 from holdfast.linux.host_memory import available
 from holdfast.wire.messages import ResumeMessage
 from holdfast.worker.agent_link import SelfEviction
-from holdfast.worker.barriers import WorkerTag, agree
+from holdfast.worker.agreement import agree
 from holdfast.worker.compute import compile_every_shape
 from holdfast.worker.context import WorkerContext
 from holdfast.worker.membership.initial_weights import InitialWeights

@@ -18,16 +18,17 @@ from typing import Any
 
 from holdfast.arena.memory import Arena, Phase
 from holdfast.arena.replica import Replica
+from holdfast.collectives.barrier_tags import WorkerTag, describe
 from holdfast.errors import Aborted, HardwareError, JobError, UntrustedStateError
 from holdfast.transport.connections import Listener
 from holdfast.transport.shared_memory import SharedMemoryGroup
 from holdfast.wire.channel import Channel
 from holdfast.wire.messages import ResumeMessage
 from holdfast.wire.worker_spec import WorkerSpec
-from holdfast.worker import barriers, compute
+from holdfast.worker import compute
 from holdfast.worker.agent_link import AgentLink, SelfEviction
+from holdfast.worker.agreement import agree
 from holdfast.worker.balancing import Balancing
-from holdfast.worker.barriers import WorkerTag, agree
 from holdfast.worker.breakdown import Breakdown
 from holdfast.worker.checkpoints.restore import Restorer
 from holdfast.worker.checkpoints.writer import CheckpointWriter
@@ -93,7 +94,7 @@ class Member:
         check_portable(job)
         if not job.merges_shards:
             check_reduction()
-        self.group = SharedMemoryGroup(arena, spec.rank, job.timeout_s, barriers.describe)
+        self.group = SharedMemoryGroup(arena, spec.rank, job.timeout_s, describe)
         self.context = WorkerContext.of(job, self.group, agent, arena)
         self.progress = Progress()
         run_dir = Path(spec.run_dir)

@@ -24,13 +24,13 @@ from holdfast.arena.memory import MAILBOX_BYTES
 from holdfast.arena.pages import give_back
 from holdfast.arena.replica import Replica
 from holdfast.arena.tensors import copy_past_cache
+from holdfast.collectives.barrier_tags import WorkerTag
 from holdfast.collectives.group import Group
 from holdfast.errors import JobError, ReplicaError
 from holdfast.transport.network import Network
 from holdfast.transport.tcp import Buffers
 from holdfast.wire.messages import ResumeMessage
 from holdfast.worker.agent_link import SelfEviction
-from holdfast.worker.barriers import WorkerTag
 from holdfast.worker.metrics import Metrics
 from holdfast.worker.progress import Progress
 from holdfast.worker.sections import Sections

@@ -18,13 +18,13 @@ from pydantic import BaseModel, ConfigDict
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
 from holdfast.arena.memory import ABORT_POLL_S
+from holdfast.collectives.barrier_tags import WorkerTag
 from holdfast.collectives.group import Group
 from holdfast.errors import JobError
 from holdfast.job.spec import Job
 from holdfast.transport.network import Network
 from holdfast.wire.messages import OpenTunnelMessage, Place, Route
 from holdfast.worker.agent_link import AgentLink
-from holdfast.worker.barriers import WorkerTag
 from holdfast.worker.process_groups.loopback import bind_gloo, loopback_of
 
 HOST: Final = "127.0.0.1"

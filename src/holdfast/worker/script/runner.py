@@ -21,6 +21,7 @@ from torch.distributed import distributed_c10d
 
 from holdfast.arena.memory import Arena, Phase
 from holdfast.arena.worker_status import WorkerStatus
+from holdfast.collectives.barrier_tags import WorkerTag, describe
 from holdfast.collectives.group import Group
 from holdfast.core.failures import LEFT_STATUS
 from holdfast.errors import Aborted, JobError
@@ -35,9 +36,7 @@ from holdfast.transport.shared_memory import SharedMemoryGroup
 from holdfast.wire.channel import Channel
 from holdfast.wire.messages import FinishedMessage
 from holdfast.wire.worker_spec import WorkerSpec
-from holdfast.worker import barriers
 from holdfast.worker.agent_link import AgentLink, WorkerShutdown
-from holdfast.worker.barriers import WorkerTag
 from holdfast.worker.failure import failure
 from holdfast.worker.membership.enter_group import enter_group
 from holdfast.worker.process_groups import cascade
@@ -55,7 +54,7 @@ def run(
     listener: Listener | None,
 ) -> int:
     """Run a script as one of its workers; returns the exit status."""
-    group = SharedMemoryGroup(arena, spec.rank, spec.job.timeout_s, barriers.describe)
+    group = SharedMemoryGroup(arena, spec.rank, spec.job.timeout_s, describe)
     try:
         enter_group(group, agent, listener, agent.await_resume(None))
         rendezvous = meet(job, group, agent)  # its store lasts as long as rank 0 holds it here

@@ -22,13 +22,13 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from holdfast.arena.memory import Phase, Word, float_of, word_of
+from holdfast.collectives.barrier_tags import WorkerTag
 from holdfast.collectives.exact import TreeReducer
 from holdfast.collectives.slot import LOSS, WEIGHT
 from holdfast.core.step import tree
 from holdfast.core.step.plan import Plan, WorkItem
 from holdfast.data.dataset import seed_everything
 from holdfast.errors import JobError
-from holdfast.worker.barriers import WorkerTag
 from holdfast.worker.process_groups.cascade import await_abort, is_connection_error
 from holdfast.worker.process_groups.interface import set_interface
 from holdfast.worker.process_groups.rendezvous import meet

@@ -19,13 +19,13 @@ from typing import Final
 
 import torch
 
+from holdfast.collectives.barrier_tags import WorkerTag
 from holdfast.collectives.group import Group
 from holdfast.collectives.reduction import ReductionMemory
 from holdfast.collectives.slot import Slot, SlotLayout
 from holdfast.core.step import tree
 from holdfast.core.step.digests import wrong_ranks
 from holdfast.errors import HardwareError, NonFiniteError
-from holdfast.worker.barriers import WorkerTag
 from holdfast.worker.checks.eviction import evict
 from holdfast.worker.step.commit import is_finite, not_finite
 from holdfast.worker.step.partials import PartialSums

@@ -19,6 +19,7 @@ from torch import nn
 
 from holdfast.arena.memory import Phase, Word
 from holdfast.arena.tensors import copy_past_cache
+from holdfast.collectives.barrier_tags import WorkerTag
 from holdfast.collectives.exact import TreeReducer
 from holdfast.collectives.reduction import Reduced
 from holdfast.collectives.slot import LOSS, WEIGHT, Slot
@@ -26,7 +27,6 @@ from holdfast.core.step import tree
 from holdfast.core.step.plan import Plan, WorkItem
 from holdfast.data.dataset import seed_everything
 from holdfast.errors import JobError
-from holdfast.worker.barriers import WorkerTag
 from holdfast.worker.checks.shard_verifier import ShardVerifier, digest_of
 from holdfast.worker.compute import WeightCasts
 from holdfast.worker.shard import work_items_of

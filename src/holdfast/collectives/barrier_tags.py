@@ -1,4 +1,4 @@
-"""The barriers of a worker, apart from those of the reducer; see `collectives.group`."""
+"""The tags of all barriers, and in words what a worker does that waits at one; see `group`."""
 
 from __future__ import annotations
 
@@ -6,14 +6,23 @@ import enum
 from types import MappingProxyType
 from typing import Final
 
-from holdfast.collectives.group import BarrierTag, Group
-from holdfast.collectives.reduction import ReduceTag
-from holdfast.errors import JobError
+from holdfast.collectives.group import BarrierTag
+
+
+@enum.unique
+class ReduceTag(BarrierTag):
+    """What a barrier of the reducer is for."""
+
+    TABLES = 1, "exchanging tables of partial sums for step {next}"
+    PARTIALS = 2, "summing the gradient of step {next}"
+    REDUCED = 3, "summing the gradient of step {next}"
+    CLIP = 4, "clipping the gradient of step {next}"
+    DIGESTS = 5, "summing the gradient of step {next}"
 
 
 @enum.unique
 class WorkerTag(BarrierTag):
-    """What a barrier of a worker is for."""
+    """What any other barrier of a worker is for."""
 
     ATTACH = 16, "attaching the model"
     RESTORE = 17, "restoring a checkpoint"
@@ -36,15 +45,3 @@ _TAGS: Final = MappingProxyType({tag.value: tag for kind in (ReduceTag, WorkerTa
 def describe(tag: int, step: int) -> str:
     """What a worker does that waits at a barrier, after "rank 2 is"."""
     return _TAGS[tag].doing.format(step=step, next=step + 1)
-
-
-def agree(group: Group, tag: BarrierTag, step: int, value: int, problem: str) -> None:
-    """Wait at a barrier to which all members must bring the same value.
-
-    Raises:
-        JobError: Two members have `problem`.
-    """
-    values = group.barrier(tag, step, value)
-    for rank, other in zip(group.members, values, strict=True):
-        if other != values[0]:
-            raise JobError(f"rank {group.members[0]} and rank {rank} have {problem}")

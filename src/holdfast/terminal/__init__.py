@@ -1,0 +1,1 @@
+"""A run at a glance in a terminal, or as plain lines in a pipe."""
