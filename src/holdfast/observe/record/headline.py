@@ -67,7 +67,8 @@ def _failed(record: RunRecord, state: RunState, _: float) -> Headline:
 def _stalled(record: RunRecord, state: RunState, now: float) -> Headline:
     at = record.steps.columns["at"]
     more = f"last step {duration(now - at[-1])} ago" if at else "no step yet"
-    return Headline(level="failure", icon="▲", title="Stalled:", words=state.reason, more=more)
+    words = f"{state.reason}. See `holdfast events` and `holdfast logs`."
+    return Headline(level="failure", icon="▲", title="Stalled:", words=words, more=more)
 
 
 def _recovering(record: RunRecord, state: RunState, now: float) -> Headline:
