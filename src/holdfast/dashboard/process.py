@@ -12,7 +12,7 @@ from typing import Final
 from streamlit import net_util
 from streamlit.web import bootstrap
 
-from holdfast.dashboard import page as _imported_before_the_first_visit  # noqa: F401  # it waits less
+import holdfast.dashboard.page  # noqa: F401 - the first visit would wait for the import
 from holdfast.dashboard import theme
 from holdfast.linux.lifeline import die_with_parent
 
