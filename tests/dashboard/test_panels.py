@@ -263,6 +263,16 @@ def test_tags_that_would_cover_each_other_are_one(tmp_path):
     assert tags[0].startswith("<b>1–")
 
 
+def test_a_chart_stays_the_same_for_a_while_and_its_values_do_not(run_dir, monkeypatch):
+    monkeypatch.setattr(RunRecord, "state", lambda *_: band_state("running"))
+    views = [view_of(run_dir, now=now) for now in (1026.1, 1027.9, 1028.1)]
+    for panel in (loss.panel, throughput.panel, timeline.panel, shards.panel):
+        first, second, third = [panel(view).figure.to_json() for view in views]
+        assert first == second
+        assert second != third
+    assert throughput.panel(views[0]).head != throughput.panel(views[1]).head
+
+
 def test_a_run_that_is_not_read_yet_says_so(run_dir, monkeypatch):
     record = RunRecord(run_dir)
     monkeypatch.setattr(RunRecord, "read_share", 0.41)

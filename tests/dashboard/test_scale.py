@@ -36,6 +36,7 @@ def large_run(request, tmp_path_factory):
     with (path / ".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield path
+    shutil.rmtree(path)  # half a gigabyte
 
 
 @pytest.mark.slow

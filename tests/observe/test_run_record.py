@@ -69,6 +69,29 @@ def test_a_run_without_any_file_is_starting_or_lost(tmp_path):
     assert record.steps.series("loss", 10).step == []
 
 
+def test_a_long_run_is_read_in_slices(run_dir, monkeypatch):
+    monkeypatch.setattr(metrics_reader, "BLOCK_BYTES", 1 << 11)
+    append(run_dir, *map(line_of, range(1, 101)))
+    record, shares = RunRecord(run_dir, slice_s=0.0), []
+    while record.read_share < 1:
+        shares.append(record.read_share)
+        assert record.refresh()
+    assert len(shares) > 3
+    assert shares == sorted(set(shares))
+    assert values(record) == values(RunRecord(run_dir))
+    append(run_dir, line_of(101))
+    assert record.refresh()
+    assert record.steps.newest == 101
+
+
+def test_of_many_workers_fewer_steps_are_kept(run_dir, monkeypatch):
+    monkeypatch.setattr(steps, "MAX_WORKER_TIMES", 2 * 10)
+    append(run_dir, *map(line_of, range(1, 101)))
+    record = RunRecord(run_dir)
+    assert len(record.steps) == 100
+    assert 5 <= len(record.steps.workers) <= 10
+
+
 def test_only_what_was_added_is_read(run_dir, monkeypatch):
     append(run_dir, *map(line_of, range(1, 5)))
     record = RunRecord(run_dir)

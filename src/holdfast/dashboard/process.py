@@ -16,8 +16,8 @@ from streamlit import net_util
 from streamlit.starlette import App
 from streamlit.web import bootstrap
 
+import holdfast.dashboard.page  # noqa: F401 - the first visit would wait for the import
 from holdfast.dashboard import keys, theme
-from holdfast.dashboard import page as _imported_before_the_first_visit  # noqa: F401  # it waits less
 from holdfast.dashboard.access import Access
 from holdfast.dashboard.address import Address
 from holdfast.dashboard.gate import Gate

@@ -93,8 +93,8 @@ class View(RunAt):
 
 
 def _tick_s(elapsed_s: float) -> float:
-    """For how long a chart stays the same: 1, 2, 5, 10, … s."""
-    most = max(1.0, elapsed_s / TICKS)
+    """For how long a chart stays the same: 2, 5, 10, … s."""
+    most = max(2.0, elapsed_s / TICKS)
     ten = 10.0 ** floor(log10(most))
     return max(factor * ten for factor in (1, 2, 5) if factor * ten <= most)
 

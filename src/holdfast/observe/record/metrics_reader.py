@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
-from itertools import dropwhile
+from itertools import dropwhile, islice
 from math import inf, isnan, nan
 from operator import ge
 from pathlib import Path
@@ -127,9 +127,10 @@ class MetricsReader:
         self.share = self._marks[-1].position / size if self._is_cut_short else 1.0
         return was_cut or has_grown
 
-    def recent_workers(self) -> list[dict[str, Workers]]:
+    def recent_workers(self, steps: int) -> list[dict[str, Workers]]:
         """The lines of the newest steps, with only the times of workers in them."""
-        found = (_workers_in(line) for _, line in self._recent)
+        newest = islice(self._recent, max(0, len(self._recent) - steps), None)
+        found = (_workers_in(line) for _, line in newest)
         return [{"workers": workers} for workers in found if workers]
 
     def _go_back(self, file: BinaryIO) -> bool:

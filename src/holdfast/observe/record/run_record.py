@@ -276,7 +276,7 @@ class RunRecord:
             self._workers_of = self._version
             self._workers.clear()
         if steps not in self._workers:
-            self._workers[steps] = breakdown.rows(self._metrics.recent_workers(), steps)
+            self._workers[steps] = breakdown.rows(self._metrics.recent_workers(steps), steps)
         return self._workers[steps]
 
     def state(self, now: float | None = None) -> RunState:
