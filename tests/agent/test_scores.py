@@ -51,6 +51,7 @@ def test_a_given_profile_counts_and_is_logged(tmp_path):
     assert (event["source"], event["scores"]) == ("given", [12.7, 9.1, 3.0])
 
 
+@pytest.mark.soak
 @pytest.mark.slow
 def test_without_a_profile_a_host_measures_itself(tmp_path):
     cpu = context(tmp_path)

@@ -150,6 +150,7 @@ def test_a_quota_limits_a_process_until_its_group_is_removed():
     assert not Path(limited).exists()
 
 
+@pytest.mark.soak
 @pytest.mark.slow
 def test_what_is_even_and_what_is_not_are_measured_on_the_same_devices(forks):
     (case,) = balance.cases(

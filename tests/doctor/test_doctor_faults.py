@@ -48,6 +48,7 @@ def wrong_clock(tmp_path_factory):
     return {"PYTHONPATH": str(folder)}
 
 
+@pytest.mark.soak
 def test_a_host_without_faults_would_run_the_job(tmp_path):
     status, findings = doctor(tmp_path)
     assert status == 0

@@ -18,6 +18,7 @@ from holdfast.observe.trackers.sender import deliver
 
 pytestmark = [
     pytest.mark.slow,
+    pytest.mark.soak,
     pytest.mark.skipif(find_spec("mlflow.server") is None, reason="needs MLflow's server"),
 ]
 

@@ -53,6 +53,7 @@ def test_a_slower_worker_gets_fewer_shards_and_the_weights_are_the_same(train, t
     assert fast > slow
 
 
+@pytest.mark.soak
 def test_a_resumed_run_begins_with_the_plan_for_the_speeds_that_were_measured(train, tmp_path):
     path, controls = tmp_path / "run", Controls()
     keys = UNLIKE | {"balance": "dynamic", "run_dir": path}

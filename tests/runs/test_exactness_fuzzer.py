@@ -62,6 +62,7 @@ def test_a_seed_is_reported_in_a_line(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.soak
 def test_a_case_in_a_file_is_run_with_its_kills_and_its_stop(tmp_path):
     case = Case(
         recipe=Recipe(model="batch_norm", parts=("counter",), dropout=0.5),

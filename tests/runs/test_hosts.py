@@ -73,7 +73,8 @@ def sizes(tmp_path):
     return list({event["number"]: len(event["members"]) for event in started}.values())
 
 
-@pytest.mark.parametrize("network", sampled(["tls", "trusted"], 0))
+@pytest.mark.soak
+@pytest.mark.parametrize("network", ["tls", "trusted"])
 def test_three_hosts_that_join_by_pasted_lines_give_the_weights_of_one(
     begin, alone, tmp_path, network
 ):

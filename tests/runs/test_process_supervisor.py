@@ -94,6 +94,7 @@ def test_a_coordinator_that_is_killed_in_a_recovery_brings_it_to_its_end(struck)
     assert all(step > 0 for step in generations(events)[1:])
 
 
+@pytest.mark.soak
 def test_fork_server_and_agent_may_be_killed_at_once(struck):
     events = struck((35, "fork-server", "agent"))
     assert generations(events) == [0, 25]

@@ -2,12 +2,12 @@
 
 import pytest
 
-from conftest import SMALL, events_of, killing, metrics_of
+from conftest import SMALL, events_of, killing, metrics_of, sampled
 
 pytestmark = pytest.mark.slow
 
 
-@pytest.mark.parametrize("rank", [0, 1])
+@pytest.mark.parametrize("rank", sampled([0, 1], 0))
 def test_no_worker_has_spent_more_in_a_step_than_the_step_took(train, tmp_path, rank):
     path = tmp_path / "run"
     train(run_dir=path, watch=killing(path, 40, rank), workers=2, **{**SMALL, "epochs": 10})

@@ -37,6 +37,7 @@ def back_to(run, step):
             store.delete(name)
 
 
+@pytest.mark.soak
 def test_a_checkpoint_copied_from_another_run_is_refused_by_the_key_that_differs(train, tmp_path):
     run, other = tmp_path / "run", tmp_path / "other"
     whole = train(run_dir=run, **SAVING)["weights_sha256"]
@@ -88,6 +89,7 @@ def test_the_workers_own_environment_counts(train, tmp_path, monkeypatch):
     assert result["exactness"] == "order-exact: ONEDNN_MAX_CPU_ISA unset → AVX2"
 
 
+@pytest.mark.soak
 def test_a_resume_on_other_software_fails_where_the_job_says_so(train, tmp_path):
     run = tmp_path / "run"
     train(run_dir=run, **SAVING)

@@ -24,7 +24,7 @@ from holdfast.observe.prometheus import alerts, catalogue, grafana
 from holdfast.observe.record.run_record import RunRecord
 from prometheus_tools import needs_prometheus
 
-pytestmark = [pytest.mark.slow, needs_prometheus, nvml_stand_in.needs_gcc]
+pytestmark = [pytest.mark.slow, pytest.mark.soak, needs_prometheus, nvml_stand_in.needs_gcc]
 
 FIRING = 'ALERTS{alertstate="firing"}'
 PACED = Path(__file__).with_name("paced_tasks.py")

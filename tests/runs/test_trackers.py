@@ -113,6 +113,7 @@ def assert_traced(spans, report):
     assert attributes["recovery.rank"].int_value == report["causes"][0]["rank"]
 
 
+@pytest.mark.soak
 def test_what_could_not_be_sent_is_named_and_sent_later(tmp_path, free_port):
     endpoint = f"http://127.0.0.1:{free_port}"
     job = job_of(tmp_path, {"name": "otel", "endpoint": endpoint})
