@@ -37,8 +37,8 @@ from holdfast.observe import lines
 from holdfast.observe.run_dir import METRICS
 
 SETTINGS: Final = ("off", "metrics", "all")
-WARM_S: Final = 30.0
-"""At the start of a run, steps are not counted for so long: libraries are imported meanwhile."""
+WARM_SHARE: Final = 0.5
+"""Before they are counted, steps run for this part of the measured time: libraries are imported."""
 SCRAPE_S: Final = 1.0
 START_TIMEOUT_S: Final = 120.0
 END_TIMEOUT_S: Final = 60.0
@@ -84,7 +84,7 @@ def _rate(
             open_.enter_context(_scraping(port))
         environment = {**os.environ, "WANDB_MODE": "offline"}
         open_.enter_context(_process(command, env=environment))
-        begin = _first_step_at(run_dir / METRICS) + WARM_S
+        begin = _first_step_at(run_dir / METRICS) + WARM_SHARE * seconds
         time.sleep(max(0.0, begin + seconds - time.time()))
         at = [
             float(line["time_unix_s"]) for line in lines.read(run_dir / METRICS) if "loss" in line
