@@ -151,6 +151,11 @@ class RunRecord:
             return load.of_run(self.path)
         return None
 
+    @property
+    def counts_steps(self) -> bool:
+        """Whether the run records its steps and checkpoints, as scripts do not."""
+        return self.job is None or self.job.records_progress
+
     def refresh(self) -> bool:
         """Read what was added since the last call; returns whether anything was."""
         events = [line for line in self._events() if is_event(line)]
@@ -292,7 +297,7 @@ class RunRecord:
             self._longest_step_s(),
             time.time() if now is None else now,
             is_held=is_held(self.path),
-            counts_steps=self.job is None or self.job.records_progress,
+            counts_steps=self.counts_steps,
         )
 
     def _longest_step_s(self) -> float:
