@@ -208,7 +208,7 @@ def test_a_link_finds_an_old_run_in_this_directory_only(tmp_path):
         (tmp_path / name).mkdir(parents=True)
         (tmp_path / name / "events.jsonl").touch()
     runs = LiveRuns(tmp_path / "runs")
-    monkey = ["../one", str(tmp_path / "one"), "..", ".", "", "two", "three"]
+    monkey = ["../one", str(tmp_path / "one"), "..", ".", "", "two", "three", "a" * 300, "a\0b"]
     assert {name for each in monkey for name in runs.names(asked=each)} == {"two"}
 
 

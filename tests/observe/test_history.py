@@ -33,6 +33,12 @@ REPORT = {
 }  # fmt: skip
 
 
+def test_what_another_version_has_written_is_shown_as_it_is_or_left_out():
+    bare = {"event": "worker-exited", "time_unix_s": 101.0, "unexpected": False}
+    (told,) = history.describe([bare], [{}, {"time_unix_s": 101.0}], Path("logs"))
+    assert told.startswith("0:00:00.000  worker-exited unexpected=false")
+
+
 def test_events_are_shown_in_order_with_recovery_reports_among_them():
     started, *told = history.describe(EVENTS, [REPORT], Path("logs"))
     assert started.startswith("0:00:00.000  run started with 2 workers at 19")

@@ -122,6 +122,13 @@ def test_a_rule_fires_past_its_threshold_and_no_other_does(at, name):
     assert firing(at(after, recorded), after) == {name}
 
 
+def test_no_rule_of_steps_and_checkpoints_fires_for_a_script(at, tmp_path):
+    (tmp_path / "job.yaml").write_text(json.dumps({"script": {"path": "train.py"}, "workers": 4}))
+    last = alerts.CHECKPOINT_AGE.limit + 2 * START
+    running = [event("generation-started", START + 1, number=1, members=[0, 1, 2, 3])]
+    assert firing(at(last, {"events": running}), last) == set()
+
+
 def test_the_worst_alert_is_the_headline_of_a_run_that_trains(at):
     recorded = {"metrics": steps(START, 1320), "system": gpu_samples(START, 1320, temperature_c=86)}
     record = at(1320, recorded)

@@ -219,12 +219,14 @@ def test_checkpoints_plans_reports_and_hosts_are_read(run_dir):
     with EventLog(run_dir / "events.jsonl") as log:
         for event in (saved, saved, {**saved, "step": 8, "directory": "gone"}, plan):
             log.event(event["event"], **{k: v for k, v in event.items() if k != "event"})
-    append(run_dir, {"host": "reef", "cpu": 0.5}, to="system.jsonl")
+    sample = {"host": "reef", "time_unix_s": 101.0, "cpu": 0.5}
+    damaged = ({"workers": 3}, {"workers": [{}]}, {"gpus": [3]}, {"host": 1}, {"time_unix_s": "x"})
+    append(run_dir, sample, *(sample | each for each in damaged), to="system.jsonl")
     append(run_dir, {"number": 1}, to="recoveries.jsonl")
     record = RunRecord(run_dir)
     assert [(each.step, each.size_bytes) for each in record.checkpoints] == [(4, 5), (8, None)]
     assert [each.shards for each in record.plans] == [(3, 1)]
-    assert record.system["reef"][-1]["cpu"] == 0.5
+    assert list(record.system["reef"]) == [sample]
     assert record.recoveries == []  # of another version
 
 

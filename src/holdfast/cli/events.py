@@ -13,6 +13,7 @@ from holdfast.cli.arguments import Json, run_directory
 from holdfast.core.debug_log import action_in_words, event_in_words
 from holdfast.errors import JobError
 from holdfast.observe import history, lines
+from holdfast.observe.record.moments import is_event
 from holdfast.observe.run_dir import CRASH_DUMP, DEBUG_LOG, EVENTS, RECOVERIES
 from holdfast.wire import debug_file
 
@@ -38,7 +39,7 @@ def events(
     if as_json:
         print(json.dumps({"events": entries, "recoveries": recoveries}))
         return
-    for line in history.describe(entries, recoveries, path / "logs"):
+    for line in history.describe(filter(is_event, entries), recoveries, path / "logs"):
         print(line)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import ipaddress
 import os
 import socket
@@ -75,6 +76,11 @@ class Address:
                 dualstack_ipv6=is_six and self.is_any and socket.has_dualstack_ipv6(),
             )
         except OSError as error:
+            if error.errno == errno.EADDRNOTAVAIL:
+                raise JobError(
+                    f"--host {self.host}: {self.address} is no address of this host; pass one of "
+                    "them, or 0.0.0.0 for all"
+                ) from None
             raise JobError(
                 f"--port {port}: this host cannot listen at {self.address}:{port}: "
                 f"{os.strerror(error.errno or 0)}; pass another, or 0 for any that is free"

@@ -14,13 +14,12 @@ import streamlit as st
 from holdfast.dashboard import keys, stop_button, theme
 from holdfast.dashboard.access import COOKIE, Access
 from holdfast.dashboard.link import AXES, SPANS, Link
-from holdfast.dashboard.live import LiveRuns
+from holdfast.dashboard.live import DAMAGED, LiveRuns
 from holdfast.dashboard.markup import Panel, text
 from holdfast.dashboard.page import FAST, FAST_S, FOOTER, PANELS, SLOW_S, brand, panel_error
 from holdfast.dashboard.panels import runs as runs_panel
 from holdfast.dashboard.panels import summary
 from holdfast.dashboard.view import Axis, View
-from holdfast.errors import HoldfastError
 
 NO_COMPARISON: Final = "no run"
 _CHART: Final = {"displayModeBar": False, "displaylogo": False}
@@ -129,7 +128,7 @@ def _draw(page: Page, name: str, panel: Callable[[View], Panel]) -> None:
     """Draw one panel; one that fails leaves the others alone."""
     try:
         found = page.shown(panel)
-    except (HoldfastError, OSError, ArithmeticError, LookupError, TypeError, ValueError) as error:
+    except DAMAGED as error:
         found = panel_error(name, error)
     if found.head:
         st.html(found.head)

@@ -16,6 +16,8 @@ from holdfast.observe.run_dir import EVENTS
 
 MAX_RUNS: Final = 20
 """The newest are offered."""
+DAMAGED: Final = (HoldfastError, OSError, ArithmeticError, LookupError, TypeError, ValueError)
+"""What reading or drawing a run raises whose files are damaged, or of another version."""
 FRESH_S: Final = 0.3
 """A record that was read so lately is not read again, unless there is more of it."""
 SLICE_S: Final = 0.1
@@ -44,11 +46,10 @@ class LiveRuns:
             asked: A run that is among them if it is there, even if it is old.
         """
         folder = self._path.parent if self._is_run else self._path
-        logs = [path for path in folder.glob(f"*/{EVENTS}") if path.is_file()]
-        newest = sorted(logs, key=lambda path: path.stat().st_mtime, reverse=True)[:MAX_RUNS]
-        names = [path.parent.name for path in newest]
+        newest = sorted(folder.glob(f"*/{EVENTS}"), key=_written_at, reverse=True)[:MAX_RUNS]
+        names = [path.parent.name for path in newest if _written_at(path)]
         is_name = asked == Path(asked).name and asked not in ("", "..")
-        if is_name and asked not in names and (folder / asked / EVENTS).is_file():
+        if is_name and asked not in names and _written_at(folder / asked / EVENTS):
             names.append(asked)
         if self._is_run:
             first = self._path.name
@@ -73,13 +74,13 @@ class LiveRuns:
         with self._lock:
             found = []
             for name in names:
-                with suppress(HoldfastError):
+                with suppress(*DAMAGED):
                     found.append(self._fresh(name))
             yield found
 
     def stop_state(self, name: str) -> Stop:
         """Whether a run can be stopped."""
-        with self._lock, suppress(HoldfastError):
+        with self._lock, suppress(*DAMAGED):
             self._fresh(name)
             return self._stopping[name].state()
         return Stop.OVER
@@ -104,3 +105,10 @@ class LiveRuns:
             self._records[name].refresh()
         self._read_at[name] = now
         return self._records[name]
+
+
+def _written_at(path: Path) -> float:
+    """When a file was last written to; 0 if there is none of that name, or no longer."""
+    with suppress(OSError, ValueError):
+        return path.stat().st_mtime
+    return 0.0

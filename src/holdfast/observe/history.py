@@ -5,11 +5,15 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, Final
 
+from pydantic import ValidationError
+
 from holdfast.observe import recovery_reports
+from holdfast.observe.recovery_reports import RecoveryReport
 
 TEMPLATES: Final = {
     "run-started": "run started with {workers} workers at {time}",
@@ -99,19 +103,26 @@ def describe(
     """What happened, oldest first, each line with the time since the start of the run.
 
     Args:
-        events: The lines of `events.jsonl`.
-        recoveries: The lines of `recoveries.jsonl`.
+        events: The whole events in `events.jsonl`.
+        recoveries: The lines of `recoveries.jsonl`; those of another version are left out.
         logs: The directory of the workers' logs.
     """
+    found: list[Mapping[str, Any] | RecoveryReport] = [*events]
+    for line in recoveries:
+        with suppress(ValidationError):
+            found.append(recovery_reports.ADAPTER.validate_python(line))
     began_at: float | None = None
-    for entry in sorted([*events, *recoveries], key=lambda entry: float(entry["time_unix_s"])):
-        now = float(entry["time_unix_s"])
-        if began_at is None or entry.get("event") == "run-started":
-            began_at = now
-        if "event" in entry:
-            yield f"{_since(now - began_at)}  {words(entry)}"
-        else:
-            yield recovery_reports.text(recovery_reports.ADAPTER.validate_python(entry), logs)
+    for entry in sorted(found, key=_at):
+        if isinstance(entry, RecoveryReport):
+            yield recovery_reports.text(entry, logs)
+            continue
+        if began_at is None or entry["event"] == "run-started":
+            began_at = _at(entry)
+        yield f"{_since(_at(entry) - began_at)}  {words(entry)}"
+
+
+def _at(entry: Mapping[str, Any] | RecoveryReport) -> float:
+    return entry.time_unix_s if isinstance(entry, RecoveryReport) else float(entry["time_unix_s"])
 
 
 def _since(seconds: float) -> str:
@@ -129,6 +140,6 @@ def words(event: Mapping[str, Any]) -> str:
         text = f"{event['event']} " + " ".join(f"{k}={json.dumps(v)}" for k, v in fields.items())
     more = _MORE.get(event["event"], {})
     text += "".join(part.format(event[name]) for name, part in more.items() if name in event)
-    if event.get("unexpected") is False and event["status"] != 0:
+    if event.get("unexpected") is False and event.get("status") != 0:
         text += " (expected)"
     return " ".join(text.split())

@@ -32,6 +32,7 @@ from holdfast.linux.lock import locked
 from holdfast.linux.process import Process
 from holdfast.observe import lines
 from holdfast.observe.record.brief import Brief, brief_of
+from holdfast.observe.record.moments import is_event
 from holdfast.observe.record.state import RunState, StateName
 from holdfast.observe.run_dir import EVENTS, is_held, is_held_here, state_dir
 
@@ -90,7 +91,7 @@ class Record(BaseModel):
         started = [
             entry
             for entry in lines.read(self.directory / EVENTS)
-            if entry["event"] == "run-started"
+            if is_event(entry) and entry["event"] == "run-started"
         ]
         if not (started and is_held_here(self.directory)):
             return None

@@ -177,13 +177,18 @@ class RunMetrics(Sink):
         yield gauge(catalogue.PROGRESS, step / planned if planned else None)
         left_s = (planned - step) / steps_per_s if planned and steps_per_s else None
         yield gauge(catalogue.REMAINING, left_s)
-        yield gauge(catalogue.LAST_STEP, newest.get("time_unix_s", self._started_at))
+        yield gauge(catalogue.LAST_STEP, newest.get("time_unix_s", self._first_at))
         yield gauge(catalogue.SAMPLES_PER_SECOND, samples_per_s)
         yield gauge(catalogue.LOSS, newest.get("loss"))
         yield gauge(catalogue.ACCURACY, self._accuracy)
         yield gauge(catalogue.TRAINING_ACCURACY, newest.get("logged", {}).get("accuracy"))
         yield gauge(catalogue.GRADIENT_NORM, newest.get("norm"))
         yield gauge(catalogue.LEARNING_RATE, newest.get("lr"))
+
+    @property
+    def _first_at(self) -> float | None:
+        """When the first step and checkpoint count as committed; None for scripts."""
+        return self._started_at if self._job.records_progress else None
 
     def _furthest(self) -> WorkerProgress | None:
         """How far the worker that has come furthest is."""
@@ -199,7 +204,7 @@ class RunMetrics(Sink):
         return len(timed) / seconds, sum(line["samples"] for line in timed) / seconds
 
     def _checkpointing(self) -> Iterator[Family]:
-        at = self._checkpoint.get("time_unix_s", self._started_at)
+        at = self._checkpoint.get("time_unix_s", self._first_at)
         yield gauge(catalogue.CHECKPOINT_STEP, self._checkpoint.get("step"))
         yield gauge(catalogue.LAST_CHECKPOINT, at)
         yield gauge(catalogue.CHECKPOINT_BYTES, self._checkpoint_bytes)

@@ -47,13 +47,14 @@ class Alert:
 
 
 def alerts_of(record: RunRecord, now: float) -> list[Alert]:
-    """All rules, those that fire first, by severity.
+    """The rules for such a run, those that fire first, by severity.
 
     Args:
         record: A run that trains.
         now: Unix time, seconds.
     """
-    found = [evaluate(record, now) for evaluate in _RULES]
+    rules = _RULES if record.counts_steps else _RULES_OF_SCRIPTS
+    found = [evaluate(record, now) for evaluate in rules]
     return sorted(found, key=lambda each: (not each.is_firing, each.rule.severity))
 
 
@@ -253,3 +254,4 @@ _RULES: Final = (
     _checkpoint_failures,
     _imbalance,
 )
+_RULES_OF_SCRIPTS: Final = tuple(rule for rule in _RULES if rule not in (_no_step, _checkpoint_age))

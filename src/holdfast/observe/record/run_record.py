@@ -151,6 +151,11 @@ class RunRecord:
             return load.of_run(self.path)
         return None
 
+    @property
+    def counts_steps(self) -> bool:
+        """Whether the run records its steps and checkpoints, as scripts do not."""
+        return self.job is None or self.job.records_progress
+
     def refresh(self) -> bool:
         """Read what was added since the last call; returns whether anything was."""
         events = [line for line in self._events() if is_event(line)]
@@ -160,7 +165,7 @@ class RunRecord:
         for line in reports:
             with suppress(ValidationError):  # of another version
                 self.recoveries.append(recovery_reports.ADAPTER.validate_python(line))
-        measured = self._system()
+        measured = [line for line in self._system() if _is_sample(line)]
         for line in measured:
             self._take_sample(line)
         for kept in self.system.values():
@@ -197,7 +202,7 @@ class RunRecord:
 
     def _take_sample(self, line: Mapping[str, Any]) -> None:
         newest = deque[Mapping[str, Any]](maxlen=MAX_SYSTEM_LINES)
-        host = str(line.get("host", ""))
+        host = line["host"]
         self.system.setdefault(host, newest).append(line)
         for worker in line.get("workers", ()):
             self._place(worker["rank"], host, line["time_unix_s"])
@@ -292,7 +297,7 @@ class RunRecord:
             self._longest_step_s(),
             time.time() if now is None else now,
             is_held=is_held(self.path),
-            counts_steps=self.job is None or self.job.records_progress,
+            counts_steps=self.counts_steps,
         )
 
     def _longest_step_s(self) -> float:
@@ -316,6 +321,24 @@ class RunRecord:
         return Goodput(
             seconds=seconds, total_s=total, samples_per_s=samples / total if total else 0.0
         )
+
+
+def _is_sample(line: Mapping[str, Any]) -> bool:
+    """Whether a line of `system.jsonl` is a whole sample."""
+    gpus, workers = line.get("gpus", []), line.get("workers", [])
+    return (
+        isinstance(line.get("host"), str)
+        and isinstance(line.get("time_unix_s"), int | float)
+        and _are_numbered(gpus, "index")
+        and _are_numbered(workers, "rank")
+    )
+
+
+def _are_numbered(found: Any, name: str) -> bool:
+    """Whether it is a list of objects, each with its number."""
+    return isinstance(found, list) and all(
+        isinstance(each, dict) and isinstance(each.get(name), int) for each in found
+    )
 
 
 def _size_bytes(directory: Path) -> int | None:
