@@ -20,7 +20,7 @@ check: $(READY)  ## format, lint, types, layers, fast tests; CI and pre-commit r
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
-	$(BIN)/pytest -m "not slow and not soak"
+	$(BIN)/pytest -m "not slow and not soak" -n 2
 
 soak: $(READY)  ## all cases of the exhaustive tests, and SEEDS long runs with many faults
 	$(BIN)/pytest -m soak -n 3 --dist worksteal

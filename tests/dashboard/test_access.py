@@ -16,9 +16,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from holdfast.dashboard import keys
-from holdfast.dashboard.access import MAX_CLIENTS, MAX_WRONG, WINDOW_S, Access, Shown
-from holdfast.dashboard.address import Address
+from holdfast.dashboard.access import keys
+from holdfast.dashboard.access.address import Address
+from holdfast.dashboard.access.sessions import MAX_CLIENTS, MAX_WRONG, WINDOW_S, Access, Shown
 from holdfast.dashboard.link import Link
 from holdfast.dashboard.live import LiveRuns
 from holdfast.dashboard.stopping import Stop

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.cli import dashboard
-from holdfast.dashboard.keys import token_file
+from holdfast.dashboard.access.keys import token_file
 from holdfast.errors import JobError
 
 HOLDFAST = Path(sys.executable).with_name("holdfast")

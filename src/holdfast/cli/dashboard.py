@@ -12,8 +12,9 @@ from typing import Annotated
 import typer
 
 from holdfast.cli import complete
-from holdfast.dashboard import keys, login, serve
-from holdfast.dashboard.address import LOOPBACK, Address
+from holdfast.dashboard import serve
+from holdfast.dashboard.access import keys, login
+from holdfast.dashboard.access.address import LOOPBACK, Address
 from holdfast.errors import HoldfastError, JobError
 from holdfast.observe.run_dir import RUNS
 

@@ -11,8 +11,9 @@ from typing import Final
 
 import streamlit as st
 
-from holdfast.dashboard import keys, stop_button, theme
-from holdfast.dashboard.access import COOKIE, Access
+from holdfast.dashboard import stop_button, theme
+from holdfast.dashboard.access import keys
+from holdfast.dashboard.access.sessions import COOKIE, Access
 from holdfast.dashboard.link import AXES, SPANS, Link
 from holdfast.dashboard.live import DAMAGED, LiveRuns
 from holdfast.dashboard.markup import Panel, text

@@ -17,10 +17,11 @@ from streamlit.starlette import App
 from streamlit.web import bootstrap
 
 import holdfast.dashboard.page  # noqa: F401 - the first visit would wait for the import
-from holdfast.dashboard import keys, theme
-from holdfast.dashboard.access import Access
-from holdfast.dashboard.address import Address
-from holdfast.dashboard.gate import Gate
+from holdfast.dashboard import theme
+from holdfast.dashboard.access import keys
+from holdfast.dashboard.access.address import Address
+from holdfast.dashboard.access.gate import Gate
+from holdfast.dashboard.access.sessions import Access
 from holdfast.linux.lifeline import die_with_parent
 
 MAX_CONNECTIONS: Final = 500

@@ -15,7 +15,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
-from holdfast.dashboard.address import Address
+from holdfast.dashboard.access.address import Address
 from holdfast.errors import HoldfastError, JobError
 from holdfast.wire.tls import pinned_context
 

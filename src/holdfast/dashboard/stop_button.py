@@ -6,7 +6,7 @@ from typing import Final
 
 import streamlit as st
 
-from holdfast.dashboard import login
+from holdfast.dashboard.access import login
 from holdfast.dashboard.link import Link
 from holdfast.dashboard.live import LiveRuns
 from holdfast.dashboard.markup import text

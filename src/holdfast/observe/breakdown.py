@@ -20,6 +20,15 @@ PARTS: Final = {
 """The parts of a step that views show, and the phases that each consists of."""
 
 
+def _whole(workers: Any) -> Mapping[str, list[float]] | None:
+    """The times of workers in a line, if they are columns of one length; a file may be damaged."""
+    if not (isinstance(workers, dict) and isinstance(workers.get("rank"), list)):
+        return None
+    count = len(workers["rank"])
+    is_whole = all(isinstance(each, list) and len(each) == count for each in workers.values())
+    return workers if count and is_whole else None
+
+
 def rows(entries: Iterable[Mapping[str, Any]], steps: int) -> list[dict[str, float]]:
     """The mean times of each worker in its last steps: its rank, its shards, seconds by phase.
 
@@ -29,8 +38,8 @@ def rows(entries: Iterable[Mapping[str, Any]], steps: int) -> list[dict[str, flo
     """
     newest: deque[Mapping[str, list[float]]] = deque(maxlen=steps)
     for entry in entries:
-        workers = entry.get("workers")
-        if not workers:
+        workers = _whole(entry.get("workers"))
+        if workers is None:
             continue
         if newest and newest[-1]["rank"] != workers["rank"]:
             newest.clear()

@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from holdfast.errors import HoldfastError, JobError
+from holdfast.errors import JobError
 from holdfast.observe.record.run_at import RunAt
 from holdfast.observe.record.run_record import RunRecord
 from holdfast.observe.registry import Record
@@ -65,7 +65,7 @@ class Top:
         seen: tuple[object, ...] = ()
         drawn_at, has_ended = 0.0, False
         while True:
-            refresh(self._record)
+            self._record.refresh()
             record, now = self._record, time.monotonic()
             found = len(record.events), len(record.recoveries), record.result, self._console.size
             is_due = not has_ended and now - drawn_at >= DRAW_S
@@ -135,7 +135,7 @@ def follow(listed: Record, out: TextIO) -> None:
     with suppress(KeyboardInterrupt):
         try:
             while True:
-                refresh(record)
+                record.refresh()
                 run = RunAt(record=record, now=time.time())
                 for line in lines.news(run):
                     print(plain(line, look), file=out, flush=True)
@@ -155,15 +155,3 @@ def record_of(listed: Record) -> RunRecord:
     if listed.is_waiting and not listed.directory.exists():
         raise JobError(f"{listed.id} waits to begin; holdfast logs -f {listed.id} says for what")
     return RunRecord(listed.directory)
-
-
-def refresh(record: RunRecord) -> None:
-    """Read what is new.
-
-    Raises:
-        HoldfastError: It cannot be read.
-    """
-    try:
-        record.refresh()
-    except OSError as error:
-        raise HoldfastError(f"{record.path} cannot be read any more: {error.strerror}") from None

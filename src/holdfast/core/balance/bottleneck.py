@@ -145,7 +145,7 @@ class BottleneckFinder:
             kind = max(limits, key=lambda each: limits[each])
             now = sum(self._steps[-1][1])
             shards = {SHARDS: fewer[1], COARSE: more[1]}.get(kind, now)
-            return kind.of(limits[kind], f"{shards} shards instead of {now}")
+            return kind.of(limits[kind], f"{shards} shard{'s' * (shards != 1)} instead of {now}")
         if memory >= NEAR_LIMIT.least:
             return NEAR_LIMIT.of(memory)
         return COMPUTE.of(sum(each.forward_ns + each.backward_ns for each in last) / total)

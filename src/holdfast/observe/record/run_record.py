@@ -26,7 +26,7 @@ from typing import Any, Final
 from pydantic import ValidationError
 
 from holdfast.core.goodput import Cause, attribute
-from holdfast.errors import JobError
+from holdfast.errors import HoldfastError, JobError
 from holdfast.job import load
 from holdfast.job.spec import Job
 from holdfast.job.train_job import TrainJob
@@ -118,6 +118,7 @@ class RunRecord:
 
     Raises:
         JobError: There is no run.
+        HoldfastError: It cannot be read.
     """
 
     def __init__(self, path: Path, slice_s: float = inf) -> None:
@@ -157,7 +158,20 @@ class RunRecord:
         return self.job is None or self.job.records_progress
 
     def refresh(self) -> bool:
-        """Read what was added since the last call; returns whether anything was."""
+        """Read what was added since the last call; returns whether anything was.
+
+        Raises:
+            HoldfastError: A file cannot be read.
+        """
+        try:
+            return self._refresh()
+        except OSError as error:
+            raise HoldfastError(
+                f"{error.filename or self.path} cannot be read: {error.strerror}; see who owns it, "
+                "and its disk"
+            ) from None
+
+    def _refresh(self) -> bool:
         events = [line for line in self._events() if is_event(line)]
         for event in events:
             self._take_event(event)

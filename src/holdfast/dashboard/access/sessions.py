@@ -1,4 +1,4 @@
-"""Access: who may see the dashboard from elsewhere, and stop a run with it.
+"""Sessions: who may see the dashboard from elsewhere, and stop a run with it.
 
 A visitor shows the token once and gets a session, a signed number in a cookie. Sessions end after
 `SESSION_S`, and all of them with the token.

@@ -21,9 +21,9 @@ from urllib.parse import parse_qs, urlsplit
 from starlette.requests import ClientDisconnect, HTTPConnection, Request
 from starlette.responses import HTMLResponse
 
-from holdfast.dashboard import login
-from holdfast.dashboard.access import COOKIE, SESSION_S, WINDOW_S, Access, Shown
-from holdfast.dashboard.address import Address
+from holdfast.dashboard.access import login
+from holdfast.dashboard.access.address import Address
+from holdfast.dashboard.access.sessions import COOKIE, SESSION_S, WINDOW_S, Access, Shown
 
 MAX_FORM_BYTES: Final = 4096
 FORM_TIMEOUT_S: Final = 10.0

@@ -23,7 +23,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from holdfast.dashboard.address import Address
+from holdfast.dashboard.access.address import Address
 from holdfast.errors import JobError
 from holdfast.observe.run_dir import state_dir
 from holdfast.wire.certificate_request import key_in_pem
@@ -62,7 +62,10 @@ def token() -> str:
             )
         found = path.read_text(encoding="ascii").strip()
     except (OSError, UnicodeError) as error:
-        raise JobError(f"the token of the dashboard in {path}: {error}") from None
+        raise JobError(
+            f"the token of the dashboard cannot be kept in {path}: {error}; set XDG_STATE_HOME to "
+            "a directory that you can write to"
+        ) from None
     if not found:
         raise JobError(f"{path} is empty; remove it, and holdfast dashboard makes a new token")
     return found
