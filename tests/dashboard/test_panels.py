@@ -381,3 +381,13 @@ def test_numbers_have_three_digits():
         "1.04", "64.6", "457", "2,196",
     ]  # fmt: skip
     assert units.size(89_900_000).replace(units.NBSP, " ") == "89.9 MB"
+
+
+def test_a_run_that_is_made_again_under_its_name_begins_anew(run_dir):
+    runs = LiveRuns(run_dir.parent)
+    with runs.reading("recorded", None) as (record, _):
+        assert len(record.events) == len(EVENTS)
+    (run_dir / "events.jsonl").rename(run_dir / "kept.jsonl")
+    write(run_dir / "events.jsonl", EVENTS[:1])
+    with runs.reading("recorded", None) as (record, _):
+        assert len(record.events) == 1

@@ -36,6 +36,7 @@ class LiveRuns:
         self._is_run = (path / EVENTS).exists()
         self._lock = threading.Lock()
         self._records: dict[str, RunRecord] = {}
+        self._files: dict[str, int] = {}  # the inode of its events: a run may be made again
         self._read_at: dict[str, float] = {}
         self._stopping: dict[str, Stopping] = {}
 
@@ -97,14 +98,23 @@ class LiveRuns:
 
     def _fresh(self, name: str) -> RunRecord:
         now = time.monotonic()
-        if name not in self._records:
-            folder = self._path.parent if self._is_run else self._path
+        folder = self._path.parent if self._is_run else self._path
+        file = _inode_of(folder / name / EVENTS)
+        if name not in self._records or file != self._files[name]:
+            self._files[name] = file
             self._records[name] = RunRecord(folder / name, SLICE_S)
             self._stopping[name] = Stopping(self._records[name])
         elif now - self._read_at[name] >= FRESH_S or self._records[name].read_share < 1:
             self._records[name].refresh()
         self._read_at[name] = now
         return self._records[name]
+
+
+def _inode_of(path: Path) -> int:
+    """The number of a file; 0 if there is none."""
+    with suppress(OSError):
+        return path.stat().st_ino
+    return 0
 
 
 def _written_at(path: Path) -> float:
