@@ -300,6 +300,7 @@ def test_curves_follow_the_axis_and_the_range(run_dir):
     assert view.x_range == (0.0, 40.0)
     assert list(loss.panel(view).figure.data[-1].x)[:2] == [1.0, 2.0]
     late = view_of(run_dir, span_s=5.0)
+    assert max(loss.panel(late).figure.data[-1].y) < max(loss.panel(view).figure.data[-1].y)
     assert late.x_range[0] == pytest.approx(late.x_range[1] - 5)
     assert ticks(view_of(run_dir))[1][:2] == ["0 s", "5"]
 

@@ -60,6 +60,12 @@ class View(RunAt):
         return max(self.start, self.start + tick * floor(self.elapsed_s / tick))
 
     @property
+    def first_row(self) -> int:
+        """The step at the left end of the charts; the axis of values fits those that are shown."""
+        row = int(np.searchsorted(self.record.steps.array("at"), self.begin))
+        return max(0, row - 1)
+
+    @property
     def drawn_rows(self) -> int:
         """How many steps are in the charts."""
         return int(np.searchsorted(self.record.steps.array("at"), self.drawn_until, side="right"))

@@ -18,7 +18,7 @@ def panel(view: View) -> Panel:
     """The loss of each step: the mean as a line, the least and the greatest as a band."""
     if not view.has_steps:
         return empty(TITLE, "The curve begins with step 1.")
-    curve = view.record.steps.series("loss", POINTS, stop=view.drawn_rows)
+    curve = view.record.steps.series("loss", POINTS, view.first_row, view.drawn_rows)
     at, color = view.x(curve.at), view.colors.kelp_fill
     chart = Chart(view, left=34)
     hidden = {"color": "rgba(0,0,0,0)", "width": 0}
