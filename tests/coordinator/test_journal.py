@@ -109,6 +109,7 @@ def test_the_database_changes_only_when_the_log_is_truncated(tmp_path: Path) -> 
     assert folded == 5
 
 
+@pytest.mark.soak
 @pytest.mark.slow
 def test_a_log_that_ends_anywhere_gives_all_entries_before(
     written: Written, tmp_path: Path

@@ -199,6 +199,7 @@ def test_of_racing_processes_one_builds_and_all_map_the_same_files(tmp_path):
     assert (tmp_path / "log").read_text() == "built\n"
 
 
+@pytest.mark.soak
 @pytest.mark.slow
 def test_a_process_that_dies_while_it_builds_lets_the_next_one_build(tmp_path):
     dying = start(tmp_path, "die")

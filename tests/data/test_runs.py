@@ -56,6 +56,7 @@ def test_a_cache_changes_neither_the_weights_nor_a_resumed_run(train, tmp_path):
     assert resumed["weights_sha256"] == reference
 
 
+@pytest.mark.soak
 def test_parquet_gives_the_same_weights_for_every_number_of_workers(train, tmp_path):
     pyarrow = pytest.importorskip("pyarrow")
     parquet = pytest.importorskip("pyarrow.parquet")

@@ -72,6 +72,7 @@ def alone(start, tmp_path, *keys):
     return weights(tmp_path / "alone")
 
 
+@pytest.mark.soak
 def test_a_run_in_pods_has_the_weights_of_one_host_and_its_token_is_in_no_request(
     cluster, start, tmp_path
 ):

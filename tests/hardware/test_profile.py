@@ -35,6 +35,7 @@ def gpus(tmp_path_factory):
     return build
 
 
+@pytest.mark.soak
 @needs_gcc
 def test_cards_of_a_driver_are_shown_scored_and_passed_on(tmp_path, gpus):
     status, out, err = holdfast(tmp_path, "profile", "--output", "cluster.json", **gpus())

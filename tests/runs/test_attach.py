@@ -17,6 +17,7 @@ def own(name, **keys):
     return {**plain, "task": f"{TASKS}:{name}", "batch": 32, "shards": 4, **keys}
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("task", sampled(["unfreezing", "two_models"], 1))
 def test_failures_and_resumes_do_not_affect_such_models(train, tmp_path, task):
     mark = tmp_path / "mark"

@@ -86,6 +86,7 @@ def test_a_full_disk_costs_a_checkpoint_and_no_step(chaos, reference, tmp_path):
     assert "rank 1: [Errno 28] No space left on device" in failed["reason"]
 
 
+@pytest.mark.soak
 def test_a_corrupt_checkpoint_is_skipped_when_it_is_needed(chaos, reference, tmp_path):
     checkpoint = {"every_steps": 4, "keep": 9}
     result, injector = chaos("corrupt-checkpoint:step=9", "agent:step=9", checkpoint=checkpoint)

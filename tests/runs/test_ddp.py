@@ -50,6 +50,7 @@ def test_a_worker_without_samples_takes_part(train, tmp_path):
     assert losses(tmp_path / "ddp") == pytest.approx(losses(tmp_path / "tree"), rel=1e-4)
 
 
+@pytest.mark.soak
 def test_batch_statistics_are_the_same_on_all_workers_and_across_resume(train, tmp_path):
     whole = train(sync="ddp", workers=2)
     cut = tmp_path / "cut"

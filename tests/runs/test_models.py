@@ -44,6 +44,7 @@ def job(request):
     return {**JOBS[request.param], "checkpoint": {"every_steps": 3, "keep": 9}}
 
 
+@pytest.mark.soak
 def test_weights_are_the_same_for_any_workers_across_resume_and_recomputed(train, job, tmp_path):
     whole = train(run_dir=tmp_path / "run", **job)["weights_sha256"]
     for workers in (2, 4):

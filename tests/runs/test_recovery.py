@@ -174,6 +174,7 @@ def test_a_death_of_a_donor_among_others_changes_nothing(inject, at, when):
     assert inject(FIRST, second, workers=4) == [True, True]
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("on_failure", sampled(["replace", "shrink"], 1))
 @pytest.mark.parametrize(("seed", "workers"), sampled([(1, 2), (2, 3), (3, 5)], 1))
 def test_random_deaths_change_nothing(train, whole, tmp_path, seed, workers, on_failure):

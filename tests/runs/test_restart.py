@@ -52,6 +52,7 @@ def begun_from(events):
     return [event["step"] for event in events if event["event"] == "generation-started"]
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("rank", sampled([0, 1], 1))
 def test_a_death_at_35_costs_the_steps_since_the_checkpoint_of_30(inject, rank):
     events = inject({**IN_A_STEP, "rank": rank, "step": 35, "how": "kill"})

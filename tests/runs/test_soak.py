@@ -6,6 +6,7 @@ from soak import soak
 pytestmark = pytest.mark.slow
 
 
+@pytest.mark.soak
 def test_a_very_short_soak(forks, tmp_path):
     soak(forks, tmp_path, seed=7, steps=50, faults=8)
 

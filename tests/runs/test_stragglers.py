@@ -71,6 +71,7 @@ def test_a_straggler_is_evicted_and_back_within_10_steps_of_its_cure(
     assert_each_step_once(tmp_path / "run", run["steps"])
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("rank", sampled([1, 2], 0))
 @pytest.mark.parametrize("on_failure", sampled(["replace", "shrink"], 0))
 def test_a_death_while_a_worker_is_on_standby_changes_nothing(

@@ -73,6 +73,7 @@ def test_weights_that_do_not_fit_are_listed_or_left_out(trained, tmp_path):
     assert "head.bias is unexpected" in loaded["misfits"]
 
 
+@pytest.mark.soak
 def test_an_extended_run_has_the_weights_of_a_longer_one(trained, tmp_path):
     whole = trained(epochs=4)
     trained(run_dir=tmp_path / "run", workers=2, epochs=2)

@@ -22,6 +22,7 @@ def test_an_optimizer_may_keep_a_gradient_that_it_has_written_to(train):
     assert train(**changing("keeping_gradients"))["weights_sha256"] == one["weights_sha256"]
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("every_steps", sampled([0, 4], 1))
 def test_buffers_may_be_changed_after_a_step(train, tmp_path, every_steps):
     keys = {"checkpoint": {"every_steps": every_steps}}

@@ -44,6 +44,11 @@ class Terminal:
     def text(self):
         return "\n".join(self.lines())
 
+    def shows_events(self):
+        """Whether it shows events only: neither the run nor the report of a recovery."""
+        text = self.text()
+        return "rank" in text and "RANK" not in text and "── recovery" not in text
+
     def wait_for(self, words):
         wait_until(lambda: words in self.text())
 
@@ -114,7 +119,7 @@ def test_a_failure_is_shown_within_a_second_and_keys_work(command, terminal, pip
     top.type("r")
     top.wait_for(f"── recovery {number}")
     top.type("e")
-    top.wait_for("run started with 2 workers")
+    wait_until(top.shows_events)
     top.type("Escape")
     top.type("s")
     top.wait_for("y/n")

@@ -77,7 +77,7 @@ def _run(run: RunAt, width: int, height: int, look: Look, others: str) -> list[T
 
 
 def _events(run: RunAt) -> list[Text]:
-    """All events, the newest first."""
+    """The events, the newest first; those that fit are shown."""
     found = []
     for event in reversed(run.record.events):
         at = time.strftime("%H:%M:%S", time.localtime(event["time_unix_s"]))
