@@ -85,7 +85,8 @@ def test_a_live_run_in_the_browser(tmp_path):
         table.first.wait_for()  # a panel that is drawn again is there twice for a moment
         page.locator(".st-key-p_timeline", has_text="1 of 1 recovered").first.wait_for()
         page.locator(".st-key-p_report .wf", has_text="first step").first.wait_for()
-        assert page.locator(".st-key-p_timeline .annotation-text", has_text="1").count()
+        tag = page.locator(".st-key-p_timeline .annotation-text", has_text="1")
+        tag.first.wait_for(state="attached")  # charts follow the table after a second or two
         page.get_by_role("radio", name="Step").click()
         page.locator(".st-key-p_loss .js-plotly-plot").first.wait_for()
         assert page.locator(".stException").count() == 0

@@ -26,7 +26,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any, Final
+from typing import IO, Any, Final
 
 import yaml
 
@@ -35,10 +35,13 @@ from holdfast.bench.workloads import WORKLOADS, job_keys
 from holdfast.errors import HoldfastError
 from holdfast.observe import lines
 from holdfast.observe.run_dir import METRICS
+from holdfast.observe.trackers.sender import FOLDER
 
 SETTINGS: Final = ("off", "metrics", "all")
 WARM_SHARE: Final = 0.5
 """Before they are counted, steps run for this part of the measured time: libraries are imported."""
+SETTLE_S: Final = 30.0
+"""MLflow starts more processes after its first answer; the first run would pay for them."""
 SCRAPE_S: Final = 1.0
 START_TIMEOUT_S: Final = 120.0
 END_TIMEOUT_S: Final = 60.0
@@ -49,7 +52,7 @@ LOWEST: Final = 19
 def measure(workload: str, workers: int, seconds: float, rounds: int) -> list[dict[str, Any]]:
     """One row per setting."""
     rates: dict[str, list[float]] = {setting: [] for setting in SETTINGS}
-    with ExitStack() as receivers, tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder, ExitStack() as receivers:
         trackers = _trackers(receivers, Path(folder))
         for number in range(rounds):
             order = SETTINGS if number % 2 == 0 else SETTINGS[::-1]
@@ -74,32 +77,52 @@ def _rate(
     workload: str, workers: int, seconds: float, trackers: list[Any], *, is_scraped: bool
 ) -> float:
     """Steps a second of a run of so many seconds."""
-    with ExitStack() as open_, tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder, ExitStack() as open_:
         job, run_dir, port = Path(folder) / "job.yaml", Path(folder) / "run", _free_port()
         keys = {**job_keys(workload, workers, 1_000_000), "trackers": trackers}
         job.write_text(yaml.safe_dump(keys))
         command = [sys.executable, "-m", "holdfast", "train", str(job), "--run", str(run_dir)]
         if is_scraped:
             command += ["--metrics", str(port)]
-            open_.enter_context(_scraping(port))
         environment = {**os.environ, "WANDB_MODE": "offline"}
-        open_.enter_context(_process(command, env=environment))
-        begin = _first_step_at(run_dir / METRICS) + WARM_SHARE * seconds
+        errors = open_.enter_context((Path(folder) / "errors.txt").open("w+b"))
+        process = open_.enter_context(_process(command, env=environment, errors=errors))
+        if is_scraped:
+            open_.enter_context(_scraping(port))
+        begin = _first_step_at(process, run_dir / METRICS, errors) + WARM_SHARE * seconds
         time.sleep(max(0.0, begin + seconds - time.time()))
         at = [
             float(line["time_unix_s"]) for line in lines.read(run_dir / METRICS) if "loss" in line
         ]
+        _check_fed(run_dir, trackers)
     counted = [each for each in at if begin <= each <= begin + seconds]
     if len(counted) < 2:
         raise HoldfastError(f"{workload}: fewer than two steps in {seconds:g} s; take longer")
     return (len(counted) - 1) / (counted[-1] - counted[0])
 
 
-def _first_step_at(path: Path) -> float:
+def _check_fed(run_dir: Path, trackers: list[Any]) -> None:
+    """Raises: HoldfastError: A tracker has acknowledged nothing, so its cost was not measured."""
+    for each in trackers:
+        if not (run_dir / FOLDER / f"{each['name']}.json").exists():
+            raise HoldfastError(f"{each['name']} has got nothing; take longer, or see its library")
+
+
+def _first_step_at(process: subprocess.Popen[bytes], path: Path, errors: IO[bytes]) -> float:
+    """When a run has committed its first step, Unix time, seconds.
+
+    Raises:
+        HoldfastError: It ended before, or takes too long.
+    """
     deadline = time.monotonic() + START_TIMEOUT_S
     while not (found := [line for line in lines.last(path) if "loss" in line]):
-        if time.monotonic() > deadline:
-            raise HoldfastError(f"no step within {START_TIMEOUT_S:.0f} s")
+        if process.poll() is not None or time.monotonic() > deadline:
+            errors.seek(0)
+            said = errors.read().decode(errors="replace").strip() or "no message"
+            raise HoldfastError(
+                f"holdfast train made no step within {START_TIMEOUT_S:.0f} s, or ended: "
+                f"{said.splitlines()[-1]}"
+            )
         time.sleep(0.1)
     return float(found[0]["time_unix_s"])
 
@@ -114,6 +137,7 @@ def _trackers(receivers: ExitStack, folder: Path) -> list[dict[str, str]]:
     receivers.enter_context(_process([sys.executable, *server], env=quiet, is_elsewhere=True))
     receivers.enter_context(_dropping(otel))
     _wait_for(mlflow, "/health")
+    time.sleep(SETTLE_S)
     return [
         {"name": "tensorboard"},
         {"name": "mlflow", "uri": f"http://127.0.0.1:{mlflow}"},
@@ -124,20 +148,24 @@ def _trackers(receivers: ExitStack, folder: Path) -> list[dict[str, str]]:
 
 @contextmanager
 def _process(
-    command: list[str], *, env: dict[str, str], is_elsewhere: bool = False
-) -> Iterator[None]:
+    command: list[str],
+    *,
+    env: dict[str, str],
+    errors: IO[bytes] | None = None,
+    is_elsewhere: bool = False,
+) -> Iterator[subprocess.Popen[bytes]]:
     """A process group that is ended with the block."""
     with subprocess.Popen(
         command,
         env=env,
         stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
+        stderr=errors or subprocess.DEVNULL,
         start_new_session=True,
     ) as process:
         if is_elsewhere:
             os.setpriority(os.PRIO_PGRP, process.pid, LOWEST)
         try:
-            yield
+            yield process
         finally:
             for number in (signal.SIGTERM, signal.SIGKILL):
                 with suppress(ProcessLookupError):
@@ -148,18 +176,26 @@ def _process(
 
 @contextmanager
 def _scraping(port: int) -> Iterator[None]:
-    """While the block runs, metrics are scraped."""
-    ended = threading.Event()
+    """While the block runs, metrics are scraped.
+
+    Raises:
+        HoldfastError: The newest scrape has failed, so their cost was not measured.
+    """
+    ended, statuses = threading.Event(), [0]
 
     def scrape() -> None:
         while not ended.wait(SCRAPE_S):
-            _get(port, "/metrics")
+            statuses[0] = _get(port, "/metrics")
 
     thread = threading.Thread(target=scrape, daemon=True)
     thread.start()
-    yield
-    ended.set()
-    thread.join()
+    try:
+        yield
+        if statuses[0] != http.client.OK:
+            raise HoldfastError(f"metrics at port {port} answered with status {statuses[0]}")
+    finally:
+        ended.set()
+        thread.join()
 
 
 @contextmanager
@@ -178,8 +214,10 @@ def _dropping(port: int) -> Iterator[None]:
     with ThreadingHTTPServer(("127.0.0.1", port), Receiver) as server:
         thread = threading.Thread(target=server.serve_forever, daemon=True)
         thread.start()
-        yield
-        server.shutdown()
+        try:
+            yield
+        finally:
+            server.shutdown()
 
 
 def _wait_for(port: int, path: str) -> None:

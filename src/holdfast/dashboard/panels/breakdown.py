@@ -10,14 +10,13 @@ from holdfast.dashboard.fleet import FEW
 from holdfast.dashboard.markup import Panel, empty, head, text
 from holdfast.dashboard.view import View
 from holdfast.observe.breakdown import part_seconds, waits_s
+from holdfast.observe.record.run_at import WORKER_STEPS
 from holdfast.observe.units import count, duration
 
 Row = Mapping[str, float]
 """The mean times of a worker; see `observe.breakdown.rows`."""
 
 TITLE: Final = "Time in a step"
-STEPS: Final = 64
-"""Of how many steps the times are the mean, at most."""
 MAX_WORST: Final = 5
 """Of many workers, so many are shown, above the mean of all."""
 _DARK: Final = "#14211F"
@@ -37,7 +36,7 @@ def panel(view: View) -> Panel:
     """A bar for each worker; of many, for those that wait least, as the others wait for them, and
     for the mean.
     """
-    rows = view.record.workers(STEPS)
+    rows = view.worker_times
     if not rows:
         return empty(TITLE, "Needs a step.")
     shown = [(_name(view, row), view.fleet.color(int(row["rank"])), row) for row in _worst(rows)]
@@ -50,7 +49,7 @@ def panel(view: View) -> Panel:
         "</span>"
         for name, color, _ in PHASES
     )
-    steps = min(STEPS, len(view.record.steps))
+    steps = min(WORKER_STEPS, len(view.record.steps))
     note = f"mean of {count(steps, 'step')}"
     if len(rows) > FEW:
         note += f", the {MAX_WORST} of {count(len(rows), 'worker')} that wait least"

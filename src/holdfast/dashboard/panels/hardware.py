@@ -8,9 +8,9 @@ from typing import Any, Final
 
 from holdfast.dashboard.fleet import FEW
 from holdfast.dashboard.markup import PHONE_LACKS, Column, Panel, empty, head, table, text
-from holdfast.dashboard.panels.breakdown import STEPS
 from holdfast.dashboard.view import View
 from holdfast.observe import breakdown
+from holdfast.observe.record.run_at import WORKER_STEPS
 from holdfast.observe.record.run_record import Event
 from holdfast.observe.units import MISSING, count, digits, percent
 
@@ -122,8 +122,8 @@ def _meter(speed: Speed, largest: float, color: str) -> str:
 
 def speeds_of(view: View) -> list[Speed]:
     """The speed of each worker."""
-    rows = view.record.workers(STEPS)
-    samples = max(view.record.steps.columns["samples"][-STEPS:], default=0)
+    rows = view.worker_times
+    samples = max(view.record.steps.columns["samples"][-WORKER_STEPS:], default=0)
     shards = [row["shards"] for row in rows]
     total = sum(shards) or 1.0
     rates = []
@@ -145,7 +145,7 @@ def speeds_of(view: View) -> list[Speed]:
 
 def imbalance(view: View) -> float | None:
     """How much of their time workers wait for the slowest one."""
-    return breakdown.imbalance([breakdown.busy_s(row) for row in view.record.workers(STEPS)])
+    return breakdown.imbalance([breakdown.busy_s(row) for row in view.worker_times])
 
 
 def devices_by_rank(view: View) -> dict[int, Device]:

@@ -24,7 +24,6 @@ SLOWDOWN_CAUSES: Final = ("data", "compute", "throttling", "contention", "link")
 """Why a worker slows down; see docs/breakdown.md."""
 RUN_STAGES: Final = ("idle", "halt", "run", "end")
 """Of a generation; see `core.protocol.Stage`."""
-WORKER_STATES: Final = ("member", "standby")
 
 _STEP_BUCKETS: Final = (
     0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0,

@@ -49,7 +49,7 @@ class WorkerNow:
 def workers_of(run: RunAt) -> list[WorkerNow]:
     """The workers of a run, by rank."""
     record = run.record
-    states, hosts = _states(record.events), _hosts(record)
+    states, hosts = _states(record.events), record.hosts
     times = {int(row["rank"]): row for row in run.worker_times}
     return [
         WorkerNow(
@@ -90,19 +90,6 @@ def _states(events: Iterable[Event]) -> dict[int, str]:
             case {"event": "generation-started", "members": list(members)}:
                 states |= dict.fromkeys(members, RUNNING)
     return states
-
-
-def _hosts(record: RunRecord) -> dict[int, str]:
-    """The host of each rank, as far as the record says it."""
-    agents = [str(each["host"]) for each in record.events if each["event"] == "agent-started"]
-    joined = [each for each in record.events if each["event"] == "host-joined"]
-    found: dict[int, str] = {}
-    for event in record.events:
-        if event["event"] == "worker-started" and agents and not joined:
-            found[event["rank"]] = agents[-1]  # there is no other host
-    for host, measured in record.system.items():
-        found |= {worker["rank"]: host for worker in measured[-1].get("workers", ())}
-    return found
 
 
 def _uses(record: RunRecord, host: str, rank: int) -> dict[str, Any]:
