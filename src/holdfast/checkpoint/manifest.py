@@ -19,9 +19,9 @@ from holdfast.checkpoint import parts
 from holdfast.core.step.loss_scale import LossScale
 from holdfast.errors import CheckpointError
 
-FORMAT: Final = 4
+FORMAT: Final = 5
 _PART: Final = re.compile(r"part-\d{1,9}-of-\d{1,9}\.safetensors", re.ASCII)
-_SHA256: Final = re.compile(r"[0-9a-f]{64}")
+_DIGEST: Final = re.compile(r"[0-9a-f]{32}")
 _CONTENT: Final = {"root", "state", "user_state", "loss_scale"}
 
 
@@ -217,13 +217,10 @@ class Manifest(Header):
                 f"has {parts.num_chunks(self.size_bytes)}"
             )
         chunks = [digest for part in self.parts for digest in part.digests]
-        if not all(map(_SHA256.fullmatch, chunks)) or parts.root(chunks) != self.root:
+        if not all(map(_DIGEST.fullmatch, chunks)) or parts.root(chunks) != self.root:
             raise CheckpointError(f"{where}: the digests do not match their root")
 
     def _digest(self) -> str:
         plain = self.model_dump(mode="json", exclude={"sha256"})
-        for later in ("loss_scale", "costs"):
-            if not plain[later]:
-                del plain[later]  # as in manifests from before there was one
         text = json.dumps(plain, sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(text.encode()).hexdigest()

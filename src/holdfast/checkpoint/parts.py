@@ -16,9 +16,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
+import xxhash
+
 from holdfast.arena.layout import ITEM_BYTES, Entry, Layout
 
 CHUNK_BYTES: Final = 4 << 20
+DIGEST: Final = "xxh3-128"
+"""The kind of the digests of chunks. Roots over digests of another kind differ."""
 _HEADER_ALIGNMENT: Final = 4096
 
 
@@ -101,14 +105,21 @@ def header(layout: Layout, start: int, end: int) -> bytes:
     return len(text).to_bytes(8, "little") + text
 
 
+def digest(chunk: memoryview) -> str:
+    """The digest of one chunk: XXH3 with 128 bits, which finds damage at the speed of memory."""
+    return xxhash.xxh3_128_hexdigest(chunk)
+
+
 def digests(data: memoryview) -> tuple[str, ...]:
-    """SHA-256 of every chunk of `data`, which begins at a chunk's start."""
+    """The digest of every chunk of `data`, which begins at a chunk's start."""
     return tuple(
-        hashlib.sha256(data[start : start + CHUNK_BYTES]).hexdigest()
-        for start in range(0, len(data), CHUNK_BYTES)
+        digest(data[start : start + CHUNK_BYTES]) for start in range(0, len(data), CHUNK_BYTES)
     )
 
 
 def root(chunk_digests: Sequence[str]) -> str:
-    """One digest over the digests of all chunks, in order."""
-    return hashlib.sha256(b"".join(bytes.fromhex(digest) for digest in chunk_digests)).hexdigest()
+    """SHA-256 over the kind of the digests and those of all chunks, in order."""
+    hasher = hashlib.sha256(DIGEST.encode())
+    for each in chunk_digests:
+        hasher.update(bytes.fromhex(each))
+    return hasher.hexdigest()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Iterator
 
 from holdfast.checkpoint import parts
@@ -57,6 +56,6 @@ def read_part(
         start, end = parts.byte_range(range(number, number + 1), manifest.size_bytes)
         chunk = memory(start, end)
         storage.read(name, part.file, len(header) + start - first, chunk, cached=cached)
-        if hashlib.sha256(chunk).hexdigest() != stated:
+        if parts.digest(chunk) != stated:
             raise CheckpointError(f"{where}: chunk {number} of the state does not match its digest")
         yield start, end
