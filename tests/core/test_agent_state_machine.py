@@ -19,7 +19,7 @@ from holdfast.core.events import (
     CheckpointPrepared,
     DesiredStateReceived,
     EvictionRequested,
-    PartWritten,
+    PartStaged,
     Tick,
     WorkerExited,
     WorkerFinished,
@@ -232,10 +232,10 @@ def decided(machine, generation=1, error=""):
 
 
 def test_a_checkpoint_is_prepared_reported_completed_and_told_in_this_order():
-    machine, part = resumed(), Part(number=1, step=8)
-    assert told(machine, PartWritten(1, 1, part)) == []
+    machine, part = resumed(), Part(number=1, step=8, count=2)
+    assert told(machine, PartStaged(1, 1, part)) == []
     parts = {0: part, 1: part}
-    assert told(machine, PartWritten(0, 1, part)) == [PrepareCheckpoint(1, parts)]
+    assert told(machine, PartStaged(0, 1, part)) == [PrepareCheckpoint(1, parts)]
     assert decided(machine)[0] == []  # of another try: this one is not prepared yet
     draft = Draft(number=1, step=8, root="r")
     (sent,) = machine.handle(CheckpointPrepared(1, draft), now=0.0)

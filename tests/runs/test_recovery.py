@@ -46,10 +46,10 @@ BETWEEN_STEPS = [
     ("holdfast.worker.evaluation:Evaluator.evaluate", "after"),
     ("holdfast.worker.metrics:Metrics.evaluation", "before"),
     ("holdfast.worker.metrics:Metrics.evaluation", "after"),
-    ("holdfast.worker.membership.member:Member.save", "before"),
-    ("holdfast.worker.checkpoints.writer:write_part", "after"),
-    ("holdfast.worker.checkpoints.writer:await_commit", "before"),
-    ("holdfast.worker.checkpoints.writer:await_commit", "after"),
+    ("holdfast.worker.checkpoints.saver:CheckpointSaver.save", "before"),
+    ("holdfast.worker.checkpoints.saver:CheckpointSaver._staged", "after"),
+    ("holdfast.worker.checkpoints.saver:CheckpointSaver._await_result", "before"),
+    ("holdfast.worker.checkpoints.saver:CheckpointSaver._await_result", "after"),
     ("holdfast.worker.membership.member:Member.finish", "before"),
     ("holdfast.worker.membership.member:Member.finish", "after"),
     ("holdfast.worker.membership.member:Member.result", "after"),
@@ -272,7 +272,7 @@ STOPS = [
     ("holdfast.worker.step.tree:TreeStepper.begin_shard", 2),
     ("holdfast.worker.step.tree:TreeStepper._update", 2),
     ("holdfast.worker.evaluation:_results", 5),
-    ("holdfast.worker.checkpoints.writer:await_commit", 8),
+    ("holdfast.worker.checkpoints.saver:CheckpointSaver._staged", 8),
     ("holdfast.worker.membership.member:Member.finish", 15),
 ]
 

@@ -177,6 +177,7 @@ def status_in_words(status: Status) -> str:
         *([f"finished {sorted(status.finished)}"] if status.finished else []),
         *([f"has {status.newest_checkpoint.name}"] if status.newest_checkpoint else []),
         *([_draft_in_words(status.draft)] if status.draft else []),
+        *(["lost a checkpoint"] if status.lost_checkpoint else []),
         *(["stopping"] if status.stop else []),
     ]
     return ", ".join(facts)

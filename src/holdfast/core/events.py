@@ -100,8 +100,8 @@ class WorkerHalted:
 
 
 @dataclass(frozen=True, slots=True)
-class PartWritten:
-    """A worker has written its part of a checkpoint in a generation."""
+class PartStaged:
+    """A worker has staged its part of a checkpoint in a generation."""
 
     rank: int
     generation: int
@@ -185,7 +185,7 @@ class PeerReported:
 AgentEvent = (
     DesiredStateReceived
     | WorkerHalted
-    | PartWritten
+    | PartStaged
     | CheckpointEvent
     | WorkerFinished
     | WorkerExited

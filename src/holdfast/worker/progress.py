@@ -90,6 +90,16 @@ class Followup:
         """Whether the run was asked for a checkpoint of the step."""
         return bool(self.requests & RequestFlags.SAVE)
 
+    @property
+    def compares(self) -> bool:
+        """Whether the run was asked to compare all replicas after the step."""
+        return bool(self.requests & RequestFlags.COMPARE)
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether some worker had no memory to stage a checkpoint of the step."""
+        return bool(self.requests & RequestFlags.BUSY)
+
 
 @dataclass(slots=True, kw_only=True)
 class Progress:
@@ -102,7 +112,9 @@ class Progress:
         order: The data set and the sample order; see `data.loading.order`.
         samples_checked: Whether samples were compared with those that the run began with.
         numerics_changes: How hardware and software have changed over the run's lives.
-        saved_step: The step of the newest checkpoint; NOT_SAVED if not every host has one.
+        saved_step: The step of the newest checkpoint that is known to be durable; NOT_SAVED if not
+            every host has one.
+        deferred: Whether a checkpoint is due since an earlier step.
         costs: What a shard and the rest of a step cost each rank that was measured, seconds.
         loss_scale: The scale of the next step; None if losses are not scaled.
         evaluations, followup, user: See the classes.
@@ -115,6 +127,7 @@ class Progress:
     samples_checked: bool = False
     numerics_changes: list[str] = field(default_factory=list)
     saved_step: int = NOT_SAVED
+    deferred: bool = False
     costs: list[tuple[int, float, float]] = field(default_factory=list)
     loss_scale: LossScale | None = None
     evaluations: Evaluations = field(default_factory=Evaluations)
@@ -156,7 +169,7 @@ class Progress:
         calls = self.evaluations.calls
         if self.followup.pending and not leader.followup.pending:
             calls = leader.followup.calls
-        self.saved_step = leader.saved_step
+        self.saved_step, self.deferred = leader.saved_step, leader.deferred
         self.evaluations, self.followup = leader.evaluations, leader.followup
         self.evaluations.calls = calls
 

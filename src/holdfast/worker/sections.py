@@ -10,6 +10,7 @@ import torch
 from holdfast.arena.layout import Field, Layout
 from holdfast.arena.memory import Arena
 from holdfast.arena.pages import PAGE, drop_private_pages, populate
+from holdfast.arena.staging import NUM_BUFFERS, Staging
 from holdfast.arena.tensors import views
 from holdfast.collectives.reduction import ReductionMemory
 from holdfast.collectives.slot import Slot, SlotLayout
@@ -63,6 +64,7 @@ class Sections:
 
     Attributes:
         intact: Which replicas are complete.
+        staging: Where checkpoints wait to be written.
         reduction: What the reducers share.
         verification: int64[num_shards, columns]; see `worker.checks.shard_verifier`.
         root: The slot of the reduced gradient: one for the host.
@@ -93,6 +95,7 @@ class Sections:
                 Field("root", "U8", (slot_bytes,)),
                 Field("slots", "U8", (world_size, num_slots, slot_bytes)),
                 Field("replicas", "U8", (world_size, _paged(replica_bytes))),
+                Field("staging", "U8", (NUM_BUFFERS, _paged(replica_bytes))),
                 Field("intact steps", "I64", (world_size,)),
                 Field("tables", "I64", (world_size, tree.num_nodes(num_leaves))),
                 Field("norms", "F64", (num_blocks,)),
@@ -108,6 +111,8 @@ class Sections:
         at = views(memory, layout)
         self.verification, self.intact = at["verification"], IntactReplicas(at["intact steps"])
         self._root, self._slots, self._replicas = at["root"], at["slots"], at["replicas"]
+        offset = next(each.offset for each in layout.entries if each.name == "staging")
+        self.staging = Staging(arena, at["staging"], arena.sections_start + offset)
         self.root = Slot(self._root, self.slot_layout)
         self.reduction = ReductionMemory(
             layout=self.slot_layout,
