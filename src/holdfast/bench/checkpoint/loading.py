@@ -1,0 +1,151 @@
+"""Loading: how long it takes until a saved state is in the memory of one worker, and verified.
+
+Every system reads files that are not in the page cache into tensors that exist, in one process with
+one thread. holdfast compares every byte with its digest; the others do not notice damage. The floor
+is a read past the page cache.
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+import torch.distributed as dist
+
+from holdfast.arena.tensors import views
+from holdfast.bench.checkpoint.disk import block, forget, read_raw
+from holdfast.bench.checkpoint.savers import State, load_into, saver_of
+from holdfast.bench.checkpoint.state_task import state_job
+from holdfast.bench.figures import ratio, spread
+from holdfast.checkpoint import parts
+from holdfast.checkpoint.store import CheckpointStore
+from holdfast.errors import HoldfastError
+from holdfast.job import load
+from holdfast.launch.fork_client import ForkServer
+from holdfast.observe.run_dir import RunDirectory
+from holdfast.runs.run import LaunchOptions, run
+from holdfast.worker.checkpoints.restore import read_into
+
+RAW: Final = "raw read"
+OURS: Final = "holdfast"
+PEERS: Final = ("torch", "safetensors", "dcp")
+
+
+@dataclass(frozen=True, slots=True)
+class _Stored:
+    """A checkpoint of holdfast, and memory for its state.
+
+    Attributes:
+        store: Holds it.
+        name: Its name.
+        flat: uint8[size_bytes]; holds the state.
+        state: The tensors in `flat`.
+    """
+
+    store: CheckpointStore
+    name: str
+    flat: torch.Tensor
+    state: State
+
+    def load(self) -> None:
+        """Load it as a worker does that resumes."""
+        read_into(self.flat, self.store, self.name, self.store.manifest(self.name))
+
+    def read_raw(self, memory: memoryview) -> None:
+        """Read its files into memory of one block."""
+        for path in Path(self.store.location(self.name)).glob("*.safetensors"):
+            read_raw(path, memory)
+
+
+def rows(folder: Path, forks: ForkServer, state_mb: int, rounds: int) -> list[dict[str, Any]]:
+    """One row per system.
+
+    Args:
+        folder: On the disk that is measured.
+        forks: For the worker that writes holdfast's checkpoint.
+        state_mb: The size of the state, megabytes.
+        rounds: How often each system loads.
+
+    Raises:
+        HoldfastError: A system failed, or has loaded something else.
+    """
+    torch.set_num_threads(1)
+    with (
+        tempfile.TemporaryDirectory(dir=folder) as scratch,
+        _lone_group(Path(scratch)),
+        block() as memory,
+    ):
+        stored = _write(Path(scratch) / "run", forks, state_mb)
+        peers = {system: Path(scratch) / system for system in PEERS}
+        for system, path in peers.items():
+            saver_of(system)(stored.state, path)
+        ways = {RAW: partial(stored.read_raw, memory), OURS: stored.load} | {
+            system: partial(load_into, system, path, stored.state) for system, path in peers.items()
+        }
+        taken = _measure(Path(scratch), stored, ways, rounds)
+    return [
+        {
+            "measure": "loading",
+            "system": system,
+            "state_mb": round(stored.flat.nbytes / 1e6),
+            "verified": "yes" if system == OURS else "no",
+            "seconds": spread(seconds, 2),
+            "mb_per_s": round(stored.flat.nbytes / 1e6 / spread(seconds, 6)["median"]),
+            "speed_of_raw": ratio(taken[RAW], seconds),
+        }
+        for system, seconds in taken.items()
+    ]
+
+
+def _write(run_dir: Path, forks: ForkServer, state_mb: int) -> _Stored:
+    """Have a run write a checkpoint, and load it."""
+    job = load.check(state_job(state_mb), where="bench")
+    with RunDirectory(run_dir, job, resume=False) as directory:
+        run(directory, LaunchOptions(forks=forks))
+    store = CheckpointStore.of_run(run_dir)
+    (name,) = store.committed()
+    layout = store.manifest(name).layout
+    flat = torch.zeros(layout.size_bytes, dtype=torch.uint8)
+    stored = _Stored(store, name, flat, views(flat, layout))
+    stored.load()
+    return stored
+
+
+def _measure(
+    scratch: Path, stored: _Stored, ways: dict[str, Callable[[], None]], rounds: int
+) -> dict[str, list[float]]:
+    """Seconds of each system in each round."""
+    expected = parts.digest(stored.flat.numpy().data)
+    taken: dict[str, list[float]] = defaultdict(list)
+    for number in range(rounds):
+        for system in ways if number % 2 == 0 else reversed(ways):
+            print(f"loading, round {number + 1}: {system}", file=sys.stderr)
+            if system != RAW:
+                stored.flat.zero_()
+            forget(scratch)
+            began = time.perf_counter()
+            ways[system]()
+            taken[system].append(time.perf_counter() - began)
+            if parts.digest(stored.flat.numpy().data) != expected:
+                raise HoldfastError(f"{system} has loaded another state than was saved")
+    return {system: taken[system] for system in ways}
+
+
+@contextmanager
+def _lone_group(folder: Path) -> Iterator[None]:
+    """A process group of this process alone, which DCP needs to save."""
+    store = (folder / "store").absolute().as_uri()
+    dist.init_process_group("gloo", init_method=store, rank=0, world_size=1)
+    try:
+        yield
+    finally:
+        dist.destroy_process_group()
