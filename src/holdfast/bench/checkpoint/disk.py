@@ -67,8 +67,8 @@ def read_raw(path: Path, block: memoryview) -> None:
 
 
 @contextmanager
-def block() -> Iterator[memoryview]:
-    """Memory of BLOCK_BYTES that begins on a page, as O_DIRECT demands, and holds what no disk can compress."""
+def raw_block() -> Iterator[memoryview]:
+    """Memory of BLOCK_BYTES that begins on a page, as O_DIRECT demands; no disk can compress it."""
     with mmap.mmap(-1, BLOCK_BYTES, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS) as memory:
         memory.write(os.urandom(BLOCK_BYTES))
         with memoryview(memory) as view:

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from holdfast.arena.pages import HUGE_PAGE, map_file, populate
-from holdfast.bench.checkpoint.disk import block, forget, read_raw, write_raw
+from holdfast.bench.checkpoint.disk import forget, raw_block, read_raw, write_raw
 from holdfast.bench.figures import spread
 
 REPETITIONS: Final = 5
@@ -54,7 +54,7 @@ def row(folder: Path, workload: str, workers: int, size_bytes: int) -> dict[str,
 def _transfer(folder: Path, size_bytes: int) -> tuple[list[float], list[float]]:
     """Seconds of each write, and of each read."""
     writes, reads = list[float](), list[float]()
-    with tempfile.TemporaryDirectory(dir=folder) as scratch, block() as memory:
+    with tempfile.TemporaryDirectory(dir=folder) as scratch, raw_block() as memory:
         for number in range(REPETITIONS):
             path = Path(scratch) / str(number)
             writes.append(_seconds(partial(write_raw, path, size_bytes, memory)))

@@ -12,7 +12,7 @@ import tempfile
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -22,7 +22,7 @@ import torch
 import torch.distributed as dist
 
 from holdfast.arena.tensors import views
-from holdfast.bench.checkpoint.disk import block, forget, read_raw
+from holdfast.bench.checkpoint.disk import forget, raw_block, read_raw
 from holdfast.bench.checkpoint.savers import State, load_into, saver_of
 from holdfast.bench.checkpoint.state_task import state_job
 from holdfast.bench.figures import ratio, spread
@@ -38,6 +38,8 @@ from holdfast.worker.checkpoints.restore import read_into
 RAW: Final = "raw read"
 OURS: Final = "holdfast"
 PEERS: Final = ("torch", "safetensors", "dcp")
+
+_Ways = dict[str, Callable[[], object]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,19 +81,16 @@ def rows(folder: Path, forks: ForkServer, state_mb: int, rounds: int) -> list[di
         HoldfastError: A system failed, or has loaded something else.
     """
     torch.set_num_threads(1)
-    with (
-        tempfile.TemporaryDirectory(dir=folder) as scratch,
-        _lone_group(Path(scratch)),
-        block() as memory,
-    ):
-        stored = _write(Path(scratch) / "run", forks, state_mb)
-        peers = {system: Path(scratch) / system for system in PEERS}
-        for system, path in peers.items():
-            saver_of(system)(stored.state, path)
-        ways = {RAW: partial(stored.read_raw, memory), OURS: stored.load} | {
-            system: partial(load_into, system, path, stored.state) for system, path in peers.items()
-        }
-        taken = _measure(Path(scratch), stored, ways, rounds)
+    with ExitStack() as stack:
+        scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(dir=folder)))
+        stack.enter_context(_lone_group(scratch))
+        memory = stack.enter_context(raw_block())
+        stored = _write(scratch / "run", forks, state_mb)
+        ways: _Ways = {RAW: partial(stored.read_raw, memory), OURS: stored.load}
+        for system in PEERS:
+            saver_of(system)(stored.state, scratch / system)
+            ways[system] = partial(load_into, system, scratch / system, stored.state)
+        taken = _measure(scratch, stored, ways, rounds)
     return [
         {
             "measure": "loading",
@@ -120,9 +119,7 @@ def _write(run_dir: Path, forks: ForkServer, state_mb: int) -> _Stored:
     return stored
 
 
-def _measure(
-    scratch: Path, stored: _Stored, ways: dict[str, Callable[[], None]], rounds: int
-) -> dict[str, list[float]]:
+def _measure(scratch: Path, stored: _Stored, ways: _Ways, rounds: int) -> dict[str, list[float]]:
     """Seconds of each system in each round."""
     expected = parts.digest(stored.flat.numpy().data)
     taken: dict[str, list[float]] = defaultdict(list)

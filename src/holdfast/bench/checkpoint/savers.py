@@ -17,7 +17,6 @@ share of the tensors. All alternate between two checkpoints, so that one is whol
 from __future__ import annotations
 
 import os
-import warnings
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
@@ -27,7 +26,8 @@ from typing import Any, Final
 
 import torch
 import torch.distributed as dist
-from safetensors.torch import load_file, save_file
+from safetensors import safe_open
+from safetensors.torch import save_file
 from torch.distributed.checkpoint.staging import DefaultStager, StagingOptions
 from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import (
@@ -58,14 +58,13 @@ class Saving:
 Save = Callable[[State, Path], Saving]
 """Begins to save a state at a path; all ranks call it, after the save before is finished."""
 
-warnings.filterwarnings("ignore", message="Detected an existing checkpoint")
-
 
 def saver_of(system: str) -> Save:
     """What saves, in a process that belongs to a process group."""
     library, _, way = system.partition("-")
     if library != "dcp":
-        return partial(_save_on_first, _WRITES[library], is_synced=way == "fsync")
+        write = torch.save if library == "torch" else save_file
+        return partial(_save_on_first, write, is_synced=way == "fsync")
     if not way:
         return _save_with_dcp
     options = dict[str, Any]()
@@ -87,13 +86,17 @@ def saver_of(system: str) -> Save:
 
 def load_into(system: str, path: Path, state: State) -> None:
     """Load what a saver has saved at a path into tensors that exist; all ranks call it."""
-    library = system.partition("-")[0]
-    if library == "dcp":
-        load(dict(state), checkpoint_id=path)
-        return
-    loaded = _READS[library](path)
-    for name, tensor in state.items():
-        tensor.copy_(loaded[name])
+    match system.partition("-")[0]:
+        case "dcp":
+            load(dict(state), checkpoint_id=path)
+        case "torch":
+            loaded = torch.load(path, mmap=True, weights_only=True)
+            for name, tensor in state.items():
+                tensor.copy_(loaded[name])
+        case _:
+            with safe_open(path, "pt") as file:
+                for name, tensor in state.items():
+                    tensor.copy_(file.get_tensor(name))
 
 
 def _save_on_first(
@@ -128,18 +131,5 @@ def _begin_with_dcp(options: Mapping[str, Any], state: State, path: Path) -> Sav
     return Saving(_DONE, begun)
 
 
-def _torch_load(path: Path) -> dict[str, torch.Tensor]:
-    loaded: dict[str, torch.Tensor] = torch.load(path, weights_only=True)
-    return loaded
-
-
 _DONE: Final = Future[Any]()
 _DONE.set_result(None)
-_WRITES: Final[Mapping[str, Callable[[dict[str, torch.Tensor], Path], None]]] = {
-    "torch": torch.save,
-    "safetensors": save_file,
-}
-_READS: Final[Mapping[str, Callable[[Path], dict[str, torch.Tensor]]]] = {
-    "torch": _torch_load,
-    "safetensors": load_file,
-}

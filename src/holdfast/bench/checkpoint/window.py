@@ -14,6 +14,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Final
 
 NEVER: Final = 0
@@ -116,11 +117,11 @@ class Window:
         """The mean age of the newest finished save, which is what a crash at a random moment would
         lose; counted from when there is one, seconds.
         """
-        end, area, counted_s = self.finished_unix_s, 0.0, 0.0
-        replaced = [*(save.finished_unix_s for save in self.saves[1:]), end]
-        for save, replaced_unix_s in zip(self.saves, replaced, strict=True):
-            since = max(self.began_unix_s, save.finished_unix_s)
-            until = max(since, replaced_unix_s)
+        area, counted_s = 0.0, 0.0
+        moments = [max(self.began_unix_s, save.finished_unix_s) for save in self.saves]
+        for save, (since, until) in zip(
+            self.saves, pairwise([*moments, self.finished_unix_s]), strict=True
+        ):
             area += (until - since) * ((since + until) / 2 - save.taken_unix_s)
             counted_s += until - since
         return area / counted_s if counted_s else 0.0
