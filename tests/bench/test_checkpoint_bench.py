@@ -172,15 +172,15 @@ def test_a_system_that_fails_is_named_and_the_others_are_measured(forks, tmp_pat
 @pytest.mark.slow
 @pytest.mark.soak
 def test_all_systems_are_measured_between_floors_and_loads(tmp_path):
-    few = ["--workloads", "small", "--workers", "2", "--every", "2,1", "--steps", "4"]
-    few += ["--rounds", "2", "--load-mb", "20", "--path", str(tmp_path)]
+    few = ["--workloads", "small", "--workers", "2", "--every", "1", "--steps", "2"]
+    few += ["--rounds", "1", "--load-mb", "20", "--path", str(tmp_path)]
     call = [sys.executable, "-m", "holdfast", "bench", "checkpoint", *few, "--json"]
     done = subprocess.run(call, check=False, capture_output=True, text=True, timeout=280)
     assert done.returncode == 0, done.stderr
     floors, *rest = json.loads(done.stdout)["rows"]
     assert floors["measure"] == "floors"
     assert all(floors[f"{name}_ms"]["min"] > 0 for name in ("write", "read"))
-    check_saving([row for row in rest if row["measure"] == "saving"], [*OURS, *PEERS], [2, 1])
+    check_saving([row for row in rest if row["measure"] == "saving"], [*OURS, *PEERS], [1])
     loading = {row["system"]: row for row in rest if row["measure"] == "loading"}
     assert list(loading) == ["raw read", "holdfast", "torch", "safetensors", "dcp"]
     assert [name for name, row in loading.items() if row["verified"] == "yes"] == ["holdfast"]
