@@ -1,4 +1,4 @@
-"""Disk: what is written and read without a file system's cache."""
+"""Disk: how fast a file is written and read if nothing else is done with it."""
 
 from __future__ import annotations
 
@@ -49,14 +49,16 @@ def write_raw(path: Path, size_bytes: int, block: memoryview) -> None:
     write_synced(path, [*[block] * blocks, block[:rest]])
 
 
-def read_raw(path: Path, block: memoryview) -> None:
-    """Read a file block by block, past the page cache where there is a way."""
-    flags = os.O_RDONLY | os.O_CLOEXEC
+def read_raw(path: Path, block: memoryview, *, direct: bool) -> None:
+    """Read a file block by block, past the page cache if `direct` and where there is a way; else
+    the kernel reads ahead.
+    """
     fd = -1
-    with suppress(OSError):
-        fd = os.open(path, flags | os.O_DIRECT)
+    if direct:
+        with suppress(OSError):
+            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_DIRECT)
     if fd < 0:
-        fd = os.open(path, flags)
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         at, count = 0, len(block)
         while count == len(block):

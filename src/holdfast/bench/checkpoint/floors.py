@@ -1,8 +1,9 @@
 """Floors: no system can be faster than this with a state of some size.
 
-    copy    all workers at once copy their shares of it to shared memory that is warm
-    write   it is written to the disk past the page cache, and synced
-    read    it is read from there past the page cache
+    copy          all workers at once copy their shares of it to shared memory that is warm
+    write         it is written to the disk past the page cache, and synced
+    read          it is read from there, once the page cache has forgotten it
+    direct_read   the same, past the page cache
 
 These are bounds on the stall of a save, the time until it is durable, and the time of a load.
 """
@@ -39,29 +40,29 @@ def row(folder: Path, workload: str, workers: int, size_bytes: int) -> dict[str,
         workers: How many copy at once.
         size_bytes: Of the state.
     """
-    writes, reads = _transfer(folder, size_bytes)
+    taken = {"copy": _copy(workers, size_bytes), **_transfer(folder, size_bytes)}
     return {
         "measure": "floors",
         "workload": workload,
         "workers": workers,
         "state_mb": round(size_bytes / 1e6),
-        "copy_ms": spread([1e3 * each for each in _copy(workers, size_bytes)]),
-        "write_ms": spread([1e3 * each for each in writes]),
-        "read_ms": spread([1e3 * each for each in reads]),
+        **{f"{name}_ms": spread([1e3 * s for s in seconds]) for name, seconds in taken.items()},
     }
 
 
-def _transfer(folder: Path, size_bytes: int) -> tuple[list[float], list[float]]:
-    """Seconds of each write, and of each read."""
-    writes, reads = list[float](), list[float]()
-    with tempfile.TemporaryDirectory(dir=folder) as scratch, raw_block() as memory:
+def _transfer(folder: Path, size_bytes: int) -> dict[str, list[float]]:
+    """Seconds of each transfer to and from the disk, by its name."""
+    taken: dict[str, list[float]] = {"write": [], "read": [], "direct_read": []}
+    with tempfile.TemporaryDirectory(dir=folder) as scratch, raw_block() as block:
         for number in range(REPETITIONS):
             path = Path(scratch) / str(number)
-            writes.append(_seconds(partial(write_raw, path, size_bytes, memory)))
-            forget(Path(scratch))
-            reads.append(_seconds(partial(read_raw, path, memory)))
+            taken["write"].append(_seconds(partial(write_raw, path, size_bytes, block)))
+            for name in ("read", "direct_read"):
+                forget(Path(scratch))
+                read = partial(read_raw, path, block, direct=name != "read")
+                taken[name].append(_seconds(read))
             path.unlink()
-    return writes, reads
+    return taken
 
 
 def _copy(workers: int, size_bytes: int) -> Sequence[float]:
