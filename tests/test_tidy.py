@@ -251,7 +251,7 @@ def test_the_options_of_the_command_are_these():
         ],
         "breakdown": ["--json", "--steps", "run"],
         "events": ["--debug", "--json", "run"],
-        "export": ["--best", "--force", "--format", "--of", "source", "target"],
+        "export": ["--best", "--force", "--format", "--key-file", "--of", "source", "target"],
         "goodput": ["--json", "run"],
         "hosts": [],
         "hosts setup": ["file"],

@@ -14,6 +14,7 @@ from holdfast.agent.checkpoints import Checkpoints
 from holdfast.arena.layout import Field, Layout
 from holdfast.checkpoint import names, parts, retention
 from holdfast.checkpoint.manifest import Best, PartFile
+from holdfast.checkpoint.seal import UNSEALED
 from holdfast.checkpoint.storage import DirectoryStorage
 from holdfast.checkpoint.store import MANIFEST, CheckpointStore
 from holdfast.core.actions import CompleteCheckpoint, PrepareCheckpoint
@@ -37,10 +38,10 @@ def root(tmp_path):
     return path
 
 
-def commit(to, root, step, *, bad=False, layout=LAYOUT, **fields):
+def commit(to, root, step, *, bad=False, layout=LAYOUT, seal=UNSEALED, **fields):
     """Have the agent commit a checkpoint that workers have written, the last part badly."""
     attempt = names.attempt_in(1, ATTEMPT)
-    files = write(root, step, state_of(layout, seed=step), layout, attempt=attempt)
+    files = write(root, step, state_of(layout, seed=step), layout, attempt=attempt, seal=seal)
     if bad:
         path = root / names.draft_name(step, attempt) / files[-1].file
         data = bytearray(path.read_bytes())
@@ -168,7 +169,7 @@ def commit_huge(to, root, step):
     header = parts.header(layout, 0, size)
     path.write_bytes(header)
     os.truncate(path, len(header) + size)
-    zeros = parts.digest(memoryview(bytes(parts.CHUNK_BYTES)))
+    zeros = parts.digest(memoryview(bytes(parts.CHUNK_BYTES)), parts.DigestKind.XXH3)
     file = PartFile(
         file=path.name,
         size_bytes=path.stat().st_size,

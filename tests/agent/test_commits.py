@@ -4,6 +4,7 @@ import errno
 import json
 import math
 import os
+import socket
 
 import pytest
 from test_checkpoint_retention import LAYOUT, commit, perform
@@ -12,12 +13,15 @@ from checkpoints import ATTEMPT, header_of, state_of, store_in, write
 from conftest import wait_until
 from holdfast.agent.checkpoints import Checkpoints
 from holdfast.checkpoint import names
+from holdfast.checkpoint.manifest import Parent
 from holdfast.checkpoint.storage import DirectoryStorage
 from holdfast.core.actions import FindCheckpoint, RemovePartialCheckpoints
+from holdfast.core.code_version import CodeVersion
 from holdfast.core.events import CheckpointFound
 from holdfast.core.protocol import Part
 from holdfast.errors import ProtocolError
 from holdfast.observe.lines import EventLog
+from keys import seal_of, signing_key
 
 
 @pytest.fixture
@@ -102,3 +106,21 @@ def test_drafts_of_older_generations_are_removed_and_those_of_this_one_stay(chec
     found.perform(FindCheckpoint(2))
     wait_until(lambda: found.results() == [CheckpointFound(2, None)])
     assert list(root.iterdir()) == [], "no worker writes while a checkpoint is looked for"
+
+
+def test_a_manifest_says_where_it_comes_from_and_what_was_before(tmp_path):
+    root, code = tmp_path / "checkpoints", CodeVersion(commit="c0ffee", is_modified=True)
+    root.mkdir()
+    seal = seal_of(sign=signing_key(tmp_path / "key"))
+    with (
+        EventLog(tmp_path / "events.jsonl") as log,
+        Checkpoints(store_in(root, seal), ATTEMPT, 9, log, code=code) as found,
+    ):
+        for step in (2, 5, 5):  # the last one has another state
+            commit(found, root, step, seal=seal, state={"commits": len(store_in(root).committed())})
+    first, second = (store_in(root, seal).manifest(f"step-0000000{step}") for step in (2, 5))
+    assert first.origin.code == second.origin.code == code
+    assert first.origin.host == socket.gethostname()
+    assert first.parent is None
+    assert second.parent == Parent(name="step-00000002", root=first.root)
+    assert second.state == {"commits": 2}

@@ -26,6 +26,7 @@ from holdfast.core.actions import (
     PrepareCheckpoint,
     RemovePartialCheckpoints,
 )
+from holdfast.core.code_version import UNKNOWN, CodeVersion
 from holdfast.core.events import (
     CheckpointCompleted,
     CheckpointEvent,
@@ -50,6 +51,7 @@ class Checkpoints:
         keep: How many to keep besides that of the best evaluation.
         log: The run's log of events.
         where: What names the host in an event; see `RunContext.where`.
+        code: The user's code.
     """
 
     def __init__(
@@ -59,10 +61,12 @@ class Checkpoints:
         keep: int,
         log: EventLog,
         where: Mapping[str, str] = MappingProxyType({}),
+        code: CodeVersion = UNKNOWN,
     ) -> None:
         self._store, self._attempt, self._log, self._where = store, attempt, log, where
         self._retention = Retention(store, keep, self._on_retention_event)
         self._prepared: Prepared | None = None
+        self._code = code
         self._actions: queue.SimpleQueue[CheckpointAction | None] = queue.SimpleQueue()
         self._results: deque[CheckpointEvent | Exception] = deque()
         self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
@@ -132,7 +136,7 @@ class Checkpoints:
                 return None
             case PrepareCheckpoint(generation, parts):
                 attempt = names.attempt_in(generation, self._attempt)
-                self._prepared = prepare(self._store, parts, attempt)
+                self._prepared = prepare(self._store, parts, attempt, self._code)
                 return CheckpointPrepared(generation, self._prepared.draft)
             case CompleteCheckpoint(result):
                 assert self._prepared is not None

@@ -14,8 +14,9 @@ from dataclasses import dataclass, replace
 from pydantic import ValidationError
 
 from holdfast.checkpoint import names, parts
-from holdfast.checkpoint.manifest import Header, Manifest, PartFile
+from holdfast.checkpoint.manifest import Header, Manifest, Origin, Parent, PartFile
 from holdfast.checkpoint.store import CheckpointStore
+from holdfast.core.code_version import CodeVersion
 from holdfast.core.protocol import CheckpointResult, Draft, Part
 from holdfast.errors import CheckpointError, ProtocolError
 
@@ -62,13 +63,16 @@ class CommitFailed:
     result: CheckpointResult
 
 
-def prepare(store: CheckpointStore, written: Mapping[int, Part], attempt: str) -> Prepared:
+def prepare(
+    store: CheckpointStore, written: Mapping[int, Part], attempt: str, code: CodeVersion
+) -> Prepared:
     """Make the parts of a host a durable draft with a manifest.
 
     Args:
         store: The host's checkpoints.
         written: The parts of all its workers, by rank; the first has the header.
         attempt: The generation, in this start of the run.
+        code: The user's code.
 
     Raises:
         ProtocolError: A worker has sent something that is no part.
@@ -77,13 +81,13 @@ def prepare(store: CheckpointStore, written: Mapping[int, Part], attempt: str) -
     draft, name = Draft(number=first.number, step=first.step), names.checkpoint_name(first.step)
     errors = [part.error for part in written.values() if part.error]
     try:
-        manifest = None if errors else _manifest(written)
+        manifest = None if errors else _manifest(store, written, code)
         stored = _stored(store, name, manifest)
         if stored is not None:
             root = replace(draft, root=stored.root)
             return Prepared(draft=root, attempt=attempt, is_stored=True)
         if manifest is not None:
-            store.prepare(manifest, attempt)
+            store.prepare(store.seal.signed(manifest), attempt)
             return Prepared(draft=replace(draft, root=manifest.root), attempt=attempt)
         error = errors[0]
     except OSError as failure:
@@ -132,7 +136,7 @@ def _stored(store: CheckpointStore, name: str, wanted: Manifest | None) -> Manif
     return None
 
 
-def _manifest(written: Mapping[int, Part]) -> Manifest:
+def _manifest(store: CheckpointStore, written: Mapping[int, Part], code: CodeVersion) -> Manifest:
     """The manifest of parts in the order of their ranks; the first has the header."""
     contents = [part.content for part in written.values()]
     try:
@@ -140,8 +144,21 @@ def _manifest(written: Mapping[int, Part]) -> Manifest:
         files = [PartFile.model_validate(content["file"]) for content in contents]
     except (ValidationError, KeyError) as error:
         raise ProtocolError(f"a worker sent an invalid part of a checkpoint: {error}") from None
+    kind = store.seal.digest_kind
     return Manifest(
         **header.model_dump(),
-        root=parts.root([digest for file in files for digest in file.digests]),
+        digest_kind=kind,
+        root=parts.root([digest for file in files for digest in file.digests], kind),
         parts=tuple(files),
+        origin=Origin.now(code),
+        parent=_parent(store, header.step),
     )
+
+
+def _parent(store: CheckpointStore, step: int) -> Parent | None:
+    """The newest checkpoint before `step` whose manifest can be read; None if there is none."""
+    for name in store.committed():
+        if names.step_of(name) < step:
+            with contextlib.suppress(CheckpointError, OSError):
+                return Parent(name=name, root=store.manifest(name).root)
+    return None

@@ -20,6 +20,11 @@ class CheckpointSettings(Spec):
     """Seconds between checkpoints, counted from the newest one of any kind; 0 disables this."""
     keep: Count = 2
     """Number of checkpoints to keep; older ones are deleted."""
+    sign: Path | None = None
+    """File with an Ed25519 private key (PEM) that signs each manifest. A run then resumes only from
+    checkpoints that this key has signed."""
+    encrypt: Path | None = None
+    """File with a key (32 bytes in base64) by which the stored state is encrypted."""
 
 
 class Evaluation(Spec):

@@ -59,6 +59,7 @@ TEMPLATES: Final = {
     "kernels-tested": "results depend on alignment: {alignment_sensitive}; "
     "on batch size: {batch_sensitive}",
     "numerics-changed": "hardware or software changed since step {step}: {changes}",
+    "code-changed": "the code changed since step {step}: {before} → {now}",
     "run-extended": "the run was extended to {epochs} epochs, {total_steps} steps in all; the "
     "learning rate after step {step} is {lr:.4g}",
     "plan-changed": "from step {step} on, the workers compute {shards_per_worker} shards",

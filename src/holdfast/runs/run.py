@@ -28,7 +28,7 @@ from holdfast.launch.fork_client import ForkServer
 from holdfast.launch.spawn import Spawned
 from holdfast.linux.files import replace_synced
 from holdfast.linux.lifeline import STOP_SIGNALS
-from holdfast.observe import registry
+from holdfast.observe import code_version, registry
 from holdfast.observe.follower import Follower
 from holdfast.observe.lines import EventLog
 from holdfast.observe.prometheus.address import MetricsAddress
@@ -212,6 +212,7 @@ def _run(directory: RunDirectory, options: LaunchOptions, follower: Follower) ->
     if options.profile is not None:
         profile = options.profile.for_run()
         replace_synced(directory.path / PROFILE, profile.encode())
+    code_version.keep(directory.path, code_version.find(directory.job))
     if options.endpoint is not None:
         replace_synced(directory.path / ARCHIVE, code_of_job.pack(directory.job, directory.path))
     what = "after this step" if directory.job.records_progress else "the script"

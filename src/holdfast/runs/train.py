@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from holdfast.checkpoint.names import checkpoint_name
+from holdfast.checkpoint.seal import Seal
 from holdfast.checkpoint.store import CheckpointStore
 from holdfast.core.step.plan import plan_step
 from holdfast.errors import HoldfastError, Interrupted, JobError
@@ -256,6 +257,8 @@ def run_job(
         raise JobError(
             f"hosts={request.hosts} needs holdfast coordinator, which lets other hosts join"
         )
+    if options.has_own_host and options.engine is None:
+        Seal.of(request.checkpoint)  # refuse before anything is written
     _name_left_out(request)
     path = _path(request, run_dir, resume)
     if request.workers == AUTO and not resume:

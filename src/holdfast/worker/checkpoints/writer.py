@@ -16,6 +16,7 @@ from holdfast.arena.memory import ABORT_POLL_S
 from holdfast.arena.replica import Replica
 from holdfast.checkpoint import names
 from holdfast.checkpoint.manifest import Header, HuggingFaceModel, Tensor
+from holdfast.checkpoint.seal import Seal
 from holdfast.checkpoint.store import CheckpointStore
 from holdfast.checkpoint.writer import write_part
 from holdfast.collectives.barrier_tags import WorkerTag
@@ -41,6 +42,7 @@ class CheckpointWriter:
     def __init__(self, spec: WorkerSpec, channel: Channel) -> None:
         self._spec, self._channel = spec, channel
         self._storage = CheckpointStore.of_run(Path(spec.run_dir)).storage
+        self._seal = Seal.of(spec.job.checkpoint)
         self._begun = (0, 0)  # a generation, and the checkpoints begun in it
 
     def begun_in(self, generation: int) -> int:
@@ -58,7 +60,13 @@ class CheckpointWriter:
         try:
             context.failpoints.at_part()
             file = write_part(
-                self._storage, draft, state, replica.layout, local.index(rank), len(local)
+                self._storage,
+                draft,
+                state,
+                replica.layout,
+                local.index(rank),
+                len(local),
+                self._seal,
             )
         except OSError as error:
             return Part(number=number, step=step, error=f"rank {rank}: {error}")
