@@ -63,7 +63,7 @@ def write(root, step, flat, layout, world=2, attempt=ATTEMPT, seal=UNSEALED):
     return [write_part(storage, draft, state, layout, rank, world, seal) for rank in range(world)]
 
 
-def save(root, step, flat, layout, world=2, seal=UNSEALED, **fields):
+def save(root, step, flat, layout, world=2, seal=UNSEALED, code=UNKNOWN, **fields):
     """Write a checkpoint and commit it; returns its directory."""
     written, kind = write(root, step, flat, layout, world, seal=seal), seal.digest_kind
     whole = Manifest(
@@ -71,7 +71,7 @@ def save(root, step, flat, layout, world=2, seal=UNSEALED, **fields):
         digest_kind=kind,
         root=parts.root([digest for part in written for digest in part.digests], kind),
         parts=tuple(written),
-        origin=Origin.now(UNKNOWN),
+        origin=Origin.now(code),
         parent=None,
     )
     store = store_in(root)

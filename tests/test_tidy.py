@@ -213,6 +213,7 @@ def test_the_options_of_the_command_are_these():
             "overrides",
         ],
         "coordinator": [
+            "--accept-older",
             "--address",
             "--hosts",
             "--json",
@@ -314,6 +315,7 @@ def test_the_options_of_the_command_are_these():
         "top": ["run"],
         "track": ["run"],
         "train": [
+            "--accept-older",
             "--address",
             "--background",
             "--detach",

@@ -20,14 +20,12 @@ from torch import nn
 from holdfast.arena.layout import Entry
 from holdfast.arena.tensors import DTYPES
 from holdfast.checkpoint import names, parts
-from holdfast.checkpoint.keys import EncryptionKey, encryption_key
 from holdfast.checkpoint.manifest import Manifest
 from holdfast.checkpoint.reader import read_state
-from holdfast.checkpoint.seal import Seal
 from holdfast.checkpoint.storage import DirectoryStorage
 from holdfast.checkpoint.store import MANIFEST, CheckpointStore
+from holdfast.checkpoint.unlock import unlocked
 from holdfast.errors import CheckpointError, JobError
-from holdfast.job.load import JOB_FILE, of_run
 
 FOLDER_FILE: Final = "model.safetensors"
 """The weights in a folder that the library transformers wrote."""
@@ -91,8 +89,7 @@ def read_checkpoint(checkpoint: Path, of: str | None = None, key: Path | None = 
 
 
 def _read(checkpoint: Path, manifest: Manifest, of: str | None, key: Path | None) -> StateDict:
-    seal = Seal(encryption=_key_of(checkpoint, manifest, key))
-    store = CheckpointStore(DirectoryStorage(checkpoint.parent), seal)
+    store = unlocked(checkpoint, manifest, key)
     keys = keys_of(manifest, of)
     wanted = {entry.name: entry for entry in manifest.layout.entries if entry.name in keys.values()}
     tensors = {name: _empty(entry) for name, entry in wanted.items()}
@@ -109,16 +106,6 @@ def _read(checkpoint: Path, manifest: Manifest, of: str | None, key: Path | None
                     first - start : last - start
                 ]
     return {key: tensors[name] for key, name in keys.items()}
-
-
-def _key_of(checkpoint: Path, manifest: Manifest, path: Path | None) -> EncryptionKey | None:
-    """The key of a checkpoint, if it is encrypted and there is a file that has one."""
-    if all(part.encryption is None for part in manifest.parts):
-        return None
-    run = checkpoint.absolute().parent.parent
-    if path is None and (run / JOB_FILE).exists():
-        path = of_run(run).checkpoint.encrypt
-    return None if path is None else encryption_key(path)
 
 
 def keys_of(manifest: Manifest, of: str | None = None) -> dict[str, str]:
