@@ -213,6 +213,8 @@ class Status:
         numerics: What decides the bits of its workers, by name; empty if there is one host.
         committed: Steps that are committed in the replica of each worker, by rank, without workers
             that have no state. Empty unless the workers have halted.
+        left: Steps that are committed in the state that a lost worker has left, whole, by the rank
+            of the worker that replaces it and has no state of its own.
         reduced_step: The number of steps that would be committed with the reduced gradient that is
             complete in this host's arena; 0 for none.
         finished: Workers that have reached the end of the run.
@@ -245,6 +247,7 @@ class Status:
     addresses: Mapping[int, str] = field(default_factory=dict)
     numerics: Mapping[str, str] = field(default_factory=dict)
     committed: Mapping[int, int] = field(default_factory=dict)
+    left: Mapping[int, int] = field(default_factory=dict)
     reduced_step: int = 0
     finished: frozenset[int] = frozenset()
     result: Mapping[str, Any] | None = None
