@@ -1,8 +1,12 @@
 """Checkpoints for tests, made of parts that were written as workers write theirs."""
 
+from contextlib import closing, contextmanager
+
 import torch
 
+from holdfast.agent.checkpoints import Checkpoints
 from holdfast.arena.layout import Field, Layout
+from holdfast.arena.memory import Arena
 from holdfast.checkpoint import names, parts
 from holdfast.checkpoint.manifest import Header, Manifest, Origin, Tensor
 from holdfast.checkpoint.parts import DigestKind
@@ -60,7 +64,38 @@ def header_of(layout, step, **fields):
 def write(root, step, flat, layout, world=2, attempt=ATTEMPT, seal=UNSEALED):
     """Write all parts of a checkpoint; returns their records."""
     storage, draft, state = DirectoryStorage(root), names.draft_name(step, attempt), bytes_of(flat)
-    return [write_part(storage, draft, state, layout, rank, world, seal) for rank in range(world)]
+    return [
+        write_part(storage, draft, state, layout, rank, world, seal).file for rank in range(world)
+    ]
+
+
+class Staged:
+    """What workers have staged, by its place, and what writes it."""
+
+    def __init__(self, root):
+        self._root, self._states = root, []
+
+    def stage(self, write):
+        """Stage what `write` writes; it takes a draft and a header. Returns its place."""
+        self._states.append(write)
+        return len(self._states) - 1
+
+    def write(self, draft, header, offset):
+        return self._states[offset](draft, header)
+
+
+@contextmanager
+def host_checkpoints(root, keep, log, store=None, code=UNKNOWN):
+    """The checkpoints of a host whose workers have staged what is in `staged`."""
+    staged = Staged(root)
+    with closing(Arena.create(2)) as arena:
+        arena.generation = 1
+        found = Checkpoints(
+            store or store_in(root), ATTEMPT, keep, log, arena, staged.write, code=code
+        )
+        found.staged, found.arena = staged, arena
+        with found:
+            yield found
 
 
 def save(root, step, flat, layout, world=2, seal=UNSEALED, code=UNKNOWN, **fields):

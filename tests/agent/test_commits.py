@@ -5,20 +5,31 @@ import json
 import math
 import os
 import socket
+from dataclasses import replace
 
 import pytest
-from test_checkpoint_retention import LAYOUT, commit, perform
+from test_checkpoint_retention import LAYOUT, commit, perform, staged_by
 
-from checkpoints import ATTEMPT, header_of, state_of, store_in, write
+from checkpoints import (
+    ATTEMPT,
+    bytes_of,
+    digests_of,
+    header_of,
+    host_checkpoints,
+    state_of,
+    store_in,
+    write,
+)
 from conftest import wait_until
-from holdfast.agent.checkpoints import Checkpoints
 from holdfast.checkpoint import names
 from holdfast.checkpoint.manifest import Parent
+from holdfast.checkpoint.seal import UNSEALED
 from holdfast.checkpoint.storage import DirectoryStorage
-from holdfast.core.actions import FindCheckpoint, RemovePartialCheckpoints
+from holdfast.checkpoint.writer import write_part
+from holdfast.core.actions import FindCheckpoint, PrepareCheckpoint, RemovePartialCheckpoints
 from holdfast.core.code_version import CodeVersion
 from holdfast.core.events import CheckpointFound
-from holdfast.core.protocol import Part
+from holdfast.core.protocol import Part, StoredCheckpoint
 from holdfast.errors import ProtocolError
 from holdfast.observe.lines import EventLog
 from keys import seal_of, signing_key
@@ -30,7 +41,7 @@ def checkpoints(tmp_path):
     root.mkdir()
     with (
         EventLog(tmp_path / "events.jsonl") as log,
-        Checkpoints(store_in(root), ATTEMPT, 9, log) as found,
+        host_checkpoints(root, 9, log) as found,
     ):
         yield found, root
 
@@ -52,12 +63,13 @@ def test_another_state_of_the_same_step_takes_its_place(checkpoints):
     assert store_in(root).committed() == ["step-00000003"]
 
 
-def parts_of(root, step):
-    attempt = names.attempt_in(1, ATTEMPT)
-    files = write(root, step, state_of(LAYOUT), LAYOUT, attempt=attempt)
-    header = header_of(LAYOUT, step).model_dump(mode="json")
-    contents = [{"file": file.model_dump(mode="json"), "header": header} for file in files]
-    return {rank: Part(number=1, step=step, content=each) for rank, each in enumerate(contents)}
+def parts_of(to, root, step, others=()):
+    def write(draft, _):
+        state = bytes_of(state_of(LAYOUT))
+        return write_part(DirectoryStorage(root), draft, state, LAYOUT, 0, 1, UNSEALED)
+
+    parts = staged_by(to, write, header_of(LAYOUT, step))
+    return {**parts, 1: replace(parts[1], content={"others": others})}
 
 
 def failures(root):
@@ -67,8 +79,8 @@ def failures(root):
 
 def test_a_part_that_was_not_written_fails_the_checkpoint_of_its_host(checkpoints):
     found, root = checkpoints
-    written = parts_of(root, 3)
-    written[1] = Part(number=1, step=3, error="rank 1: disk full")
+    written = parts_of(found, root, 3)
+    written[1] = replace(written[1], error="rank 1: disk full")
     assert perform(found, 3, written).error == "rank 1: disk full"
     assert list(root.iterdir()) == [], "the draft does not hold space"
     assert [each["reason"] for each in failures(root)] == ["rank 1: disk full"]
@@ -84,7 +96,7 @@ def test_a_draft_that_cannot_be_published_fails_the_checkpoint_of_its_host(
         raise error
 
     monkeypatch.setattr(DirectoryStorage, "publish", publish)
-    assert perform(found, 3, parts_of(root, 3)).error == str(error)
+    assert perform(found, 3, parts_of(found, root, 3)).error == str(error)
     assert list(root.iterdir()) == []
     assert [each["reason"] for each in failures(root)] == [str(error)]
 
@@ -92,7 +104,7 @@ def test_a_draft_that_cannot_be_published_fails_the_checkpoint_of_its_host(
 def test_what_is_no_part_is_an_error_of_the_protocol(checkpoints):
     found, _ = checkpoints
     with pytest.raises(ProtocolError, match="invalid part of a checkpoint"):
-        perform(found, 3, {0: Part(number=1, step=3, content={"file": "/etc/passwd"})})
+        perform(found, 3, {0: Part(number=1, step=3, count=1, content={"file": "/etc/passwd"})})
 
 
 def test_drafts_of_older_generations_are_removed_and_those_of_this_one_stay(checkpoints):
@@ -108,19 +120,62 @@ def test_drafts_of_older_generations_are_removed_and_those_of_this_one_stay(chec
     assert list(root.iterdir()) == [], "no worker writes while a checkpoint is looked for"
 
 
+def test_replicas_that_differ_fail_the_checkpoint_and_are_compared_by_all(checkpoints):
+    found, root = checkpoints
+    digests = digests_of(bytes_of(state_of(LAYOUT)))
+    assert perform(found, 3, parts_of(found, root, 3, others=digests)).error == ""
+    assert not found.arena.comparison_requested
+    wrong = ("0" * len(digests[0]), *digests[1:])
+    error = perform(found, 4, parts_of(found, root, 4, others=wrong)).error
+    assert (
+        error == "the replica of rank 1 differs from that of another worker in chunk 0 of the state"
+    )
+    assert found.arena.comparison_requested
+    assert store_in(root).committed() == ["step-00000003"]
+
+
+def test_what_was_staged_before_a_generation_ended_is_published_in_the_next(checkpoints):
+    found, root = checkpoints
+    found.perform(PrepareCheckpoint(1, parts_of(found, root, 3)))
+    found.perform(FindCheckpoint(2))
+    newest = CheckpointFound(2, StoredCheckpoint(step=3, name="step-00000003"))
+    wait_until(lambda: newest in found.results())
+    assert store_in(root).committed() == ["step-00000003"]
+
+
+def test_memory_is_free_again_once_what_was_staged_in_it_is_written(checkpoints):
+    found, root = checkpoints
+    assert found.arena.released is None, "an earlier generation may have staged something"
+    found.perform(RemovePartialCheckpoints(1))
+    wait_until(lambda: found.arena.released == 0)
+    found.perform(PrepareCheckpoint(1, parts_of(found, root, 3)))
+    wait_until(lambda: found.arena.released == 1)
+
+
 def test_a_manifest_says_where_it_comes_from_and_what_was_before(tmp_path):
     root, code = tmp_path / "checkpoints", CodeVersion(commit="c0ffee", is_modified=True)
     root.mkdir()
     seal = seal_of(sign=signing_key(tmp_path / "key"))
+    store = store_in(root, seal)
     with (
         EventLog(tmp_path / "events.jsonl") as log,
-        Checkpoints(store_in(root, seal), ATTEMPT, 9, log, code=code) as found,
+        host_checkpoints(root, 9, log, store, code) as found,
     ):
         for step in (2, 5, 5):  # the last one has another state
-            commit(found, root, step, seal=seal, state={"commits": len(store_in(root).committed())})
-    first, second = (store_in(root, seal).manifest(f"step-0000000{step}") for step in (2, 5))
+            commit(found, root, step, seal=seal, state={"commits": len(store.committed())})
+    first, second = (store.manifest(f"step-0000000{step}") for step in (2, 5))
     assert first.origin.code == second.origin.code == code
     assert first.origin.host == socket.gethostname()
     assert first.parent is None
     assert second.parent == Parent(name="step-00000002", root=first.root)
     assert second.state == {"commits": 2}
+
+
+def test_replicas_are_compared_by_the_same_digests_where_a_checkpoint_is_signed(tmp_path):
+    root = tmp_path / "checkpoints"
+    root.mkdir()
+    seal = seal_of(sign=signing_key(tmp_path / "key"))
+    state = bytes_of(state_of(LAYOUT))
+    part = write_part(DirectoryStorage(root), "step-00000003.0a.tmp", state, LAYOUT, 0, 1, seal)
+    assert part.staged_digests == tuple(digests_of(state))
+    assert part.file.digests == tuple(digests_of(state, seal.digest_kind)) != part.staged_digests

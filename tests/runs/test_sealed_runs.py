@@ -21,7 +21,12 @@ def start(forks, tmp_path):
     """Start or resume the run of a job: `start(resume=…, sign=…, encrypt=…) -> Result`."""
 
     def begin(*, resume=False, accept_older=False, **files):
-        settings = {"every_steps": 4, "keep": 9, **{key: str(path) for key, path in files.items()}}
+        settings = {
+            "every_steps": 4,
+            "busy": "wait",
+            "keep": 9,
+            **{key: str(path) for key, path in files.items()},
+        }
         request = load.request({**SMALL, "workers": 2, "checkpoint": settings}, where="test")
         options = LaunchOptions(forks=forks, accept_older=accept_older)
         return run_job(request, options, run_dir=tmp_path / "run", resume=resume)
@@ -37,12 +42,12 @@ def test_a_sealed_run_resumes_by_itself_from_its_newest_good_checkpoint(start, r
     eight, twelve = (store.manifest(f"step-{step:08}") for step in (8, 12))
     assert twelve.parent.root == eight.root
     assert all(part.encryption for part in twelve.parts)
-    part = run / "checkpoints" / "step-00000012" / "part-1-of-2.safetensors"
+    part = run / "checkpoints" / "step-00000012" / "part-0-of-1.safetensors"
     part.write_bytes(part.read_bytes()[:-1] + b"\xa5")
     assert start(resume=True, **files).weights_sha256 == reference(2)
     (rejected, *_) = events_of(run, "checkpoint-rejected")
     assert (
-        "part-1-of-2.safetensors: chunk 0 of the state does not match its tag"
+        "part-0-of-1.safetensors: chunk 0 of the state does not match its tag"
         in (rejected["reason"])
     )
     assert store.manifest("step-00000012").root == twelve.root

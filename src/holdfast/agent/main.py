@@ -15,6 +15,7 @@ from holdfast.agent.run_context import RunContext
 from holdfast.agent.scores import with_devices
 from holdfast.agent.system_log import SystemLog
 from holdfast.agent.tunnel import Tunnel
+from holdfast.agent.writer_handle import WriterHandle
 from holdfast.arena.memory import Arena
 from holdfast.checkpoint.seal import Seal
 from holdfast.checkpoint.store import CheckpointStore
@@ -86,17 +87,19 @@ def _serve(options: argparse.Namespace) -> str:
     )
     settings, code = run.job.checkpoint, code_version.kept(options.run_dir)
     store = CheckpointStore.of_run(options.run_dir, Seal.of(settings))
-    with (
-        closing(link),
-        EventLog(options.run_dir / EVENTS) as log,
-        Checkpoints(store, options.attempt, settings.keep, log, run.where, code) as checkpoints,
-    ):
+    with closing(link), EventLog(options.run_dir / EVENTS) as log:
         forks.await_ready()
         run = with_devices(run, log)  # once torch is imported: nothing else computes here now
         arena = Arena(options.arena)
         with (
             SystemLog(run) as system,
-            closing(Agent(options.name, run, forks, arena, log, link, checkpoints)) as agent,
+            closing(WriterHandle(forks, run, arena.fd)) as writer,
+            Checkpoints(
+                store, options.attempt, settings.keep, log, arena, writer.write, run.where, code
+            ) as checkpoints,
+            closing(
+                Agent(options.name, run, forks, arena, log, link, checkpoints, writer)
+            ) as agent,
         ):
             while agent.exit_reason is None:
                 agent.poll(POLL_S)

@@ -1,14 +1,29 @@
-"""Writer: one worker's part of a checkpoint."""
+"""Writer: one part of a checkpoint."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 from holdfast.arena.layout import Layout
 from holdfast.checkpoint import names, parts
 from holdfast.checkpoint.manifest import PartFile
+from holdfast.checkpoint.parts import DigestKind
 from holdfast.checkpoint.seal import Seal
 from holdfast.checkpoint.storage import Storage
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WrittenPart:
+    """A part that was written.
+
+    Attributes:
+        file: Its entry in the manifest.
+        staged_digests: The XXH3 of each chunk, with which workers compare their replicas.
+    """
+
+    file: PartFile
+    staged_digests: tuple[str, ...]
 
 
 def write_part(
@@ -19,7 +34,7 @@ def write_part(
     index: int,
     count: int,
     seal: Seal,
-) -> PartFile:
+) -> WrittenPart:
     """Write the chunks of one of several parts into `draft`, durably.
 
     A chunk is digested, encrypted and written before the next one is touched, while the caches of
@@ -30,8 +45,8 @@ def write_part(
         draft: Its name until it is published.
         state: The state, layout.size_bytes long.
         layout: The place of each tensor in it.
-        index: The position of the worker among those of its host.
-        count: The number of workers of its host.
+        index: Which of the parts.
+        count: How many there are.
         seal: Encrypts it, if it has a key for that.
 
     Raises:
@@ -39,22 +54,25 @@ def write_part(
     """
     chunks = parts.chunks_of(index, count, layout.size_bytes)
     start, end = parts.byte_range(chunks, layout.size_bytes)
-    file, digests = f"part-{index}-of-{count}.safetensors", list[str]()
+    file, kind = f"part-{index}-of-{count}.safetensors", seal.digest_kind
     encrypter = seal.encrypter(names.checkpoint_of(draft), file)
+    staged, digests = list[str](), list[str]()
 
     def pieces() -> Iterator[bytes | memoryview]:
         yield parts.header(layout, start, end)
         for number in chunks:
             first, last = parts.byte_range(range(number, number + 1), layout.size_bytes)
             chunk = state[first:last]
-            digests.append(parts.digest(chunk, seal.digest_kind))
+            staged.append(parts.digest(chunk, DigestKind.XXH3))
+            digests.append(staged[-1] if kind is DigestKind.XXH3 else parts.digest(chunk, kind))
             yield chunk if encrypter is None else encrypter.encrypt(number, chunk)
 
     size = storage.write_synced(draft, file, pieces())
-    return PartFile(
+    entry = PartFile(
         file=file,
         size_bytes=size,
         first_chunk=chunks.start,
         digests=tuple(digests),
         encryption=None if encrypter is None else encrypter.record(),
     )
+    return WrittenPart(file=entry, staged_digests=tuple(staged))

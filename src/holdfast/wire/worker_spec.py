@@ -1,18 +1,34 @@
-"""What an agent passes to a worker at its start."""
+"""What an agent passes at its start to a process that it has forked."""
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Annotated, Final, Literal
 
-from pydantic import BaseModel, ConfigDict, TypeAdapter
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
 from holdfast.core.shares import Share
+from holdfast.job.settings import CheckpointSettings
 from holdfast.job.spec import Job
 from holdfast.job.train_job import TrainJob
 from holdfast.wire.tls import Credentials
 
 SHARES: Final = TypeAdapter(tuple[Share, ...])
 """Shares of workers as JSON."""
+
+
+class WriterSpec(BaseModel):
+    """What the writer of a host must do.
+
+    Attributes:
+        run_dir: The run's directory.
+        settings: Name the files of keys.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    kind: Literal["writer"] = "writer"
+    run_dir: str
+    settings: CheckpointSettings
 
 
 class WorkerSpec(BaseModel):
@@ -32,6 +48,7 @@ class WorkerSpec(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
 
+    kind: Literal["worker"] = "worker"
     job: Job
     rank: int
     run_dir: str
@@ -47,3 +64,8 @@ class WorkerSpec(BaseModel):
         """The job, in code that only workers of a training job reach."""
         assert isinstance(self.job, TrainJob)
         return self.job
+
+
+ForkSpec = Annotated[WorkerSpec | WriterSpec, Field(discriminator="kind")]
+FORK_SPEC: Final = TypeAdapter[WorkerSpec | WriterSpec](ForkSpec)
+"""Either of them as JSON."""
