@@ -1,35 +1,89 @@
-"""Reader: the state of a checkpoint, chunk by chunk, each compared with its digest."""
+"""Reader: the state of a checkpoint, or its files as they are stored, chunk by chunk, verified."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Final
 
 from holdfast.checkpoint import parts
 from holdfast.checkpoint.manifest import Manifest, PartFile
 from holdfast.checkpoint.storage import Storage
+from holdfast.checkpoint.store import CheckpointStore
 from holdfast.errors import CheckpointError
 
 Memory = Callable[[int, int], memoryview]
 """Gives the memory for the state between two bytes, which is written to."""
 
 
+READERS: Final = 4
+"""Chunks that are read at a time, where each has memory of its own."""
+
+
+def load_state(
+    store: CheckpointStore,
+    name: str,
+    manifest: Manifest,
+    state: memoryview,
+    chunks: range | None = None,
+) -> None:
+    """Load the state of a checkpoint, or some `chunks` of it, from the disk; as `read_state`.
+
+    Args:
+        store: Has the checkpoint, and the key if it is encrypted.
+        name: Its name.
+        manifest: Its manifest.
+        state: Takes the state, manifest.size_bytes long; only the chunks are written to.
+        chunks: Which of them; all by default.
+    """
+
+    def memory(start: int, end: int) -> memoryview:
+        return state[start:end]
+
+    for _ in read_state(store, name, manifest, memory, chunks, readers=READERS):
+        pass
+
+
 def read_state(
-    storage: Storage, name: str, manifest: Manifest, memory: Memory
+    store: CheckpointStore,
+    name: str,
+    manifest: Manifest,
+    memory: Memory,
+    chunks: range | None = None,
+    *,
+    readers: int = 1,
 ) -> Iterator[tuple[int, int]]:
     """Read the state of a checkpoint; yields the byte range of each chunk once it is verified.
 
     Args:
-        storage: Where the checkpoint is.
+        store: Has the checkpoint, and the key if it is encrypted.
         name: Its name.
         manifest: Its manifest.
         memory: Takes the chunks. What was read before an error stays there.
+        chunks: Which chunks to read; all by default.
+        readers: How many chunks to read at a time. With more than one the disk itself is read.
 
     Raises:
         CheckpointError: A file holds something else than the manifest says.
+        JobError: It is encrypted, and the key is missing or another one.
         OSError: A file cannot be read.
     """
-    for part in manifest.parts:
-        yield from read_part(storage, name, manifest, part, memory)
+    where = store.location(name)
+    decrypters = [
+        store.seal.decrypter(name, part, f"{where}/{part.file}") for part in manifest.parts
+    ]
+    for part, decrypter in zip(manifest.parts, decrypters, strict=True):
+        wanted = part.chunks if chunks is None else _common(part.chunks, chunks)
+        if not wanted:
+            continue
+        for chunk in _chunks(
+            store.storage, name, manifest, part, memory, wanted, readers, cached=readers == 1
+        ):
+            if decrypter is not None:
+                decrypter.decrypt(chunk.number, chunk.memory)
+            chunk.check(part.digests[chunk.number - part.first_chunk], manifest.digest_kind)
+            yield chunk.start, chunk.end
 
 
 def read_part(
@@ -41,10 +95,64 @@ def read_part(
     *,
     cached: bool = True,
 ) -> Iterator[tuple[int, int]]:
-    """Read one part, as `read_state` does; unless `cached`, from the medium itself."""
+    """Read one part as it is stored, without a key: of one that is encrypted, the ciphertext.
+
+    Args:
+        storage: Where the checkpoint is.
+        name: Its name.
+        manifest: Its manifest.
+        part: The part.
+        memory: Takes the chunks.
+        cached: See `Storage.read`.
+
+    Raises:
+        CheckpointError: The file holds something else than the manifest says.
+        OSError: It cannot be read.
+    """
+    for chunk in _chunks(storage, name, manifest, part, memory, part.chunks, 1, cached=cached):
+        chunk.check(part.stored_digests[chunk.number - part.first_chunk], manifest.digest_kind)
+        yield chunk.start, chunk.end
+
+
+@dataclass(frozen=True, slots=True)
+class _Chunk:
+    """A chunk that was read.
+
+    Attributes:
+        number: Its number in the state.
+        start, end: Its byte range there.
+        memory: Holds it.
+        where: Its file, for messages.
+    """
+
+    number: int
+    start: int
+    end: int
+    memory: memoryview
+    where: str
+
+    def check(self, stated: str, kind: parts.DigestKind) -> None:
+        """Raises: CheckpointError: It has another digest than the manifest says."""
+        if parts.digest(self.memory, kind) != stated:
+            raise CheckpointError(
+                f"{self.where}: chunk {self.number} of the state does not match its digest"
+            )
+
+
+def _chunks(
+    storage: Storage,
+    name: str,
+    manifest: Manifest,
+    part: PartFile,
+    memory: Memory,
+    wanted: range,
+    readers: int,
+    *,
+    cached: bool,
+) -> Iterator[_Chunk]:
+    """The wanted chunks of a file whose size and header are as they must be."""
     where = f"{storage.location(name)}/{part.file}"
-    chunks = range(part.first_chunk, part.first_chunk + len(part.digests))
-    first, last = parts.byte_range(chunks, manifest.size_bytes)
+    first, last = parts.byte_range(part.chunks, manifest.size_bytes)
     header = parts.header(manifest.layout, first, last)
     if part.size_bytes != len(header) + last - first:
         raise CheckpointError(f"{where} has {part.size_bytes} bytes, which its layout does not")
@@ -52,10 +160,23 @@ def read_part(
     storage.read(name, part.file, 0, memoryview(stored), cached=cached)
     if stored != header:
         raise CheckpointError(f"{where} has a damaged header")
-    for number, stated in zip(chunks, part.digests, strict=True):
+
+    def read(number: int) -> _Chunk:
         start, end = parts.byte_range(range(number, number + 1), manifest.size_bytes)
         chunk = memory(start, end)
         storage.read(name, part.file, len(header) + start - first, chunk, cached=cached)
-        if parts.digest(chunk) != stated:
-            raise CheckpointError(f"{where}: chunk {number} of the state does not match its digest")
-        yield start, end
+        return _Chunk(number, start, end, chunk, where)
+
+    if readers == 1:
+        yield from map(read, wanted)
+        return
+    pool = ThreadPoolExecutor(readers, thread_name_prefix="read")
+    try:
+        yield from pool.map(read, wanted)
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def _common(left: range, right: range) -> range:
+    """What two ranges have in common."""
+    return range(max(left.start, right.start), min(left.stop, right.stop))

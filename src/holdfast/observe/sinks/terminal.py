@@ -45,6 +45,7 @@ _NEED_ATTENTION: Final = frozenset(
         "checkpoint-corrupt",
         "checkpoint-unreadable",
         "numerics-changed",
+        "code-changed",
         "host-refused",
     }
 )
