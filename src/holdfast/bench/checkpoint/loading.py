@@ -1,9 +1,9 @@
 """Loading: how long it takes until a saved state is in the memory of one worker, and verified.
 
-Every system reads files that are not in the page cache into tensors that exist, in one process with
-one thread. holdfast compares every byte with its digest; the others do not notice damage. The floor
-is the faster of two ways to read no more than the file: with the kernel's read-ahead, or past the
-page cache.
+Every system reads files that are not in the page cache into tensors that exist, in one process that
+may use all cores. holdfast compares every byte with its digest; the others do not notice damage.
+The floor is the faster of two ways to read no more than the file: with the kernel's read-ahead, or
+past the page cache.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from holdfast.bench.checkpoint.savers import State, load_into, saver_of
 from holdfast.bench.checkpoint.state_task import state_job
 from holdfast.bench.figures import ratio, spread
 from holdfast.checkpoint import parts
+from holdfast.checkpoint.reader import load_state
 from holdfast.checkpoint.store import CheckpointStore
 from holdfast.errors import HoldfastError
 from holdfast.job import load
 from holdfast.launch.fork_client import ForkServer
 from holdfast.observe.run_dir import RunDirectory
 from holdfast.runs.run import LaunchOptions, run
-from holdfast.worker.checkpoints.restore import read_into
 
 RAW: Final = ("read", "direct read")
 OURS: Final = "holdfast"
@@ -59,9 +59,14 @@ class _Stored:
     flat: torch.Tensor
     state: State
 
+    @property
+    def digest(self) -> str:
+        """Of the state."""
+        return parts.digest(self.flat.numpy().data, parts.DigestKind.XXH3)
+
     def load(self) -> None:
         """Load it as a worker does that resumes."""
-        read_into(self.flat, self.store, self.name, self.store.manifest(self.name))
+        load_state(self.store, self.name, self.store.manifest(self.name), self.flat.numpy().data)
 
     def read_raw(self, block: memoryview, *, direct: bool) -> None:
         """Only read its files."""
@@ -81,7 +86,6 @@ def rows(folder: Path, forks: ForkServer, state_mb: int, rounds: int) -> list[di
     Raises:
         HoldfastError: A system failed, or has loaded something else.
     """
-    torch.set_num_threads(1)
     with ExitStack() as stack:
         scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(dir=folder)))
         stack.enter_context(_lone_group(scratch))
@@ -124,7 +128,7 @@ def _write(run_dir: Path, forks: ForkServer, state_mb: int) -> _Stored:
 
 def _measure(scratch: Path, stored: _Stored, ways: _Ways, rounds: int) -> dict[str, list[float]]:
     """Seconds of each system in each round."""
-    expected = parts.digest(stored.flat.numpy().data)
+    expected = stored.digest
     taken: dict[str, list[float]] = defaultdict(list)
     for number in range(rounds):
         for system in ways if number % 2 == 0 else reversed(ways):
@@ -135,7 +139,7 @@ def _measure(scratch: Path, stored: _Stored, ways: _Ways, rounds: int) -> dict[s
             began = time.perf_counter()
             ways[system]()
             taken[system].append(time.perf_counter() - began)
-            if parts.digest(stored.flat.numpy().data) != expected:
+            if stored.digest != expected:
                 raise HoldfastError(f"{system} has loaded another state than was saved")
     return {system: taken[system] for system in ways}
 
