@@ -16,6 +16,7 @@ from holdfast.checkpoint.storage import DirectoryStorage
 from holdfast.core.actions import FindCheckpoint, RemovePartialCheckpoints
 from holdfast.core.events import CheckpointFound
 from holdfast.core.protocol import Part
+from holdfast.core.retention import RetentionPolicy
 from holdfast.errors import ProtocolError
 from holdfast.observe.lines import EventLog
 
@@ -26,7 +27,7 @@ def checkpoints(tmp_path):
     root.mkdir()
     with (
         EventLog(tmp_path / "events.jsonl") as log,
-        Checkpoints(store_in(root), ATTEMPT, 9, log) as found,
+        Checkpoints(store_in(root), ATTEMPT, RetentionPolicy(last=9), log) as found,
     ):
         yield found, root
 

@@ -9,6 +9,7 @@ import torch
 from checkpoints import layout_of, save, state_of
 from holdfast.checkpoint import weights
 from holdfast.checkpoint.export import export
+from holdfast.checkpoint.find import find_checkpoint
 from holdfast.errors import CheckpointError, JobError
 
 LAYOUT = layout_of()
@@ -36,7 +37,7 @@ def test_weights_are_the_bytes_of_the_state_under_each_key(checkpoint):
         stored = read[key].reshape(-1).view(torch.uint8)
         assert torch.equal(stored, flat[entry.offset : entry.end])
     assert list(weights.read_checkpoint(checkpoint, "average")) == ["n"]
-    assert weights.find_checkpoint(checkpoint.parent.parent) == checkpoint
+    assert find_checkpoint(checkpoint.parent.parent) == checkpoint
     assert same(weights.load_weights(checkpoint.parent.parent), read)
 
 
@@ -79,7 +80,7 @@ def test_a_damaged_checkpoint_is_not_exported(tmp_path):
 
 def test_a_directory_without_a_checkpoint_is_named(tmp_path):
     with pytest.raises(JobError, match="neither a checkpoint nor the directory of a run"):
-        weights.find_checkpoint(tmp_path)
+        find_checkpoint(tmp_path)
 
 
 @pytest.mark.parametrize(

@@ -32,6 +32,7 @@ from holdfast.core.events import (
     CheckpointFound,
     CheckpointPrepared,
 )
+from holdfast.core.retention import RetentionPolicy
 from holdfast.observe.lines import EventLog
 from holdfast.observe.retention_events import log_retention_event
 
@@ -47,7 +48,7 @@ class Checkpoints:
     Args:
         store: Where they are kept.
         attempt: This start of the run.
-        keep: How many to keep besides that of the best evaluation.
+        policy: Which ones are kept.
         log: The run's log of events.
         where: What names the host in an event; see `RunContext.where`.
     """
@@ -56,12 +57,12 @@ class Checkpoints:
         self,
         store: CheckpointStore,
         attempt: str,
-        keep: int,
+        policy: RetentionPolicy,
         log: EventLog,
         where: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
         self._store, self._attempt, self._log, self._where = store, attempt, log, where
-        self._retention = Retention(store, keep, self._on_retention_event)
+        self._retention = Retention(store, policy, self._on_retention_event)
         self._prepared: Prepared | None = None
         self._actions: queue.SimpleQueue[CheckpointAction | None] = queue.SimpleQueue()
         self._results: deque[CheckpointEvent | Exception] = deque()

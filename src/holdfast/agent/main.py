@@ -82,11 +82,11 @@ def _serve(options: argparse.Namespace) -> str:
     link = CoordinatorLink[StatusMessage, DesiredStateMessage](
         options.address, lambda channel: Service(channel).attend, credentials.agent
     )
-    store, keep = CheckpointStore.of_run(options.run_dir), run.job.checkpoint.keep
+    store, retention = CheckpointStore.of_run(options.run_dir), run.job.checkpoint.retention
     with (
         closing(link),
         EventLog(options.run_dir / EVENTS) as log,
-        Checkpoints(store, options.attempt, keep, log, run.where) as checkpoints,
+        Checkpoints(store, options.attempt, retention, log, run.where) as checkpoints,
     ):
         forks.await_ready()
         run = with_devices(run, log)  # once torch is imported: nothing else computes here now

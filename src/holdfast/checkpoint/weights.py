@@ -19,52 +19,16 @@ from torch import nn
 
 from holdfast.arena.layout import Entry
 from holdfast.arena.tensors import DTYPES
-from holdfast.checkpoint import names, parts
+from holdfast.checkpoint import parts
+from holdfast.checkpoint.find import find_checkpoint, manifest_of, store_of
 from holdfast.checkpoint.manifest import Manifest
 from holdfast.checkpoint.reader import read_state
-from holdfast.checkpoint.storage import DirectoryStorage
-from holdfast.checkpoint.store import MANIFEST, CheckpointStore
 from holdfast.errors import JobError
 
 FOLDER_FILE: Final = "model.safetensors"
 """The weights in a folder that the library transformers wrote."""
 
 StateDict = dict[str, torch.Tensor]
-
-
-def find_checkpoint(path: Path, *, best: bool = False) -> Path:
-    """The checkpoint at `path`: itself, or the newest one of the run whose directory it is.
-
-    Args:
-        path: A checkpoint, or a run directory.
-        best: Whether to take the checkpoint of the run's best evaluation instead.
-
-    Raises:
-        JobError: There is none.
-    """
-    if (path / MANIFEST).exists():
-        return path
-    store = CheckpointStore.of_run(path)
-    newest = store.newest() if path.is_dir() else None
-    if newest is None:
-        raise JobError(f"{path} is neither a checkpoint nor the directory of a run that has one")
-    if not best:
-        return Path(store.location(newest.name))
-    found = store.manifest(newest.name).best
-    if found.value is None:
-        raise JobError(
-            f"{path} has no best checkpoint; its job must name a metric: evaluation.best"
-        )
-    return Path(store.location(names.checkpoint_name(found.step)))
-
-
-def manifest_of(checkpoint: Path) -> Manifest:
-    """The manifest of a checkpoint.
-
-    Raises:
-        CheckpointError: It is damaged.
-    """
-    return CheckpointStore(DirectoryStorage(checkpoint.parent)).manifest(checkpoint.name)
 
 
 def read_checkpoint(checkpoint: Path, of: str | None = None) -> StateDict:
@@ -79,14 +43,14 @@ def read_checkpoint(checkpoint: Path, of: str | None = None) -> StateDict:
         CheckpointError: A file holds something else than the manifest says.
         JobError: There is nothing called `of`.
     """
-    store, manifest = CheckpointStore(DirectoryStorage(checkpoint.parent)), manifest_of(checkpoint)
+    storage, manifest = store_of(checkpoint).storage, manifest_of(checkpoint)
     keys = keys_of(manifest, of)
     wanted = {entry.name: entry for entry in manifest.layout.entries if entry.name in keys.values()}
     tensors = {name: _empty(entry) for name, entry in wanted.items()}
     chunk = bytearray(parts.CHUNK_BYTES)
     memory = memoryview(chunk)
     for start, end in read_state(
-        store.storage, checkpoint.name, manifest, lambda start, end: memory[: end - start]
+        storage, checkpoint.name, manifest, lambda start, end: memory[: end - start]
     ):
         for name, entry in wanted.items():
             first, last = max(entry.offset, start), min(entry.end, end)

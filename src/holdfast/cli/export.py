@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from holdfast.checkpoint.find import find_checkpoint
 from holdfast.cli.arguments import run_directory
 from holdfast.errors import CheckpointError, JobError
 
@@ -61,7 +62,6 @@ def export(
     if target is None:
         raise JobError("name the FILE for the weights, or --format for the record of the run")
     from holdfast.checkpoint import export as to_file
-    from holdfast.checkpoint.weights import find_checkpoint
 
     checkpoint = find_checkpoint(source, best=best)
     try:

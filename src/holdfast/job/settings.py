@@ -7,6 +7,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
+from holdfast.core.retention import RetentionPolicy
 from holdfast.core.step.verification import MIN_SHARE
 from holdfast.job.part import Count, Spec
 
@@ -18,8 +19,15 @@ class CheckpointSettings(Spec):
     """Steps between checkpoints; 0 disables this."""
     every_s: Annotated[float, Field(ge=0)] = 0.0
     """Seconds between checkpoints, counted from the newest one of any kind; 0 disables this."""
-    keep: Count = 2
-    """Number of checkpoints to keep; older ones are deleted."""
+    keep: Count = 5
+    """How many of the newest checkpoints to keep; older ones are deleted."""
+    keep_every: Annotated[int, Field(ge=0)] = 0
+    """Keep also the first checkpoint at or after each multiple of so many steps; 0: none."""
+
+    @property
+    def retention(self) -> RetentionPolicy:
+        """Which checkpoints are kept."""
+        return RetentionPolicy(last=self.keep, every=self.keep_every)
 
 
 class Evaluation(Spec):
