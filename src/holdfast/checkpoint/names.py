@@ -29,8 +29,8 @@ def checkpoint_name(step: int) -> str:
 
 
 def step_of(name: str) -> int:
-    """The step of a checkpoint."""
-    return int(name.removeprefix("step-"))
+    """The step of a checkpoint, or of what is not one any more, or not yet."""
+    return int(name.removeprefix("step-").partition(".")[0])
 
 
 def is_checkpoint(name: str) -> bool:

@@ -34,6 +34,7 @@ from holdfast.cli import (
     train,
 )
 from holdfast.cli import run as script
+from holdfast.cli.checkpoint import group as checkpoint
 from holdfast.cli.ending import FAILED_STATUS, STOPPED_STATUS, USAGE_STATUS
 from holdfast.errors import HoldfastError, Interrupted, JobError, RankTraceback
 from holdfast.job import renamed
@@ -76,6 +77,7 @@ app.command("stop")(runs.stop)
 app.command("top")(top.top)
 app.command("track")(track.track)
 app.add_typer(bench.app, name="bench")
+app.add_typer(checkpoint.app, name="checkpoint")
 app.add_typer(hosts.app, name="hosts")
 app.add_typer(metrics.app, name="metrics")
 app.add_typer(pods.app, name="pods")
