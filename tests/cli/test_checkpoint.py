@@ -176,6 +176,43 @@ def test_pruning_verifies_before_it_deletes(command_line, run):
     assert store_in(run / "checkpoints").committed() == ["step-00000030", "step-00000020"]
 
 
+def test_equal_checkpoints_have_no_difference(command_line, run, tmp_path):
+    fields = {"best": Best(value=0.5, step=20), "metrics": {"accuracy": 0.5}, "order": ORDER}
+    same = save(tmp_path / "same", 40, state_of(LAYOUT, seed=40), LAYOUT, world=3, **fields)
+    status, out, _ = command_line("checkpoint", "diff", str(run), str(same))
+    assert status == 0
+    assert out.splitlines()[2:] == [
+        "tensors  3 compared, equal", "job      equal", "metrics  equal", "data     equal",
+        "state    equal",
+    ]  # fmt: skip
+
+
+def test_differences_are_named(command_line, run, tmp_path):
+    other = save(
+        tmp_path / "other", 41, state_of(LAYOUT, seed=40), LAYOUT, order={**ORDER, "seed": 1},
+        weights_config={"seed": 1, "model": {"name": "mlp"}}, metrics={"accuracy": 0.5},
+        best=Best(value=0.5, step=20), user_state={"groups": [{"lr": 0.1}]},
+    )  # fmt: skip
+    status, out, err = command_line("checkpoint", "diff", str(run), str(other))
+    assert (status, err) == (1, "")
+    assert out.splitlines()[2:] == [
+        "tensors  3 compared, equal", "job      2 differ", "  seed: 0 | 1",
+        '  model: none | {"name": "mlp"}', "metrics  equal", "data     2 differ",
+        "  step: 40 | 41", "  seed: 0 | 1", "state    1 differ",
+        '  groups: none | [{"lr": 0.1}]',
+    ]  # fmt: skip
+
+
+def test_weights_are_exported_for_dcp_too(command_line, run, tmp_path):
+    target = tmp_path / "dcp"
+    words = ["checkpoint", "export", str(run), str(target), "--format", "dcp"]
+    assert command_line(*words)[:2] == (0, f"{directory(run, 40)} -> {target}\n")
+    assert (target / ".metadata").exists()
+    assert command_line(*words)[0] == 2
+    assert command_line(*words, "--best", "--force")[0] == 0
+    assert command_line("checkpoint", "export", str(run), "--format", "csv", "--best")[0] == 2
+
+
 def test_a_live_run_is_not_pruned(command_line, run):
     before = content_of(run)
     with held(run):

@@ -31,8 +31,7 @@ def export(checkpoint: Path, target: Path, of: str | None = None, *, replace: bo
         JobError: `target` exists, or is none of these.
         CheckpointError: The checkpoint is damaged.
     """
-    if target.exists() and not replace:
-        raise JobError(f"{target} exists; name another file, or add --force to replace it")
+    check_absent(target, replace=replace)
     match target.suffix:
         case ".safetensors":
             _write(target, _copies(read_checkpoint(checkpoint, of)), save_file)
@@ -45,6 +44,12 @@ def export(checkpoint: Path, target: Path, of: str | None = None, *, replace: bo
                 f"{target}: no format is called {other}; name a file that ends in .safetensors or "
                 ".pt, or a folder for a model of transformers"
             )
+
+
+def check_absent(target: Path, *, replace: bool) -> None:
+    """Raises: JobError: `target` exists, and is not to be replaced."""
+    if target.exists() and not replace:
+        raise JobError(f"{target} exists; name another file, or add --force to replace it")
 
 
 def _export_folder(checkpoint: Path, target: Path, of: str | None) -> None:

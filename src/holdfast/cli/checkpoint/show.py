@@ -11,7 +11,6 @@ from holdfast.checkpoint.find import find_checkpoint, manifest_of
 from holdfast.checkpoint.manifest import Manifest
 from holdfast.cli.checkpoint.arguments import RunOrCheckpoint
 from holdfast.cli.checkpoint.reading import reachable
-from holdfast.data.loading.order import SampleOrder
 from holdfast.observe.sinks.terminal import closing_table
 from holdfast.observe.units import NBSP, count, size
 
@@ -61,6 +60,8 @@ def _largest(entries: tuple[Entry, ...]) -> str:
 
 def _place(facts: Mapping[str, Any], step: int) -> str:
     """Where in the data a run is after `step` steps."""
+    from holdfast.data.loading.order import SampleOrder  # imports numpy
+
     order = SampleOrder.of_facts(facts)
     if order is None:
         return f"a stream of {facts['stream']}" if "stream" in facts else "none"
