@@ -11,6 +11,7 @@ import typer
 
 from holdfast.cli import (
     agent,
+    audit,
     bench,
     breakdown,
     chaos,
@@ -61,6 +62,7 @@ app.command("run", context_settings={"allow_interspersed_args": False, **_HELP})
 app.command("coordinator")(coordinator.coordinator)
 app.command("agent")(agent.agent)
 app.command("token")(token.token)
+app.command("audit")(audit.audit)
 app.command("chaos")(chaos.chaos)
 app.command("dashboard")(dashboard.dashboard)
 app.command("doctor")(doctor.doctor)
