@@ -201,6 +201,7 @@ def test_the_options_of_the_command_are_these():
             "--run",
             "--token-file",
         ],
+        "audit": ["--json", "run"],
         "bench": [],
         "chaos": [
             "--fault",

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from holdfast.observe.units import NBSP
+
 MAX_PROBLEMS: Final = 5
 """How many problems of one kind are named."""
 
@@ -36,12 +38,12 @@ class Check:
 
 def passed(name: str, text: str) -> Check:
     """A statement that the record proves."""
-    return Check(name=name, outcome=Outcome.OK, text=text)
+    return _check(name, Outcome.OK, text)
 
 
 def not_checked(name: str, text: str) -> Check:
     """A statement that the record can neither prove nor refute."""
-    return Check(name=name, outcome=Outcome.NOT_CHECKED, text=text)
+    return _check(name, Outcome.NOT_CHECKED, text)
 
 
 def judged(name: str, problems: Sequence[str], text: str) -> Check:
@@ -50,4 +52,8 @@ def judged(name: str, problems: Sequence[str], text: str) -> Check:
         return passed(name, text)
     more = len(problems) - MAX_PROBLEMS
     named = "; ".join(problems[:MAX_PROBLEMS]) + (f"; and {more} more" if more > 0 else "")
-    return Check(name=name, outcome=Outcome.FAILED, text=named)
+    return _check(name, Outcome.FAILED, named)
+
+
+def _check(name: str, outcome: Outcome, text: str) -> Check:
+    return Check(name=name, outcome=outcome, text=text.replace(NBSP, " "))

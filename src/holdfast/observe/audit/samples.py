@@ -12,7 +12,7 @@ from holdfast.observe.audit.check import Check, judged, not_checked
 from holdfast.observe.audit.steps import Epoch, StepRow
 from holdfast.observe.units import count
 
-MAX_SAMPLES: Final = 1 << 25
+MAX_SAMPLES: Final = 1 << 26
 """How many samples of all epochs are computed at most: about ten seconds."""
 
 
@@ -49,10 +49,13 @@ def _check_stream(epochs: Sequence[Epoch]) -> Check:
 
 
 def _problems(epoch: Epoch, steps: set[int], order: SampleOrder) -> list[str]:
-    times = np.zeros(order.num_samples, dtype=np.uint8)
-    for step in steps:
-        np.add.at(times, order.indices(step - 1, range(order.num_shards)), 1)
-    problems, repeated = list[str](), int((times > 1).sum())
+    times, used = np.zeros(order.num_samples, dtype=np.uint8), 0
+    for step in sorted(steps):
+        indices = order.indices(step - 1, range(order.num_shards))
+        times[indices] += 1  # once, if a step had a sample twice
+        used += len(indices)
+    repeated = int((times > 1).sum()) + used - int(times.sum(dtype=np.int64))
+    problems = list[str]()
     if repeated:
         problems.append(f"epoch {epoch.number} used {count(repeated, 'sample')} more than once")
     never = int((times == 0).sum()) - _left_out(order)
