@@ -1,13 +1,18 @@
 """Checkpoints for tests, made of parts that were written as workers write theirs."""
 
+from contextlib import closing, contextmanager
+
 import torch
 
+from holdfast.agent.checkpoints import Checkpoints
 from holdfast.arena.layout import Field, Layout
+from holdfast.arena.memory import Arena
 from holdfast.checkpoint import names, parts
 from holdfast.checkpoint.manifest import Header, Manifest, Tensor
 from holdfast.checkpoint.storage import DirectoryStorage
 from holdfast.checkpoint.store import CheckpointStore
 from holdfast.checkpoint.writer import write_part
+from holdfast.core.retention import RetentionPolicy
 from holdfast.worker.checkpoints.restore import check_layout, read_into
 
 ATTEMPT = "0a"
@@ -52,6 +57,33 @@ def write(root, step, flat, layout, world=2, attempt=ATTEMPT):
     """Write all parts of a checkpoint; returns their records."""
     storage, draft, state = DirectoryStorage(root), names.draft_name(step, attempt), bytes_of(flat)
     return [write_part(storage, draft, state, layout, rank, world) for rank in range(world)]
+
+
+class Staged:
+    """What workers have staged, by its place, and what writes it."""
+
+    def __init__(self, root):
+        self._root, self._states = root, []
+
+    def stage(self, write):
+        """Stage what `write` writes; it takes a draft and a header. Returns its place."""
+        self._states.append(write)
+        return len(self._states) - 1
+
+    def write(self, draft, header, offset):
+        return self._states[offset](draft, header)
+
+
+@contextmanager
+def host_checkpoints(root, keep, log, store=None, every=0):
+    """The checkpoints of a host whose workers have staged what is in `staged`."""
+    staged, policy = Staged(root), RetentionPolicy(last=keep, every=every)
+    with closing(Arena.create(2)) as arena:
+        arena.generation = 1
+        found = Checkpoints(store or store_in(root), ATTEMPT, policy, log, arena, staged.write)
+        found.staged, found.arena = staged, arena
+        with found:
+            yield found
 
 
 def save(root, step, flat, layout, world=2, **fields):

@@ -9,21 +9,19 @@ import time
 
 import pytest
 
-from checkpoints import ATTEMPT, header_of, layout_of, state_of, store_in, write
-from holdfast.agent.checkpoints import Checkpoints
+from checkpoints import bytes_of, header_of, host_checkpoints, layout_of, state_of, store_in
 from holdfast.arena.layout import Field, Layout
 from holdfast.checkpoint import names, parts, retention
 from holdfast.checkpoint.manifest import Best, PartFile
 from holdfast.checkpoint.storage import DirectoryStorage
 from holdfast.checkpoint.store import MANIFEST, CheckpointStore
+from holdfast.checkpoint.writer import write_part
 from holdfast.core.actions import CompleteCheckpoint, PrepareCheckpoint
 from holdfast.core.events import CheckpointCompleted
 from holdfast.core.protocol import CheckpointResult, Part
-from holdfast.core.retention import RetentionPolicy
 from holdfast.observe.lines import EventLog
 
 LAYOUT = layout_of(width=4)
-LAST = RetentionPolicy(last=1)
 
 
 @pytest.fixture
@@ -40,18 +38,33 @@ def root(tmp_path):
 
 
 def commit(to, root, step, *, bad=False, layout=LAYOUT, **fields):
-    """Have the agent commit a checkpoint that workers have written, the last part badly."""
-    attempt = names.attempt_in(1, ATTEMPT)
-    files = write(root, step, state_of(layout, seed=step), layout, attempt=attempt)
-    if bad:
-        path = root / names.draft_name(step, attempt) / files[-1].file
-        data = bytearray(path.read_bytes())
-        data[-5] ^= 1
-        path.write_bytes(data)
-    header = header_of(layout, step, **fields).model_dump(mode="json")
-    contents = [{"file": file.model_dump(mode="json"), "header": header} for file in files]
-    written = {rank: Part(number=1, step=step, content=each) for rank, each in enumerate(contents)}
-    assert not perform(to, step, written).error
+    """Have the agent commit a checkpoint that workers have staged; it is written badly."""
+
+    def write(draft, _):
+        state = bytes_of(state_of(layout, seed=step))
+        file = write_part(DirectoryStorage(root), draft, state, layout, 0, 1)
+        if bad:
+            path = root / draft / file.file
+            data = bytearray(path.read_bytes())
+            data[-5] ^= 1
+            path.write_bytes(data)
+        return file
+
+    assert not perform(to, step, staged_by(to, write, header_of(layout, step, **fields))).error
+
+
+def staged_by(to, write, header, ranks=2):
+    """The parts of a checkpoint that `write` writes."""
+    first = {"offset": to.staged.stage(write), "header": header.model_dump(mode="json")}
+    return {
+        rank: Part(
+            number=1,
+            step=header.step,
+            count=ranks,
+            content={"others": (), **({} if rank else first)},
+        )
+        for rank in range(ranks)
+    }
 
 
 def perform(to, step, written):
@@ -75,14 +88,14 @@ def events(tmp_path):
 
 @pytest.mark.parametrize("keep", [1, 2, 3])
 def test_the_newest_are_kept(root, log, keep):
-    with Checkpoints(store_in(root), ATTEMPT, RetentionPolicy(last=keep), log) as checkpoints:
+    with host_checkpoints(root, keep, log) as checkpoints:
         for step in range(1, 6):
             commit(checkpoints, root, step)
     assert steps(root) == [5, 4, 3, 2, 1][:keep]
 
 
 def test_a_bad_write_does_not_cost_the_last_good_checkpoint(root, log, tmp_path):
-    with Checkpoints(store_in(root), ATTEMPT, LAST, log) as checkpoints:
+    with host_checkpoints(root, 1, log) as checkpoints:
         commit(checkpoints, root, 1)
         commit(checkpoints, root, 2, bad=True)
     assert steps(root) == [1]
@@ -90,61 +103,61 @@ def test_a_bad_write_does_not_cost_the_last_good_checkpoint(root, log, tmp_path)
     assert aside.is_dir()
     (damaged,) = [event for event in events(tmp_path) if event["event"] == "checkpoint-corrupt"]
     assert (damaged["step"], damaged["directory"]) == (2, str(aside))
-    assert damaged["file"] == "part-1-of-2.safetensors"
+    assert damaged["file"] == "part-0-of-1.safetensors"
     assert "chunk 0 of the state does not match its digest" in damaged["reason"]
 
 
 def test_the_only_checkpoint_stays_even_if_it_is_corrupt(root, log, tmp_path):
-    with Checkpoints(store_in(root), ATTEMPT, LAST, log) as checkpoints:
+    with host_checkpoints(root, 1, log) as checkpoints:
         commit(checkpoints, root, 1, bad=True)
         checkpoints.delete_old()
     assert steps(root) == [1]  # workers must refuse it, not begin the run again
     damaged = [event for event in events(tmp_path) if event["event"] == "checkpoint-corrupt"]
     assert [each["directory"] for each in damaged] == [str(root / "step-00000001")]
-    with Checkpoints(store_in(root), ATTEMPT, LAST, log) as checkpoints:
+    with host_checkpoints(root, 1, log) as checkpoints:
         commit(checkpoints, root, 2)
     assert steps(root) == [2]
 
 
 def test_a_corrupt_checkpoint_does_not_count_towards_keep(root, log):
-    with Checkpoints(store_in(root), ATTEMPT, RetentionPolicy(last=2), log) as checkpoints:
+    with host_checkpoints(root, 2, log) as checkpoints:
         for step in (1, 2, 3, 4):
             commit(checkpoints, root, step, bad=step in (2, 4))
     assert steps(root) == [3, 1]
 
 
 def test_a_corrupt_manifest_is_detected(root, log, tmp_path):
-    with Checkpoints(store_in(root), ATTEMPT, RetentionPolicy(last=2), log) as checkpoints:
+    with host_checkpoints(root, 2, log) as checkpoints:
         commit(checkpoints, root, 1)
     (root / "step-00000001" / MANIFEST).write_bytes(b"{")
-    with Checkpoints(store_in(root), ATTEMPT, RetentionPolicy(last=2), log) as checkpoints:
+    with host_checkpoints(root, 2, log) as checkpoints:
         commit(checkpoints, root, 2)
     assert steps(root) == [2]
     assert events(tmp_path)[-1]["file"] == MANIFEST
 
 
 def test_nothing_is_quarantined_before_workers_have_restored(root, log):
-    with Checkpoints(store_in(root), ATTEMPT, LAST, log) as checkpoints:
+    with host_checkpoints(root, 1, log) as checkpoints:
         commit(checkpoints, root, 1)
     (root / "step-00000001" / MANIFEST).write_bytes(b"{")
-    with Checkpoints(store_in(root), ATTEMPT, LAST, log):
+    with host_checkpoints(root, 1, log):
         pass
     assert steps(root) == [1]
 
 
 def test_a_restarted_agent_verifies_the_checkpoints_again(root, log):
-    with Checkpoints(store_in(root), ATTEMPT, RetentionPolicy(last=9), log) as checkpoints:
+    with host_checkpoints(root, 9, log) as checkpoints:
         for step in (1, 2, 3):
             commit(checkpoints, root, step)
-    part = root / "step-00000003" / "part-1-of-2.safetensors"
+    part = root / "step-00000003" / "part-0-of-1.safetensors"
     part.write_bytes(part.read_bytes()[:-1] + b"\xa5")
-    with Checkpoints(store_in(root), ATTEMPT, RetentionPolicy(last=2), log) as checkpoints:
+    with host_checkpoints(root, 2, log) as checkpoints:
         commit(checkpoints, root, 4)
     assert steps(root) == [4, 2]
 
 
 def test_the_best_checkpoint_is_kept_too(root, log):
-    with Checkpoints(store_in(root), ATTEMPT, LAST, log) as checkpoints:
+    with host_checkpoints(root, 1, log) as checkpoints:
         commit(checkpoints, root, 1)
         commit(checkpoints, root, 2, best=Best(value=0.5, step=2))
         commit(checkpoints, root, 3, best=Best(value=0.5, step=2))
@@ -153,7 +166,7 @@ def test_the_best_checkpoint_is_kept_too(root, log):
 
 
 def test_a_corrupt_best_checkpoint_does_not_cost_the_previous_best(root, log):
-    with Checkpoints(store_in(root), ATTEMPT, LAST, log) as checkpoints:
+    with host_checkpoints(root, 1, log) as checkpoints:
         commit(checkpoints, root, 1, best=Best(value=0.5, step=1))
         commit(checkpoints, root, 2, best=Best(value=0.5, step=1))
         commit(checkpoints, root, 3, best=Best(value=0.7, step=3), bad=True)
@@ -164,32 +177,30 @@ def commit_huge(to, root, step):
     """Commit a checkpoint of 64 GiB of zeros, a hole in its file, which takes long to read."""
     size = 1 << 36
     layout = Layout.pack([Field("w", "F32", (size // 4,))])
-    attempt = names.attempt_in(1, ATTEMPT)
-    path = root / names.draft_name(step, attempt) / "part-0-of-1.safetensors"
-    path.parent.mkdir()
-    header = parts.header(layout, 0, size)
-    path.write_bytes(header)
-    os.truncate(path, len(header) + size)
     zeros = parts.digest(memoryview(bytes(parts.CHUNK_BYTES)))
-    file = PartFile(
-        file=path.name,
-        size_bytes=path.stat().st_size,
-        first_chunk=0,
-        digests=(zeros,) * parts.num_chunks(size),
-    )
-    content = {
-        "file": file.model_dump(mode="json"),
-        "header": header_of(layout, step).model_dump(mode="json"),
-    }
-    perform(to, step, {0: Part(number=1, step=step, content=content)})
+
+    def write(draft, _):
+        path = root / draft / "part-0-of-1.safetensors"
+        path.parent.mkdir()
+        header = parts.header(layout, 0, size)
+        path.write_bytes(header)
+        os.truncate(path, len(header) + size)
+        return PartFile(
+            file=path.name,
+            size_bytes=path.stat().st_size,
+            first_chunk=0,
+            digests=(zeros,) * parts.num_chunks(size),
+        )
+
+    perform(to, step, staged_by(to, write, header_of(layout, step)))
 
 
 def test_neither_a_commit_nor_the_end_waits_for_a_long_verification(root, log, monkeypatch):
-    with Checkpoints(store_in(root), ATTEMPT, LAST, log) as checkpoints:
+    with host_checkpoints(root, 1, log) as checkpoints:
         commit(checkpoints, root, 1)
     monkeypatch.setattr(retention, "CLOSE_S", 0.0)
     threads = threading.active_count()
-    with Checkpoints(store_in(root), ATTEMPT, LAST, log) as checkpoints:
+    with host_checkpoints(root, 1, log) as checkpoints:
         commit_huge(checkpoints, root, 2)
     assert threading.active_count() == threads
     assert steps(root) == [2, 1]
@@ -211,23 +222,23 @@ class FaultyStorage(DirectoryStorage):
 @pytest.mark.parametrize("number", [errno.EIO, errno.ESTALE])
 def test_a_checkpoint_that_cannot_be_read_now_is_not_quarantined(root, log, tmp_path, number):
     storage = FaultyStorage(root, "step-00000003", OSError(number, os.strerror(number)))
-    with Checkpoints(CheckpointStore(storage), ATTEMPT, LAST, log) as checkpoints:
+    with host_checkpoints(root, 1, log, CheckpointStore(storage)) as checkpoints:
         for step in (1, 2, 3):
             commit(checkpoints, root, step)
         checkpoints.delete_old()
     assert steps(root) == [3, 2]
     (found,) = [each for each in events(tmp_path) if each["event"] == "checkpoint-unreadable"]
-    assert (found["step"], found["file"]) == (3, "part-0-of-2.safetensors")
+    assert (found["step"], found["file"]) == (3, "part-0-of-1.safetensors")
     assert os.strerror(number) in found["reason"]
     storage.name = ""
-    with Checkpoints(CheckpointStore(storage), ATTEMPT, LAST, log) as checkpoints:
+    with host_checkpoints(root, 1, log, CheckpointStore(storage)) as checkpoints:
         checkpoints.delete_old()
     assert steps(root) == [3]
 
 
 def test_an_unexpected_error_is_reported_and_does_not_end_retention(root, log, tmp_path):
     storage = FaultyStorage(root, "step-00000002", ValueError("not ours"))
-    with Checkpoints(CheckpointStore(storage), ATTEMPT, LAST, log) as checkpoints:
+    with host_checkpoints(root, 1, log, CheckpointStore(storage)) as checkpoints:
         commit(checkpoints, root, 1)
         commit(checkpoints, root, 2)
         while "retention-failed" not in {each["event"] for each in events(tmp_path)}:
@@ -238,13 +249,13 @@ def test_an_unexpected_error_is_reported_and_does_not_end_retention(root, log, t
 
 
 def test_the_best_is_verified_before_older_ones_are_deleted(root, log, tmp_path):
-    with Checkpoints(store_in(root), ATTEMPT, RetentionPolicy(last=9), log) as checkpoints:
+    with host_checkpoints(root, 9, log) as checkpoints:
         commit(checkpoints, root, 1, best=Best(value=0.5, step=1))
         commit(checkpoints, root, 2, best=Best(value=0.7, step=2))
         commit(checkpoints, root, 3, best=Best(value=0.7, step=2))
-    part = root / "step-00000002" / "part-1-of-2.safetensors"
+    part = root / "step-00000002" / "part-0-of-1.safetensors"
     part.write_bytes(part.read_bytes()[:-1] + b"\xa5")
-    with Checkpoints(store_in(root), ATTEMPT, LAST, log) as checkpoints:
+    with host_checkpoints(root, 1, log) as checkpoints:
         commit(checkpoints, root, 4, best=Best(value=0.7, step=2))
     assert steps(root) == [4, 1]
     assert (root / "step-00000002.rejected-1").is_dir()
@@ -252,22 +263,21 @@ def test_the_best_is_verified_before_older_ones_are_deleted(root, log, tmp_path)
 
 
 def test_the_first_after_each_multiple_is_kept_too(root, log):
-    policy = RetentionPolicy(last=1, every=4)
-    with Checkpoints(store_in(root), ATTEMPT, policy, log) as checkpoints:
+    with host_checkpoints(root, 1, log, every=4) as checkpoints:
         for step in range(2, 13, 2):
             commit(checkpoints, root, step)
     assert steps(root) == [12, 8, 4]
 
 
 def test_what_is_pinned_while_a_run_is_live_is_kept(root, log):
-    with Checkpoints(store_in(root), ATTEMPT, RetentionPolicy(last=9), log) as checkpoints:
+    with host_checkpoints(root, 9, log) as checkpoints:
         for step in (1, 2):
             commit(checkpoints, root, step)
-    with Checkpoints(store_in(root), ATTEMPT, LAST, log) as checkpoints:
+    with host_checkpoints(root, 1, log) as checkpoints:
         store_in(root).pin("step-00000001")
         commit(checkpoints, root, 3)
     assert steps(root) == [3, 1]
-    with Checkpoints(store_in(root), ATTEMPT, LAST, log) as checkpoints:
+    with host_checkpoints(root, 1, log) as checkpoints:
         store_in(root).unpin("step-00000001")
         checkpoints.delete_old()
     assert steps(root) == [3]

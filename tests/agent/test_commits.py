@@ -4,19 +4,19 @@ import errno
 import json
 import math
 import os
+from dataclasses import replace
 
 import pytest
-from test_checkpoint_retention import LAYOUT, commit, perform
+from test_checkpoint_retention import LAYOUT, commit, perform, staged_by
 
-from checkpoints import ATTEMPT, header_of, state_of, store_in, write
+from checkpoints import ATTEMPT, bytes_of, header_of, host_checkpoints, state_of, store_in, write
 from conftest import wait_until
-from holdfast.agent.checkpoints import Checkpoints
-from holdfast.checkpoint import names
+from holdfast.checkpoint import names, parts
 from holdfast.checkpoint.storage import DirectoryStorage
-from holdfast.core.actions import FindCheckpoint, RemovePartialCheckpoints
+from holdfast.checkpoint.writer import write_part
+from holdfast.core.actions import FindCheckpoint, PrepareCheckpoint, RemovePartialCheckpoints
 from holdfast.core.events import CheckpointFound
-from holdfast.core.protocol import Part
-from holdfast.core.retention import RetentionPolicy
+from holdfast.core.protocol import Part, StoredCheckpoint
 from holdfast.errors import ProtocolError
 from holdfast.observe.lines import EventLog
 
@@ -27,7 +27,7 @@ def checkpoints(tmp_path):
     root.mkdir()
     with (
         EventLog(tmp_path / "events.jsonl") as log,
-        Checkpoints(store_in(root), ATTEMPT, RetentionPolicy(last=9), log) as found,
+        host_checkpoints(root, 9, log) as found,
     ):
         yield found, root
 
@@ -49,12 +49,13 @@ def test_another_state_of_the_same_step_takes_its_place(checkpoints):
     assert store_in(root).committed() == ["step-00000003"]
 
 
-def parts_of(root, step):
-    attempt = names.attempt_in(1, ATTEMPT)
-    files = write(root, step, state_of(LAYOUT), LAYOUT, attempt=attempt)
-    header = header_of(LAYOUT, step).model_dump(mode="json")
-    contents = [{"file": file.model_dump(mode="json"), "header": header} for file in files]
-    return {rank: Part(number=1, step=step, content=each) for rank, each in enumerate(contents)}
+def parts_of(to, root, step, others=()):
+    def write(draft, _):
+        state = bytes_of(state_of(LAYOUT))
+        return write_part(DirectoryStorage(root), draft, state, LAYOUT, 0, 1)
+
+    parts = staged_by(to, write, header_of(LAYOUT, step))
+    return {**parts, 1: replace(parts[1], content={"others": others})}
 
 
 def failures(root):
@@ -64,8 +65,8 @@ def failures(root):
 
 def test_a_part_that_was_not_written_fails_the_checkpoint_of_its_host(checkpoints):
     found, root = checkpoints
-    written = parts_of(root, 3)
-    written[1] = Part(number=1, step=3, error="rank 1: disk full")
+    written = parts_of(found, root, 3)
+    written[1] = replace(written[1], error="rank 1: disk full")
     assert perform(found, 3, written).error == "rank 1: disk full"
     assert list(root.iterdir()) == [], "the draft does not hold space"
     assert [each["reason"] for each in failures(root)] == ["rank 1: disk full"]
@@ -81,7 +82,7 @@ def test_a_draft_that_cannot_be_published_fails_the_checkpoint_of_its_host(
         raise error
 
     monkeypatch.setattr(DirectoryStorage, "publish", publish)
-    assert perform(found, 3, parts_of(root, 3)).error == str(error)
+    assert perform(found, 3, parts_of(found, root, 3)).error == str(error)
     assert list(root.iterdir()) == []
     assert [each["reason"] for each in failures(root)] == [str(error)]
 
@@ -89,7 +90,7 @@ def test_a_draft_that_cannot_be_published_fails_the_checkpoint_of_its_host(
 def test_what_is_no_part_is_an_error_of_the_protocol(checkpoints):
     found, _ = checkpoints
     with pytest.raises(ProtocolError, match="invalid part of a checkpoint"):
-        perform(found, 3, {0: Part(number=1, step=3, content={"file": "/etc/passwd"})})
+        perform(found, 3, {0: Part(number=1, step=3, count=1, content={"file": "/etc/passwd"})})
 
 
 def test_drafts_of_older_generations_are_removed_and_those_of_this_one_stay(checkpoints):
@@ -103,3 +104,35 @@ def test_drafts_of_older_generations_are_removed_and_those_of_this_one_stay(chec
     found.perform(FindCheckpoint(2))
     wait_until(lambda: found.results() == [CheckpointFound(2, None)])
     assert list(root.iterdir()) == [], "no worker writes while a checkpoint is looked for"
+
+
+def test_replicas_that_differ_fail_the_checkpoint_and_are_compared_by_all(checkpoints):
+    found, root = checkpoints
+    digests = parts.digests(bytes_of(state_of(LAYOUT)))
+    assert perform(found, 3, parts_of(found, root, 3, others=digests)).error == ""
+    assert not found.arena.comparison_requested
+    wrong = ("0" * len(digests[0]), *digests[1:])
+    error = perform(found, 4, parts_of(found, root, 4, others=wrong)).error
+    assert (
+        error == "the replica of rank 1 differs from that of another worker in chunk 0 of the state"
+    )
+    assert found.arena.comparison_requested
+    assert store_in(root).committed() == ["step-00000003"]
+
+
+def test_what_was_staged_before_a_generation_ended_is_published_in_the_next(checkpoints):
+    found, root = checkpoints
+    found.perform(PrepareCheckpoint(1, parts_of(found, root, 3)))
+    found.perform(FindCheckpoint(2))
+    newest = CheckpointFound(2, StoredCheckpoint(step=3, name="step-00000003"))
+    wait_until(lambda: newest in found.results())
+    assert store_in(root).committed() == ["step-00000003"]
+
+
+def test_memory_is_free_again_once_what_was_staged_in_it_is_written(checkpoints):
+    found, root = checkpoints
+    assert found.arena.released is None, "an earlier generation may have staged something"
+    found.perform(RemovePartialCheckpoints(1))
+    wait_until(lambda: found.arena.released == 0)
+    found.perform(PrepareCheckpoint(1, parts_of(found, root, 3)))
+    wait_until(lambda: found.arena.released == 1)

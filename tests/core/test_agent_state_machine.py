@@ -19,7 +19,7 @@ from holdfast.core.events import (
     CheckpointPrepared,
     DesiredStateReceived,
     EvictionRequested,
-    PartWritten,
+    PartStaged,
     Tick,
     WorkerExited,
     WorkerFinished,
@@ -86,7 +86,10 @@ def test_a_lost_worker_alone_is_forked_again():
 def test_where_all_begin_anew_nobody_is_forked_before_the_last_is_gone():
     machine = halted(restart_all=True)
     told(machine, WorkerExited(1, 2, GONE))
-    assert told(machine, orders(2, 0, 1, restart_all=True)) == [Abort(2), KillWorker(0, 1)]
+    assert told(machine, orders(2, 0, 1, restart_all=True)) == [
+        Abort(2, forgets=True),
+        KillWorker(0, 1),
+    ]
     assert machine.stage == Stage.IDLE
     assert told(machine, WorkerExited(0, 1, GONE)) == [ForkWorker(0, 2, 3), ForkWorker(1, 2, 4)]
 
@@ -94,7 +97,7 @@ def test_where_all_begin_anew_nobody_is_forked_before_the_last_is_gone():
 def test_a_generation_that_ends_before_all_are_gone_forks_nobody():
     machine = halted(restart_all=True)
     told(machine, orders(2, 0, 1, restart_all=True), WorkerExited(0, 1, GONE))
-    assert told(machine, orders(3, 0, restart_all=True)) == [Abort(3)]
+    assert told(machine, orders(3, 0, restart_all=True)) == [Abort(3, forgets=True)]
     assert told(machine, WorkerExited(1, 2, GONE)) == [ForkWorker(0, 3, 3)]
 
 
@@ -232,10 +235,10 @@ def decided(machine, generation=1, error=""):
 
 
 def test_a_checkpoint_is_prepared_reported_completed_and_told_in_this_order():
-    machine, part = resumed(), Part(number=1, step=8)
-    assert told(machine, PartWritten(1, 1, part)) == []
+    machine, part = resumed(), Part(number=1, step=8, count=2)
+    assert told(machine, PartStaged(1, 1, part)) == []
     parts = {0: part, 1: part}
-    assert told(machine, PartWritten(0, 1, part)) == [PrepareCheckpoint(1, parts)]
+    assert told(machine, PartStaged(0, 1, part)) == [PrepareCheckpoint(1, parts)]
     assert decided(machine)[0] == []  # of another try: this one is not prepared yet
     draft = Draft(number=1, step=8, root="r")
     (sent,) = machine.handle(CheckpointPrepared(1, draft), now=0.0)

@@ -1,5 +1,7 @@
 """A checkpoint is decided once, when the drafts of all hosts of one try are there."""
 
+from dataclasses import replace
+
 from holdfast.core.checkpoint_tracker import CheckpointTracker
 from holdfast.core.protocol import CheckpointResult, Draft, Stage, Status
 
@@ -111,4 +113,13 @@ def test_another_generation_that_did_not_get_its_checkpoint_is_asked_at_once():
     assert tracker.requested == 5
     tracker.on_generation_opened()
     assert tracker.request_if_due(4, NOW + 10.1)
+    assert tracker.requested == 1
+
+
+def test_a_checkpoint_that_a_lost_worker_had_to_stage_is_requested_again():
+    tracker = CheckpointTracker(0, NOW)
+    halted = Status(host="a", number=1, generation=4, stage=Stage.HALT)
+    tracker.on_resumed(4, [halted])
+    assert tracker.requested == 0
+    tracker.on_resumed(4, [halted, replace(halted, host="b", lost_checkpoint=True)])
     assert tracker.requested == 1

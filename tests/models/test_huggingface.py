@@ -15,7 +15,7 @@ from holdfast.checkpoint.weights import load_into, load_weights
 from holdfast.errors import JobError
 from holdfast.job.load import load
 from holdfast.job.models import BertSpec, Gpt2Spec
-from holdfast.worker.checkpoints.writer import hugging_face_model
+from holdfast.worker.checkpoints.header import hugging_face_model
 
 pytestmark = pytest.mark.slow
 

@@ -225,22 +225,22 @@ def altered(session):
 
 
 def flipping_at_checkpoint(session):
-    """A bit of what rank 1 writes flips just before the second checkpoint is written, or after;
-    while the workers find out which one, a worker dies.
+    """A bit of rank 1 flips just before it stages the second checkpoint, or after; while workers
+    find out which one differs, one dies.
     """
     params = session.job.params
 
     def flip(arguments):
-        _, _, flat, _, rank, _ = arguments
-        if rank == 1 and session.step > 4 and is_first(params["mark"]):
-            flat[-1] ^= 1
+        (saver, _) = arguments
+        if saver._group.rank == 1 and session.step > 4 and is_first(params["mark"]):
+            saver._replica.flat[-1] ^= 1
 
     def die(arguments):
         (comparison, *_) = arguments
         if comparison._group.rank == params["dies"] and is_first(params["mark"] + ".death"):
             os.kill(os.getpid(), signal.SIGKILL)
 
-    wrap("holdfast.worker.checkpoints.writer:write_part", params["when"], flip)
+    wrap("holdfast.worker.checkpoints.saver:CheckpointSaver._staged", params["when"], flip)
     if "dies" in params:
         wrap(
             "holdfast.worker.checks.replica_checker:ReplicaChecker._first_difference", "before", die

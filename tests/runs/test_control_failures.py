@@ -147,7 +147,7 @@ def test_a_death_at_the_start_changes_nothing(inject, who, at, when, which):
 @pytest.mark.parametrize(POINT, sampled(RECOVERY, 1))
 def test_a_death_in_a_recovery_changes_nothing(inject, who, at, when, which):
     loss = {
-        "at": "holdfast.worker.checkpoints.writer:write_part",
+        "at": "holdfast.worker.checkpoints.saver:CheckpointSaver._staged",
         "when": "after",
         "rank": 0,
         "step": 8,

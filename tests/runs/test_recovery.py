@@ -46,13 +46,23 @@ BETWEEN_STEPS = [
     ("holdfast.worker.evaluation:Evaluator.evaluate", "after"),
     ("holdfast.worker.metrics:Metrics.evaluation", "before"),
     ("holdfast.worker.metrics:Metrics.evaluation", "after"),
-    ("holdfast.worker.membership.member:Member.save", "before"),
-    ("holdfast.worker.checkpoints.writer:write_part", "after"),
-    ("holdfast.worker.checkpoints.writer:await_commit", "before"),
-    ("holdfast.worker.checkpoints.writer:await_commit", "after"),
+    ("holdfast.worker.checkpoints.saver:CheckpointSaver.save", "before"),
+    ("holdfast.worker.checkpoints.saver:CheckpointSaver._staged", "after"),
+    ("holdfast.worker.checkpoints.saver:CheckpointSaver._await_result", "before"),
+    ("holdfast.worker.checkpoints.saver:CheckpointSaver._await_result", "after"),
     ("holdfast.worker.membership.member:Member.finish", "before"),
     ("holdfast.worker.membership.member:Member.finish", "after"),
     ("holdfast.worker.membership.member:Member.result", "after"),
+]
+OUTSIDE_AN_UPDATE = [
+    ("holdfast.worker.step.tree:TreeStepper.begin_shard", "before"),
+    ("holdfast.worker.step.tree:TreeStepper.end_shard", "after"),
+    ("holdfast.collectives.exact:TreeReducer.reduced", "before"),
+    ("holdfast.worker.metrics:Metrics.step", "before"),
+    ("holdfast.worker.metrics:Metrics.step", "after"),
+    ("holdfast.worker.evaluation:Evaluator.evaluate", "after"),
+    ("holdfast.worker.checkpoints.saver:CheckpointSaver._staged", "before"),
+    ("holdfast.worker.checkpoints.saver:CheckpointSaver._staged", "after"),
 ]
 RECOVERY = [
     ("holdfast.worker.agent_link:AgentLink.await_resume_until", "before"),
@@ -138,6 +148,17 @@ def assert_each_step_once(run_dir, steps):
 @pytest.mark.parametrize(("at", "when"), sampled(A_STEP, 9))
 def test_a_death_at_any_point_of_a_step_changes_nothing(inject, at, when, rank):
     assert inject({"at": at, "when": when, "rank": rank, "step": 2, "how": "kill"}) == [True]
+
+
+@pytest.mark.parametrize(("at", "when"), sampled(OUTSIDE_AN_UPDATE, 1))
+def test_a_lone_worker_that_dies_outside_its_update_loses_no_step(inject, tmp_path, at, when):
+    step = 5 if "evaluate" in at else 8 if "Saver" in at else 6
+    fault = {"at": at, "when": when, "rank": 0, "step": step, "how": "kill"}
+    assert inject(fault, workers=1) == [True]
+    events = events_of(tmp_path / "run")
+    _, second = (each for each in events if each["event"] == "generation-started")
+    assert (second["from_checkpoint"], second["step"]) == (False, second["last_committed_step"])
+    assert second["step"] >= step
 
 
 @pytest.mark.parametrize("rank", sampled([0, 1], 0))
@@ -272,7 +293,7 @@ STOPS = [
     ("holdfast.worker.step.tree:TreeStepper.begin_shard", 2),
     ("holdfast.worker.step.tree:TreeStepper._update", 2),
     ("holdfast.worker.evaluation:_results", 5),
-    ("holdfast.worker.checkpoints.writer:await_commit", 8),
+    ("holdfast.worker.checkpoints.saver:CheckpointSaver._staged", 8),
     ("holdfast.worker.membership.member:Member.finish", 15),
 ]
 

@@ -25,6 +25,7 @@ from holdfast.agent.run_context import RunContext
 from holdfast.agent.worker_handle import WorkerHandle, await_exits, fork_worker
 from holdfast.agent.worker_log import WorkerLog
 from holdfast.agent.worker_monitor import WorkerMonitor
+from holdfast.agent.writer_handle import WriterHandle
 from holdfast.arena.memory import Arena, Word
 from holdfast.checkpoint.store import CheckpointStore
 from holdfast.core import actions, events
@@ -49,9 +50,10 @@ from holdfast.wire.messages import (
     FitMessage,
     HaltedMessage,
     OpenTunnelMessage,
-    PartWrittenMessage,
+    PartStagedMessage,
     PeerUnreachableMessage,
     ShutdownMessage,
+    StagingMessage,
 )
 from holdfast.wire.rpc import DesiredStateMessage, StatusMessage
 
@@ -76,6 +78,7 @@ class Agent:
         log: The run's log of events.
         link: To the coordinator.
         checkpoints: Of this host.
+        writer: Writes them.
 
     Attributes:
         exit_reason: Why the agent must end, once it must; empty if the run succeeded.
@@ -91,9 +94,11 @@ class Agent:
         log: EventLog,
         link: CoordinatorLink[StatusMessage, DesiredStateMessage],
         checkpoints: Checkpoints,
+        writer: WriterHandle,
     ) -> None:
         self._run, self._forks, self._arena = run, forks, arena
-        self._log, self._link, self._checkpoints = log, link, checkpoints
+        self._log, self._link = log, link
+        self._checkpoints, self._writer = checkpoints, writer
         self._prober, beat_s = Prober(run.interface), run.job.heartbeat.interval_s
         self._machine = AgentStateMachine(
             name, run.capacity, beat_s, time.monotonic(), self._prober.address
@@ -175,8 +180,8 @@ class Agent:
             case actions.SendStatus(status):
                 progress = progress_of(self._arena, self._machine.ranks)
                 self._link.send(StatusMessage(status=replace(status, progress=progress)))
-            case actions.Abort(generation):
-                self._abort(generation)
+            case actions.Abort():
+                self._abort(action)
             case actions.ForkWorker(rank, _, process):
                 self._fork(rank, process)
             case actions.KillWorker(rank, process):
@@ -197,14 +202,16 @@ class Agent:
                     self._send_all(ShutdownMessage())
                     self._checkpoints.delete_old()  # an agent before this one may not have
 
-    def _abort(self, generation: int) -> None:
+    def _abort(self, abort: actions.Abort) -> None:
         """End the generations before this one on this host."""
+        if abort.forgets:
+            self._arena.forget_replicas()
         if self._forming_since is None:
             self._worker_log.generation_ends(self._workers.values(), self._members)
         self._forming_since = time.monotonic()
-        self._arena.announce(generation)
+        self._arena.announce(abort.generation)
         if self._run.tunnel is not None:
-            self._run.tunnel.end(generation)
+            self._run.tunnel.end(abort.generation)
 
     def _fork(self, rank: int, number: int) -> None:
         slot = first_free([each.slot for each in self._workers.values()])
@@ -267,10 +274,12 @@ class Agent:
             case HaltedMessage():
                 worker.halted_at = time.time() if worker.has_resumed else None
                 halted = (message.generation, message.committed, self._arena.reduced_step)
-                where = (message.address, message.numerics)
-                self._handle(events.WorkerHalted(worker.rank, *halted, *where))
-            case PartWrittenMessage():
-                self._handle(events.PartWritten(worker.rank, message.generation, message.part))
+                what = (message.address, message.numerics, self._arena.left_step(worker.rank))
+                self._handle(events.WorkerHalted(worker.rank, *halted, *what))
+            case PartStagedMessage():
+                self._handle(events.PartStaged(worker.rank, message.generation, message.part))
+            case StagingMessage():
+                self._writer.begin(message)
             case FinishedMessage():
                 finished = events.WorkerFinished(worker.rank, message.generation, message.result)
                 self._handle(finished)
@@ -308,6 +317,7 @@ class Agent:
             if not isinstance(message, ExitedMessage):
                 raise ProtocolError(f"the fork server sent {message.kind!r}")
             ended += [(w, message.status) for w in self._workers.values() if w.pid == message.pid]
+            self._writer.restart_if(message.pid)
         for worker, _ in ended:  # none, if they were of an earlier run on this fork server
             for late in worker.channel.drain():
                 self._on_worker(worker, late)

@@ -15,8 +15,9 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final, Self
 
+from holdfast.arena.memory import Arena
 from holdfast.checkpoint import names
-from holdfast.checkpoint.commit import CommitFailed, Committed, Prepared, complete, prepare
+from holdfast.checkpoint.commit import CommitFailed, Committed, Prepared, Write, complete, prepare
 from holdfast.checkpoint.retention import Retention, RetentionEvent
 from holdfast.checkpoint.store import CheckpointStore
 from holdfast.core.actions import (
@@ -32,6 +33,7 @@ from holdfast.core.events import (
     CheckpointFound,
     CheckpointPrepared,
 )
+from holdfast.core.protocol import CheckpointResult, Draft, Part
 from holdfast.core.retention import RetentionPolicy
 from holdfast.observe.lines import EventLog
 from holdfast.observe.retention_events import log_retention_event
@@ -50,6 +52,8 @@ class Checkpoints:
         attempt: This start of the run.
         policy: Which ones are kept.
         log: The run's log of events.
+        arena: Says which checkpoints are staged.
+        write: Writes them.
         where: What names the host in an event; see `RunContext.where`.
     """
 
@@ -59,11 +63,14 @@ class Checkpoints:
         attempt: str,
         policy: RetentionPolicy,
         log: EventLog,
+        arena: Arena,
+        write: Write,
         where: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
         self._store, self._attempt, self._log, self._where = store, attempt, log, where
         self._retention = Retention(store, policy, self._on_retention_event)
-        self._prepared: Prepared | None = None
+        self._arena, self._write = arena, write
+        self._prepared: dict[tuple[int, int], Prepared] = {}  # by generation and number
         self._actions: queue.SimpleQueue[CheckpointAction | None] = queue.SimpleQueue()
         self._results: deque[CheckpointEvent | Exception] = deque()
         self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
@@ -126,20 +133,41 @@ class Checkpoints:
     def _performed(self, action: CheckpointAction) -> CheckpointEvent | None:
         match action:
             case FindCheckpoint(generation):
+                self._complete_before(generation)
                 self._remove_partial()  # one of them may be a checkpoint that was being replaced
                 return CheckpointFound(generation, self._store.newest())
             case RemovePartialCheckpoints(generation):
+                self._complete_before(generation)
                 self._remove_partial(names.attempt_in(generation, self._attempt))
+                self._arena.release(generation, 0)
                 return None
             case PrepareCheckpoint(generation, parts):
-                attempt = names.attempt_in(generation, self._attempt)
-                self._prepared = prepare(self._store, parts, attempt)
-                return CheckpointPrepared(generation, self._prepared.draft)
+                return CheckpointPrepared(generation, self._prepare(generation, parts))
             case CompleteCheckpoint(result):
-                assert self._prepared is not None
-                outcome = complete(self._store, self._prepared, result)
-                self._log_outcome(outcome)
-                return CheckpointCompleted(outcome.result)
+                return CheckpointCompleted(self._complete(result))
+
+    def _prepare(self, generation: int, parts: Mapping[int, Part]) -> Draft:
+        attempt = names.attempt_in(generation, self._attempt)
+        prepared = prepare(self._store, parts, attempt, self._write)
+        number = prepared.draft.number
+        self._prepared[generation, number] = prepared
+        self._arena.release(generation, number)
+        if prepared.differs:
+            self._arena.request_comparison(generation)
+        return prepared.draft
+
+    def _complete(self, result: CheckpointResult) -> CheckpointResult:
+        prepared = self._prepared.pop((result.generation, result.number))
+        outcome = complete(self._store, prepared, result)
+        self._log_outcome(outcome)
+        return outcome.result
+
+    def _complete_before(self, generation: int) -> None:
+        """Publish the drafts of generations that are over, for which no result comes any more."""
+        for over, number in sorted(self._prepared):
+            if over < generation:
+                step = self._prepared[over, number].draft.step
+                self._complete(CheckpointResult(generation=over, number=number, step=step))
 
     def _remove_partial(self, current: str = "") -> None:
         """Remove drafts, except those of the current attempt; the next resume tries again."""

@@ -15,6 +15,7 @@ from holdfast.agent.run_context import RunContext
 from holdfast.agent.scores import with_devices
 from holdfast.agent.system_log import SystemLog
 from holdfast.agent.tunnel import Tunnel
+from holdfast.agent.writer_handle import WriterHandle
 from holdfast.arena.memory import Arena
 from holdfast.checkpoint.store import CheckpointStore
 from holdfast.core.protocol import FENCED, RUN_FAILED
@@ -83,17 +84,19 @@ def _serve(options: argparse.Namespace) -> str:
         options.address, lambda channel: Service(channel).attend, credentials.agent
     )
     store, retention = CheckpointStore.of_run(options.run_dir), run.job.checkpoint.retention
-    with (
-        closing(link),
-        EventLog(options.run_dir / EVENTS) as log,
-        Checkpoints(store, options.attempt, retention, log, run.where) as checkpoints,
-    ):
+    with closing(link), EventLog(options.run_dir / EVENTS) as log:
         forks.await_ready()
         run = with_devices(run, log)  # once torch is imported: nothing else computes here now
         arena = Arena(options.arena)
         with (
             SystemLog(run) as system,
-            closing(Agent(options.name, run, forks, arena, log, link, checkpoints)) as agent,
+            closing(WriterHandle(forks, run, arena.fd)) as writer,
+            Checkpoints(
+                store, options.attempt, retention, log, arena, writer.write, run.where
+            ) as checkpoints,
+            closing(
+                Agent(options.name, run, forks, arena, log, link, checkpoints, writer)
+            ) as agent,
         ):
             while agent.exit_reason is None:
                 agent.poll(POLL_S)

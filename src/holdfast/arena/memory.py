@@ -48,6 +48,8 @@ class JobWord(enum.IntEnum):
     GENERATION = 2  # the newest one: every older generation is over
     STOP = 3  # 1: stop after the current step
     SAVE = 4  # a generation, and the number of the checkpoint that is requested in it
+    RELEASED = 5  # a generation, and the number of its newest checkpoint that is staged no longer
+    COMPARE = 6  # a generation whose members must compare their replicas
 
 
 @enum.unique
@@ -70,6 +72,8 @@ class Word(enum.IntEnum):
     REDUCED_STEP = 13  # steps committed once the reduced gradient in the root slot is applied
     MEASURING = 14  # 1 while user code measures a batch of an evaluation
     PHASE_TIMES = 16  # the first of one word per phase: nanoseconds spent in it so far
+    INTACT = 30  # steps committed in the worker's replica plus one; 0 while it changes
+    LEFT_PROGRESS = 31  # the same for what else it leaves; see `arena.intact_replicas`
     ACKNOWLEDGED = 32  # the first of one word per fault: how many, and the step of the last one
 
 
@@ -167,8 +171,7 @@ class Arena:
     @property
     def save_requested(self) -> int:
         """The number of the checkpoint requested in this process's generation; 0 for none."""
-        generation, number = divmod(self._words[JobWord.SAVE], 1 << 32)
-        return number if generation == self.generation else 0
+        return self._number_in(JobWord.SAVE) or 0
 
     def request_save(self, generation: int, number: int) -> None:
         """Request a checkpoint after the current step.
@@ -178,6 +181,35 @@ class Arena:
             number: The number of the checkpoint in that generation, from 1.
         """
         self._words[JobWord.SAVE] = generation << 32 | number
+
+    @property
+    def released(self) -> int | None:
+        """The number of the newest checkpoint of this process's generation whose memory is free
+        again, as that of all before it; None while one of an older generation is being written.
+        """
+        return self._number_in(JobWord.RELEASED)
+
+    def release(self, generation: int, number: int) -> None:
+        """Free the memory in which checkpoints up to this one were staged; see `arena.staging`.
+
+        Args:
+            generation: The generation that staged it.
+            number: The number of the checkpoint in that generation; 0 for none.
+        """
+        self._words[JobWord.RELEASED] = generation << 32 | number
+
+    @property
+    def comparison_requested(self) -> bool:
+        """Whether the members of this process's generation must compare their replicas."""
+        return self._words[JobWord.COMPARE] == self.generation != 0
+
+    def request_comparison(self, generation: int) -> None:
+        """Request that the members of a generation compare their replicas after this step."""
+        self._words[JobWord.COMPARE] = generation
+
+    def _number_in(self, word: JobWord) -> int | None:
+        generation, number = divmod(self._words[word], 1 << 32)
+        return number if generation == self.generation else None
 
     @property
     def newest_generation(self) -> int:
@@ -207,6 +239,22 @@ class Arena:
         """
         for rank in range(self.world_size):
             self[rank, Word.REDUCED_STEP] = 0
+
+    def left_step(self, rank: int) -> int | None:
+        """The steps committed in what a lost worker of a rank has left, None if it was lost in an
+        update; see `arena.intact_replicas`.
+        """
+        intact = self[rank, Word.INTACT]
+        return intact - 1 if intact and intact == self[rank, Word.LEFT_PROGRESS] else None
+
+    def forget_replicas(self) -> None:
+        """Forget which replicas are complete: what lost workers have left belongs to steps that
+        will be computed again, or is not trusted.
+
+        Where workers call it, all members do, before a barrier.
+        """
+        for rank in range(self.world_size):
+            self[rank, Word.INTACT] = self[rank, Word.LEFT_PROGRESS] = 0
 
     def enter_generation(self, rank: int, generation: int) -> None:
         """Take part in a generation, as `rank`.
@@ -242,7 +290,7 @@ class Arena:
 
         Every worker passes the same size. The mapping begins on a huge page.
         """
-        start = self._sections_start
+        start = self.sections_start
         os.ftruncate(self.fd, max(start + size_bytes, os.fstat(self.fd).st_size))
         return map_file(self.fd, size_bytes, start)
 
@@ -253,10 +301,11 @@ class Arena:
             offset: Start of the part in the sections, a multiple of HUGE_PAGE.
             size_bytes: Its size.
         """
-        return map_file(self.fd, size_bytes, self._sections_start + offset, private=True)
+        return map_file(self.fd, size_bytes, self.sections_start + offset, private=True)
 
     @property
-    def _sections_start(self) -> int:
+    def sections_start(self) -> int:
+        """Where the sections begin in the file, bytes."""
         return -(-_header_bytes(self.world_size) // HUGE_PAGE) * HUGE_PAGE
 
 

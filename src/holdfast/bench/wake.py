@@ -35,7 +35,7 @@ from holdfast.job.settings import LoaderSettings
 from holdfast.linux.lifeline import die_with_parent
 from holdfast.transport.shared_memory import SharedMemoryGroup
 from holdfast.wire.channel import pair
-from holdfast.worker.checkpoints.writer import await_commit
+from holdfast.worker.checkpoints.saver import Results
 
 ROUND_TIMEOUT_S: Final = 60.0
 
@@ -74,7 +74,7 @@ def _for_samples(arena: Arena, rank: int) -> None:
 
 def _for_checkpoint(arena: Arena, rank: int) -> None:
     near, far = pair()
-    await_commit(near, _group(arena, rank), number=1, timeout_s=ROUND_TIMEOUT_S)
+    Results(near, _group(arena, rank), ROUND_TIMEOUT_S).of(1)
     far.close()
 
 

@@ -1,4 +1,4 @@
-"""Commit: makes the parts that the workers of a host have written a checkpoint, in two phases.
+"""Commit: makes the parts that the workers of a host have staged a checkpoint, in two phases.
 
 Each host keeps whole checkpoints. It prepares a draft with a manifest, and publishes or discards
 the draft once the coordinator knows that all hosts are prepared. So publishing needs no space, and
@@ -8,16 +8,37 @@ what one host publishes, the others have at least as a draft.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError
 
 from holdfast.checkpoint import names, parts
 from holdfast.checkpoint.manifest import Header, Manifest, PartFile
 from holdfast.checkpoint.store import CheckpointStore
 from holdfast.core.protocol import CheckpointResult, Draft, Part
 from holdfast.errors import CheckpointError, ProtocolError
+
+Write = Callable[[str, Header, int], PartFile]
+"""Writes a staged state into a draft: the draft's name, the description of the state, and where it
+is staged. Raises OSError."""
+
+
+class _Content(BaseModel):
+    """The content of a part.
+
+    Attributes:
+        others: The digest of each chunk of this worker's replica, and nothing for those that it has
+            staged; empty if replicas were compared otherwise.
+        offset: Where the state is staged in the arena's file, bytes; only the first part has it.
+        header: Of the checkpoint; only the first part has it.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    others: tuple[str, ...]
+    offset: int = 0
+    header: Header | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,11 +50,13 @@ class Prepared:
         attempt: Who has written it; see `names.draft_name`.
         is_stored: Whether the same checkpoint was published before, by a generation that did not
             live to report it.
+        differs: Whether the replicas of workers differ, so that it was not written.
     """
 
     draft: Draft
     attempt: str
     is_stored: bool = False
+    differs: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,22 +85,25 @@ class CommitFailed:
     result: CheckpointResult
 
 
-def prepare(store: CheckpointStore, written: Mapping[int, Part], attempt: str) -> Prepared:
-    """Make the parts of a host a durable draft with a manifest.
+def prepare(
+    store: CheckpointStore, staged: Mapping[int, Part], attempt: str, write: Write
+) -> Prepared:
+    """Write what the workers of a host have staged, as a durable draft with a manifest.
 
     Args:
         store: The host's checkpoints.
-        written: The parts of all its workers, by rank; the first has the header.
+        staged: The parts of all its workers, by rank.
         attempt: The generation, in this start of the run.
+        write: Writes the staged state.
 
     Raises:
         ProtocolError: A worker has sent something that is no part.
     """
-    first = next(iter(written.values()))
+    first, differs = staged[min(staged)], False
     draft, name = Draft(number=first.number, step=first.step), names.checkpoint_name(first.step)
-    errors = [part.error for part in written.values() if part.error]
+    error = next((part.error for part in staged.values() if part.error), "")
     try:
-        manifest = None if errors else _manifest(written)
+        manifest = None if error else _written(staged, names.draft_name(first.step, attempt), write)
         stored = _stored(store, name, manifest)
         if stored is not None:
             root = replace(draft, root=stored.root)
@@ -85,11 +111,12 @@ def prepare(store: CheckpointStore, written: Mapping[int, Part], attempt: str) -
         if manifest is not None:
             store.prepare(manifest, attempt)
             return Prepared(draft=replace(draft, root=manifest.root), attempt=attempt)
-        error = errors[0]
     except OSError as failure:
         error = str(failure)
+    except CheckpointError as difference:
+        error, differs = str(difference), True
     _discard(store, first.step, attempt)  # it must not hold the space that was missing
-    return Prepared(draft=replace(draft, error=error), attempt=attempt)
+    return Prepared(draft=replace(draft, error=error), attempt=attempt, differs=differs)
 
 
 def complete(
@@ -132,16 +159,26 @@ def _stored(store: CheckpointStore, name: str, wanted: Manifest | None) -> Manif
     return None
 
 
-def _manifest(written: Mapping[int, Part]) -> Manifest:
-    """The manifest of parts in the order of their ranks; the first has the header."""
-    contents = [part.content for part in written.values()]
+def _written(staged: Mapping[int, Part], draft: str, write: Write) -> Manifest:
+    """Write a staged state; returns its manifest.
+
+    Raises:
+        CheckpointError: The replicas of workers differ.
+    """
     try:
-        header = Header.model_validate(contents[0]["header"])
-        files = [PartFile.model_validate(content["file"]) for content in contents]
-    except (ValidationError, KeyError) as error:
+        contents = {rank: _Content.model_validate(part.content) for rank, part in staged.items()}
+    except ValidationError as error:
         raise ProtocolError(f"a worker sent an invalid part of a checkpoint: {error}") from None
-    return Manifest(
-        **header.model_dump(),
-        root=parts.root([digest for file in files for digest in file.digests]),
-        parts=tuple(files),
-    )
+    first = next((each for each in contents.values() if each.header is not None), None)
+    if first is None or first.header is None:
+        raise ProtocolError("no worker has sent the header of a checkpoint")
+    file = write(draft, first.header, first.offset)
+    for rank, content in contents.items():
+        for number, (own, written) in enumerate(zip(content.others, file.digests, strict=False)):
+            if own and own != written:
+                raise CheckpointError(
+                    f"the replica of rank {rank} differs from that of another worker in chunk "
+                    f"{number} of the state"
+                )
+    root = parts.root(file.digests)
+    return Manifest(**dict(first.header), root=root, parts=(file,))

@@ -92,9 +92,14 @@ RunAction = AppendToJournal | SendDesiredState | ProbeHost | RefuseHost
 
 @dataclass(frozen=True, slots=True)
 class Abort:
-    """Wake all workers that wait: generations before this one are over."""
+    """Wake all workers that wait: generations before this one are over.
+
+    Attributes:
+        forgets: Whether nothing may continue from what lost workers have left on this host.
+    """
 
     generation: int
+    forgets: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,21 +134,23 @@ class ResumeWorkers:
 
 @dataclass(frozen=True, slots=True)
 class FindCheckpoint:
-    """Find the newest readable checkpoint of this host; `CheckpointFound` is its result."""
+    """Publish what earlier generations have staged, and find the newest readable checkpoint of this
+    host; `CheckpointFound` is its result.
+    """
 
     generation: int
 
 
 @dataclass(frozen=True, slots=True)
 class RemovePartialCheckpoints:
-    """Remove checkpoints that generations before this one left unfinished."""
+    """Publish what earlier generations have staged, and remove what they left unfinished."""
 
     generation: int
 
 
 @dataclass(frozen=True, slots=True)
 class PrepareCheckpoint:
-    """Make the parts of this host durable as a draft; `CheckpointPrepared` is its result."""
+    """Write the parts of this host durably as a draft; `CheckpointPrepared` is its result."""
 
     generation: int
     parts: Mapping[int, Part]

@@ -18,11 +18,9 @@ from typing import Any, Final
 from holdfast.core.actions import (
     Abort,
     AgentAction,
-    CompleteCheckpoint,
     FindCheckpoint,
     ForkWorker,
     KillWorker,
-    PrepareCheckpoint,
     ProbeHost,
     RemovePartialCheckpoints,
     RequestSave,
@@ -41,7 +39,7 @@ from holdfast.core.events import (
     CheckpointPrepared,
     DesiredStateReceived,
     EvictionRequested,
-    PartWritten,
+    PartStaged,
     PeerReported,
     ProbeCompleted,
     Tick,
@@ -52,16 +50,14 @@ from holdfast.core.events import (
 )
 from holdfast.core.links import PeerProbes
 from holdfast.core.protocol import (
-    CheckpointResult,
     DesiredState,
-    Draft,
     Eviction,
     Failure,
-    Part,
     Stage,
     Status,
     StoredCheckpoint,
 )
+from holdfast.core.saving import Saving
 
 WATCHED_INTERVAL_S: Final = 0.2
 """How often an agent sends its status while a command shows the run's progress, seconds."""
@@ -94,11 +90,9 @@ class AgentStateMachine:
         self._fit: set[int] = set()
         self._finished: set[int] = set()
         self._result: Mapping[str, Any] | None = None
-        self._parts: dict[int, Part] = {}
-        self._draft: Draft | None = None
+        self._saving = Saving()
         self._searched_generation, self._has_found = 0, False
         self._newest_checkpoint: StoredCheckpoint | None = None
-        self._checkpoint_result: CheckpointResult | None = None
         self._requested_checkpoint, self._stop, self._watched = 0, False, False
         self._probe_address, self._probed = probe_address, dict[int, bool | None]()
         self._peers = PeerProbes()
@@ -115,7 +109,7 @@ class AgentStateMachine:
                 return [*self._probe(desired), *self._reconcile(desired, now)]
             case WorkerHalted():
                 return self._on_worker_halted(event, now)
-            case PartWritten() | WorkerFinished():
+            case PartStaged() | WorkerFinished():
                 return self._on_worker_progress(event, now)
             case CheckpointFound() | CheckpointPrepared() | CheckpointCompleted():
                 return self._on_checkpoint_event(event, now)
@@ -182,12 +176,13 @@ class AgentStateMachine:
                 desired.checkpoint_result is not None
                 and desired.checkpoint_result.generation == self.generation
             ):
-                actions += self._on_checkpoint_result(desired.checkpoint_result)
+                actions += self._saving.on_result(desired.checkpoint_result)
             if (desired.stage, self.stage) == (Stage.RUN, Stage.HALT) and not self._failed:
                 assert desired.resume_point is not None
                 self.stage, self._addresses = Stage.RUN, desired.addresses
                 for worker in self._members_here.values():
                     worker.resumed_generation = self.generation
+                self._saving.begin_generation(self.generation)
                 actions += [
                     RemovePartialCheckpoints(self.generation),
                     ResumeWorkers(self.generation, desired.resume_point, desired.addresses),
@@ -211,13 +206,14 @@ class AgentStateMachine:
         self._failed.clear()
         self._peers.clear()
         self._finished.clear()
-        self._parts.clear()
-        self._draft = self._newest_checkpoint = self._eviction = None
+        self._saving.end_generation()
+        self._newest_checkpoint = self._eviction = None
         self._fit.intersection_update(desired.standbys)
         kept = () if desired.restart_all else (*desired.ranks, *desired.standbys)
         kills = self._kill_all(keep=kept)
         forks = self._fork_missing()
-        return [Abort(self.generation), *kills, *forks, *self._halt_if_all_halted(now)]
+        abort = Abort(self.generation, forgets=desired.restart_all)
+        return [abort, *kills, *forks, *self._halt_if_all_halted(now)]
 
     def _on_worker_halted(self, halted: WorkerHalted, now: float) -> list[AgentAction]:
         """A worker may know the next generation before we do, by a failure on this host."""
@@ -226,7 +222,7 @@ class AgentStateMachine:
             return []
         worker.halted_generation, worker.committed = halted.generation, halted.committed
         worker.reduced_step, worker.address = halted.reduced_step, halted.address
-        worker.numerics = halted.numerics
+        worker.numerics, worker.left = halted.numerics, halted.left
         return self._halt_if_all_halted(now)
 
     def _halt_if_all_halted(self, now: float) -> list[AgentAction]:
@@ -249,7 +245,7 @@ class AgentStateMachine:
                 self._has_found, self._newest_checkpoint = True, found
                 return self._halt_if_all_halted(now)
             case CheckpointPrepared(generation, draft) if generation == self.generation:
-                self._draft = draft
+                self._saving.on_prepared(draft)
                 return [self._send_status(now)]
             case CheckpointCompleted(result) if result.generation == self.generation:
                 return [SendCheckpointResult(result)]
@@ -271,17 +267,12 @@ class AgentStateMachine:
         ]
 
     def _on_worker_progress(
-        self, event: PartWritten | WorkerFinished, now: float
+        self, event: PartStaged | WorkerFinished, now: float
     ) -> list[AgentAction]:
+        if isinstance(event, PartStaged):
+            return [*self._saving.on_staged(event)]
         if event.generation != self.generation or event.rank not in self.ranks:
             return []
-        if isinstance(event, PartWritten):
-            self._parts[event.rank] = event.part
-            numbers = {part.number for part in self._parts.values()}
-            if self._parts.keys() != set(self.ranks) or len(numbers) > 1:
-                return []
-            parts, self._parts = dict(sorted(self._parts.items())), {}
-            return [PrepareCheckpoint(self.generation, parts)]
         self._finished.add(event.rank)
         self._result = event.result
         return [self._send_status(now)]
@@ -296,12 +287,6 @@ class AgentStateMachine:
         else:
             return []
         return [self._send_status(now)]
-
-    def _on_checkpoint_result(self, result: CheckpointResult) -> list[AgentAction]:
-        if self._draft is None or self._draft.number > result.number:
-            return []
-        self._draft, self._checkpoint_result = None, result
-        return [CompleteCheckpoint(result)]
 
     def _on_worker_exit(self, exited: WorkerExited, now: float) -> list[AgentAction]:
         worker = self._workers.get(exited.rank)
@@ -378,14 +363,20 @@ class AgentStateMachine:
                     for rank, worker in members.items()
                     if is_halted and worker.committed is not None
                 },
+                left={
+                    rank: worker.left
+                    for rank, worker in members.items()
+                    if is_halted and worker.committed is None and worker.left is not None
+                },
                 reduced_step=max((w.reduced_step for w in self._workers.values()), default=0)
                 if is_halted
                 else 0,
                 finished=frozenset(self._finished),
                 result=self._result if self._finished else None,
                 newest_checkpoint=self._newest_checkpoint if is_halted else None,
-                draft=self._draft,
-                checkpoint_result=self._checkpoint_result,
+                draft=self._saving.draft,
+                lost_checkpoint=is_halted and self._saving.is_incomplete,
+                checkpoint_result=self._saving.result,
                 requested_checkpoint=self._requested_checkpoint,
                 stop=self._stop,
                 probe_address=self._probe_address,

@@ -9,7 +9,7 @@ as the one that was requested: it has the number after the newest one whose resu
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 from holdfast.core.protocol import CheckpointResult, Draft, Status
 
@@ -37,6 +37,11 @@ class CheckpointTracker:
         self._drafts.clear()
         self.requested = 0
 
+    def on_resumed(self, generation: int, statuses: Iterable[Status]) -> None:
+        """Request a checkpoint in a generation if some host has lost one that was begun before."""
+        if any(status.lost_checkpoint for status in statuses):
+            self._request(generation)
+
     def next_deadline(self) -> float | None:
         """When to request the next checkpoint; None for never."""
         return self._due if self._every_s and not self.requested else None
@@ -46,8 +51,7 @@ class CheckpointTracker:
         due = self.next_deadline()
         if due is None or now < due:
             return False
-        last = self.result
-        self.requested = 1 + (last.number if last and last.generation == generation else 0)
+        self._request(generation)
         return True
 
     def on_reported_result(self, result: CheckpointResult | None) -> None:
@@ -85,6 +89,11 @@ class CheckpointTracker:
         self._drafts.clear()
         self.requested, self._due = 0, now + self._every_s
         return True
+
+    def _request(self, generation: int) -> None:
+        """Request the checkpoint after the newest one of a generation whose result is known."""
+        last = self.result
+        self.requested = 1 + (last.number if last and last.generation == generation else 0)
 
 
 def _result(generation: int, drafts: Mapping[str, Draft]) -> CheckpointResult:

@@ -356,14 +356,14 @@ class CoordinatorStateMachine:
         self._restart_budget.on_resumed(now)
         self._addresses = self._members.addresses
         self.resume_point = choose_resume_point(self.members, self._members.of_generation)
+        self._checkpoints.on_resumed(self.generation, self._members.of_generation)
         self.stage, self._restart_all = RUN, self.policy.restart_all
         self._members.on_resumed()
         self._waiting = dict.fromkeys(self._members.by_host)
         return self._send_desired_state(self._members.hosts)
 
     def _end(self, reason: str) -> list[RunAction]:
-        self.stage, self.reason = END, reason
-        self.root_cause = self.root_cause if reason else None
+        self.stage, self.reason, self.root_cause = END, reason, self.root_cause if reason else None
         self._waiting.clear()
         return [
             AppendToJournal(RunEnded(reason, self.root_cause, self.result)),

@@ -92,17 +92,19 @@ class Standby:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
-    """A worker's part of a checkpoint.
+    """A worker's part of a checkpoint, in the memory where it is staged.
 
     Attributes:
         number: The number of the checkpoint in its generation, from 1: one step may be tried twice.
         step: Steps committed then.
-        content: Its entry in the manifest.
-        error: Why it could not be written; empty if it was.
+        count: How many parts the checkpoint has on this host.
+        content: What the host needs to write it; see `checkpoint.commit`.
+        error: Why it could not be staged; empty if it was.
     """
 
     number: int
     step: int
+    count: int
     content: Mapping[str, Any] = field(default_factory=dict)
     error: str = ""
 
@@ -211,13 +213,17 @@ class Status:
         numerics: What decides the bits of its workers, by name; empty if there is one host.
         committed: Steps that are committed in the replica of each worker, by rank, without workers
             that have no state. Empty unless the workers have halted.
+        left: Steps that are committed in the state that a lost worker has left, whole, by the rank
+            of the worker that replaces it and has no state of its own.
         reduced_step: The number of steps that would be committed with the reduced gradient that is
             complete in this host's arena; 0 for none.
         finished: Workers that have reached the end of the run.
         result: What one of them reports of the run.
         newest_checkpoint: The newest readable checkpoint on this host; None if there is none.
             Looked for only where the workers have halted and none of them has a state.
-        draft: The checkpoint that its workers have written, until its result is known.
+        draft: The oldest checkpoint of its workers that is written and has no result yet.
+        lost_checkpoint: Whether its workers have begun a checkpoint in an earlier generation that
+            some of them did not live to stage.
         checkpoint_result: The newest result that it knows.
         requested_checkpoint: The number of the checkpoint that its workers were last asked for; 0
             for none.
@@ -241,11 +247,13 @@ class Status:
     addresses: Mapping[int, str] = field(default_factory=dict)
     numerics: Mapping[str, str] = field(default_factory=dict)
     committed: Mapping[int, int] = field(default_factory=dict)
+    left: Mapping[int, int] = field(default_factory=dict)
     reduced_step: int = 0
     finished: frozenset[int] = frozenset()
     result: Mapping[str, Any] | None = None
     newest_checkpoint: StoredCheckpoint | None = None
     draft: Draft | None = None
+    lost_checkpoint: bool = False
     checkpoint_result: CheckpointResult | None = None
     requested_checkpoint: int = 0
     stop: bool = False

@@ -19,6 +19,9 @@ class CheckpointSettings(Spec):
     """Steps between checkpoints; 0 disables this."""
     every_s: Annotated[float, Field(ge=0)] = 0.0
     """Seconds between checkpoints, counted from the newest one of any kind; 0 disables this."""
+    busy: Literal["defer", "wait"] = "defer"
+    """What a checkpoint does that is due while earlier ones are still being written: it is made at
+    the first step where there is memory for it (defer), or training waits."""
     keep: Count = 5
     """How many of the newest checkpoints to keep; older ones are deleted."""
     keep_every: Annotated[int, Field(ge=0)] = 0

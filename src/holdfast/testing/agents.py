@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Final
 
@@ -30,6 +31,9 @@ from holdfast.testing.timeline import Timeline
 
 STALL_S: Final = 2.0
 """How long workers get nothing from each other before they report it."""
+STAGE_S: Final = 0.001
+"""How long a worker takes to copy its part of a checkpoint, and its host to write it:"""
+WRITE_S: Final = 0.5
 RECONNECT_S: Final = 0.1
 """An agent without a connection tries again this often."""
 
@@ -207,7 +211,8 @@ class Agents:
                 self._report(agent, action.status, heartbeat=is_tick)
             elif isinstance(action, actions.CheckpointAction):
                 if (result := agent.disk.perform(action)) is not None:
-                    self._timeline.after(0.0, self._tell, name, result)
+                    delay_s = WRITE_S if isinstance(result, events.CheckpointPrepared) else 0.0
+                    self._timeline.after(delay_s, self._tell, name, result)
             else:
                 self._perform(agent, action)
         due = agent.machine.next_deadline()
@@ -368,10 +373,11 @@ class Agents:
         due = group.step and group.step % self._cluster.checkpoint_every == 0
         if due or self.plane.save_requested(group):
             group.saves += 1
-            part = Part(number=group.saves, step=group.step)
+            hosts = Counter(worker.host for worker in group.workers.values())
             for worker in group.workers.values():
-                wrote = events.PartWritten(worker.rank, group.generation, part)
-                self._timeline.after(0.5, self._tell, worker.host, wrote)
+                part = Part(number=group.saves, step=group.step, count=hosts[worker.host])
+                staged = events.PartStaged(worker.rank, group.generation, part)
+                self._timeline.after(STAGE_S, self._tell, worker.host, staged)
 
     def _stalled(self, group: Group) -> None:
         self._timeline.after(STALL_S, self._report_peers, group, group.step)

@@ -17,6 +17,7 @@ class SimulatedDisk:
     """
 
     steps: set[int] = field(default_factory=set)
+    _drafts: dict[tuple[int, int], int] = field(default_factory=dict)
 
     @property
     def newest(self) -> int:
@@ -27,16 +28,26 @@ class SimulatedDisk:
         """Perform an action of an agent; returns its result, if it has one."""
         match action:
             case actions.FindCheckpoint(generation):
+                self._publish_before(generation)
                 step = self.newest
                 found = StoredCheckpoint(step=step, name=f"step-{step:08d}") if step else None
                 return events.CheckpointFound(generation, found)
-            case actions.RemovePartialCheckpoints():
-                return None  # a draft is not kept here
+            case actions.RemovePartialCheckpoints(generation):
+                self._publish_before(generation)
+                return None
             case actions.PrepareCheckpoint(generation, parts):
                 part = next(iter(parts.values()))
+                self._drafts[generation, part.number] = part.step
                 draft = Draft(number=part.number, step=part.step, root=f"state {part.step}")
                 return events.CheckpointPrepared(generation, draft)
             case actions.CompleteCheckpoint(result):
+                step = self._drafts.pop((result.generation, result.number))
                 if not result.error:
-                    self.steps.add(result.step)
+                    self.steps.add(step)
                 return events.CheckpointCompleted(result)
+
+    def _publish_before(self, generation: int) -> None:
+        """Publish the drafts of generations that are over."""
+        for key in sorted(self._drafts):
+            if key[0] < generation:
+                self.steps.add(self._drafts.pop(key))

@@ -3,9 +3,11 @@
     command ── Prepare, Attach ─────────▶ fork server
             ◀─ Ready, WorkersReaped ─────
     agent ── Fork ──────────────────────▶ fork server ── (forks) ──▶ worker
-          ◀─ Ready, Forked, Exited ──────
-    agent ◀─ Halted, PartWritten, CheckpointRejected, PeerUnreachable ─── worker
-          ◀─ Evict, Fit, Finished, Failed ───────────────────────────────
+          ◀─ Ready, Forked, Exited ──────                         or writer
+    agent ── Staging, WritePart ────────▶ writer
+          ◀─ PartWritten ────────────────
+    agent ◀─ Halted, Staging, PartStaged, CheckpointRejected ─────────── worker
+          ◀─ PeerUnreachable, Evict, Fit, Finished, Failed ──────────────
           ── Resume, CheckpointResult, Shutdown ─────────────────────────▶
           ◀─ OpenTunnel ─────────────────────────────────────────────────
           ── TunnelOpened ───────────────────────────────────────────────▶
@@ -162,12 +164,45 @@ class ShutdownMessage(Message):
     kind: Literal["shutdown"] = "shutdown"
 
 
-class PartWrittenMessage(Message):
-    """A worker's part of a checkpoint was written, or failed."""
+class PartStagedMessage(Message):
+    """A worker has staged its part of a checkpoint, or could not."""
 
-    kind: Literal["part-written"] = "part-written"
+    kind: Literal["part-staged"] = "part-staged"
     generation: int
     part: Part
+
+
+class StagingMessage(Message):
+    """A range of the arena in which checkpoints will be staged."""
+
+    kind: Literal["staging"] = "staging"
+    offset: int
+    size_bytes: int
+
+
+class WritePartMessage(Message):
+    """Write a staged state into a draft, as one part.
+
+    Attributes:
+        draft: The name of the draft.
+        offset: Where the state begins in the arena's file, bytes.
+        size_bytes: Its size.
+        entries: Name, dtype, shape and offset of each tensor in it.
+    """
+
+    kind: Literal["write-part"] = "write-part"
+    draft: str
+    offset: int
+    size_bytes: int
+    entries: tuple[tuple[str, str, tuple[int, ...], int], ...]
+
+
+class PartWrittenMessage(Message):
+    """The part is durable, and this is its file's entry in the manifest; or why it is not."""
+
+    kind: Literal["part-written"] = "part-written"
+    file: dict[str, Any] = {}
+    error: str = ""
 
 
 class CheckpointResultMessage(Message):
@@ -231,7 +266,8 @@ class FailedMessage(Message):
 AnyMessage = Annotated[
     ForkMessage | PrepareMessage | ReadyMessage | AttachMessage | WorkersReapedMessage
     | ForkedMessage | ExitedMessage | HaltedMessage | ResumeMessage | ShutdownMessage
-    | PartWrittenMessage | CheckpointResultMessage | CheckpointRejectedMessage
+    | StagingMessage | PartStagedMessage | CheckpointResultMessage | CheckpointRejectedMessage
+    | WritePartMessage | PartWrittenMessage
     | PeerUnreachableMessage | EvictMessage | FitMessage
     | FinishedMessage | FailedMessage | OpenTunnelMessage | TunnelOpenedMessage,
     Field(discriminator="kind"),

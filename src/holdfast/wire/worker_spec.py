@@ -1,10 +1,10 @@
-"""What an agent passes to a worker at its start."""
+"""What an agent passes at its start to a process that it has forked."""
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Annotated, Final, Literal
 
-from pydantic import BaseModel, ConfigDict, TypeAdapter
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
 from holdfast.core.shares import Share
 from holdfast.job.spec import Job
@@ -13,6 +13,19 @@ from holdfast.wire.tls import Credentials
 
 SHARES: Final = TypeAdapter(tuple[Share, ...])
 """Shares of workers as JSON."""
+
+
+class WriterSpec(BaseModel):
+    """What the writer of a host must do.
+
+    Attributes:
+        run_dir: The run's directory.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    kind: Literal["writer"] = "writer"
+    run_dir: str
 
 
 class WorkerSpec(BaseModel):
@@ -32,6 +45,7 @@ class WorkerSpec(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
 
+    kind: Literal["worker"] = "worker"
     job: Job
     rank: int
     run_dir: str
@@ -47,3 +61,8 @@ class WorkerSpec(BaseModel):
         """The job, in code that only workers of a training job reach."""
         assert isinstance(self.job, TrainJob)
         return self.job
+
+
+ForkSpec = Annotated[WorkerSpec | WriterSpec, Field(discriminator="kind")]
+FORK_SPEC: Final = TypeAdapter[WorkerSpec | WriterSpec](ForkSpec)
+"""Either of them as JSON."""

@@ -53,15 +53,25 @@ class Followups:
         Raises:
             Aborted: The generation is over.
         """
-        progress, every_steps = self._progress, self._member.job.checkpoint.every_steps
+        progress, saver = self._progress, self._member.saver
         followup = progress.followup
+        if followup.compares:
+            saver.compare()
         progress.evaluations.calls = 0
         improved = self._evaluate_after(progress.step - 1, reader)
         followup.calls = progress.evaluations.calls
-        due = every_steps and progress.step % every_steps == 0
-        if followup.stops or followup.saves or improved or due:
-            self._member.save(final=followup.stops)
+        if followup.stops:
+            saver.save_durably()
+        elif improved:  # retention looks for a checkpoint of just this step
+            saver.save()
+        elif followup.saves or progress.deferred or self._is_save_due:
+            saver.save_or_defer()
         followup.pending = False
+
+    @property
+    def _is_save_due(self) -> bool:
+        every_steps = self._member.job.checkpoint.every_steps
+        return every_steps > 0 and self._progress.step % every_steps == 0
 
     def evaluate(self, source: Source, measure: Measure, tally: Tally) -> Results:
         """Evaluate, or return what the other workers have found at the same call.

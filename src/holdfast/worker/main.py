@@ -26,8 +26,8 @@ from holdfast.tasks.code import located
 from holdfast.transport.connections import Listener
 from holdfast.wire.channel import Channel
 from holdfast.wire.messages import FinishedMessage
-from holdfast.wire.worker_spec import WorkerSpec
-from holdfast.worker import fit
+from holdfast.wire.worker_spec import FORK_SPEC, WorkerSpec, WriterSpec
+from holdfast.worker import fit, writer
 from holdfast.worker.agent_link import AgentLink, SelfEviction, WorkerShutdown
 from holdfast.worker.checks.numerics import numerics_of
 from holdfast.worker.checks.self_test import sensitive_kernels
@@ -39,17 +39,19 @@ from holdfast.worker.training_loop import StopRequested
 
 
 def main(config: str, arena_fd: int, socket_fd: int) -> int:
-    """Run one worker; returns its exit status.
+    """Run one worker, or the writer of a host; returns its exit status.
 
     Args:
-        config: A `WorkerSpec` as JSON.
+        config: A `WorkerSpec` or a `WriterSpec` as JSON.
         arena_fd: The arena.
         socket_fd: A connected Unix socket to the agent.
     """
-    spec = WorkerSpec.model_validate_json(config)
+    spec = FORK_SPEC.validate_json(config)
+    channel, arena = Channel(socket.socket(fileno=socket_fd)), Arena(arena_fd)
+    if isinstance(spec, WriterSpec):
+        return writer.run(spec, arena, channel)
     if spec.share is not None:
         restrict(spec.share)
-    channel, arena = Channel(socket.socket(fileno=socket_fd)), Arena(arena_fd)
     status = WorkerStatus(arena, spec.rank)
     status.claim()
     write_on_signal(stacks_file(Path(spec.run_dir) / "logs", spec.rank))

@@ -23,7 +23,7 @@ from typing import Any, Final, Self
 from holdfast.checkpoint.manifest import Best
 from holdfast.core.step.loss_scale import LossScale
 from holdfast.worker.step.commit import RequestFlags
-from holdfast.worker.user_state.user_values import UserValues
+from holdfast.worker.user_state.user_values import UserValues, values_of
 
 NOT_SAVED: Final = -1
 
@@ -57,7 +57,8 @@ class Evaluations:
 
     def to_json(self) -> dict[str, Any]:
         """As JSON values."""
-        return asdict(self) | {"best": dict(self.best), "previous_best": dict(self.previous_best)}
+        bests = {"best": dict(self.best), "previous_best": dict(self.previous_best)}
+        return values_of(self) | bests
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> Self:
@@ -90,6 +91,16 @@ class Followup:
         """Whether the run was asked for a checkpoint of the step."""
         return bool(self.requests & RequestFlags.SAVE)
 
+    @property
+    def compares(self) -> bool:
+        """Whether the run was asked to compare all replicas after the step."""
+        return bool(self.requests & RequestFlags.COMPARE)
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether some worker had no memory to stage a checkpoint of the step."""
+        return bool(self.requests & RequestFlags.BUSY)
+
 
 @dataclass(slots=True, kw_only=True)
 class Progress:
@@ -102,7 +113,9 @@ class Progress:
         order: The data set and the sample order; see `data.loading.order`.
         samples_checked: Whether samples were compared with those that the run began with.
         numerics_changes: How hardware and software have changed over the run's lives.
-        saved_step: The step of the newest checkpoint; NOT_SAVED if not every host has one.
+        saved_step: The step of the newest checkpoint that is known to be durable; NOT_SAVED if not
+            every host has one.
+        deferred: Whether a checkpoint is due since an earlier step.
         costs: What a shard and the rest of a step cost each rank that was measured, seconds.
         loss_scale: The scale of the next step; None if losses are not scaled.
         evaluations, followup, user: See the classes.
@@ -115,6 +128,7 @@ class Progress:
     samples_checked: bool = False
     numerics_changes: list[str] = field(default_factory=list)
     saved_step: int = NOT_SAVED
+    deferred: bool = False
     costs: list[tuple[int, float, float]] = field(default_factory=list)
     loss_scale: LossScale | None = None
     evaluations: Evaluations = field(default_factory=Evaluations)
@@ -156,18 +170,23 @@ class Progress:
         calls = self.evaluations.calls
         if self.followup.pending and not leader.followup.pending:
             calls = leader.followup.calls
-        self.saved_step = leader.saved_step
+        self.saved_step, self.deferred = leader.saved_step, leader.deferred
         self.evaluations, self.followup = leader.evaluations, leader.followup
         self.evaluations.calls = calls
 
     def to_json(self) -> dict[str, Any]:
-        """As JSON values, for a worker that continues from here.
+        """As JSON values, for a worker that continues from here; they are not copied.
 
         Raises:
             JobError: `session.state` holds what JSON cannot.
         """
-        parts = {"evaluations": self.evaluations.to_json(), "user": self.user.to_json()}
-        return asdict(self) | parts
+        parts = {
+            "loss_scale": self.loss_scale and asdict(self.loss_scale),
+            "evaluations": self.evaluations.to_json(),
+            "followup": values_of(self.followup),
+            "user": self.user.to_json(),
+        }
+        return values_of(self) | parts
 
     @classmethod
     def from_donor(cls, values: Mapping[str, Any]) -> Self:

@@ -124,7 +124,7 @@ class TrainingLoop:
             while True:
                 try:
                     if self._is_over:
-                        member.save(final=True)
+                        member.saver.save_durably()
                         break
                     check_samples(reader, self._progress)
                     if self._progress.followup.pending:

@@ -16,10 +16,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from holdfast.arena.memory import Arena, Phase
+from holdfast.arena.memory import Arena
 from holdfast.arena.replica import Replica
 from holdfast.collectives.barrier_tags import WorkerTag, describe
-from holdfast.errors import Aborted, HardwareError, JobError, UntrustedStateError
+from holdfast.errors import Aborted, JobError, UntrustedStateError
 from holdfast.transport.connections import Listener
 from holdfast.transport.shared_memory import SharedMemoryGroup
 from holdfast.wire.channel import Channel
@@ -31,7 +31,7 @@ from holdfast.worker.agreement import agree
 from holdfast.worker.balancing import Balancing
 from holdfast.worker.breakdown import Breakdown
 from holdfast.worker.checkpoints.restore import Restorer
-from holdfast.worker.checkpoints.writer import CheckpointWriter
+from holdfast.worker.checkpoints.saver import CheckpointSaver
 from holdfast.worker.checks.numerics import check_portable, exactness
 from holdfast.worker.checks.replica_checker import ReplicaChecker
 from holdfast.worker.checks.self_test import check_reduction, log_sensitive_kernels
@@ -58,6 +58,7 @@ class _Joined:
     stepper: Stepper
     state: WorkerState
     evaluator: Evaluator
+    saver: CheckpointSaver
 
 
 class Member:
@@ -101,7 +102,7 @@ class Member:
         self.balancing = Balancing(self.context, self.progress, run_dir, spec.score)
         self.breakdown = Breakdown(self.group, run_dir, job)
         self.standby, self.metrics = Standby(agent, arena), Metrics(spec.run_dir)
-        self._writer, self._restorer = CheckpointWriter(spec, channel), Restorer(spec, channel)
+        self._spec, self._channel, self._restorer = spec, channel, Restorer(spec, channel)
         self.times = Times(arena, spec.rank)
         self._arena, self._agent, self._listener = arena, agent, listener
         self._attached: AttachedModels | None = None
@@ -138,9 +139,7 @@ class Member:
                 f"session.register({name!r}, …) was called too late; call it right after "
                 "session.attach"
             )
-        if name in self._attached.registered or "." in name:
-            raise JobError(f"session.register needs a unique name without dots, not {name!r}")
-        self._attached.registered[name] = registered
+        self._attached.register(name, registered)
 
     @property
     def stepper(self) -> Stepper:
@@ -164,6 +163,12 @@ class Member:
         """Evaluates with the other members."""
         assert self._joined is not None, "the worker has not joined a generation"
         return self._joined.evaluator
+
+    @property
+    def saver(self) -> CheckpointSaver:
+        """Saves checkpoints with the other members."""
+        assert self._joined is not None, "the worker has not joined a generation"
+        return self._joined.saver
 
     @property
     def replica(self) -> Replica:
@@ -246,29 +251,14 @@ class Member:
 
     def requests(self) -> RequestFlags:
         """What the run is asked to do after the current step, as far as this worker has seen."""
-        arena, flags = self._arena, RequestFlags.NOTHING
-        if arena.stop_requested:
-            flags |= RequestFlags.STOP
-        if arena.save_requested > self._writer.begun_in(arena.generation):
-            flags |= RequestFlags.SAVE
-        return flags
-
-    def save(self, *, final: bool) -> None:
-        """Write a checkpoint with the others, unless there is one of this step.
-
-        Raises:
-            Aborted: The generation is over.
-            CheckpointError: It is final and could not be made durable.
-        """
-        if self.progress.step == self.progress.saved_step:
-            return
-        self.context.status.enter(Phase.CHECKPOINT)
-        part = self._writer.write_part(self.context, self.replica, self.progress)
-        try:  # after the writing, so that a bit that has flipped meanwhile is not committed
-            self.state.compare_all()
-        except HardwareError as error:
-            raise SelfEviction(error) from None
-        self._writer.commit_part(part, self.group, self.progress, final=final)
+        arena, saver = self._arena, self.saver
+        seen = {
+            RequestFlags.STOP: arena.stop_requested,
+            RequestFlags.SAVE: arena.save_requested > saver.num_begun,
+            RequestFlags.COMPARE: arena.comparison_requested,
+            RequestFlags.BUSY: saver.is_busy,
+        }
+        return RequestFlags(sum(flag for flag, is_seen in seen.items() if is_seen))
 
     def finish(self) -> None:
         """Make the last step durable, with the others.
@@ -281,7 +271,7 @@ class Member:
             self.state.commit()
         self.group.barrier(WorkerTag.END, self.progress.step)
         if self._joined is not None:
-            self.save(final=True)
+            self.saver.save_durably()
 
     def result(self) -> dict[str, Any]:
         """The result of the run; the same from every member."""
@@ -333,21 +323,23 @@ class Member:
         self, resume: ResumeMessage, replica: Replica, sections: Sections, *, keeps_state: bool
     ) -> None:
         """Bring this worker to the step from which all resume, with the state that members have."""
-        if keeps_state and self.progress.step < resume.step:
+        transfer = StateTransfer(self.group, sections, replica)
+        if takes_left := keeps_state and not self._has_state:
+            self.progress.replace(transfer.take_left(resume.step))
+        elif keeps_state and self.progress.step < resume.step:
             assert self._on_commit is not None, "a step was computed before the loop"
             self._on_commit(self.stepper.complete(self.progress.step))
         if not keeps_state:
             self._has_state = False  # until it has all of the donor's
             self.metrics.set_writing(self.progress, writes=False)
-        transfer = StateTransfer(self.group, sections, replica)
         transfer.transfer(resume, self.progress, self.metrics)
         self._has_state = True
-        if not keeps_state:
+        if takes_left or not keeps_state:
             self._restore_user_state()
 
     def _restore(self, resume: ResumeMessage, replica: Replica, sections: Sections) -> None:
         """Load the newest checkpoint that some member can verify, or start from the beginning."""
-        sections.intact.forget()
+        self._arena.forget_replicas()
         assert self._attached is not None
         restored = self._restorer.restore(replica, self.group, resume.restore)
         if restored.progress is not None:
@@ -394,4 +386,15 @@ class Member:
             batch_size=self.job.batch,
             device=self.device,
         )
-        return _Joined(stepper=stepper, state=state, evaluator=evaluator)
+        saver = CheckpointSaver(
+            self._spec,
+            self._channel,
+            self.context,
+            replica,
+            sections.staging,
+            self.progress,
+            state.compare_all,
+        )
+        if self.group.rank == self.group.local[0]:
+            saver.announce()
+        return _Joined(stepper=stepper, state=state, evaluator=evaluator, saver=saver)

@@ -1,0 +1,55 @@
+"""Staging: where workers copy a checkpoint to, so that it is written while they train on.
+
+    workers ── each copies its share into the buffer ──▶ agent ── all shares are there ─▶ writer
+       ▲                                                                                    │
+       └────────── RELEASED: the buffer is free again ◀── agent ◀── written to disk ────────┘
+
+Buffers are used in turn: the checkpoint with number n of a generation has buffer n mod NUM_BUFFERS.
+So a worker knows from one word whether the next one is free, and all workers may decide alike.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import torch
+
+from holdfast.arena.memory import Arena
+from holdfast.arena.tensors import copy_past_cache
+
+NUM_BUFFERS: Final = 2
+"""Checkpoints of a host that can be staged at a time: one is written while the next is copied."""
+
+
+class Staging:
+    """The buffers in one worker.
+
+    Args:
+        arena: Says which of them are free.
+        buffers: uint8[NUM_BUFFERS, size], shared; each row begins on a page.
+        offset: Where `buffers` begins in the arena's file, bytes.
+    """
+
+    def __init__(self, arena: Arena, buffers: torch.Tensor, offset: int) -> None:
+        self._arena, self._buffers, self._offset = arena, buffers, offset
+
+    @property
+    def place(self) -> tuple[int, int]:
+        """Where the buffers begin in the arena's file, and their size, bytes."""
+        return self._offset, self._buffers.nbytes
+
+    def is_free(self, number: int) -> bool:
+        """Whether the buffer of checkpoint `number` of this generation can be written to."""
+        released = self._arena.released
+        return released is not None and number <= released + NUM_BUFFERS
+
+    def offset(self, number: int) -> int:
+        """Where the buffer of checkpoint `number` begins in the arena's file, bytes."""
+        return self._offset + number % NUM_BUFFERS * self._buffers.shape[1]
+
+    def copy(self, number: int, state: torch.Tensor, start: int, end: int) -> None:
+        """Copy the bytes from `start` to `end` of a replica, uint8[size_bytes], to the buffer of
+        checkpoint `number`.
+        """
+        target = self._buffers[number % NUM_BUFFERS, start:end]
+        copy_past_cache(target, state[start:end])

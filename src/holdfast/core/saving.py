@@ -1,0 +1,86 @@
+"""Saving: the checkpoints of one host from the first part that is staged to their results. Pure.
+
+    parts of all workers ─▶ PrepareCheckpoint ─▶ draft, reported ─▶ result ─▶ CompleteCheckpoint
+
+Workers train meanwhile, so a second checkpoint may be staged before the first one has a result.
+Drafts are reported one at a time, in order: every host reports the same one.
+
+What is staged is the state after a committed step, and no recovery takes that back. So a checkpoint
+that all workers of the host have staged outlives its generation: it is written, and as nothing can
+be decided about it any more, each host publishes it by itself. If a worker was lost before, the
+workers are asked for another one.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import replace
+
+from holdfast.core.actions import CompleteCheckpoint, PrepareCheckpoint
+from holdfast.core.events import PartStaged
+from holdfast.core.protocol import CheckpointResult, Draft, Part
+
+_Key = tuple[int, int]
+"""A generation, and the number of a checkpoint in it."""
+
+
+class Saving:
+    """What one agent knows of checkpoints that are not published yet.
+
+    Attributes:
+        result: The newest result.
+    """
+
+    def __init__(self) -> None:
+        self.result: CheckpointResult | None = None
+        self._staged: dict[_Key, dict[int, Part]] = {}
+        self._drafts: deque[Draft] = deque()
+        self._oldest = 0
+
+    @property
+    def draft(self) -> Draft | None:
+        """The oldest draft of this generation without a result."""
+        return self._drafts[0] if self._drafts else None
+
+    @property
+    def is_incomplete(self) -> bool:
+        """Whether some workers have staged a checkpoint that others have not."""
+        return bool(self._staged)
+
+    def on_staged(self, event: PartStaged) -> list[PrepareCheckpoint]:
+        """Take note of a part; parts come until their workers have halted or exited."""
+        generation, part = event.generation, event.part
+        if generation < self._oldest:
+            return []
+        parts = self._staged.setdefault((generation, part.number), {})
+        parts[event.rank] = part
+        if len(parts) < part.count:
+            return []
+        del self._staged[generation, part.number]
+        return [PrepareCheckpoint(generation, dict(sorted(parts.items())))]
+
+    def on_prepared(self, draft: Draft) -> None:
+        """Take note of a draft of this generation."""
+        self._drafts.append(draft)
+
+    def on_result(self, result: CheckpointResult) -> list[CompleteCheckpoint]:
+        """Take note of a result of this generation; returns what to do with its draft."""
+        completed = list[CompleteCheckpoint]()
+        while self._drafts and self._drafts[0].number <= result.number:
+            draft, self.result = self._drafts.popleft(), result
+            if draft.number < result.number:
+                unknown = "another checkpoint was decided first"
+                result_of = replace(result, number=draft.number, step=draft.step, error=unknown)
+                completed.append(CompleteCheckpoint(result_of))
+            else:
+                completed.append(CompleteCheckpoint(result))
+        return completed
+
+    def end_generation(self) -> None:
+        """Expect no result any more for the drafts of the generation."""
+        self._drafts.clear()
+
+    def begin_generation(self, generation: int) -> None:
+        """Note that the workers resume in a generation, so older ones stage nothing more."""
+        self._oldest = generation
+        self._staged.clear()

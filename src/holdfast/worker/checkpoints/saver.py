@@ -1,0 +1,261 @@
+"""CheckpointSaver: one worker's share of every checkpoint, from the request to its result.
+
+A worker copies its share to a buffer of the arena and trains on. The rest is done by others: see
+`arena.staging`. In place of a barrier it sends digests of what the other workers of its host copy,
+made from its own replica: a checkpoint in which replicas differ is never committed.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from holdfast.arena.memory import ABORT_POLL_S, Phase
+from holdfast.arena.replica import Replica
+from holdfast.arena.staging import Staging
+from holdfast.checkpoint import parts
+from holdfast.collectives.barrier_tags import WorkerTag
+from holdfast.collectives.group import Group
+from holdfast.core.protocol import Part
+from holdfast.errors import CheckpointError, HardwareError, HoldfastError
+from holdfast.observe.lines import EventLog
+from holdfast.observe.run_dir import EVENTS
+from holdfast.wire.channel import Channel
+from holdfast.wire.messages import CheckpointResultMessage, PartStagedMessage, StagingMessage
+from holdfast.wire.worker_spec import WorkerSpec
+from holdfast.worker.agent_link import SelfEviction
+from holdfast.worker.checkpoints.header import header_of
+from holdfast.worker.context import WorkerContext
+from holdfast.worker.progress import Progress
+
+
+@dataclass(frozen=True, slots=True)
+class Begun:
+    """The newest checkpoint that a worker has begun.
+
+    Attributes:
+        generation: The generation in which it was begun.
+        number: Its number in that generation, from 1; 0 for none.
+        step: Steps committed then.
+    """
+
+    generation: int = 0
+    number: int = 0
+    step: int = -1
+
+
+class Results:
+    """The results of the checkpoints of a generation, as they come from the agent.
+
+    Args:
+        channel: To the agent.
+        group: The members.
+        timeout_s: How long any wait may take.
+    """
+
+    def __init__(self, channel: Channel, group: Group, timeout_s: float) -> None:
+        self._channel, self._group, self._timeout_s = channel, group, timeout_s
+        self._errors: dict[int, str] = {}
+
+    def begin_generation(self) -> None:
+        """Forget the results of the generation before."""
+        self._errors.clear()
+
+    def of(self, number: int) -> str:
+        """Wait for a result; returns why the checkpoint failed, or nothing if it is committed.
+
+        Raises:
+            Aborted: The generation is over, noticed within `ABORT_POLL_S`.
+            HoldfastError: It took too long.
+        """
+        self.wait(lambda: number in self._errors, "its result")
+        return self._errors[number]
+
+    def wait(self, is_done: Callable[[], bool], what: str) -> None:
+        """Wait for `what`; as `of`."""
+        deadline, wait_s = time.monotonic() + self._timeout_s, 0.0
+        while True:
+            for message in self._channel.poll(wait_s):
+                if isinstance(message, CheckpointResultMessage):
+                    self._errors[message.number] = message.error
+            if is_done():
+                return
+            self._group.check_abort()
+            if time.monotonic() > deadline:
+                raise HoldfastError(
+                    f"a checkpoint has waited {self._timeout_s:.0f} s for {what}; see "
+                    "logs/agent.log"
+                )
+            wait_s = ABORT_POLL_S
+
+
+class CheckpointSaver:
+    """Saves for one worker.
+
+    Args:
+        spec: What the worker runs.
+        channel: To its agent.
+        context: Of the worker.
+        replica: Its state.
+        staging: Where checkpoints of its host wait to be written.
+        progress: How far the run has come.
+        compare: Compares all of the state with that of the other members.
+    """
+
+    def __init__(
+        self,
+        spec: WorkerSpec,
+        channel: Channel,
+        context: WorkerContext,
+        replica: Replica,
+        staging: Staging,
+        progress: Progress,
+        compare: Callable[[], None],
+    ) -> None:
+        self._spec, self._channel, self._context = spec, channel, context
+        self._replica, self._staging, self._progress = replica, staging, progress
+        self._group, self._compare = context.group, compare
+        self._begun, self._results = Begun(), Results(channel, context.group, spec.job.timeout_s)
+
+    @property
+    def num_begun(self) -> int:
+        """How many checkpoints this worker has begun in its generation."""
+        is_current = self._begun.generation == self._group.generation
+        return self._begun.number if is_current else 0
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether the next checkpoint would have to wait until earlier ones are written."""
+        return not self._staging.is_free(self.num_begun + 1)
+
+    def announce(self) -> None:
+        """Tell the agent where checkpoints will be staged, so that there is memory by then."""
+        offset, size_bytes = self._staging.place
+        self._channel.send(StagingMessage(offset=offset, size_bytes=size_bytes))
+
+    def save(self) -> None:
+        """Begin a checkpoint with the others, unless there is one of this step.
+
+        Raises:
+            Aborted: The generation is over.
+            SelfEviction: Replicas differ.
+        """
+        if not self._is_begun and self._progress.step != self._progress.saved_step:
+            if self._replica.flat.device.type != "cpu":  # whose bytes no other process can read
+                self.compare()
+            self._stage()
+        self._progress.deferred = False
+
+    def save_or_defer(self) -> None:
+        """As `save`, but in a later step if some worker would have to wait until checkpoints before
+        this one are written.
+        """
+        progress = self._progress
+        if not progress.followup.is_busy or self._spec.job.checkpoint.busy == "wait":
+            self.save()
+        elif not progress.deferred:
+            progress.deferred = True
+            if self._group.member_index == 0:
+                with EventLog(Path(self._spec.run_dir) / EVENTS) as log:
+                    log.event("checkpoint-deferred", step=progress.step)
+
+    def save_durably(self) -> None:
+        """Have a checkpoint of this step, and wait until it is committed.
+
+        Raises:
+            Aborted: The generation is over.
+            SelfEviction: Replicas differ.
+            CheckpointError: No host can write it.
+        """
+        step = self._progress.step
+        if step == self._progress.saved_step:
+            return
+        self._context.status.enter(Phase.CHECKPOINT)
+        self.compare()
+        if self._is_begun and not self._await_result():
+            return
+        self._stage()
+        if problem := self._await_result():
+            raise CheckpointError(
+                f"the checkpoint of step {step} could not be written: {problem}; free the disk and "
+                "resume from the previous checkpoint"
+            )
+
+    def compare(self) -> None:
+        """Compare all of the state with that of the other members.
+
+        Raises:
+            Aborted: The generation is over.
+            SelfEviction: It differs.
+        """
+        try:
+            self._compare()
+        except HardwareError as error:
+            raise SelfEviction(error) from None
+
+    @property
+    def _is_begun(self) -> bool:
+        """Whether this worker has begun a checkpoint of this step in its generation."""
+        return self.num_begun > 0 and self._begun.step == self._progress.step
+
+    def _stage(self) -> None:
+        """Copy this worker's share to a buffer, once that is free, and tell the agent."""
+        self._context.status.enter(Phase.CHECKPOINT)
+        group, step, number = self._group, self._progress.step, self.num_begun + 1
+        if number == 1:
+            self._results.begin_generation()
+        free = partial(self._staging.is_free, number)
+        self._results.wait(free, "earlier ones to be written")
+        self._begun = Begun(group.generation, number, step)
+        content, error = dict[str, Any](), ""
+        try:
+            self._context.failpoints.at_part()
+            content = self._staged(number)
+        except OSError as failure:
+            error = f"rank {group.rank}: {failure}"
+        count = len(group.local)
+        part = Part(number=number, step=step, count=count, content=content, error=error)
+        self._channel.send(PartStagedMessage(generation=group.generation, part=part))
+
+    def _staged(self, number: int) -> dict[str, Any]:
+        """Copy this worker's share; returns the content of its part."""
+        group, size_bytes = self._group, self._replica.layout.size_bytes
+        index, count = group.local.index(group.rank), len(group.local)
+        own = parts.chunks_of(index, count, size_bytes)
+        self._staging.copy(number, self._replica.flat, *parts.byte_range(own, size_bytes))
+        content: dict[str, Any] = {"others": _digests_of_others(self._replica, own, count)}
+        if index == 0:
+            content["offset"] = self._staging.offset(number)
+            header = header_of(self._spec, self._replica, self._progress, group.generation)
+            content["header"] = header
+        return content
+
+    def _await_result(self) -> str:
+        """Wait for the result of the newest checkpoint; returns why it failed, or nothing if at
+        least one host has it.
+
+        Raises:
+            Aborted: The generation is over, noticed within `ABORT_POLL_S`.
+        """
+        number, step = self._begun.number, self._begun.step
+        problem = self._results.of(number)
+        if not any(self._group.barrier(WorkerTag.SAVED, step, not problem)):
+            return problem
+        self._progress.saved_step = step
+        return ""
+
+
+def _digests_of_others(replica: Replica, own: range, count: int) -> list[str]:
+    """The digest of each chunk of a replica in the CPU's memory, empty for the `own` ones."""
+    if count == 1 or replica.flat.device.type != "cpu":
+        return []
+    state, size_bytes = replica.flat.numpy().data, replica.layout.size_bytes
+    digests = []
+    for number in range(parts.num_chunks(size_bytes)):
+        start, end = parts.byte_range(range(number, number + 1), size_bytes)
+        digests.append("" if number in own else parts.digest(state[start:end]))
+    return digests

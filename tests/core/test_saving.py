@@ -1,0 +1,65 @@
+"""Checkpoints of one host, from the first part that is staged to their results."""
+
+from dataclasses import replace
+
+from holdfast.core.actions import CompleteCheckpoint, PrepareCheckpoint
+from holdfast.core.events import PartStaged
+from holdfast.core.protocol import CheckpointResult, Draft, Part
+from holdfast.core.saving import Saving
+
+PART = Part(number=1, step=8, count=2)
+SECOND = Part(number=2, step=9, count=2)
+
+
+def result_of(draft, error=""):
+    return CheckpointResult(generation=1, number=draft.number, step=draft.step, error=error)
+
+
+def test_a_checkpoint_is_written_once_all_workers_have_staged_their_parts():
+    saving = Saving()
+    assert saving.on_staged(PartStaged(1, 1, PART)) == []
+    assert saving.is_incomplete
+    assert saving.on_staged(PartStaged(1, 1, SECOND)) == []
+    assert saving.on_staged(PartStaged(0, 1, PART)) == [PrepareCheckpoint(1, {0: PART, 1: PART})]
+    assert saving.on_staged(PartStaged(0, 1, SECOND)) == [
+        PrepareCheckpoint(1, {0: SECOND, 1: SECOND})
+    ]
+    assert not saving.is_incomplete
+
+
+def test_drafts_are_reported_one_at_a_time_in_order():
+    saving, first, second = Saving(), Draft(number=1, step=8), Draft(number=2, step=9)
+    saving.on_prepared(first)
+    saving.on_prepared(second)
+    assert saving.draft == first
+    assert saving.on_result(result_of(first)) == [CompleteCheckpoint(result_of(first))]
+    assert saving.draft == second
+    assert saving.on_result(result_of(first)) == []
+    assert saving.on_result(result_of(second, "full")) == [
+        CompleteCheckpoint(result_of(second, "full"))
+    ]
+    assert (saving.draft, saving.result) == (None, result_of(second, "full"))
+
+
+def test_a_draft_whose_result_was_missed_is_discarded():
+    saving, first, second = Saving(), Draft(number=1, step=8), Draft(number=2, step=9)
+    saving.on_prepared(first)
+    saving.on_prepared(second)
+    missed, known = saving.on_result(result_of(second))
+    assert (missed.result.number, missed.result.step) == (1, 8)
+    assert missed.result.error
+    assert known == CompleteCheckpoint(result_of(second))
+
+
+def test_parts_are_taken_until_the_workers_resume():
+    saving = Saving()
+    saving.on_staged(PartStaged(0, 1, PART))
+    saving.end_generation()
+    assert saving.on_staged(PartStaged(1, 1, PART)) == [PrepareCheckpoint(1, {0: PART, 1: PART})]
+    saving.on_staged(PartStaged(0, 1, SECOND))
+    assert saving.is_incomplete, "rank 1 has died, so another checkpoint is needed"
+    saving.begin_generation(2)
+    assert not saving.is_incomplete
+    assert saving.on_staged(PartStaged(1, 1, SECOND)) == []
+    new = replace(PART, count=1)
+    assert saving.on_staged(PartStaged(0, 2, new)) == [PrepareCheckpoint(2, {0: new})]
