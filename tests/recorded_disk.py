@@ -72,35 +72,43 @@ class RecordedDisk:
         kinds = {"replace": "rename", "remove": "unlink"}
 
         def call(path, *rest, **keys):
-            if name == "open":
-                mode = rest[0] if rest else keys.get("mode", "r")
-                if not set(mode) & set("xw") or self._below(path) is None:
-                    return original(path, *rest, **keys)
-                self._note(Operation("create", self._below(path)))
-            elif name == "fsync":
-                self._note_sync(Path(f"/proc/self/fd/{path}").resolve())
-            elif (below := self._below(path, keys.get("dir_fd"))) is not None:
-                to = self._below(rest[0]) if kinds.get(name, name) == "rename" else ""
-                self._note(Operation(kinds.get(name, name), below, to))
-            return original(path, *rest, **keys)
+            operation = self._operation(kinds.get(name, name), path, rest, keys)
+            if operation is None:
+                return original(path, *rest, **keys)
+            self._fail_if_due()
+            result = original(path, *rest, **keys)  # what fails by itself does nothing
+            self.operations.append(operation)
+            return result
 
-        return call
+        def sync(fd):
+            path = Path(f"/proc/self/fd/{fd}").resolve()
+            below = self._below(path)
+            if below is not None and not path.is_dir():
+                self._fail_if_due()
+                self.operations.append(Operation("data", below, content=path.read_bytes()))
+            if below is not None:
+                self._fail_if_due()
+            original(fd)
+            if below is not None:
+                kind = "sync-names" if path.is_dir() else "sync"
+                self.operations.append(Operation(kind, below))
 
-    def _note_sync(self, path):
-        below = self._below(path)
+        return sync if name == "fsync" else call
+
+    def _operation(self, kind, path, rest, keys):
+        """What a call does below the root; None if it changes nothing there."""
+        below = self._below(path, keys.get("dir_fd"))
+        if kind == "open":
+            mode = rest[0] if rest else keys.get("mode", "r")
+            return Operation("create", below) if set(mode) & set("xw") and below else None
         if below is None:
-            return
-        if path.is_dir():
-            self._note(Operation("sync-names", below))
-        else:
-            self._note(Operation("data", below, content=path.read_bytes()))
-            self._note(Operation("sync", below))
+            return None
+        return Operation(kind, below, self._below(rest[0]) if kind == "rename" else "")
 
-    def _note(self, operation):
+    def _fail_if_due(self):
         if self.fail_at == len(self.operations):
-            self.operations.append(Operation("failed", operation.path))
+            self.operations.append(Operation("failed", ""))
             raise OSError(self.error, os.strerror(self.error))
-        self.operations.append(operation)
 
     def _below(self, path, dir_fd=None):
         """The path below the root; None if it is elsewhere."""

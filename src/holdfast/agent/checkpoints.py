@@ -10,8 +10,10 @@ import contextlib
 import os
 import queue
 import threading
+import time
 from collections import deque
 from collections.abc import Mapping
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Final, Self
 
@@ -148,13 +150,14 @@ class Checkpoints:
 
     def _prepare(self, generation: int, parts: Mapping[int, Part]) -> Draft:
         attempt = names.attempt_in(generation, self._attempt)
+        began = time.monotonic()
         prepared = prepare(self._store, parts, attempt, self._write)
         number = prepared.draft.number
         self._prepared[generation, number] = prepared
         self._arena.release(generation, number)
         if prepared.differs:
             self._arena.request_comparison(generation)
-        return prepared.draft
+        return replace(prepared.draft, write_s=time.monotonic() - began)
 
     def _complete(self, result: CheckpointResult) -> CheckpointResult:
         prepared = self._prepared.pop((result.generation, result.number))

@@ -100,7 +100,8 @@ def prepare(
         ProtocolError: A worker has sent something that is no part.
     """
     first, differs = staged[min(staged)], False
-    draft, name = Draft(number=first.number, step=first.step), names.checkpoint_name(first.step)
+    stall_s, name = max(part.stall_s for part in staged.values()), names.checkpoint_name(first.step)
+    draft = Draft(number=first.number, step=first.step, stall_s=stall_s)
     error = next((part.error for part in staged.values() if part.error), "")
     try:
         manifest = None if error else _written(staged, names.draft_name(first.step, attempt), write)

@@ -98,6 +98,7 @@ class Part:
         number: The number of the checkpoint in its generation, from 1: one step may be tried twice.
         step: Steps committed then.
         count: How many parts the checkpoint has on this host.
+        stall_s: How long the worker was held up, seconds.
         content: What the host needs to write it; see `checkpoint.commit`.
         error: Why it could not be staged; empty if it was.
     """
@@ -105,6 +106,7 @@ class Part:
     number: int
     step: int
     count: int
+    stall_s: float = 0.0
     content: Mapping[str, Any] = field(default_factory=dict)
     error: str = ""
 
@@ -117,12 +119,16 @@ class Draft:
         number, step: As in `Part`.
         root: Digest of the state in it; empty if it could not be written.
         error: Why it could not be written; empty if it was.
+        stall_s: How long workers were held up, seconds.
+        write_s: How long it took then until it was written, seconds.
     """
 
     number: int
     step: int
     root: str = ""
     error: str = ""
+    stall_s: float = 0.0
+    write_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

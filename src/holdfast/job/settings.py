@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
@@ -19,6 +19,9 @@ class CheckpointSettings(Spec):
     """Steps between checkpoints; 0 disables this."""
     every_s: Annotated[float, Field(ge=0)] = 0.0
     """Seconds between checkpoints, counted from the newest one of any kind; 0 disables this."""
+    every: Literal["auto"] | None = None
+    """`auto` chooses the time between checkpoints by what they cost and how often the run fails, in
+    place of `every_steps` and `every_s`."""
     busy: Literal["defer", "wait"] = "defer"
     """What a checkpoint does that is due while earlier ones are still being written: it is made at
     the first step where there is memory for it (defer), or training waits."""
@@ -31,6 +34,15 @@ class CheckpointSettings(Spec):
     def retention(self) -> RetentionPolicy:
         """Which checkpoints are kept."""
         return RetentionPolicy(last=self.keep, every=self.keep_every)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _auto_takes_the_place_of_others(cls, keys: Any) -> Any:
+        if not isinstance(keys, dict) or keys.get("every") != "auto":
+            return keys
+        if keys.get("every_steps") or keys.get("every_s"):
+            raise ValueError("every=auto chooses the interval; remove every_steps and every_s")
+        return {**keys, "every_steps": 0}
 
 
 class Evaluation(Spec):

@@ -204,6 +204,7 @@ class CheckpointSaver:
 
     def _stage(self) -> None:
         """Copy this worker's share to a buffer, once that is free, and tell the agent."""
+        began = time.monotonic()
         self._context.status.enter(Phase.CHECKPOINT)
         group, step, number = self._group, self._progress.step, self.num_begun + 1
         if number == 1:
@@ -217,8 +218,14 @@ class CheckpointSaver:
             content = self._staged(number)
         except OSError as failure:
             error = f"rank {group.rank}: {failure}"
-        count = len(group.local)
-        part = Part(number=number, step=step, count=count, content=content, error=error)
+        part = Part(
+            number=number,
+            step=step,
+            count=len(group.local),
+            stall_s=time.monotonic() - began,
+            content=content,
+            error=error,
+        )
         self._channel.send(PartStagedMessage(generation=group.generation, part=part))
 
     def _staged(self, number: int) -> dict[str, Any]:
