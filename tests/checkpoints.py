@@ -15,6 +15,7 @@ from holdfast.checkpoint.storage import DirectoryStorage
 from holdfast.checkpoint.store import CheckpointStore
 from holdfast.checkpoint.writer import write_part
 from holdfast.core.code_version import UNKNOWN
+from holdfast.core.retention import RetentionPolicy
 from holdfast.worker.checkpoints.restore import check_layout, read_into
 
 ATTEMPT = "0a"
@@ -85,13 +86,13 @@ class Staged:
 
 
 @contextmanager
-def host_checkpoints(root, keep, log, store=None, code=UNKNOWN):
+def host_checkpoints(root, keep, log, store=None, code=UNKNOWN, every=0):
     """The checkpoints of a host whose workers have staged what is in `staged`."""
-    staged = Staged(root)
+    staged, policy = Staged(root), RetentionPolicy(last=keep, every=every)
     with closing(Arena.create(2)) as arena:
         arena.generation = 1
         found = Checkpoints(
-            store or store_in(root), ATTEMPT, keep, log, arena, staged.write, code=code
+            store or store_in(root), ATTEMPT, policy, log, arena, staged.write, code=code
         )
         found.staged, found.arena = staged, arena
         with found:

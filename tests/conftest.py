@@ -20,6 +20,7 @@ from threading import Event
 import pytest
 import torch
 
+from holdfast.cli import app
 from holdfast.faults.target import Target
 from holdfast.job import load
 from holdfast.launch.fork_client import ForkServer
@@ -58,6 +59,22 @@ def state_home(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
         yield
+
+
+@pytest.fixture
+def command_line(monkeypatch, capsys):
+    """Run the command in this process, without a fork server:
+    `command_line(argument, …) -> status, output, errors`.
+    """
+
+    def run(*arguments):
+        monkeypatch.setattr(sys, "argv", ["holdfast", *arguments])
+        with pytest.raises(SystemExit) as end:
+            app.run(None)
+        captured = capsys.readouterr()
+        return end.value.code, captured.out, captured.err
+
+    return run
 
 
 @pytest.fixture(scope="session")

@@ -188,7 +188,7 @@ def test_the_options_of_the_command_are_these():
     commands = typer.main.get_command(app).commands
     commands |= {
         f"{group} {name}": each
-        for group in ("hosts", "metrics", "pods", "render")
+        for group in ("checkpoint", "hosts", "metrics", "pods", "render")
         for name, each in commands[group].commands.items()
     }
     options = {
@@ -205,6 +205,7 @@ def test_the_options_of_the_command_are_these():
             "--run",
             "--token-file",
         ],
+        "audit": ["--json", "run"],
         "bench": [],
         "chaos": [
             "--fault",
@@ -216,6 +217,22 @@ def test_the_options_of_the_command_are_these():
             "job",
             "overrides",
         ],
+        "checkpoint": [],
+        "checkpoint diff": ["one", "other"],
+        "checkpoint export": [
+            "--best",
+            "--force",
+            "--format",
+            "--key-file",
+            "--of",
+            "source",
+            "target",
+        ],
+        "checkpoint ls": ["--json", "run"],
+        "checkpoint pin": ["--remove", "checkpoint"],
+        "checkpoint prune": ["--dry-run", "--keep", "--keep-every", "run"],
+        "checkpoint show": ["checkpoint"],
+        "checkpoint verify": ["path"],
         "coordinator": [
             "--accept-older",
             "--address",

@@ -260,3 +260,24 @@ def test_the_best_is_verified_before_older_ones_are_deleted(root, log, tmp_path)
     assert steps(root) == [4, 1]
     assert (root / "step-00000002.rejected-1").is_dir()
     assert events(tmp_path)[-1]["event"] == "checkpoint-corrupt"
+
+
+def test_the_first_after_each_multiple_is_kept_too(root, log):
+    with host_checkpoints(root, 1, log, every=4) as checkpoints:
+        for step in range(2, 13, 2):
+            commit(checkpoints, root, step)
+    assert steps(root) == [12, 8, 4]
+
+
+def test_what_is_pinned_while_a_run_is_live_is_kept(root, log):
+    with host_checkpoints(root, 9, log) as checkpoints:
+        for step in (1, 2):
+            commit(checkpoints, root, step)
+    with host_checkpoints(root, 1, log) as checkpoints:
+        store_in(root).pin("step-00000001")
+        commit(checkpoints, root, 3)
+    assert steps(root) == [3, 1]
+    with host_checkpoints(root, 1, log) as checkpoints:
+        store_in(root).unpin("step-00000001")
+        checkpoints.delete_old()
+    assert steps(root) == [3]

@@ -18,11 +18,12 @@ from holdfast.checkpoint.storage import DirectoryStorage
 from holdfast.checkpoint.writer import write_part
 from holdfast.core.code_version import UNKNOWN
 from holdfast.core.protocol import CheckpointResult, Part
+from holdfast.core.retention import RetentionPolicy
 from holdfast.errors import CheckpointError
 from recorded_disk import Operation, RecordedDisk, after_crash, points
 
 LAYOUT = layout_of(width=2)
-KEEP = 2
+POLICY = RetentionPolicy(last=2)
 
 
 class Host:
@@ -31,10 +32,12 @@ class Host:
     Attributes:
         published: How many operations there were when a checkpoint was published, its step and its
             state.
+        pinned: How many operations there were when a checkpoint was pinned, and its step.
     """
 
     def __init__(self, root, disk):
-        self.root, self.disk, self.published = root, disk, []
+        self.root, self.disk = root, disk
+        self.published, self.pinned = [], []
         self.store = store_in(root)
 
     def save(self, step, seed, *, wanted=True):
@@ -55,8 +58,13 @@ class Host:
             self.published.append((len(self.disk.operations), step, seed))
 
     def delete_old(self):
-        with Retention(self.store, KEEP, lambda _: None) as retention:
+        with Retention(self.store, POLICY, lambda _: None) as retention:
             retention.request()
+
+    def pin(self, step):
+        with suppress(OSError, CheckpointError):  # a write that failed may have left none
+            self.store.pin(names.checkpoint_name(step))
+            self.pinned.append((len(self.disk.operations), step))
 
     def damage(self, step):
         """A page of a checkpoint goes bad."""
@@ -76,6 +84,7 @@ class Host:
         for step in (1, 2, 3):
             self.save(step, seed=step)
             self.delete_old()
+        self.pin(2)
         self.damage(3)
         self.save(4, seed=4)
         self.delete_old()
@@ -100,11 +109,13 @@ def resumed(root):
     return None
 
 
-def check(root, published, where):
+def check(root, published, pinned, where):
     """Check what a run resumes from: the newest published checkpoint, or a newer one that is whole,
-    or the one before if the newest was being replaced.
+    or the one before if the newest was being replaced. What was pinned is there.
     """
     found = resumed(root)
+    kept = store_in(root).committed()
+    assert {names.checkpoint_name(step) for _, step in pinned} <= {*kept}, f"{where}: pin lost"
     if found is None:
         assert not published, f"{where}: nothing is left of {published}"
         return
@@ -124,26 +135,28 @@ def recorded(tmp_path_factory):
     host = Host(root, disk)
     with disk.recording():
         host.live()
-    return disk.operations, host.published
+    return disk.operations, host.published, host.pinned
 
 
 def test_the_record_tells_of_all_that_a_run_does(recorded):
-    operations, published = recorded
+    operations, published, pinned = recorded
     kinds = {operation.kind for operation in operations}
     assert kinds == {"mkdir", "create", "data", "sync", "sync-names", "rename", "unlink", "rmdir"}
     assert len(operations) > 100
     assert [step for _, step, _ in published] == [1, 2, 4, 4, 6, 7]
+    assert [step for _, step in pinned] == [2]
 
 
 @pytest.mark.parametrize("variants", sampled([1, 25], 0))
 def test_a_crash_at_any_point_leaves_a_checkpoint_that_loads(recorded, tmp_path, variants):
-    operations, published = recorded
+    operations, published, pinned = recorded
     for count, chance in points(operations, variants, seed=variants):
         root = tmp_path / "crashed"
         root.mkdir()
         after_crash(operations[:count], root, chance)
         done = [each for each in published if each[0] <= count]
-        check(root, done, f"after {count} operations")
+        held = [each for each in pinned if each[0] <= count]
+        check(root, done, held, f"after {count} operations")
         shutil.rmtree(root)
 
 
@@ -159,13 +172,15 @@ def test_an_error_at_any_point_costs_at_most_that_checkpoint(recorded, tmp_path,
         with disk.recording():
             host.live()
         failed += sum(operation.kind == "failed" for operation in disk.operations)
-        check(root, host.published, f"{errno.errorcode[error]} at operation {number}")
+        check(root, host.published, host.pinned, f"{errno.errorcode[error]} at operation {number}")
         host.save(8, seed=8)
         assert resumed(root)[0] == 8, "saving resumes"
         after = tmp_path / "crashed"
         after.mkdir()
         after_crash(disk.operations, after, random.Random(number))
-        check(after, host.published[:-1], f"crash after an error at operation {number}")
+        check(
+            after, host.published[:-1], host.pinned, f"crash after an error at operation {number}"
+        )
         shutil.rmtree(root)
         shutil.rmtree(after)
     assert failed > len(numbers) - 3, "the damage is no operation that can fail"

@@ -14,6 +14,7 @@ from holdfast.checkpoint.reader import read_part
 from holdfast.checkpoint.retention import Retention
 from holdfast.checkpoint.store import MANIFEST
 from holdfast.checkpoint.transfer import described, pieces, receive
+from holdfast.core.retention import RetentionPolicy
 from holdfast.errors import JobError
 from holdfast.job import load
 from keys import encryption_key, seal_of, signing_key
@@ -108,7 +109,7 @@ def test_retention_verifies_without_a_key(tmp_path, files):
     part = tmp_path / "step-00000003" / "part-1-of-2.safetensors"
     part.write_bytes(part.read_bytes()[:-1] + b"\xa5")
     found = []
-    with Retention(store_in(tmp_path), 1, found.append) as retention:
+    with Retention(store_in(tmp_path), RetentionPolicy(last=1), found.append) as retention:
         retention.request()
     assert store_in(tmp_path).committed() == ["step-00000002"]
     assert [(each.step, each.file) for each in found] == [(3, part.name)]

@@ -1,6 +1,8 @@
 """Weights are read from checkpoints and files, and written to files that other tools read."""
 
 import re
+import subprocess
+import sys
 
 import pytest
 import safetensors.torch
@@ -8,7 +10,9 @@ import torch
 
 from checkpoints import layout_of, save, state_of
 from holdfast.checkpoint import weights
+from holdfast.checkpoint.dcp import export_dcp
 from holdfast.checkpoint.export import export
+from holdfast.checkpoint.find import find_checkpoint
 from holdfast.errors import CheckpointError, JobError
 
 LAYOUT = layout_of()
@@ -36,7 +40,7 @@ def test_weights_are_the_bytes_of_the_state_under_each_key(checkpoint):
         stored = read[key].reshape(-1).view(torch.uint8)
         assert torch.equal(stored, flat[entry.offset : entry.end])
     assert list(weights.read_checkpoint(checkpoint, "average")) == ["n"]
-    assert weights.find_checkpoint(checkpoint.parent.parent) == checkpoint
+    assert find_checkpoint(checkpoint.parent.parent) == checkpoint
     assert same(weights.load_weights(checkpoint.parent.parent), read)
 
 
@@ -50,6 +54,55 @@ def test_an_exported_file_holds_the_weights(checkpoint, tmp_path, name):
     export(checkpoint, tmp_path / name, "average", replace=True)
     assert list(weights.load_weights(tmp_path / name)) == ["n"]
     assert [path.name for path in tmp_path.iterdir()] == [name]
+
+
+READ_BY_DCP = """
+import sys
+
+import torch
+import torch.distributed.checkpoint as dcp
+from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
+
+expected = torch.load(sys.argv[2], weights_only=True)
+found = {key: torch.zeros_like(tensor) for key, tensor in expected.items()}
+dcp.load(found, checkpoint_id=sys.argv[1], no_dist=True)
+dcp_to_torch_save(sys.argv[1], sys.argv[3])
+converted = torch.load(sys.argv[3], weights_only=True)
+for state in (found, converted):
+    assert state.keys() == expected.keys()
+    for key in expected:
+        assert torch.equal(state[key].view(torch.uint8), expected[key].view(torch.uint8))
+assert "holdfast" not in sys.modules
+"""
+
+
+@pytest.mark.slow
+def test_torch_distributed_checkpoint_reads_an_export_without_holdfast(checkpoint, tmp_path):
+    target, plain, converted = (tmp_path / name for name in ("dcp", "plain.pt", "converted.pt"))
+    export_dcp(checkpoint, target)
+    export(checkpoint, plain)
+    words = [sys.executable, "-W", "ignore", "-c", READ_BY_DCP, target, plain, converted]
+    subprocess.run(words, check=True)
+
+
+def test_an_export_for_dcp_is_replaced_as_a_whole_or_not_at_all(checkpoint, tmp_path):
+    target = tmp_path / "dcp"
+    export_dcp(checkpoint, target)
+    before = {path.name: path.read_bytes() for path in target.iterdir()}
+    with pytest.raises(JobError, match="exists; name another file"):
+        export_dcp(checkpoint, target)
+    with pytest.raises(JobError, match="no module ema"):
+        export_dcp(checkpoint, target, "ema", replace=True)
+    assert {path.name: path.read_bytes() for path in target.iterdir()} == before
+    export_dcp(checkpoint, target, "average", replace=True)
+    assert [path.name for path in tmp_path.iterdir()] == ["dcp"]
+    other = tmp_path / "mine"
+    other.mkdir()
+    with pytest.raises(JobError, match=r"is not of torch\.distributed\.checkpoint"):
+        export_dcp(checkpoint, other, replace=True)
+    (tmp_path / "file").touch()
+    with pytest.raises(JobError, match="file/dcp: Not a directory"):
+        export_dcp(checkpoint, tmp_path / "file" / "dcp")
 
 
 @pytest.mark.parametrize(
@@ -79,7 +132,7 @@ def test_a_damaged_checkpoint_is_not_exported(tmp_path):
 
 def test_a_directory_without_a_checkpoint_is_named(tmp_path):
     with pytest.raises(JobError, match="neither a checkpoint nor the directory of a run"):
-        weights.find_checkpoint(tmp_path)
+        find_checkpoint(tmp_path)
 
 
 @pytest.mark.parametrize(

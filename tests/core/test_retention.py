@@ -1,10 +1,18 @@
 """What retention verifies first, keeps and deletes."""
 
 import itertools
+from dataclasses import replace
 
 import pytest
 
-from holdfast.core.retention import Condition, FoundCheckpoint, decide
+from holdfast.core.retention import (
+    Condition,
+    FoundCheckpoint,
+    Reason,
+    RetentionPolicy,
+    decide,
+    reasons,
+)
 
 CONDITIONS = {
     "?": Condition.UNVERIFIED,
@@ -14,27 +22,27 @@ CONDITIONS = {
 }
 
 
-def run(conditions, last, best=None):
+def run(conditions, last, best=None, every=0, pins=()):
     """Verify what is asked for, until there is a decision.
 
     Args:
         conditions: What verification finds, by step.
-        last: How many to keep.
+        last, every: The policy.
         best: By step, the step of the best evaluation until then.
+        pins: The steps of those that are pinned.
     """
     found = {
-        step: FoundCheckpoint(name=str(step), step=step)
+        step: FoundCheckpoint(name=str(step), step=step, is_pinned=step in pins)
         for step in sorted(conditions, reverse=True)
     }
-    verified = []
-    while (decision := decide(list(found.values()), last)).verify is not None:
+    verified, policy = [], RetentionPolicy(last=last, every=every)
+    while (decision := decide(list(found.values()), policy)).verify is not None:
         step = int(decision.verify)
         assert step not in verified
         verified.append(step)
         ok = conditions[step] == "ok"
-        found[step] = FoundCheckpoint(
-            name=str(step),
-            step=step,
+        found[step] = replace(
+            found[step],
             condition=CONDITIONS[conditions[step]],
             best_step=best[step] if best and ok else None,
         )
@@ -78,12 +86,60 @@ def test_whatever_is_found_what_is_needed_stays():
     steps = range(1, 6)
     for conditions in itertools.product(["ok", "bad", "eio"], repeat=len(steps)):
         found = dict(zip(steps, conditions, strict=True))
-        for last, first_best in itertools.product((1, 2), steps):
+        for last, first_best, every in itertools.product((1, 2), steps, (0, 2)):
             best = {step: min(step, first_best) for step in steps}
-            kept, read, has_verified = run(found, last, best)
+            kept, read, has_verified = run(found, last, best, every, pins=(1,))
+            assert 1 in kept
+            if every:
+                for period in ((2, 3), (4, 5)):
+                    assert set([step for step in period if found[step] == "ok"][:1]) <= set(kept)
             good = [step for step in steps[::-1] if found[step] == "ok"]
             assert has_verified == bool(good)
             assert set(good[:last]) <= set(kept)
             assert {step for step in read if found[step] != "ok"} <= set(kept)
             if good and found[best[good[0]]] == "ok":
                 assert best[good[0]] in kept
+
+
+def test_the_first_at_or_after_each_multiple_is_kept_but_not_before_the_first_multiple():
+    steps = dict.fromkeys((5, 10, 14, 22, 27, 41, 46), "ok")
+    kept, read, _ = run(steps, 1, every=10)
+    assert kept == [46, 41, 22, 10]
+    assert set(read) == {46, 22, 10}  # 41 takes no other one's place
+
+
+def test_what_replaces_nothing_is_not_read():
+    steps = dict.fromkeys((10, 20, 30, 35, 40, 50), "ok")
+    assert run(steps, 1, every=10) == ([50, 40, 30, 20, 10], [50, 30], True)
+
+
+@pytest.mark.parametrize("found", ["bad", "eio"])
+def test_where_the_first_after_a_multiple_is_lost_the_next_takes_its_place(found):
+    steps = {10: found, 12: "ok", 14: "ok", 20: "ok", 30: "ok"}
+    kept, read, _ = run(steps, 1, every=10)
+    assert kept == [30, 20, 12, 10]  # what is corrupt is quarantined, not deleted
+    assert read == [30, 10, 12]
+
+
+def test_pinned_ones_are_kept_unread():
+    steps = dict.fromkeys(range(1, 6), "ok")
+    assert run(steps, 1, pins=(2, 5)) == ([5, 2], [5], True)
+
+
+def test_each_reason_is_given():
+    best = {10: 10, 12: 12, 15: 12, 20: 12}
+    found = [
+        FoundCheckpoint(
+            name=str(step),
+            step=step,
+            condition=Condition.VERIFIED,
+            best_step=best[step],
+            is_pinned=step == 20,
+        )
+        for step in sorted(best, reverse=True)
+    ]
+    assert reasons(found, RetentionPolicy(last=1, every=10)) == {
+        "20": (Reason.LAST, Reason.EVERY, Reason.PINNED),
+        "12": (Reason.BEST,),
+        "10": (Reason.EVERY,),
+    }

@@ -18,6 +18,7 @@ from holdfast.checkpoint.transfer import described, pieces
 from holdfast.coordinator import checkpoint_server, collected_checkpoints
 from holdfast.coordinator.checkpoint_server import CheckpointServer
 from holdfast.coordinator.collected_checkpoints import CollectedCheckpoints
+from holdfast.core.retention import RetentionPolicy
 from holdfast.errors import JobError
 from holdfast.observe.lines import EventLog
 from holdfast.runs.collector import Collector
@@ -65,7 +66,7 @@ class Coordinator:
         self._loop, self._down = asyncio.get_running_loop(), asyncio.Event()
         with (
             EventLog(self.run_dir / "events.jsonl") as log,
-            CollectedCheckpoints(self.run_dir, "0c", 2, log) as checkpoints,
+            CollectedCheckpoints(self.run_dir, "0c", RetentionPolicy(last=2), log) as checkpoints,
         ):
             servers = [await self._server(checkpoints, host) for host in ("a", "b")]
             self.checkpoints = checkpoints

@@ -37,6 +37,7 @@ from holdfast.core.events import (
     CheckpointPrepared,
 )
 from holdfast.core.protocol import CheckpointResult, Draft, Part
+from holdfast.core.retention import RetentionPolicy
 from holdfast.observe.lines import EventLog
 from holdfast.observe.retention_events import log_retention_event
 
@@ -52,7 +53,7 @@ class Checkpoints:
     Args:
         store: Where they are kept.
         attempt: This start of the run.
-        keep: How many to keep besides that of the best evaluation.
+        policy: Which ones are kept.
         log: The run's log of events.
         arena: Says which checkpoints are staged.
         write: Writes them.
@@ -64,7 +65,7 @@ class Checkpoints:
         self,
         store: CheckpointStore,
         attempt: str,
-        keep: int,
+        policy: RetentionPolicy,
         log: EventLog,
         arena: Arena,
         write: Write,
@@ -72,7 +73,7 @@ class Checkpoints:
         code: CodeVersion = UNKNOWN,
     ) -> None:
         self._store, self._attempt, self._log, self._where = store, attempt, log, where
-        self._retention = Retention(store, keep, self._on_retention_event)
+        self._retention = Retention(store, policy, self._on_retention_event)
         self._arena, self._write, self._code = arena, write, code
         self._prepared: dict[tuple[int, int], Prepared] = {}  # by generation and number
         self._actions: queue.SimpleQueue[CheckpointAction | None] = queue.SimpleQueue()

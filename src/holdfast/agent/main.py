@@ -95,7 +95,14 @@ def _serve(options: argparse.Namespace) -> str:
             SystemLog(run) as system,
             closing(WriterHandle(forks, run, arena.fd)) as writer,
             Checkpoints(
-                store, options.attempt, settings.keep, log, arena, writer.write, run.where, code
+                store,
+                options.attempt,
+                settings.retention,
+                log,
+                arena,
+                writer.write,
+                run.where,
+                code,
             ) as checkpoints,
             closing(
                 Agent(options.name, run, forks, arena, log, link, checkpoints, writer)

@@ -10,13 +10,8 @@ from typing import TypeVar
 import torch
 from safetensors.torch import save_file
 
-from holdfast.checkpoint.weights import (
-    FOLDER_FILE,
-    StateDict,
-    keys_of,
-    manifest_of,
-    read_checkpoint,
-)
+from holdfast.checkpoint.find import manifest_of
+from holdfast.checkpoint.weights import FOLDER_FILE, StateDict, keys_of, read_checkpoint
 from holdfast.errors import JobError
 
 T = TypeVar("T")
@@ -43,8 +38,7 @@ def export(
         JobError: `target` exists or is none of these, or no key opens the checkpoint.
         CheckpointError: The checkpoint is damaged.
     """
-    if target.exists() and not replace:
-        raise JobError(f"{target} exists; name another file, or add --force to replace it")
+    check_absent(target, replace=replace)
     match target.suffix:
         case ".safetensors":
             _write(target, _copies(read_checkpoint(checkpoint, of, key)), save_file)
@@ -57,6 +51,12 @@ def export(
                 f"{target}: no format is called {other}; name a file that ends in .safetensors or "
                 ".pt, or a folder for a model of transformers"
             )
+
+
+def check_absent(target: Path, *, replace: bool) -> None:
+    """Raises: JobError: `target` exists, and is not to be replaced."""
+    if target.exists() and not replace:
+        raise JobError(f"{target} exists; name another file, or add --force to replace it")
 
 
 def _export_folder(checkpoint: Path, target: Path, of: str | None, key: Path | None) -> None:

@@ -4,6 +4,8 @@ step-00000200               a checkpoint
 step-00000200.<attempt>.tmp a draft, which an attempt is writing
 step-00000200.0.tmp         a checkpoint that is being deleted
 step-00000200.1.tmp         a checkpoint that another one of the same step replaces
+step-00000200.2.tmp         a pin that is being written
+step-00000200.pinned        a pin: retention never deletes this checkpoint
 step-00000200.rejected-1    quarantined: it failed its verification, or was skipped
 """
 
@@ -15,6 +17,8 @@ from typing import Final
 
 _COMMITTED: Final = re.compile(r"step-(\d{8,18})", re.ASCII)
 _DRAFT: Final = re.compile(r"step-\d{8,18}\.[0-9a-f]+\.tmp", re.ASCII)
+_QUARANTINED: Final = re.compile(r"step-\d{8,18}\.rejected-\d{1,3}", re.ASCII)
+_PIN: Final = ".pinned"
 MAX_QUARANTINED: Final = 999
 """Of one step."""
 
@@ -25,8 +29,8 @@ def checkpoint_name(step: int) -> str:
 
 
 def step_of(name: str) -> int:
-    """The step of a checkpoint."""
-    return int(name.removeprefix("step-"))
+    """The step of a checkpoint, or of what is not one any more, or not yet."""
+    return int(name.removeprefix("step-").partition(".")[0])
 
 
 def is_checkpoint(name: str) -> bool:
@@ -69,10 +73,31 @@ def replaced_name(name: str) -> str:
     return f"{name}.1.tmp"
 
 
-def replaced(name: str) -> str | None:
-    """The checkpoint that has been renamed to `name` by `replaced_name`; None if none has."""
-    original = name.removesuffix(".1.tmp")
+def renamed_from(name: str) -> str | None:
+    """The checkpoint that is deleted or replaced under `name`; None if there is none."""
+    original, _, suffix = name.partition(".")
+    return original if suffix in ("0.tmp", "1.tmp") and is_checkpoint(original) else None
+
+
+def pin_name(name: str) -> str:
+    """The name of the pin of a checkpoint."""
+    return name + _PIN
+
+
+def pin_draft_name(name: str) -> str:
+    """The name under which the pin of a checkpoint is written."""
+    return f"{name}.2.tmp"
+
+
+def pinned(name: str) -> str | None:
+    """The checkpoint whose pin has this name; None if it is not that of a pin."""
+    original = name.removesuffix(_PIN)
     return original if original != name and is_checkpoint(original) else None
+
+
+def is_quarantined(name: str) -> bool:
+    """Whether a name is that of a quarantined checkpoint."""
+    return _QUARANTINED.fullmatch(name) is not None
 
 
 def quarantine_names(name: str) -> Iterator[str]:

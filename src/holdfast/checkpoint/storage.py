@@ -14,6 +14,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Protocol
 
+from holdfast.checkpoint.names import is_checkpoint
 from holdfast.errors import CheckpointError
 from holdfast.linux.files import read_at, sync_directory, write_synced
 
@@ -122,8 +123,9 @@ class DirectoryStorage:
         sync_directory(self.root / draft)
         (self.root / draft).rename(self.root / name)
         sync_directory(self.root)
-        with contextlib.suppress(OSError):  # it is only a hint
-            (self.root / "latest").write_text(name + "\n", encoding="utf-8")
+        if is_checkpoint(name):
+            with contextlib.suppress(OSError):  # it is only a hint
+                (self.root / "latest").write_text(name + "\n", encoding="utf-8")
 
     def rename(self, name: str, to: str) -> None:
         """See `Storage`."""

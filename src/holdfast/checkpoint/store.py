@@ -24,6 +24,8 @@ from holdfast.core.protocol import StoredCheckpoint
 from holdfast.errors import CheckpointError
 
 MANIFEST: Final = "manifest.json"
+_PIN: Final = "pin"
+"""The file of a pin; it is empty."""
 
 
 class CheckpointStore:
@@ -103,9 +105,41 @@ class CheckpointStore:
         return name
 
     def delete(self, name: str) -> None:
-        """Delete a checkpoint. It loses its name first, so a crash never leaves half of one."""
-        self.storage.rename(name, names.deleted_name(name))
-        self.storage.delete(names.deleted_name(name))
+        """Delete a checkpoint, unless it was pinned meanwhile.
+
+        It loses its name first, so a crash never leaves half of one.
+        """
+        deleted = names.deleted_name(name)
+        self.storage.rename(name, deleted)
+        if name in self.pinned():  # `pin` looks for the name after it has written the pin
+            self.storage.rename(deleted, name)
+        else:
+            self.storage.delete(deleted)
+
+    def pinned(self) -> frozenset[str]:
+        """The names of the checkpoints that are never deleted; not all of them need be there."""
+        return frozenset(filter(None, map(names.pinned, self.storage.names())))
+
+    def pin(self, name: str) -> None:
+        """Have a checkpoint never deleted, durably, also while a run is live.
+
+        Raises:
+            CheckpointError: There is no such checkpoint, or it has just been deleted.
+        """
+        pin, draft = names.pin_name(name), names.pin_draft_name(name)
+        is_new = pin not in self.storage.names()
+        if is_new:
+            self.storage.write_synced(draft, _PIN, [])
+            self.storage.publish(draft, pin)
+        if name not in self.committed():
+            if is_new:
+                self.unpin(name)
+            raise CheckpointError(f"{self.location(name)} is no checkpoint, or was just deleted")
+
+    def unpin(self, name: str) -> None:
+        """Let retention delete a checkpoint again."""
+        with contextlib.suppress(FileNotFoundError):
+            self.storage.delete(names.pin_name(name))
 
     def discard(self, step: int, attempt: str) -> None:
         """Delete the draft of an attempt."""
@@ -129,7 +163,7 @@ class CheckpointStore:
 
     def remove_partial(self, current: str = "") -> None:
         """Delete what interrupted writes and deletions have left, and bring back a checkpoint whose
-        replacement was not published.
+        replacement was not published, or that was pinned while it was about to be deleted.
 
         Args:
             current: The attempt whose drafts may still be written to.
@@ -139,8 +173,10 @@ class CheckpointStore:
                 self.storage.delete(name)
 
     def _brought_back(self, partial: str) -> bool:
-        name = names.replaced(partial)
+        name = names.renamed_from(partial)
         if name is None or name in self.storage.names():
+            return False
+        if partial == names.deleted_name(name) and name not in self.pinned():
             return False
         self.storage.rename(partial, name)
         try:

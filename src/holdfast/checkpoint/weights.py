@@ -19,11 +19,10 @@ from torch import nn
 
 from holdfast.arena.layout import Entry
 from holdfast.arena.tensors import DTYPES
-from holdfast.checkpoint import names, parts
+from holdfast.checkpoint import parts
+from holdfast.checkpoint.find import find_checkpoint, manifest_of
 from holdfast.checkpoint.manifest import Manifest
 from holdfast.checkpoint.reader import read_state
-from holdfast.checkpoint.storage import DirectoryStorage
-from holdfast.checkpoint.store import MANIFEST, CheckpointStore
 from holdfast.checkpoint.unlock import unlocked
 from holdfast.errors import CheckpointError, JobError
 
@@ -31,41 +30,6 @@ FOLDER_FILE: Final = "model.safetensors"
 """The weights in a folder that the library transformers wrote."""
 
 StateDict = dict[str, torch.Tensor]
-
-
-def find_checkpoint(path: Path, *, best: bool = False) -> Path:
-    """The checkpoint at `path`: itself, or the newest one of the run whose directory it is.
-
-    Args:
-        path: A checkpoint, or a run directory.
-        best: Whether to take the checkpoint of the run's best evaluation instead.
-
-    Raises:
-        JobError: There is none.
-    """
-    if (path / MANIFEST).exists():
-        return path
-    store = CheckpointStore.of_run(path)
-    newest = store.newest() if path.is_dir() else None
-    if newest is None:
-        raise JobError(f"{path} is neither a checkpoint nor the directory of a run that has one")
-    if not best:
-        return Path(store.location(newest.name))
-    found = store.manifest(newest.name).best
-    if found.value is None:
-        raise JobError(
-            f"{path} has no best checkpoint; its job must name a metric: evaluation.best"
-        )
-    return Path(store.location(names.checkpoint_name(found.step)))
-
-
-def manifest_of(checkpoint: Path) -> Manifest:
-    """The manifest of a checkpoint.
-
-    Raises:
-        CheckpointError: It is damaged.
-    """
-    return CheckpointStore(DirectoryStorage(checkpoint.parent)).manifest(checkpoint.name)
 
 
 def read_checkpoint(checkpoint: Path, of: str | None = None, key: Path | None = None) -> StateDict:

@@ -11,6 +11,7 @@ import typer
 
 from holdfast.cli import (
     agent,
+    audit,
     bench,
     breakdown,
     chaos,
@@ -34,6 +35,7 @@ from holdfast.cli import (
     train,
 )
 from holdfast.cli import run as script
+from holdfast.cli.checkpoint import group as checkpoint
 from holdfast.cli.ending import FAILED_STATUS, STOPPED_STATUS, USAGE_STATUS
 from holdfast.errors import HoldfastError, Interrupted, JobError, RankTraceback
 from holdfast.job import renamed
@@ -60,6 +62,7 @@ app.command("run", context_settings={"allow_interspersed_args": False, **_HELP})
 app.command("coordinator")(coordinator.coordinator)
 app.command("agent")(agent.agent)
 app.command("token")(token.token)
+app.command("audit")(audit.audit)
 app.command("chaos")(chaos.chaos)
 app.command("dashboard")(dashboard.dashboard)
 app.command("doctor")(doctor.doctor)
@@ -76,6 +79,7 @@ app.command("stop")(runs.stop)
 app.command("top")(top.top)
 app.command("track")(track.track)
 app.add_typer(bench.app, name="bench")
+app.add_typer(checkpoint.app, name="checkpoint")
 app.add_typer(hosts.app, name="hosts")
 app.add_typer(metrics.app, name="metrics")
 app.add_typer(pods.app, name="pods")

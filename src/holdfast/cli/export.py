@@ -8,13 +8,15 @@ from typing import Annotated
 
 import typer
 
+from holdfast.checkpoint.find import find_checkpoint
 from holdfast.cli.arguments import run_directory
 from holdfast.errors import CheckpointError, JobError
 
 
 class Format(enum.StrEnum):
-    """How the record of a run is written."""
+    """What `--format` names: a format of weights, or one of the record of a run."""
 
+    DCP = "dcp"
     CSV = "csv"
     PARQUET = "parquet"
     PNG = "png"
@@ -28,9 +30,9 @@ def export(
         Path | None,
         typer.Argument(
             metavar="FILE",
-            help="A .safetensors, .pt or .pth file; a folder for a model of transformers. With "
-            "--format: a folder for tables, by default RUN/tables, or a .png file, by default "
-            "RUN/record.png.",
+            help="A .safetensors, .pt or .pth file; a folder for a model of transformers, or with "
+            "--format dcp. With another --format: a folder for tables, by default RUN/tables, or a "
+            ".png file, by default RUN/record.png.",
         ),
     ] = None,
     of: Annotated[
@@ -51,29 +53,33 @@ def export(
         Format | None,
         typer.Option(
             "--format",
-            help="Export the record of the run, not its weights: tables as csv or parquet, charts "
-            "as png.",
+            help="dcp: export the weights for torch.distributed.checkpoint. Others: export the "
+            "record of the run, tables as csv or parquet, charts as png.",
         ),
     ] = None,
 ) -> None:
-    """Write the trained weights to a file for PyTorch, safetensors or transformers; with --format,
-    the tables or charts of a run.
+    """Write the trained weights for PyTorch, safetensors or transformers, or the record of a run.
+
+    The suffix of FILE, or --format dcp, says how weights are written; another --format exports the
+    tables or charts of a run.
     """
-    if form is not None:
+    if form is not None and form is not Format.DCP:
         if of is not None or best or key_file is not None:
             raise JobError(
-                "--of, --best and --key-file are for weights; they do not go with --format"
+                f"--of, --best and --key-file are for weights; they do not go with --format {form}"
             )
         _export_record(run_directory(source), target, form, force=force)
         return
     if target is None:
         raise JobError("name the FILE for the weights, or --format for the record of the run")
-    from holdfast.checkpoint import export as to_file
-    from holdfast.checkpoint.weights import find_checkpoint
+    if form is Format.DCP:
+        from holdfast.checkpoint.dcp import export_dcp as write
+    else:
+        from holdfast.checkpoint.export import export as write
 
     checkpoint = find_checkpoint(source, best=best)
     try:
-        to_file.export(checkpoint, target, of, key_file, replace=force)
+        write(checkpoint, target, of, key_file, replace=force)
     except OSError as error:
         raise CheckpointError(f"{error.filename or checkpoint}: {error.strerror}") from None
     print(f"{checkpoint} -> {target}")

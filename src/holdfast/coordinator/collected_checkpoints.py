@@ -18,6 +18,7 @@ from holdfast.checkpoint import names
 from holdfast.checkpoint.retention import Retention, RetentionEvent
 from holdfast.checkpoint.store import CheckpointStore
 from holdfast.checkpoint.transfer import described, newest_described, pieces, receive
+from holdfast.core.retention import RetentionPolicy
 from holdfast.errors import CheckpointError
 from holdfast.observe.lines import EventLog
 from holdfast.observe.retention_events import log_retention_event
@@ -35,17 +36,17 @@ class CollectedCheckpoints:
     Args:
         run_dir: The run's directory. No agent writes checkpoints to it.
         attempt: Names this start of the run.
-        keep: How many to keep besides that of the best evaluation.
+        policy: Which ones are kept.
         log: The run's log of events.
 
     Attributes:
         is_receiving: Whether one is arriving.
     """
 
-    def __init__(self, run_dir: Path, attempt: str, keep: int, log: EventLog) -> None:
+    def __init__(self, run_dir: Path, attempt: str, policy: RetentionPolicy, log: EventLog) -> None:
         self._run_dir, self._attempt, self._log = run_dir, attempt, log
         self._store = CheckpointStore.of_run(run_dir)
-        self._retention = Retention(self._store, keep, self._on_retention_event)
+        self._retention = Retention(self._store, policy, self._on_retention_event)
         self._store.remove_partial()  # of a coordinator that was killed
         self._damaged = set[str]()
         self._stored = newest_described(self._store)

@@ -61,8 +61,8 @@ def _serve(options: argparse.Namespace) -> None:
         )
         files, checkpoints = HostFiles(run_dir, log, collects=options.collects), None
         if options.collects:
-            keep = job.checkpoint.keep
-            checkpoints = CollectedCheckpoints(run_dir, options.attempt, keep, log)
+            retention = job.checkpoint.retention
+            checkpoints = CollectedCheckpoints(run_dir, options.attempt, retention, log)
 
         async def serve() -> None:
             server = Server(debug_log, journal, log, admission, files, checkpoints)

@@ -27,6 +27,13 @@ class CodeVersion:
 UNKNOWN: Final = CodeVersion()
 
 
+def in_words(code: CodeVersion) -> str:
+    """Which code it is, as far as that is known."""
+    if code.commit:
+        return _of_commit(code)
+    return _of_file(code.task_sha256) if code.task_sha256 else ""
+
+
 def changes(before: CodeVersion, now: CodeVersion) -> dict[str, str]:
     """How the code differs from what it was, as far as both are known: `before` and `now` in words;
     empty if it does not.

@@ -1,7 +1,8 @@
 """Which checkpoints retention verifies, keeps and deletes. Pure.
 
-Kept are the newest ones that were read back from the storage and match their digests, and that of
-the best evaluation. Nothing is deleted before all of these are verified. A corrupt checkpoint
+Kept are the newest ones that were read back from the storage and match their digests, that of the
+best evaluation, the first one at or after each multiple of some steps, and those that are pinned.
+Nothing is deleted before all that would outlive it in its place are verified. A corrupt checkpoint
 counts for nothing. An unreadable one, whose storage reported an error, counts for nothing either,
 and is never deleted: the error may pass.
 """
@@ -9,8 +10,25 @@ and is never deleted: the error may pass.
 from __future__ import annotations
 
 import enum
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RetentionPolicy:
+    """What a job wants to be kept, apart from what is pinned and that of the best evaluation.
+
+    Attributes:
+        last: How many of the newest, at least 1.
+        every: The first at or after each multiple of so many steps; 0 keeps none for that.
+    """
+
+    last: int
+    every: int = 0
+
+    def period_of(self, step: int) -> int:
+        """The multiple of `every` that `step` comes after; 0 if it is before the first."""
+        return step // self.every if self.every else 0
 
 
 class Condition(enum.Enum):
@@ -20,6 +38,15 @@ class Condition(enum.Enum):
     VERIFIED = enum.auto()
     UNREADABLE = enum.auto()
     CORRUPT = enum.auto()
+
+
+class Reason(enum.StrEnum):
+    """Why a checkpoint is kept."""
+
+    LAST = "last"
+    BEST = "best"
+    EVERY = "every"
+    PINNED = "pinned"
 
 
 _UNVERIFIED, _VERIFIED = Condition.UNVERIFIED, Condition.VERIFIED
@@ -35,12 +62,14 @@ class FoundCheckpoint:
         condition: What is known of it.
         best_step: The step of the best evaluation so far, if the job looks for one; only known of
             a verified checkpoint.
+        is_pinned: Whether it is never deleted.
     """
 
     name: str
     step: int
     condition: Condition = Condition.UNVERIFIED
     best_step: int | None = None
+    is_pinned: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,22 +87,52 @@ class Decision:
     has_verified: bool = False
 
 
-def decide(checkpoints: Sequence[FoundCheckpoint], last: int) -> Decision:
+def decide(checkpoints: Sequence[FoundCheckpoint], policy: RetentionPolicy) -> Decision:
     """Decide what to verify next, or else what to delete.
 
     Args:
         checkpoints: All checkpoints, newest first.
-        last: How many to keep besides that of the best evaluation.
+        policy: What to keep.
     """
-    usable = [each for each in checkpoints if each.condition in (_UNVERIFIED, _VERIFIED)]
-    newest = usable[:last]
-    best = _best(usable, newest[0].best_step) if newest else None
-    needed = newest if best is None else [*newest, best]
-    for each in needed:
-        if each.condition == _UNVERIFIED:
+    kept = reasons(checkpoints, policy)
+    usable = _usable(checkpoints)
+    old = [each for each in usable if each.name not in kept]
+    thinned = {policy.period_of(each.step) for each in old}
+    for each in usable:
+        why = kept.get(each.name, ())
+        replaces = Reason.EVERY in why and policy.period_of(each.step) in thinned
+        is_needed = Reason.LAST in why or Reason.BEST in why or replaces
+        if is_needed and each.condition == _UNVERIFIED:
             return Decision(verify=each.name)
-    old = [each.name for each in usable if each not in needed]
-    return Decision(delete=tuple(old), has_verified=bool(newest))
+    return Decision(delete=tuple(each.name for each in old), has_verified=bool(usable))
+
+
+def reasons(
+    checkpoints: Sequence[FoundCheckpoint], policy: RetentionPolicy
+) -> dict[str, tuple[Reason, ...]]:
+    """Why each checkpoint is kept, as far as is known; those that may be deleted are left out.
+
+    Args:
+        checkpoints: All checkpoints, newest first.
+        policy: What to keep.
+    """
+    usable = _usable(checkpoints)
+    newest = usable[: policy.last]
+    best = _best(usable, newest[0].best_step) if newest else None
+    first = {policy.period_of(each.step): each for each in usable}  # the oldest comes last
+    first.pop(0, None)
+    chosen: dict[Reason, Collection[FoundCheckpoint | None]] = {
+        Reason.LAST: newest,
+        Reason.BEST: [best],
+        Reason.EVERY: first.values(),
+        Reason.PINNED: [each for each in usable if each.is_pinned],
+    }
+    kept = {each.name: tuple(why for why in Reason if each in chosen[why]) for each in usable}
+    return {name: why for name, why in kept.items() if why}
+
+
+def _usable(checkpoints: Sequence[FoundCheckpoint]) -> list[FoundCheckpoint]:
+    return [each for each in checkpoints if each.condition in (_UNVERIFIED, _VERIFIED)]
 
 
 def _best(usable: Sequence[FoundCheckpoint], best_step: int | None) -> FoundCheckpoint | None:

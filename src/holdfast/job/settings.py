@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
+from holdfast.core.retention import RetentionPolicy
 from holdfast.core.step.verification import MIN_SHARE
 from holdfast.job.part import Count, Spec
 
@@ -24,13 +25,20 @@ class CheckpointSettings(Spec):
     busy: Literal["defer", "wait"] = "defer"
     """What a checkpoint does that is due while earlier ones are still being written: it is made at
     the first step where there is memory for it (defer), or training waits."""
-    keep: Count = 2
-    """Number of checkpoints to keep; older ones are deleted."""
+    keep: Count = 5
+    """How many of the newest checkpoints to keep; older ones are deleted."""
+    keep_every: Annotated[int, Field(ge=0)] = 0
+    """Keep also the first checkpoint at or after each multiple of so many steps; 0: none."""
     sign: Path | None = None
     """File with an Ed25519 private key (PEM) that signs each manifest. A run then resumes only from
     checkpoints that this key has signed."""
     encrypt: Path | None = None
     """File with a key (32 bytes in base64) by which the stored state is encrypted."""
+
+    @property
+    def retention(self) -> RetentionPolicy:
+        """Which checkpoints are kept."""
+        return RetentionPolicy(last=self.keep, every=self.keep_every)
 
     @model_validator(mode="before")
     @classmethod

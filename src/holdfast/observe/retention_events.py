@@ -4,12 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from holdfast.checkpoint.retention import (
-    CheckpointCorrupt,
-    CheckpointUnreadable,
-    RetentionEvent,
-    RetentionFailed,
-)
+from holdfast.checkpoint.retention import RetentionEvent, RetentionFailed
+from holdfast.checkpoint.verify import CheckpointCorrupt, CheckpointUnreadable
 from holdfast.observe.lines import EventLog
 
 

@@ -30,7 +30,8 @@ import re
 import secrets
 import socket
 import time
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final, Self
 
@@ -113,6 +114,23 @@ def is_held_here(run_dir: Path) -> bool:
     return holder.endswith(f" on {socket.gethostname()}")
 
 
+@contextmanager
+def held(run_dir: Path) -> Iterator[None]:
+    """Hold the directory of a run that has ended, as a run does, so that none begins meanwhile.
+
+    Raises:
+        JobError: It is in use, or cannot be written to.
+    """
+    try:
+        lock = _locked(run_dir / _LOCK)
+    except OSError as error:
+        raise JobError(f"run directory {run_dir}: {error.strerror}") from None
+    try:
+        yield
+    finally:
+        os.close(lock)
+
+
 class RunPaths:
     """A run's directory, as it is used on every host.
 
@@ -152,7 +170,7 @@ class RunDirectory(RunPaths):
                 )
             self.logs.mkdir(parents=True, exist_ok=True)
             self.checkpoints.mkdir(exist_ok=True)
-            self._lock = self._locked(path / _LOCK)
+            self._lock = _locked(path / _LOCK)
             self._identify(path, run_id)
             replace_synced(spec, load.dump(job).encode())
             sync_directory(path.parent)
@@ -166,23 +184,6 @@ class RunDirectory(RunPaths):
 
     def __exit__(self, *_: object) -> None:
         os.close(self._lock)
-
-    @staticmethod
-    def _locked(path: Path) -> int:
-        """The descriptor of a lock that the kernel lets go of when this process ends."""
-        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            holder = os.pread(fd, _MAX_HOLDER, 0).decode(errors="replace")
-            os.close(fd)
-            who = f", {holder}" if holder else ""
-            raise InUse(
-                f"{path.parent} is in use by another process{who}; wait for it or stop it"
-            ) from None
-        os.ftruncate(fd, 0)
-        os.pwrite(fd, f"{os.getpid()} on {socket.gethostname()}".encode(), 0)
-        return fd
 
     @staticmethod
     def _identify(path: Path, run_id: str) -> None:
@@ -271,3 +272,20 @@ def state_dir() -> Path:
     """Where holdfast keeps what outlives a command and belongs to no run directory."""
     given = os.environ.get("XDG_STATE_HOME")
     return (Path(given) if given else Path.home() / ".local" / "state") / "holdfast"
+
+
+def _locked(path: Path) -> int:
+    """The descriptor of a lock that the kernel lets go of when this process ends."""
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        holder = os.pread(fd, _MAX_HOLDER, 0).decode(errors="replace")
+        os.close(fd)
+        who = f", {holder}" if holder else ""
+        raise InUse(
+            f"{path.parent} is in use by another process{who}; wait for it or stop it"
+        ) from None
+    os.ftruncate(fd, 0)
+    os.pwrite(fd, f"{os.getpid()} on {socket.gethostname()}".encode(), 0)
+    return fd

@@ -11,6 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from holdfast.checkpoint.find import find_checkpoint
 from holdfast.checkpoint.names import checkpoint_name
 from holdfast.checkpoint.seal import Seal
 from holdfast.checkpoint.store import CheckpointStore
@@ -116,7 +117,7 @@ class Result:
         """
         from holdfast.checkpoint import weights  # imports torch
 
-        return weights.read_checkpoint(weights.find_checkpoint(self.run_dir, best=best), of)
+        return weights.read_checkpoint(find_checkpoint(self.run_dir, best=best), of)
 
     def load_into(self, model: nn.Module, of: str | None = None, *, best: bool = False) -> None:
         """Load the trained weights into `model`, all of them; see `state_dict`.

@@ -10,8 +10,10 @@ A short last batch is neither padded nor dropped; its step is weighted by its si
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
 from functools import lru_cache
+from typing import Any, Self
 
 from holdfast.data.permutation import Indices, Permutation
 
@@ -37,6 +39,12 @@ class SampleOrder:
     seed: int
     fingerprint: str
     drops_last: bool = False
+
+    @classmethod
+    def of_facts(cls, facts: Mapping[str, Any]) -> Self | None:
+        """The order that a checkpoint or a reader describes; None for that of a stream."""
+        known = {each.name: facts[each.name] for each in fields(cls) if each.name in facts}
+        return cls(**known) if "num_samples" in known else None
 
     @property
     def steps_per_epoch(self) -> int:

@@ -17,6 +17,7 @@ from ray.train import Checkpoint
 from ray.train.collective import broadcast_from_rank_zero
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+from holdfast.checkpoint.find import find_checkpoint
 from holdfast.engines.ray.cluster import own_address
 from holdfast.errors import JobError
 from holdfast.integrations.ray_train.board import Board, Return, TakePart
@@ -96,7 +97,7 @@ def state_dict(checkpoint: Checkpoint, of: str | None = None) -> dict[str, Tenso
     from holdfast.checkpoint import weights  # imports torch
 
     with checkpoint.as_directory() as folder:
-        return weights.read_checkpoint(weights.find_checkpoint(Path(folder)), of)
+        return weights.read_checkpoint(find_checkpoint(Path(folder)), of)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

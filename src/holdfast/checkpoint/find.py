@@ -1,0 +1,79 @@
+"""Find: the checkpoints at a path that a user names, and their manifests. Knows no torch."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from holdfast.checkpoint import names
+from holdfast.checkpoint.manifest import Manifest
+from holdfast.checkpoint.storage import DirectoryStorage
+from holdfast.checkpoint.store import MANIFEST, CheckpointStore
+from holdfast.errors import JobError
+
+
+def find_checkpoint(path: Path, *, best: bool = False) -> Path:
+    """The checkpoint at `path`: itself, or the newest one of the run whose directory it is.
+
+    Args:
+        path: A checkpoint, or a run directory.
+        best: Whether to take the checkpoint of the run's best evaluation instead.
+
+    Raises:
+        JobError: There is none.
+    """
+    if (path / MANIFEST).exists():
+        return path.absolute() if not path.name else path
+    store = CheckpointStore.of_run(path)
+    newest = store.newest() if path.is_dir() else None
+    if newest is None:
+        raise _none_at(path)
+    if not best:
+        return Path(store.location(newest.name))
+    found = store.manifest(newest.name).best
+    if found.value is None:
+        raise JobError(
+            f"{path} has no best checkpoint; its job must name a metric: evaluation.best"
+        )
+    return Path(store.location(names.checkpoint_name(found.step)))
+
+
+def checkpoints_at(path: Path) -> tuple[CheckpointStore, list[str]]:
+    """The checkpoints at `path`, damaged or not: itself, or all of the run, newest first.
+
+    Args:
+        path: A checkpoint, or a run directory.
+
+    Raises:
+        JobError: There is none.
+    """
+    whole = path.absolute()
+    if names.is_quarantined(whole.name):
+        raise JobError(
+            f"{path} is quarantined: it was rejected before; holdfast events says why, and nothing "
+            "loads it"
+        )
+    if names.is_checkpoint(whole.name) and path.is_dir():
+        return store_of(path), [whole.name]
+    store = CheckpointStore.of_run(path)
+    found = store.committed()
+    if not found:
+        raise _none_at(path)
+    return store, found
+
+
+def store_of(checkpoint: Path) -> CheckpointStore:
+    """The store that has a checkpoint, by its directory."""
+    return CheckpointStore(DirectoryStorage(checkpoint.parent))
+
+
+def manifest_of(checkpoint: Path) -> Manifest:
+    """The manifest of a checkpoint, by its directory.
+
+    Raises:
+        CheckpointError: It is damaged.
+    """
+    return store_of(checkpoint).manifest(checkpoint.name)
+
+
+def _none_at(path: Path) -> JobError:
+    return JobError(f"{path} is neither a checkpoint nor the directory of a run that has one")

@@ -1,0 +1,119 @@
+"""Prune: verifies checkpoints as far as retention needs it, and deletes those it does not keep.
+
+What to keep is decided in `core.retention`. A corrupt checkpoint is quarantined if there is a
+verified one, so a bad write never costs the last good checkpoint.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from holdfast.checkpoint import names
+from holdfast.checkpoint.store import CheckpointStore
+from holdfast.checkpoint.verify import (
+    CheckpointCorrupt,
+    CheckpointUnreadable,
+    Damage,
+    Examined,
+    examine,
+)
+from holdfast.core.retention import Condition, FoundCheckpoint, RetentionPolicy, decide
+from holdfast.errors import CheckpointError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pruning:
+    """What is to be done with the checkpoints of a run.
+
+    Attributes:
+        delete: The names of those to delete, newest first.
+        corrupt: Those that are damaged.
+        has_verified: Whether there is a verified one, so that corrupt ones can be quarantined.
+    """
+
+    delete: tuple[str, ...]
+    corrupt: tuple[CheckpointCorrupt, ...]
+    has_verified: bool
+
+
+class Pruner:
+    """Applies retention to the checkpoints of a run, in the thread of its caller.
+
+    Each checkpoint is read once, however often it is asked for.
+
+    Args:
+        store: The checkpoints.
+        policy: Which ones are kept.
+        report: Called with what is damaged.
+        advance: See `verify.examine`.
+    """
+
+    def __init__(
+        self,
+        store: CheckpointStore,
+        policy: RetentionPolicy,
+        report: Callable[[Damage], None],
+        advance: Callable[[int], None],
+    ) -> None:
+        self._store, self._policy = store, policy
+        self._report, self._advance = report, advance
+        self._verified: set[str] = set()  # digests of manifests
+
+    def plan(self) -> Pruning:
+        """Read back what must be known, and say what is to be done; changes nothing.
+
+        Raises:
+            OSError: The storage cannot be reached.
+        """
+        pinned, corrupt = self._store.pinned(), list[CheckpointCorrupt]()
+        checkpoints = {
+            name: FoundCheckpoint(name=name, step=names.step_of(name), is_pinned=name in pinned)
+            for name in self._store.committed()
+        }
+        while (decision := decide([*checkpoints.values()], self._policy)).verify is not None:
+            name = decision.verify
+            checkpoints[name] = self._verify(checkpoints[name], corrupt)
+        return Pruning(
+            delete=decision.delete, corrupt=tuple(corrupt), has_verified=decision.has_verified
+        )
+
+    def carry_out(self, pruning: Pruning) -> None:
+        """Delete and quarantine.
+
+        Raises:
+            OSError: The storage cannot be written to.
+        """
+        for name in pruning.delete:
+            self._store.delete(name)
+        for event in pruning.corrupt:
+            now = self._quarantine(event) if pruning.has_verified else event
+            if now is not None:
+                self._report(now)
+
+    def _verify(
+        self, checkpoint: FoundCheckpoint, corrupt: list[CheckpointCorrupt]
+    ) -> FoundCheckpoint:
+        match examine(self._store, checkpoint.name, self._advance, self._verified):
+            case Examined(damage=(CheckpointCorrupt() as damage, *_)):
+                corrupt.append(damage)
+                return replace(checkpoint, condition=Condition.CORRUPT)
+            case Examined(damage=(CheckpointUnreadable() as damage, *_)):
+                if checkpoint.name in self._store.committed():  # else workers have quarantined it
+                    self._report(damage)
+                return replace(checkpoint, condition=Condition.UNREADABLE)
+            case Examined(manifest=manifest):
+                assert manifest is not None
+                self._verified.add(manifest.sha256)
+                best = None if manifest.best.value is None else manifest.best.step
+                return replace(checkpoint, condition=Condition.VERIFIED, best_step=best)
+
+    def _quarantine(self, event: CheckpointCorrupt) -> CheckpointCorrupt | None:
+        """Quarantine a corrupt checkpoint; None if workers have done so themselves."""
+        try:
+            name = self._store.quarantine(names.checkpoint_name(event.step))
+        except FileNotFoundError:
+            return None
+        except CheckpointError:  # there is no name left for it
+            return event
+        return replace(event, location=self._store.location(name))

@@ -1,0 +1,110 @@
+"""Verify: reads a checkpoint back from its storage, and compares every byte with its digest."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container
+from dataclasses import dataclass
+
+from holdfast.checkpoint import names, parts
+from holdfast.checkpoint.manifest import Manifest, PartFile
+from holdfast.checkpoint.reader import read_part
+from holdfast.checkpoint.store import MANIFEST, CheckpointStore
+from holdfast.errors import CheckpointError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointCorrupt:
+    """A checkpoint does not match its digests.
+
+    Attributes:
+        step: Its step.
+        location: Where it is now; if there is a verified checkpoint, in quarantine.
+        file: The file in which the damage was found.
+        reason: What is wrong with it.
+    """
+
+    step: int
+    location: str
+    file: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointUnreadable:
+    """The storage reported an error while a checkpoint was read; it may be readable later."""
+
+    step: int
+    location: str
+    file: str
+    reason: str
+
+
+Damage = CheckpointCorrupt | CheckpointUnreadable
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Examined:
+    """What reading a checkpoint back has found.
+
+    Attributes:
+        manifest: Its manifest; None if that is damaged itself.
+        damage: What is wrong, at most once for each file; nothing, if it is verified.
+    """
+
+    manifest: Manifest | None
+    damage: tuple[Damage, ...] = ()
+
+
+def examine(
+    store: CheckpointStore,
+    name: str,
+    advance: Callable[[int], None],
+    verified: Container[str] = (),
+) -> Examined:
+    """Read a checkpoint back from the medium itself.
+
+    Args:
+        store: Has it.
+        name: Its name.
+        advance: Called with the size of each chunk once it is verified, bytes; what it raises ends
+            this.
+        verified: Digests of manifests whose parts need not be read.
+    """
+    try:
+        manifest = store.manifest(name)
+    except (CheckpointError, OSError) as error:
+        return Examined(manifest=None, damage=(_damage(store, name, MANIFEST, error),))
+    if manifest.sha256 in verified:
+        return Examined(manifest=manifest)
+    damage = list[Damage]()
+    for part in manifest.parts:
+        try:
+            _read_back(store, name, manifest, part, advance)
+        except (CheckpointError, OSError) as error:
+            damage.append(_damage(store, name, part.file, error))
+    return Examined(manifest=manifest, damage=tuple(damage))
+
+
+def _read_back(
+    store: CheckpointStore,
+    name: str,
+    manifest: Manifest,
+    part: PartFile,
+    advance: Callable[[int], None],
+) -> None:
+    scratch = memoryview(bytearray(parts.CHUNK_BYTES))
+    for start, end in read_part(
+        store.storage,
+        name,
+        manifest,
+        part,
+        lambda start, end: scratch[: end - start],
+        cached=False,
+    ):
+        advance(end - start)
+
+
+def _damage(store: CheckpointStore, name: str, file: str, error: Exception) -> Damage:
+    kind = CheckpointUnreadable if isinstance(error, OSError) else CheckpointCorrupt
+    where = store.location(name)
+    return kind(step=names.step_of(name), location=where, file=file, reason=str(error))

@@ -1,0 +1,1 @@
+"""`holdfast checkpoint`: the checkpoints of a run, one module a command."""

@@ -1,0 +1,19 @@
+"""The group of commands `holdfast checkpoint`."""
+
+from __future__ import annotations
+
+import typer
+
+from holdfast.cli import export
+from holdfast.cli.checkpoint import diff, ls, pin, prune, show, verify
+
+app = typer.Typer(
+    help="List, check, compare and keep the checkpoints of a run.", no_args_is_help=True
+)
+app.command("ls")(ls.ls)
+app.command("show")(show.show)
+app.command("verify")(verify.verify)
+app.command("diff")(diff.diff)
+app.command("export")(export.export)
+app.command("prune")(prune.prune)
+app.command("pin")(pin.pin)

@@ -1,0 +1,95 @@
+"""`holdfast checkpoint ls`: list the checkpoints of a run, and why each is kept."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+import typer
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from holdfast.checkpoint.inventory import Item, Kind, inventory
+from holdfast.checkpoint.store import CheckpointStore
+from holdfast.cli.arguments import Json, run_directory
+from holdfast.cli.checkpoint.arguments import settings_of
+from holdfast.cli.checkpoint.reading import reachable
+from holdfast.observe import lines
+from holdfast.observe.run_dir import EVENTS
+from holdfast.observe.units import MISSING, NBSP, clock, size
+
+MIN_WIDTH: Final = 200
+"""Columns of a table that is not shown on a terminal."""
+
+
+def ls(
+    run: Annotated[
+        Path | None,
+        typer.Argument(help="Run directory; default: the newest run in runs/."),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """List the checkpoints of a run, newest first: step, size, time, and why each is kept."""
+    path = run_directory(run)
+    store = CheckpointStore.of_run(path)
+    with reachable(path):
+        items, written_at = inventory(store, settings_of(path).retention), _times(path)
+    if as_json:
+        rows = [_row(item, written_at.get(item.step)) for item in items]
+        print(json.dumps({"run": str(path), "checkpoints": rows}))
+        return
+    if not items:
+        print(f"no checkpoint in {path}")
+        return
+    console = Console()
+    console.width = console.width if console.is_terminal else MIN_WIDTH
+    console.print(_table(items, written_at, framed=console.is_terminal))
+
+
+def _times(run: Path) -> dict[int, float]:
+    """When the checkpoint of each step was committed, by the run's log; Unix time, seconds."""
+    return {
+        event["step"]: event["time_unix_s"]
+        for event in lines.read(run / EVENTS)
+        if event.get("event") == "checkpoint-committed"
+    }
+
+
+def _row(item: Item, written_at: float | None) -> dict[str, Any]:
+    return {
+        "name": item.name,
+        "step": item.step,
+        "size_bytes": item.size_bytes,
+        "time_unix_s": written_at,
+        "kind": item.kind,
+        "kept": [*item.kept],
+        "problem": item.problem,
+    }
+
+
+def _table(items: list[Item], written_at: dict[int, float], *, framed: bool) -> Table:
+    table = Table(box=box.SIMPLE if framed else None, pad_edge=False)
+    for name in ("step", "size"):
+        table.add_column(name, justify="right")
+    for name in ("written", "condition", "name"):
+        table.add_column(name, overflow="fold")
+    now = time.time()
+    for item in items:
+        at = written_at.get(item.step)
+        cells = [f"{item.step}", size(item.size_bytes), clock(at, now) if at else MISSING]
+        cells += [_condition(item), item.name]
+        table.add_row(*(Text(cell.replace(NBSP, " ")) for cell in cells))
+    return table
+
+
+def _condition(item: Item) -> str:
+    match item.kind:
+        case Kind.CHECKPOINT:
+            return ", ".join(item.kept) or "to be deleted"
+        case Kind.DAMAGED:
+            return f"damaged: {item.problem}"
+    return item.kind

@@ -1,0 +1,52 @@
+"""Reading: what commands show of a storage that is slow, or cannot be reached."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from rich.console import Console
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
+
+from holdfast.errors import CheckpointError
+
+
+@contextmanager
+def reachable(path: Path) -> Iterator[None]:
+    """Turn an error of the storage at `path` into a message.
+
+    Raises:
+        CheckpointError: It cannot be reached, or not written to.
+    """
+    try:
+        yield
+    except OSError as error:
+        raise CheckpointError(
+            f"{error.filename or path}: {error.strerror or error}; see who owns it, and its disk"
+        ) from None
+
+
+@contextmanager
+def reading(what: str, size_bytes: int | None = None) -> Iterator[Callable[[int], None]]:
+    """Show a bar on standard error while something is read, where that is a terminal.
+
+    Args:
+        what: What is read.
+        size_bytes: How much that is; None if it is not known.
+
+    Yields:
+        A function to call with the bytes that were read since the last call.
+    """
+    console = Console(stderr=True)
+    with Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        DownloadColumn(),
+        TransferSpeedColumn(),
+        console=console,
+        transient=True,
+        disable=not console.is_terminal,
+    ) as progress:
+        task = progress.add_task(what, total=size_bytes)
+        yield lambda count: progress.advance(task, count)
