@@ -1,4 +1,6 @@
-"""The keys of a job that have keys of their own: checkpoints, evaluation, loading, verification."""
+"""The keys of a job that have keys of their own: checkpoints, backup, evaluation, loading, and so
+on.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +10,7 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, field_validator, model_validator
 
 from holdfast.core.step.verification import MIN_SHARE
+from holdfast.job.address import Address
 from holdfast.job.part import Count, Spec
 
 
@@ -23,6 +26,32 @@ class CheckpointSettings(Spec):
     the first step where there is memory for it (defer), or training waits."""
     keep: Count = 2
     """Number of checkpoints to keep; older ones are deleted."""
+
+
+class BackupSettings(Spec):
+    """A second store, which gets a copy of the run while it trains. A URL alone is enough."""
+
+    to: Address
+    """A directory, or a URL: `s3://bucket/prefix`, `gs://…`, `az://…`, or one that the library
+    fsspec knows. The run gets a folder of its own there."""
+    every: Count = 1
+    """Copy every so many checkpoints; at its end, the run's newest one is copied in any case."""
+    every_s: Annotated[float, Field(ge=0)] = 0.0
+    """Least number of seconds between two copies."""
+    keep: Count = 2
+    """Number of checkpoints to keep there; older ones are deleted."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _url_alone(cls, given: object) -> object:
+        return {"to": str(given)} if isinstance(given, str | Path) else given
+
+    @field_validator("to")
+    @classmethod
+    def _outlives_the_run(cls, to: str) -> str:
+        if to.startswith("memory:"):
+            raise ValueError("memory:// ends with the process; name a directory or a bucket")
+        return to
 
 
 class Evaluation(Spec):

@@ -62,7 +62,7 @@ METRICS_TOKEN: Final = SECRETS / "metrics.token"
 _LOCK: Final = ".lock"
 _MAX_HOLDER: Final = 300
 """How much of a lock's text is read: the process that holds it, bytes."""
-_ID: Final = "run.id"
+ID: Final = "run.id"
 
 
 class InUse(JobError):
@@ -82,7 +82,7 @@ def worker_log(logs: Path, rank: int) -> Path:
 def run_id_of(run_dir: Path) -> str:
     """The id of the run in a directory; empty if it has none."""
     try:
-        return (run_dir / _ID).read_text(encoding="ascii")
+        return (run_dir / ID).read_text(encoding="ascii")
     except FileNotFoundError:
         return ""
 
@@ -190,7 +190,7 @@ class RunDirectory(RunPaths):
                 "name another --run, or remove it"
             )
         if not known:
-            replace_synced(path / _ID, (run_id or secrets.token_hex(8)).encode())
+            replace_synced(path / ID, (run_id or secrets.token_hex(8)).encode())
 
     @staticmethod
     def newest(job: RunKeys) -> Path:

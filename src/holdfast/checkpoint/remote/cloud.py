@@ -18,6 +18,7 @@ _METADATA_ADDRESS: Final = "169.254.169.254"
 """Where a virtual machine asks for the credentials of its role."""
 _STATUS: Final = re.compile(r"status code: (\d{3})")
 _DETAILS: Final = re.compile(r"<Code>(.*?)</Code>(?:\s*<Message>(.*?)</Message>)?", re.DOTALL)
+_UNREACHABLE: Final = "error sending request"
 _TRANSIENT: Final = ("408", "429")
 _MAX_REASON: Final = 200
 
@@ -44,10 +45,10 @@ class Cloud:
             ) from None
         self.url, self._obstore, self._error = url, obstore, BaseError
         plain = environment.get("AWS_ALLOW_HTTP", "").lower() in ("1", "true")
-        endpoint = environment.get("AWS_ENDPOINT_URL", "")
-        if url.startswith("s3:") and endpoint.startswith("http:") and not plain:
+        self._endpoint = environment.get("AWS_ENDPOINT_URL", "") if url.startswith("s3:") else ""
+        if self._endpoint.startswith("http:") and not plain:
             raise JobError(
-                f"AWS_ENDPOINT_URL is {endpoint}, which is not encrypted; use https, or set "
+                f"AWS_ENDPOINT_URL is {self._endpoint}, which is not encrypted; use https, or set "
                 "AWS_ALLOW_HTTP=true"
             )
         client: Any = {
@@ -110,6 +111,8 @@ class Cloud:
                 raise PermissionError(
                     f"{self.url}: no credentials; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
                 ) from None
+            if _UNREACHABLE in text:
+                raise OSError(f"{self.url}: {self._endpoint or 'it'} cannot be reached") from None
             status = _STATUS.search(text)
             refused = status is not None and status[1][0] == "4" and status[1] not in _TRANSIENT
             kind = PermissionError if refused else OSError

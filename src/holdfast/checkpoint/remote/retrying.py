@@ -88,7 +88,7 @@ class Retrying:
                 return attempt()
             except OSError as error:
                 is_missing = isinstance(error, FileNotFoundError)
-                if _is_lasting(error) and not (is_missing and awaits_missing):
+                if is_lasting(error) and not (is_missing and awaits_missing):
                     raise
                 limit_s = self._patience.missing_s if is_missing else self._patience.deadline_s
                 if time.monotonic() - began + pause_s > limit_s:
@@ -97,5 +97,6 @@ class Retrying:
             pause_s = min(2 * pause_s, self._patience.max_pause_s)
 
 
-def _is_lasting(error: OSError) -> bool:
+def is_lasting(error: OSError) -> bool:
+    """Whether an operation would fail again."""
     return isinstance(error, _LASTING) or error.errno in _LASTING_NUMBERS
