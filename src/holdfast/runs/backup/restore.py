@@ -53,7 +53,8 @@ def restore(url: str, run_dir: Path | None, environment: Mapping[str, str], say:
     """
     try:
         objects = _of_run(url, environment)
-        path = run_dir or new_run(RunCopy(objects).job().name)
+        job = RunCopy(objects).job()
+        path = run_dir or new_run(job.name)
         if path.exists() and (not path.is_dir() or any(path.iterdir())):
             raise JobError(
                 f"{path} is not empty; continue the run in it without --from, or name another "
