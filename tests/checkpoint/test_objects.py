@@ -178,3 +178,14 @@ def test_a_directory_that_must_not_be_written_says_so(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(OSError, match="file"):
         open_store(str(tmp_path / "file"), {}, AT_ONCE).put("a", b"1")
+
+
+def test_credentials_that_are_refused_are_named_without_being_repeated(s3, monkeypatch):
+    monkeypatch.setattr("moto.settings.INITIAL_NO_AUTH_ACTION_COUNT", 0.0)
+    store = open_store("s3://bucket/x", {"AWS_ALLOW_HTTP": "true"})
+    for ask in (lambda: store.put("a", b"1"), lambda: store.get("a"), lambda: store.children("")):
+        with pytest.raises(PermissionError, match=r"^s3://bucket/x: InvalidAccessKeyId") as caught:
+            ask()
+        assert "secret" not in str(caught.value)
+    with pytest.raises(PermissionError):
+        store.size("a")

@@ -62,6 +62,15 @@ def test_the_folder_above_is_enough_if_it_has_one_run(run, restored, tmp_path):
     assert run_id_of(path) == run_id_of(run.path)
 
 
+def test_a_run_that_has_not_come_to_a_checkpoint_is_no_choice(run, restored, tmp_path):
+    failed = FakeRun(tmp_path / "failed", tmp_path / "second")
+    failed.copied_while()
+    path, _ = restored(tmp_path / "second")
+    assert run_id_of(path) == run_id_of(run.path)
+    with pytest.raises(CheckpointError, match="has no whole checkpoint"):
+        restore(str(tmp_path / "second" / failed.copy), tmp_path / "again", {}, print)
+
+
 def test_several_runs_are_named(run, restored, tmp_path):
     other = FakeRun(tmp_path / "other", tmp_path / "second")
     other.copied_while(lambda: other.save(10))

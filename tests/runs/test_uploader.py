@@ -172,10 +172,16 @@ def test_a_run_that_has_ended_does_not_finish_an_older_copy(fake, tmp_path):
     assert steps_in(tmp_path) == [20]
 
 
-def test_a_run_directory_that_is_deleted_deletes_nothing_in_the_backup(fake, tmp_path):
-    run = fake()
-    run.copied_while(lambda: run.save(10), lambda: shutil.rmtree(run.path), lambda: None)
-    assert steps_in(tmp_path) == [10]
+def test_what_comes_after_the_run_directory_was_deleted_is_copied_too(fake, tmp_path):
+    run, seen = fake(), []
+
+    def look():
+        seen.append(steps_in(tmp_path))
+
+    run.copied_while(
+        lambda: run.save(10), lambda: shutil.rmtree(run.path), look, lambda: run.save(20), look
+    )
+    assert seen == [[10], [20, 10]]
 
 
 def test_a_log_is_copied_in_segments(fake, tmp_path):

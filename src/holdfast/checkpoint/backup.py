@@ -30,7 +30,8 @@ from holdfast.checkpoint.transfer import PIECE_BYTES
 from holdfast.errors import CheckpointError
 
 FOLDER: Final = "checkpoints"
-_INDEX: Final = f"{FOLDER}/index.json"
+INDEX: Final = f"{FOLDER}/index.json"
+"""There is one as soon as there is a checkpoint."""
 _CHUNKS: Final = 4
 """Chunks of a piece: 16 MiB, so that little is sent again after an interruption."""
 _KEY_DIGITS: Final = 16
@@ -152,12 +153,12 @@ class Backup:
     def _index(self) -> list[str]:
         """The folders that the index names. One that was cut off names none."""
         with suppress(FileNotFoundError, ValueError, TypeError):
-            named = json.loads(self._objects.get(_INDEX))
+            named = json.loads(self._objects.get(INDEX))
             return [each for each in named if isinstance(each, str) and _is_folder(each)]
         return []
 
     def _record(self, whole: list[str]) -> None:
-        self._objects.put(_INDEX, json.dumps(whole).encode())
+        self._objects.put(INDEX, json.dumps(whole).encode())
         self._whole = whole
 
     def _has_manifest(self, folder: str) -> bool:

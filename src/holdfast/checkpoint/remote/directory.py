@@ -21,7 +21,7 @@ class Directory:
     """
 
     def __init__(self, root: Path) -> None:
-        self.url, self._root = str(root), root
+        self.url, self._root = str(root.absolute()), root
 
     def put(self, name: str, data: bytes | memoryview, *, new: bool = False) -> bool:
         """See `Objects`; after a crash there is the old content or the new, whole."""

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from holdfast.checkpoint.backup import Backup, step_of
+from holdfast.checkpoint.backup import INDEX, Backup, step_of
 from holdfast.checkpoint.manifest import Manifest
 from holdfast.checkpoint.remote.open import open_store
 from holdfast.checkpoint.remote.retrying import Retrying
@@ -73,11 +73,9 @@ def _of_run(url: str, environment: Mapping[str, str]) -> Retrying:
     objects = open_store(url, environment)
     if objects.size(load.JOB_FILE) is not None:
         return objects
-    runs = [
-        each
-        for each in sorted(objects.children(""))
-        if objects.size(f"{each}/{load.JOB_FILE}") is not None
-    ]
+    names = sorted(objects.children(""))
+    begun = [each for each in names if objects.size(f"{each}/{load.JOB_FILE}") is not None]
+    runs = [each for each in begun if objects.size(f"{each}/{INDEX}") is not None] or begun
     if not runs:
         raise JobError(f"{url} has no backup of a run; name a folder that backup.to has named")
     if len(runs) > 1:

@@ -64,6 +64,7 @@ class Uploader:
         self._store = CheckpointStore.of_run(run_dir)
         self._events = Tail(run_dir / EVENTS, whole=True)
         self._new = set[int]()  # steps of checkpoints since the newest copy
+        self._old = set[int]()  # those that were there then
         self._copied: tuple[str, int] | None = None
         self._damaged = set[tuple[str, int]]()
         self._copied_at, self._has_job, self._trouble = -settings.every_s, False, ""
@@ -99,6 +100,7 @@ class Uploader:
             self._files.write_job(self._run_dir, self._job)
             self._has_job = True
         self._new |= {each["step"] for each in self._events() if each["event"] in _WRITTEN}
+        self._new |= self._listed() - self._old  # the log may be deleted
         is_due = (
             len(self._new) >= self._settings.every
             and time.monotonic() - self._copied_at >= self._settings.every_s
@@ -125,7 +127,7 @@ class Uploader:
                 self._damaged.add(identity)
                 self._on_failed(str(error))
                 continue
-            self._copied = identity
+            self._copied, self._old = identity, self._listed()
             self._new.clear()
             return
 
@@ -156,6 +158,10 @@ class Uploader:
         self._copied_at = time.monotonic()
         seconds = round(self._copied_at - began, 3)
         self._log.event("backup-completed", step=step, url=self._url, seconds=seconds, bytes=size)
+
+    def _listed(self) -> set[int]:
+        """The steps of the checkpoints in the run directory."""
+        return set(map(names.step_of, self._store.committed()))
 
     def _identity(self, name: str) -> tuple[str, int]:
         """What tells a checkpoint from another one of the same step."""

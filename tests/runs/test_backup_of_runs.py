@@ -1,0 +1,53 @@
+"""The run directory is lost in mid-run, and the run ends with the same weights elsewhere."""
+
+import os
+import shutil
+import signal
+
+import pytest
+
+from conftest import SMALL, events_of, wait_until
+from holdfast.job import load
+from holdfast.runs.backup.restore import restore
+from holdfast.runs.run import LaunchOptions
+from holdfast.runs.train import run_job
+from object_stores import make_bucket, s3_server
+
+pytestmark = pytest.mark.slow
+
+EPOCHS = 10
+
+
+@pytest.fixture
+def bucket():
+    with s3_server():
+        make_bucket("bucket")
+        yield "s3://bucket/backups"
+
+
+def test_a_run_whose_directory_is_lost_ends_elsewhere_with_the_same_weights(
+    bucket, command, forks, reference, tmp_path
+):
+    run_dir, elsewhere = tmp_path / "lost", tmp_path / "elsewhere"
+    values = {**SMALL, "epochs": EPOCHS, "checkpoint": {"every_steps": 3}, "backup": bucket}
+    (tmp_path / "job.yaml").write_text(load.dump(load.check(values, where="test")))
+    process = command("train", tmp_path / "job.yaml", "workers=2", "--run", run_dir)
+
+    def is_copied():
+        assert process.poll() is None, "it ended before it could be killed"
+        return (run_dir / "events.jsonl").exists() and events_of(run_dir, "backup-completed")
+
+    wait_until(is_copied)
+    os.kill(process.pid, signal.SIGSTOP)  # it must not finish while its directory is deleted
+    shutil.rmtree(run_dir)
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait()
+
+    restore(bucket, elsewhere, os.environ, print)
+    options = LaunchOptions(forks=forks)
+    result = run_job(load.resumed(elsewhere), options, run_dir=elsewhere, resume=True)
+    [restored] = events_of(elsewhere, "run-restored")
+    begun = [each["step"] for each in events_of(elsewhere, "generation-started")]
+    assert 0 < restored["step"] == begun[-1] < result.steps
+    assert result.weights_sha256 == reference(EPOCHS)
+    assert events_of(elsewhere, "backup-completed")[-1]["step"] == result.steps
