@@ -3,15 +3,19 @@
 import os
 import shutil
 import signal
+from contextlib import closing
 
 import pytest
 
-from conftest import SMALL, events_of, wait_until
+from conftest import SMALL, events_of, own_loopback_address, wait_until
+from holdfast.checkpoint.store import CheckpointStore
 from holdfast.job import load
 from holdfast.runs.backup.restore import restore
+from holdfast.runs.endpoint import Endpoint
 from holdfast.runs.run import LaunchOptions
 from holdfast.runs.train import run_job
 from object_stores import make_bucket, s3_server
+from process_engine import ProcessEngine
 
 pytestmark = pytest.mark.slow
 
@@ -51,3 +55,17 @@ def test_a_run_whose_directory_is_lost_ends_elsewhere_with_the_same_weights(
     assert 0 < restored["step"] == begun[-1] < result.steps
     assert result.weights_sha256 == reference(EPOCHS)
     assert events_of(elsewhere, "backup-completed")[-1]["step"] == result.steps
+
+
+@pytest.mark.soak
+def test_a_run_on_several_hosts_is_copied_by_the_host_of_the_command(tmp_path):
+    second = str(tmp_path / "second")
+    keys = {"workers": 2, "hosts": 2, "shards": 4, "epochs": 2, "backup": second}
+    job = load.load("digits", values={**keys, "checkpoint": {"every_steps": 10}})
+    with closing(ProcessEngine(tmp_path / "cluster")) as engine:
+        endpoint = Endpoint(address=own_loopback_address(), port=50051)
+        options = LaunchOptions(engine=engine, endpoint=endpoint)
+        result = run_job(job, options, run_dir=tmp_path / "run", resume=False)
+    assert events_of(tmp_path / "run", "backup-completed")[-1]["step"] == result.steps
+    restored = restore(second, tmp_path / "restored", os.environ, print)
+    assert CheckpointStore.of_run(restored).newest().step == result.steps
