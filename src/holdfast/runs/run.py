@@ -137,7 +137,8 @@ def run_and_record(
     terminal = Terminal(Tee(path / "logs", options.tee), path / "logs", hint=hint)
     notifier = Notifier(job, os.environ, path, terminal.print_lines)
     trackers = Trackers(job, os.environ, path, terminal.print_lines)
-    backup = sinks_of_backup(job, path, os.environ, terminal.print_lines)
+    controls, tell = options.controls, terminal.print_lines
+    backup = sinks_of_backup(job, path, os.environ, tell, lambda: controls.abort)
     sinks = (terminal, RunFiles(path), LossCurve(path), notifier, callback, trackers, *backup)
     ending: Ending | None = None
     with (

@@ -32,7 +32,11 @@ LOG: Final = "backup.log"
 
 
 def sinks_of_backup(
-    job: Job, run_dir: Path, environment: Mapping[str, str], tell: Callable[[str], None]
+    job: Job,
+    run_dir: Path,
+    environment: Mapping[str, str],
+    tell: Callable[[str], None],
+    is_aborted: Callable[[], bool],
 ) -> tuple[Sink, ...]:
     """What copies a run to a second store, if the job wants that.
 
@@ -41,6 +45,7 @@ def sinks_of_backup(
         run_dir: The run's directory.
         environment: Variables of the process.
         tell: Called with a line for people.
+        is_aborted: Says whether the run was ended at once, so that nothing waits.
 
     Raises:
         JobError: There is no such kind of store, or its library is not installed.
@@ -48,7 +53,7 @@ def sinks_of_backup(
     if not isinstance(job, TrainJob) or job.backup is None:
         return ()
     open_store(job.backup.to, environment)
-    return (BackupSink(job.backup, run_dir, tell),)
+    return (BackupSink(job.backup, run_dir, tell, is_aborted),)
 
 
 class BackupSink(Sink):
@@ -58,12 +63,18 @@ class BackupSink(Sink):
         settings: The backup that the job wants.
         run_dir: The run's directory.
         tell: Called with a line for people.
+        is_aborted: See `sinks_of_backup`.
     """
 
     def __init__(
-        self, settings: BackupSettings, run_dir: Path, tell: Callable[[str], None]
+        self,
+        settings: BackupSettings,
+        run_dir: Path,
+        tell: Callable[[str], None],
+        is_aborted: Callable[[], bool],
     ) -> None:
         self._to, self._run_dir, self._tell = settings.to, run_dir, tell
+        self._is_aborted = is_aborted
         self._process: subprocess.Popen[bytes] | None = None
         self._started_at, self._partial = 0.0, b""
         self._progress = Progress()
@@ -85,15 +96,24 @@ class BackupSink(Sink):
             return
         assert process.stdin is not None
         process.stdin.close()
+        why = "the command was interrupted"
         try:
-            if ending is not None:
-                self._await_copy(process)
+            if ending is not None and not self._is_aborted():
+                why = self._await_copy(process)
+        except KeyboardInterrupt:  # of the wait: the run is over
+            pass
         finally:
             process.kill()
             process.wait()
             self._close_pipes()
+        if why:
+            self._tell(
+                f"holdfast: the backup in {self._to} has not got the end of the run: {why}; what "
+                f"is missing there is in {self._run_dir}, and --resume copies it"
+            )
 
-    def _await_copy(self, process: subprocess.Popen[bytes]) -> None:
+    def _await_copy(self, process: subprocess.Popen[bytes]) -> str:
+        """Wait until all is copied; returns why it is not, if so."""
         heard_at = time.monotonic()
         with TransferView() as view:
             while process.poll() is None and time.monotonic() - heard_at < STALL_S:
@@ -106,13 +126,9 @@ class BackupSink(Sink):
                         what = f"copying the checkpoint of step {progress.step} to {self._to}"
                         view.report(what, progress.done_bytes, progress.size_bytes)
         if process.returncode == 0:
-            return
+            return ""
         how = "it makes no progress" if process.returncode is None else "its process has failed"
-        reason = self._progress.trouble or f"{how}; see {self._run_dir / 'logs' / LOG}"
-        self._tell(
-            f"holdfast: the backup in {self._to} has not got the end of the run: {reason}; the run "
-            f"is whole in {self._run_dir}, and --resume completes the backup"
-        )
+        return self._progress.trouble or f"{how}; see {self._run_dir / 'logs' / LOG}"
 
     def _start(self) -> None:
         self._started_at = time.monotonic()
@@ -130,8 +146,9 @@ class BackupSink(Sink):
         """What the process has reported since the last call."""
         assert self._process is not None
         assert self._process.stdout is not None
-        found = list[Progress]()
-        while select.select([self._process.stdout], [], [], timeout_s)[0]:
+        found, news = list[Progress](), select.poll()
+        news.register(self._process.stdout, select.POLLIN)
+        while news.poll(1000 * timeout_s):
             data = os.read(self._process.stdout.fileno(), _MAX_READ)
             if not data:
                 break
