@@ -8,21 +8,30 @@ from holdfast.agent.checkpoints import Checkpoints
 from holdfast.arena.layout import Field, Layout
 from holdfast.arena.memory import Arena
 from holdfast.checkpoint import names, parts
-from holdfast.checkpoint.manifest import Header, Manifest, Tensor
+from holdfast.checkpoint.manifest import Header, Manifest, Origin, Tensor
+from holdfast.checkpoint.parts import DigestKind
+from holdfast.checkpoint.seal import UNSEALED
 from holdfast.checkpoint.storage import DirectoryStorage
 from holdfast.checkpoint.store import CheckpointStore
 from holdfast.checkpoint.writer import write_part
+from holdfast.core.code_version import UNKNOWN
 from holdfast.worker.checkpoints.restore import check_layout, read_into
 
 ATTEMPT = "0a"
 
 
-def store_in(root):
-    return CheckpointStore(DirectoryStorage(root))
+def store_in(root, seal=UNSEALED):
+    return CheckpointStore(DirectoryStorage(root), seal)
 
 
 def bytes_of(flat):
     return flat.numpy().data
+
+
+def digests_of(data, kind=DigestKind.XXH3):
+    """The digest of every chunk of `data`, which begins at a chunk's start."""
+    starts = range(0, len(data), parts.CHUNK_BYTES)
+    return [parts.digest(data[start : start + parts.CHUNK_BYTES], kind) for start in starts]
 
 
 def layout_of(width=3000):
@@ -52,10 +61,12 @@ def header_of(layout, step, **fields):
     return Header(**{**plain, **known, **fields})
 
 
-def write(root, step, flat, layout, world=2, attempt=ATTEMPT):
+def write(root, step, flat, layout, world=2, attempt=ATTEMPT, seal=UNSEALED):
     """Write all parts of a checkpoint; returns their records."""
     storage, draft, state = DirectoryStorage(root), names.draft_name(step, attempt), bytes_of(flat)
-    return [write_part(storage, draft, state, layout, rank, world) for rank in range(world)]
+    return [
+        write_part(storage, draft, state, layout, rank, world, seal).file for rank in range(world)
+    ]
 
 
 class Staged:
@@ -74,33 +85,39 @@ class Staged:
 
 
 @contextmanager
-def host_checkpoints(root, keep, log, store=None):
+def host_checkpoints(root, keep, log, store=None, code=UNKNOWN):
     """The checkpoints of a host whose workers have staged what is in `staged`."""
     staged = Staged(root)
     with closing(Arena.create(2)) as arena:
         arena.generation = 1
-        found = Checkpoints(store or store_in(root), ATTEMPT, keep, log, arena, staged.write)
+        found = Checkpoints(
+            store or store_in(root), ATTEMPT, keep, log, arena, staged.write, code=code
+        )
         found.staged, found.arena = staged, arena
         with found:
             yield found
 
 
-def save(root, step, flat, layout, world=2, **fields):
+def save(root, step, flat, layout, world=2, seal=UNSEALED, code=UNKNOWN, **fields):
     """Write a checkpoint and commit it; returns its directory."""
-    written = write(root, step, flat, layout, world)
+    written, kind = write(root, step, flat, layout, world, seal=seal), seal.digest_kind
     whole = Manifest(
         **header_of(layout, step, **fields).model_dump(),
-        root=parts.root([digest for part in written for digest in part.digests]),
+        digest_kind=kind,
+        root=parts.root([digest for part in written for digest in part.digests], kind),
         parts=tuple(written),
+        origin=Origin.now(code),
+        parent=None,
     )
     store = store_in(root)
-    store.prepare(whole, ATTEMPT)
+    store.prepare(seal.signed(whole), ATTEMPT)
     return root / store.publish(step, ATTEMPT)
 
 
-def restore(directory, layout):
+def restore(directory, layout, seal=UNSEALED):
     """The state of a checkpoint, as a worker that is to have `layout` restores it."""
-    store, flat = store_in(directory.parent), torch.empty(layout.size_bytes, dtype=torch.uint8)
+    store = store_in(directory.parent, seal)
+    flat = torch.empty(layout.size_bytes, dtype=torch.uint8)
     manifest = store.manifest(directory.name)
     check_layout(str(directory), manifest.layout, layout)
     read_into(flat, store, directory.name, manifest)

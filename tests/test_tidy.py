@@ -214,6 +214,7 @@ def test_the_options_of_the_command_are_these():
             "overrides",
         ],
         "coordinator": [
+            "--accept-older",
             "--address",
             "--hosts",
             "--json",
@@ -252,7 +253,7 @@ def test_the_options_of_the_command_are_these():
         ],
         "breakdown": ["--json", "--steps", "run"],
         "events": ["--debug", "--json", "run"],
-        "export": ["--best", "--force", "--format", "--of", "source", "target"],
+        "export": ["--best", "--force", "--format", "--key-file", "--of", "source", "target"],
         "goodput": ["--json", "run"],
         "hosts": [],
         "hosts setup": ["file"],
@@ -315,6 +316,7 @@ def test_the_options_of_the_command_are_these():
         "top": ["run"],
         "track": ["run"],
         "train": [
+            "--accept-older",
             "--address",
             "--background",
             "--detach",

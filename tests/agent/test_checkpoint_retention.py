@@ -13,9 +13,10 @@ from checkpoints import bytes_of, header_of, host_checkpoints, layout_of, state_
 from holdfast.arena.layout import Field, Layout
 from holdfast.checkpoint import names, parts, retention
 from holdfast.checkpoint.manifest import Best, PartFile
+from holdfast.checkpoint.seal import UNSEALED
 from holdfast.checkpoint.storage import DirectoryStorage
 from holdfast.checkpoint.store import MANIFEST, CheckpointStore
-from holdfast.checkpoint.writer import write_part
+from holdfast.checkpoint.writer import WrittenPart, write_part
 from holdfast.core.actions import CompleteCheckpoint, PrepareCheckpoint
 from holdfast.core.events import CheckpointCompleted
 from holdfast.core.protocol import CheckpointResult, Part
@@ -37,18 +38,18 @@ def root(tmp_path):
     return path
 
 
-def commit(to, root, step, *, bad=False, layout=LAYOUT, **fields):
+def commit(to, root, step, *, bad=False, layout=LAYOUT, seal=UNSEALED, **fields):
     """Have the agent commit a checkpoint that workers have staged; it is written badly."""
 
     def write(draft, _):
         state = bytes_of(state_of(layout, seed=step))
-        file = write_part(DirectoryStorage(root), draft, state, layout, 0, 1)
+        part = write_part(DirectoryStorage(root), draft, state, layout, 0, 1, seal)
         if bad:
-            path = root / draft / file.file
+            path = root / draft / part.file.file
             data = bytearray(path.read_bytes())
             data[-5] ^= 1
             path.write_bytes(data)
-        return file
+        return part
 
     assert not perform(to, step, staged_by(to, write, header_of(layout, step, **fields))).error
 
@@ -177,7 +178,7 @@ def commit_huge(to, root, step):
     """Commit a checkpoint of 64 GiB of zeros, a hole in its file, which takes long to read."""
     size = 1 << 36
     layout = Layout.pack([Field("w", "F32", (size // 4,))])
-    zeros = parts.digest(memoryview(bytes(parts.CHUNK_BYTES)))
+    zeros = parts.digest(memoryview(bytes(parts.CHUNK_BYTES)), parts.DigestKind.XXH3)
 
     def write(draft, _):
         path = root / draft / "part-0-of-1.safetensors"
@@ -185,12 +186,11 @@ def commit_huge(to, root, step):
         header = parts.header(layout, 0, size)
         path.write_bytes(header)
         os.truncate(path, len(header) + size)
-        return PartFile(
-            file=path.name,
-            size_bytes=path.stat().st_size,
-            first_chunk=0,
-            digests=(zeros,) * parts.num_chunks(size),
+        digests = (zeros,) * parts.num_chunks(size)
+        file = PartFile(
+            file=path.name, size_bytes=path.stat().st_size, first_chunk=0, digests=digests
         )
+        return WrittenPart(file=file, staged_digests=digests)
 
     perform(to, step, staged_by(to, write, header_of(layout, step)))
 

@@ -4,21 +4,35 @@ import errno
 import json
 import math
 import os
+import socket
 from dataclasses import replace
 
 import pytest
 from test_checkpoint_retention import LAYOUT, commit, perform, staged_by
 
-from checkpoints import ATTEMPT, bytes_of, header_of, host_checkpoints, state_of, store_in, write
+from checkpoints import (
+    ATTEMPT,
+    bytes_of,
+    digests_of,
+    header_of,
+    host_checkpoints,
+    state_of,
+    store_in,
+    write,
+)
 from conftest import wait_until
-from holdfast.checkpoint import names, parts
+from holdfast.checkpoint import names
+from holdfast.checkpoint.manifest import Parent
+from holdfast.checkpoint.seal import UNSEALED
 from holdfast.checkpoint.storage import DirectoryStorage
 from holdfast.checkpoint.writer import write_part
 from holdfast.core.actions import FindCheckpoint, PrepareCheckpoint, RemovePartialCheckpoints
+from holdfast.core.code_version import CodeVersion
 from holdfast.core.events import CheckpointFound
 from holdfast.core.protocol import Part, StoredCheckpoint
 from holdfast.errors import ProtocolError
 from holdfast.observe.lines import EventLog
+from keys import seal_of, signing_key
 
 
 @pytest.fixture
@@ -52,7 +66,7 @@ def test_another_state_of_the_same_step_takes_its_place(checkpoints):
 def parts_of(to, root, step, others=()):
     def write(draft, _):
         state = bytes_of(state_of(LAYOUT))
-        return write_part(DirectoryStorage(root), draft, state, LAYOUT, 0, 1)
+        return write_part(DirectoryStorage(root), draft, state, LAYOUT, 0, 1, UNSEALED)
 
     parts = staged_by(to, write, header_of(LAYOUT, step))
     return {**parts, 1: replace(parts[1], content={"others": others})}
@@ -108,7 +122,7 @@ def test_drafts_of_older_generations_are_removed_and_those_of_this_one_stay(chec
 
 def test_replicas_that_differ_fail_the_checkpoint_and_are_compared_by_all(checkpoints):
     found, root = checkpoints
-    digests = parts.digests(bytes_of(state_of(LAYOUT)))
+    digests = digests_of(bytes_of(state_of(LAYOUT)))
     assert perform(found, 3, parts_of(found, root, 3, others=digests)).error == ""
     assert not found.arena.comparison_requested
     wrong = ("0" * len(digests[0]), *digests[1:])
@@ -136,3 +150,32 @@ def test_memory_is_free_again_once_what_was_staged_in_it_is_written(checkpoints)
     wait_until(lambda: found.arena.released == 0)
     found.perform(PrepareCheckpoint(1, parts_of(found, root, 3)))
     wait_until(lambda: found.arena.released == 1)
+
+
+def test_a_manifest_says_where_it_comes_from_and_what_was_before(tmp_path):
+    root, code = tmp_path / "checkpoints", CodeVersion(commit="c0ffee", is_modified=True)
+    root.mkdir()
+    seal = seal_of(sign=signing_key(tmp_path / "key"))
+    store = store_in(root, seal)
+    with (
+        EventLog(tmp_path / "events.jsonl") as log,
+        host_checkpoints(root, 9, log, store, code) as found,
+    ):
+        for step in (2, 5, 5):  # the last one has another state
+            commit(found, root, step, seal=seal, state={"commits": len(store.committed())})
+    first, second = (store.manifest(f"step-0000000{step}") for step in (2, 5))
+    assert first.origin.code == second.origin.code == code
+    assert first.origin.host == socket.gethostname()
+    assert first.parent is None
+    assert second.parent == Parent(name="step-00000002", root=first.root)
+    assert second.state == {"commits": 2}
+
+
+def test_replicas_are_compared_by_the_same_digests_where_a_checkpoint_is_signed(tmp_path):
+    root = tmp_path / "checkpoints"
+    root.mkdir()
+    seal = seal_of(sign=signing_key(tmp_path / "key"))
+    state = bytes_of(state_of(LAYOUT))
+    part = write_part(DirectoryStorage(root), "step-00000003.0a.tmp", state, LAYOUT, 0, 1, seal)
+    assert part.staged_digests == tuple(digests_of(state))
+    assert part.file.digests == tuple(digests_of(state, seal.digest_kind)) != part.staged_digests

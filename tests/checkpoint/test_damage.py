@@ -8,7 +8,17 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from checkpoints import ATTEMPT, layout_of, restore, save, state_of, store_in, write
+from checkpoints import (
+    ATTEMPT,
+    bytes_of,
+    digests_of,
+    layout_of,
+    restore,
+    save,
+    state_of,
+    store_in,
+    write,
+)
 from holdfast.checkpoint import names, parts
 from holdfast.checkpoint.store import MANIFEST
 from holdfast.errors import CheckpointError
@@ -38,7 +48,7 @@ def test_what_was_written_is_read_back_bit_for_bit(tmp_path, world):
     directory = save(tmp_path, 10, flat, layout, world)
     assert torch.equal(restore(directory, layout), flat)
     assert store_in(tmp_path).manifest(directory.name).root == parts.root(
-        parts.digests(flat.numpy().data)
+        digests_of(bytes_of(flat)), parts.DigestKind.XXH3
     )
 
 

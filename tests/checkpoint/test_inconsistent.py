@@ -40,7 +40,7 @@ def write(directory, plain, *, rooted=True):
         found = Manifest.model_validate_json(text)
         if rooted:
             chunks = [digest for part in found.parts for digest in part.digests]
-            found = found.model_copy(update={"root": parts.root(chunks)})
+            found = found.model_copy(update={"root": parts.root(chunks, found.digest_kind)})
         text = found.sealed().model_dump_json()
     except ValueError:
         pass
@@ -94,7 +94,7 @@ def test_an_altered_manifest_gives_the_state_or_a_checkpoint_error(saved, data, 
     with contextlib.suppress(CheckpointError):  # as the coordinator reads it, in any layout
         store, scratch = store_in(directory.parent), memoryview(bytearray(parts.CHUNK_BYTES))
         read = store.manifest(directory.name)
-        list(read_state(store.storage, directory.name, read, lambda a, b: scratch[: b - a]))
+        list(read_state(store, directory.name, read, lambda a, b: scratch[: b - a]))
 
 
 def overlap(parts_of):

@@ -6,8 +6,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from checkpoints import digests_of
 from holdfast.arena.layout import Field, Layout
 from holdfast.checkpoint import parts
+from holdfast.checkpoint.parts import DigestKind
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -53,6 +55,6 @@ def test_the_root_is_the_same_for_any_number_of_writers(state, world):
     digests = []
     for rank in range(world):
         start, end = parts.byte_range(parts.chunks_of(rank, world, len(state)), len(state))
-        digests += parts.digests(view[start:end])
-    assert parts.root(digests) == parts.root(parts.digests(view))
+        digests += digests_of(view[start:end])
+    assert parts.root(digests, DigestKind.XXH3) == parts.root(digests_of(view), DigestKind.XXH3)
     assert len(digests) == parts.num_chunks(len(state))

@@ -86,7 +86,10 @@ def test_a_lost_worker_alone_is_forked_again():
 def test_where_all_begin_anew_nobody_is_forked_before_the_last_is_gone():
     machine = halted(restart_all=True)
     told(machine, WorkerExited(1, 2, GONE))
-    assert told(machine, orders(2, 0, 1, restart_all=True)) == [Abort(2), KillWorker(0, 1)]
+    assert told(machine, orders(2, 0, 1, restart_all=True)) == [
+        Abort(2, forgets=True),
+        KillWorker(0, 1),
+    ]
     assert machine.stage == Stage.IDLE
     assert told(machine, WorkerExited(0, 1, GONE)) == [ForkWorker(0, 2, 3), ForkWorker(1, 2, 4)]
 
@@ -94,7 +97,7 @@ def test_where_all_begin_anew_nobody_is_forked_before_the_last_is_gone():
 def test_a_generation_that_ends_before_all_are_gone_forks_nobody():
     machine = halted(restart_all=True)
     told(machine, orders(2, 0, 1, restart_all=True), WorkerExited(0, 1, GONE))
-    assert told(machine, orders(3, 0, restart_all=True)) == [Abort(3)]
+    assert told(machine, orders(3, 0, restart_all=True)) == [Abort(3, forgets=True)]
     assert told(machine, WorkerExited(1, 2, GONE)) == [ForkWorker(0, 3, 3)]
 
 

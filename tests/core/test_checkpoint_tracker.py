@@ -2,10 +2,12 @@
 
 from dataclasses import replace
 
+from holdfast.core.checkpoint_interval import FIRST_S, CheckpointInterval
 from holdfast.core.checkpoint_tracker import CheckpointTracker
-from holdfast.core.protocol import CheckpointResult, Draft, Stage, Status
+from holdfast.core.protocol import CheckpointResult, Draft, ResumePoint, Stage, Status
 
 NOW = 5.0
+LIVE = ResumePoint(step=8, donors={0: 0})
 
 
 def status(host, number=0, *, generation=3, root="r", error=""):
@@ -119,7 +121,19 @@ def test_another_generation_that_did_not_get_its_checkpoint_is_asked_at_once():
 def test_a_checkpoint_that_a_lost_worker_had_to_stage_is_requested_again():
     tracker = CheckpointTracker(0, NOW)
     halted = Status(host="a", number=1, generation=4, stage=Stage.HALT)
-    tracker.on_resumed(4, [halted])
+    tracker.on_resumed(4, [halted], LIVE)
     assert tracker.requested == 0
-    tracker.on_resumed(4, [halted, replace(halted, host="b", lost_checkpoint=True)])
+    lost = replace(halted, host="b", lost_checkpoint=True)
+    tracker.on_resumed(4, [halted, lost], LIVE)
     assert tracker.requested == 1
+
+
+def test_the_interval_is_chosen_by_what_checkpoints_cost():
+    tracker = CheckpointTracker(None, NOW)
+    assert tracker.next_deadline() == NOW + FIRST_S
+    draft = Draft(number=1, step=8, root="r", stall_s=0.05, write_s=1.0)
+    tracker.collect(replace(status("a", 1), draft=draft), "a", NOW + FIRST_S)
+    interval = CheckpointInterval(None, NOW)
+    interval.on_saved(draft.stall_s, draft.write_s)
+    decided_at = NOW + FIRST_S
+    assert tracker.next_deadline() == decided_at + interval.seconds(decided_at)

@@ -23,6 +23,30 @@ ONE_HOST = {0: "a", 1: "a", 2: "a"}
 TWO_HOSTS = {0: "a", 1: "a", 2: "b", 3: "b"}
 
 
+def left(host: str, steps: dict[int, int], checkpoint: int = 0) -> Status:
+    """The status of a host without a worker that has a state."""
+    found = StoredCheckpoint(step=checkpoint, name=f"step-{checkpoint}") if checkpoint else None
+    return Status(host=host, number=1, stage=Stage.HALT, left=steps, newest_checkpoint=found)
+
+
+def test_what_lost_workers_have_left_is_newer_than_a_checkpoint() -> None:
+    start = choose_resume_point(ONE_HOST, [left("a", {1: 7, 2: 6}, checkpoint=4)])
+    assert (start.step, start.donors, start.checkpoint) == (7, {0: 1, 1: 1, 2: 1}, None)
+    start = choose_resume_point(TWO_HOSTS, [left("a", {1: 7}), left("b", {2: 7})])
+    assert start.donors == {0: 1, 1: 1, 2: 2, 3: 2}
+
+
+def test_a_live_worker_has_a_newer_state_than_a_lost_one() -> None:
+    start = choose_resume_point(TWO_HOSTS, [left("a", {0: 7}), halted("b", {2: 8})])
+    assert (start.step, start.donors) == (8, {0: 2, 1: 2, 2: 2, 3: 2})
+
+
+def test_what_was_left_in_an_earlier_life_of_the_run_is_not_taken() -> None:
+    start = choose_resume_point(ONE_HOST, [left("a", {1: 3}, checkpoint=4)])
+    assert (start.step, start.donors, start.checkpoint) == (4, {}, "step-4")
+    assert choose_resume_point(ONE_HOST, [left("a", {1: 0})]) == ResumePoint(step=0, donors={})
+
+
 def test_an_undecided_step_is_computed_again() -> None:
     start = choose_resume_point(ONE_HOST, [halted("a", {0: 7, 2: 7}, reduced_step=7)])
     assert start.step == 7

@@ -2,16 +2,19 @@
 
 import shutil
 from contextlib import closing
+from socket import gethostname
 
 import pytest
 import torch
 
 from conftest import events_of, own_loopback_address
 from holdfast.checkpoint.store import CheckpointStore
+from holdfast.errors import HoldfastError
 from holdfast.job import load
 from holdfast.runs.endpoint import Endpoint
 from holdfast.runs.run import LaunchOptions
 from holdfast.runs.train import run_job
+from keys import encryption_key, signing_key
 from process_engine import ProcessEngine
 
 pytestmark = pytest.mark.slow
@@ -49,25 +52,44 @@ def alone(forks, tmp_path_factory):
     return run_job(job, LaunchOptions(forks=forks), run_dir=path, resume=False)
 
 
+def sealed(folder):
+    """Keys of a job whose checkpoints are signed and encrypted."""
+    files = {"sign": signing_key(folder / "sign"), "encrypt": encryption_key(folder / "encrypt")}
+    return {"checkpoint": {**KEYS["checkpoint"], **{key: str(path) for key, path in files.items()}}}
+
+
+@pytest.mark.soak
+def test_a_host_without_the_key_does_not_begin(placed, tmp_path):
+    absent = tmp_path / "absent.key"  # this host needs none, as it has no agent
+    with pytest.raises(HoldfastError, match="agents end as soon as"):
+        placed(checkpoint={"encrypt": str(absent)})
+    refusal = f"checkpoint.encrypt: {absent} cannot be read on host {gethostname()}: No such"
+    printed = [log.read_text() for log in (tmp_path / "cluster").glob("*/*.log")]
+    assert any(refusal in text for text in printed)  # other engines show the end of it
+
+
 def collected(tmp_path):
     return [event["step"] for event in events_of(tmp_path / "run", "checkpoint-collected")]
 
 
 @pytest.mark.soak
+@pytest.mark.parametrize("is_sealed", [False, True])
 def test_a_run_is_resumed_from_the_coordinators_host_when_no_other_disk_is_left(
-    placed, alone, tmp_path
+    placed, alone, tmp_path, is_sealed
 ):
+    keys = sealed(tmp_path) if is_sealed else {}
+
     def stop(event, engine):
         if event.kind == "step" and event.step == 30:
             event.stop()
 
-    stopped = placed(stop)
+    stopped = placed(stop, **keys)
     assert stopped.status == "stopped"
     store = CheckpointStore.of_run(tmp_path / "run")
     assert store.newest().step == stopped.steps < STEPS
     assert collected(tmp_path) == sorted(set(collected(tmp_path))), "each is sent by one host"
     shutil.rmtree(tmp_path / "cluster")
-    result = placed(resume=True)
+    result = placed(resume=True, **keys)
     fetched = events_of(tmp_path / "run", "checkpoint-fetched")
     assert [event["step"] for event in fetched] == [stopped.steps] * 2
     begun = [event["step"] for event in events_of(tmp_path / "run", "generation-started")]

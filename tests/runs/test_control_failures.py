@@ -52,7 +52,7 @@ RECOVERY = [
     ("coordinator", "holdfast.coordinator.server:Server._send", "after", "2, stage=<Stage.RUN"),
     ("agent", "holdfast.agent.agent:Agent._on_worker_exit", "before", 1),
     ("agent", "holdfast.arena.memory:Arena.announce", "after", 2),
-    ("agent", "holdfast.launch.fork_client:ForkClient.fork", "after", 3),
+    ("agent", "holdfast.launch.fork_client:ForkClient.fork", "after", 4),
     ("agent", "holdfast.agent.agent:Agent._resume_workers", "before", 2),
 ]
 DECISION = [
@@ -61,7 +61,7 @@ DECISION = [
     ("holdfast.coordinator.server:Server._send", "after", "checkpoint_result=CheckpointResult("),
 ]
 COMMIT = [
-    ("holdfast.agent.agent:Agent._on_worker", "before", "PartWrittenMessage("),
+    ("holdfast.agent.agent:Agent._on_worker", "before", "PartStagedMessage("),
     ("holdfast.agent.checkpoints:prepare", "before", 1),
     ("pathlib:Path.open", "after", "manifest.json"),
     ("holdfast.wire.link:CoordinatorLink.send", "after", "draft=Draft("),

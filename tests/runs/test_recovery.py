@@ -54,6 +54,16 @@ BETWEEN_STEPS = [
     ("holdfast.worker.membership.member:Member.finish", "after"),
     ("holdfast.worker.membership.member:Member.result", "after"),
 ]
+OUTSIDE_AN_UPDATE = [
+    ("holdfast.worker.step.tree:TreeStepper.begin_shard", "before"),
+    ("holdfast.worker.step.tree:TreeStepper.end_shard", "after"),
+    ("holdfast.collectives.exact:TreeReducer.reduced", "before"),
+    ("holdfast.worker.metrics:Metrics.step", "before"),
+    ("holdfast.worker.metrics:Metrics.step", "after"),
+    ("holdfast.worker.evaluation:Evaluator.evaluate", "after"),
+    ("holdfast.worker.checkpoints.saver:CheckpointSaver._staged", "before"),
+    ("holdfast.worker.checkpoints.saver:CheckpointSaver._staged", "after"),
+]
 RECOVERY = [
     ("holdfast.worker.agent_link:AgentLink.await_resume_until", "before"),
     ("holdfast.worker.agent_link:AgentLink.await_resume_until", "after"),
@@ -138,6 +148,17 @@ def assert_each_step_once(run_dir, steps):
 @pytest.mark.parametrize(("at", "when"), sampled(A_STEP, 9))
 def test_a_death_at_any_point_of_a_step_changes_nothing(inject, at, when, rank):
     assert inject({"at": at, "when": when, "rank": rank, "step": 2, "how": "kill"}) == [True]
+
+
+@pytest.mark.parametrize(("at", "when"), sampled(OUTSIDE_AN_UPDATE, 1))
+def test_a_lone_worker_that_dies_outside_its_update_loses_no_step(inject, tmp_path, at, when):
+    step = 5 if "evaluate" in at else 8 if "Saver" in at else 6
+    fault = {"at": at, "when": when, "rank": 0, "step": step, "how": "kill"}
+    assert inject(fault, workers=1) == [True]
+    events = events_of(tmp_path / "run")
+    _, second = (each for each in events if each["event"] == "generation-started")
+    assert (second["from_checkpoint"], second["step"]) == (False, second["last_committed_step"])
+    assert second["step"] >= step
 
 
 @pytest.mark.parametrize("rank", sampled([0, 1], 0))

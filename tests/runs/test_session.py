@@ -3,7 +3,6 @@
 import json
 import os
 import shutil
-import subprocess
 import threading
 
 import pytest
@@ -245,41 +244,6 @@ def test_a_run_resumed_with_other_workers_ends_the_same(train, tmp_path, workers
     assert resumed["weights_sha256"] == whole
     steps = [line["step"] for line in metrics_of(tmp_path / "run") if "loss" in line]
     assert steps == list(range(1, 13))
-
-
-@pytest.fixture
-def small_disk(tmp_path):
-    """A file system of 300 kB at the place of a run's checkpoints."""
-    place = tmp_path / "run" / "checkpoints"
-    place.mkdir(parents=True)
-    mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=300k", "tmpfs", place],
-        capture_output=True,
-        check=False,
-    )
-    if mounted.returncode:
-        pytest.skip("mounting a small file system needs root")
-    yield place
-    subprocess.run(["umount", place], check=True)
-
-
-def test_a_full_disk_costs_checkpoints_but_neither_the_run_nor_the_last_good_one(
-    train, tmp_path, small_disk
-):
-    keys = {
-        "model": {"name": "mlp", "hidden": [256]},
-        "checkpoint": {"every_steps": 5, "keep": 9},
-        "workers": 2,
-    }
-    whole = train(**keys)["weights_sha256"]
-    with pytest.raises(CheckpointError, match=r"step 12 could not be written: .*No space left"):
-        train(run_dir=tmp_path / "run", **keys)
-    events = events_of(tmp_path / "run")
-    assert [e["step"] for e in events if e["event"] == "checkpoint-failed"] == [10, 12]
-    assert [path.name for path in small_disk.glob("step-*")] == ["step-00000005"]
-    subprocess.run(["mount", "-o", "remount,size=9m", small_disk], check=True)
-    resumed = train(run_dir=tmp_path / "run", resume=True, **keys)
-    assert resumed["weights_sha256"] == whole
 
 
 @pytest.mark.soak

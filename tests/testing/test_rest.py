@@ -6,8 +6,10 @@ import pytest
 
 from holdfast.core.policy import RecoveryPolicy
 from holdfast.testing.cluster import Cluster
-from holdfast.testing.random_faults import inject_at_random
+from holdfast.testing.random_faults import KINDS, inject_at_random
 from holdfast.testing.simulation import Simulation
+
+ON_AGENTS = [kind for kind in KINDS if kind not in ("full", "damage")]
 
 
 def history(seed: int, *, rests: bool) -> list[str]:
@@ -19,7 +21,7 @@ def history(seed: int, *, rests: bool) -> list[str]:
         regrow_delay_s=(0.0, 0.0, 20.0)[seed % 3],
     )
     simulation = Simulation(cluster, policy, seed)
-    inject_at_random(simulation, faults=12, until=300)
+    inject_at_random(simulation, faults=12, until=300, kinds=ON_AGENTS)
     simulation.run_until(2000)
     assert simulation.over
     return simulation.log

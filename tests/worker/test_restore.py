@@ -13,15 +13,20 @@ import checkpoints
 from holdfast.arena.memory import Arena
 from holdfast.arena.replica import Replica, Trained, replica_layout
 from holdfast.checkpoint import names
+from holdfast.checkpoint.seal import UNSEALED
 from holdfast.checkpoint.storage import DirectoryStorage
 from holdfast.collectives.barrier_tags import describe
-from holdfast.errors import CheckpointError
+from holdfast.core.code_version import CodeVersion
+from holdfast.errors import CheckpointError, HoldfastError, JobError
 from holdfast.job import load
+from holdfast.observe import code_version, lines
+from holdfast.observe.run_dir import EVENTS
 from holdfast.transport.shared_memory import SharedMemoryGroup
 from holdfast.wire.channel import pair
 from holdfast.wire.messages import CheckpointRejectedMessage
 from holdfast.wire.worker_spec import WorkerSpec
 from holdfast.worker.checkpoints.restore import Restorer
+from keys import encryption_key, seal_of, signing_key
 
 STEPS = (1, 2, 3)
 JOB = load.check({"name": "digits", "data": {"name": "digits"}}, where="test")
@@ -36,13 +41,14 @@ def replica_of():
     return Replica(trained, layout, torch.zeros(layout.size_bytes, dtype=torch.uint8))
 
 
-def save(root, step, value):
+def save(root, step, value, **keys):
     """A checkpoint of `step` whose tensors are `value` in every byte."""
     layout = replica_of().layout
     flat = torch.zeros(layout.size_bytes, dtype=torch.uint8)
     for entry in layout.entries:
         flat[entry.offset : entry.end] = value
-    return checkpoints.save(root, step, flat, layout, world=1, weights_config=JOB.weights_config())
+    weights = JOB.weights_config()
+    return checkpoints.save(root, step, flat, layout, world=1, weights_config=weights, **keys)
 
 
 @pytest.fixture(scope="module")
@@ -72,7 +78,7 @@ def disks(tmp_path, sound):
     return make
 
 
-def restore(hosts):
+def restore(hosts, job=JOB):
     """Restore one member on each host, at once; returns what it found or its error, and the state.
 
     No state is transferred here: a member that must receive it has no progress yet.
@@ -84,12 +90,12 @@ def restore(hosts):
         near, far = pair()
         group = SharedMemoryGroup(Arena(arena.fd), rank, 20, describe)
         group.enter(1, tuple(range(len(hosts))))
-        launch = WorkerSpec(job=JOB, rank=rank, run_dir=str(hosts[rank].parent), attempt="0a")
+        launch = WorkerSpec(job=job, rank=rank, run_dir=str(hosts[rank].parent), attempt="0a")
         listed = checkpoints.store_in(hosts[rank]).committed()
         replica = replica_of()
         try:
             found = Restorer(launch, near).restore(replica, group, listed)
-        except CheckpointError as error:
+        except HoldfastError as error:
             found = error
         near.close()
         rejections.append(
@@ -186,3 +192,57 @@ def test_the_state_is_read_straight_into_the_replica(disks, monkeypatch):
     (((found, flat),), _) = restore([root])
     assert found.step == 1
     assert places == [(f"step-0000000{step}", flat.data_ptr()) for step in (2, 1)]
+
+
+def sealed_job(**files):
+    settings = {key: str(path) for key, path in files.items()}
+    return load.check({**JOB.model_dump(), "checkpoint": settings}, where="test")
+
+
+def test_a_wrong_key_ends_the_run_and_quarantines_nothing(tmp_path):
+    root = tmp_path / "checkpoints"
+    right, wrong = (encryption_key(tmp_path / name) for name in ("right", "wrong"))
+    for step in (1, 2):
+        save(root, step, step, seal=seal_of(encrypt=right))
+    for job, reason in [(sealed_job(encrypt=wrong), f"{wrong} holds key"), (JOB, "name its file")]:
+        (((found, _),), rejections) = restore([root], job)
+        assert isinstance(found, JobError)
+        assert reason in str(found)
+        assert rejections == [[]]
+    assert committed(root) == [2, 1]
+    (((found, flat),), _) = restore([root], sealed_job(encrypt=right))
+    assert (found.step, set(flat.tolist())) == (2, {0, 2})
+
+
+def test_what_another_key_has_signed_is_skipped_like_damage(tmp_path):
+    root = tmp_path / "checkpoints"
+    right, wrong = (signing_key(tmp_path / name) for name in ("right", "wrong"))
+    for step, seal in enumerate((seal_of(sign=right), seal_of(sign=wrong), UNSEALED), 1):
+        save(root, step, step, seal=seal)
+    (((found, _),), ((unsigned, other),)) = restore([root], sealed_job(sign=right))
+    assert found.step == 1
+    assert "is not signed" in unsigned.reason
+    assert "is signed by key" in other.reason
+    assert sorted(path.name for path in root.glob("*.rejected-*")) == [
+        "step-00000002.rejected-1", "step-00000003.rejected-1",
+    ]  # fmt: skip
+
+
+def test_unsigned_checkpoints_alone_end_the_run_and_stay(tmp_path):
+    root = tmp_path / "checkpoints"
+    save(root, 1, 1)
+    (((found, _),), _) = restore([root], sealed_job(sign=signing_key(tmp_path / "key")))
+    assert isinstance(found, CheckpointError)
+    assert "is not signed, and only key" in str(found)
+    assert committed(root) == [1]
+
+
+def test_other_code_is_reported_and_accepted(tmp_path):
+    root, before, now = tmp_path / "checkpoints", *(CodeVersion(commit=each) for each in "ab")
+    save(root, 1, 1, code=before)
+    for kept, events in [(before, []), (now, [("code-changed", 1, "commit a", "commit b")])]:
+        code_version.keep(tmp_path, kept)
+        (((found, _),), _) = restore([root])
+        assert found.step == 1
+        logged = lines.read(tmp_path / EVENTS)
+        assert [(e["event"], e["step"], e["before"], e["now"]) for e in logged] == events

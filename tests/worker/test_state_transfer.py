@@ -30,7 +30,7 @@ class Worker:
         model = torch.nn.Linear(3, 2)
         trained = Trained(model=model, optimizers=(torch.optim.SGD(model.parameters(), lr=0.1),))
         layout = replica_layout(trained)
-        arena = Arena(fd)
+        self.arena = arena = Arena(fd)
         self.sections = Sections(
             arena,
             dict(model.named_parameters()),
@@ -89,6 +89,6 @@ def test_a_replica_error_in_a_state_transfer_cannot_be_swallowed_by_user_code(wo
 def test_a_rollback_forgets_the_replicas_of_removed_workers(workers):
     donor, lost = workers
     lost.replica.flat[0] ^= 1
-    donor.sections.intact.forget()
+    donor.arena.forget_replicas()
     donor.sections.intact.end_change(0, STEP)  # the run has come to the same step once more
     donor.transfer(0)

@@ -180,8 +180,8 @@ class Agent:
             case actions.SendStatus(status):
                 progress = progress_of(self._arena, self._machine.ranks)
                 self._link.send(StatusMessage(status=replace(status, progress=progress)))
-            case actions.Abort(generation):
-                self._abort(generation)
+            case actions.Abort():
+                self._abort(action)
             case actions.ForkWorker(rank, _, process):
                 self._fork(rank, process)
             case actions.KillWorker(rank, process):
@@ -202,14 +202,16 @@ class Agent:
                     self._send_all(ShutdownMessage())
                     self._checkpoints.delete_old()  # an agent before this one may not have
 
-    def _abort(self, generation: int) -> None:
+    def _abort(self, abort: actions.Abort) -> None:
         """End the generations before this one on this host."""
+        if abort.forgets:
+            self._arena.forget_replicas()
         if self._forming_since is None:
             self._worker_log.generation_ends(self._workers.values(), self._members)
         self._forming_since = time.monotonic()
-        self._arena.announce(generation)
+        self._arena.announce(abort.generation)
         if self._run.tunnel is not None:
-            self._run.tunnel.end(generation)
+            self._run.tunnel.end(abort.generation)
 
     def _fork(self, rank: int, number: int) -> None:
         slot = first_free([each.slot for each in self._workers.values()])
@@ -272,8 +274,8 @@ class Agent:
             case HaltedMessage():
                 worker.halted_at = time.time() if worker.has_resumed else None
                 halted = (message.generation, message.committed, self._arena.reduced_step)
-                where = (message.address, message.numerics)
-                self._handle(events.WorkerHalted(worker.rank, *halted, *where))
+                what = (message.address, message.numerics, self._arena.left_step(worker.rank))
+                self._handle(events.WorkerHalted(worker.rank, *halted, *what))
             case PartStagedMessage():
                 self._handle(events.PartStaged(worker.rank, message.generation, message.part))
             case StagingMessage():

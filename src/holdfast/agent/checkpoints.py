@@ -10,8 +10,10 @@ import contextlib
 import os
 import queue
 import threading
+import time
 from collections import deque
 from collections.abc import Mapping
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Final, Self
 
@@ -27,6 +29,7 @@ from holdfast.core.actions import (
     PrepareCheckpoint,
     RemovePartialCheckpoints,
 )
+from holdfast.core.code_version import UNKNOWN, CodeVersion
 from holdfast.core.events import (
     CheckpointCompleted,
     CheckpointEvent,
@@ -54,6 +57,7 @@ class Checkpoints:
         arena: Says which checkpoints are staged.
         write: Writes them.
         where: What names the host in an event; see `RunContext.where`.
+        code: The user's code.
     """
 
     def __init__(
@@ -65,10 +69,11 @@ class Checkpoints:
         arena: Arena,
         write: Write,
         where: Mapping[str, str] = MappingProxyType({}),
+        code: CodeVersion = UNKNOWN,
     ) -> None:
         self._store, self._attempt, self._log, self._where = store, attempt, log, where
         self._retention = Retention(store, keep, self._on_retention_event)
-        self._arena, self._write = arena, write
+        self._arena, self._write, self._code = arena, write, code
         self._prepared: dict[tuple[int, int], Prepared] = {}  # by generation and number
         self._actions: queue.SimpleQueue[CheckpointAction | None] = queue.SimpleQueue()
         self._results: deque[CheckpointEvent | Exception] = deque()
@@ -147,13 +152,14 @@ class Checkpoints:
 
     def _prepare(self, generation: int, parts: Mapping[int, Part]) -> Draft:
         attempt = names.attempt_in(generation, self._attempt)
-        prepared = prepare(self._store, parts, attempt, self._write)
+        began = time.monotonic()
+        prepared = prepare(self._store, parts, attempt, self._write, self._code)
         number = prepared.draft.number
         self._prepared[generation, number] = prepared
         self._arena.release(generation, number)
         if prepared.differs:
             self._arena.request_comparison(generation)
-        return prepared.draft
+        return replace(prepared.draft, write_s=time.monotonic() - began)
 
     def _complete(self, result: CheckpointResult) -> CheckpointResult:
         prepared = self._prepared.pop((result.generation, result.number))

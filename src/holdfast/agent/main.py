@@ -17,12 +17,14 @@ from holdfast.agent.system_log import SystemLog
 from holdfast.agent.tunnel import Tunnel
 from holdfast.agent.writer_handle import WriterHandle
 from holdfast.arena.memory import Arena
+from holdfast.checkpoint.seal import Seal
 from holdfast.checkpoint.store import CheckpointStore
 from holdfast.core.protocol import FENCED, RUN_FAILED
 from holdfast.errors import HoldfastError
 from holdfast.job import load
 from holdfast.launch.fork_client import ForkClient
 from holdfast.linux.lifeline import die_with_parent, leave_signals_to_parent
+from holdfast.observe import code_version
 from holdfast.observe.lines import EventLog
 from holdfast.observe.run_dir import EVENTS
 from holdfast.wire.channel import Channel
@@ -83,7 +85,8 @@ def _serve(options: argparse.Namespace) -> str:
     link = CoordinatorLink[StatusMessage, DesiredStateMessage](
         options.address, lambda channel: Service(channel).attend, credentials.agent
     )
-    store, keep = CheckpointStore.of_run(options.run_dir), run.job.checkpoint.keep
+    settings, code = run.job.checkpoint, code_version.kept(options.run_dir)
+    store = CheckpointStore.of_run(options.run_dir, Seal.of(settings))
     with closing(link), EventLog(options.run_dir / EVENTS) as log:
         forks.await_ready()
         run = with_devices(run, log)  # once torch is imported: nothing else computes here now
@@ -92,7 +95,7 @@ def _serve(options: argparse.Namespace) -> str:
             SystemLog(run) as system,
             closing(WriterHandle(forks, run, arena.fd)) as writer,
             Checkpoints(
-                store, options.attempt, keep, log, arena, writer.write, run.where
+                store, options.attempt, settings.keep, log, arena, writer.write, run.where, code
             ) as checkpoints,
             closing(
                 Agent(options.name, run, forks, arena, log, link, checkpoints, writer)

@@ -7,6 +7,7 @@ from typing import Final
 
 from holdfast.agent.run_context import RunContext
 from holdfast.checkpoint.manifest import Header, PartFile
+from holdfast.checkpoint.writer import WrittenPart
 from holdfast.launch.fork_client import ForkClient
 from holdfast.wire.channel import Channel, pair
 from holdfast.wire.messages import PartWrittenMessage, StagingMessage, WritePartMessage
@@ -49,7 +50,7 @@ class WriterHandle:
         if pid == self.pid:
             self._start()
 
-    def write(self, draft: str, header: Header, offset: int) -> PartFile:
+    def write(self, draft: str, header: Header, offset: int) -> WrittenPart:
         """Write a staged state into a draft, durably; waits for that.
 
         Args:
@@ -72,7 +73,8 @@ class WriterHandle:
                 assert isinstance(message, PartWrittenMessage)
                 if message.error:
                     raise OSError(message.error)
-                return PartFile.model_validate(message.file)
+                file = PartFile.model_validate(message.file)
+                return WrittenPart(file=file, staged_digests=message.staged_digests)
         raise OSError("the writer process has exited; see writer.log in the run's logs")
 
     def close(self) -> None:
@@ -82,7 +84,8 @@ class WriterHandle:
 
     def _start(self) -> None:
         near, far = pair()
-        spec = WriterSpec(run_dir=str(self._run.directory)).model_dump_json()
+        settings = self._run.job.checkpoint
+        spec = WriterSpec(run_dir=str(self._run.directory), settings=settings).model_dump_json()
         path = self._run.directory / "logs" / "writer.log"
         log = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
         try:

@@ -72,6 +72,8 @@ class Word(enum.IntEnum):
     REDUCED_STEP = 13  # steps committed once the reduced gradient in the root slot is applied
     MEASURING = 14  # 1 while user code measures a batch of an evaluation
     PHASE_TIMES = 16  # the first of one word per phase: nanoseconds spent in it so far
+    INTACT = 30  # steps committed in the worker's replica plus one; 0 while it changes
+    LEFT_PROGRESS = 31  # the same for what else it leaves; see `arena.intact_replicas`
     ACKNOWLEDGED = 32  # the first of one word per fault: how many, and the step of the last one
 
 
@@ -237,6 +239,22 @@ class Arena:
         """
         for rank in range(self.world_size):
             self[rank, Word.REDUCED_STEP] = 0
+
+    def left_step(self, rank: int) -> int | None:
+        """The steps committed in what a lost worker of a rank has left, None if it was lost in an
+        update; see `arena.intact_replicas`.
+        """
+        intact = self[rank, Word.INTACT]
+        return intact - 1 if intact and intact == self[rank, Word.LEFT_PROGRESS] else None
+
+    def forget_replicas(self) -> None:
+        """Forget which replicas are complete: what lost workers have left belongs to steps that
+        will be computed again, or is not trusted.
+
+        Where workers call it, all members do, before a barrier.
+        """
+        for rank in range(self.world_size):
+            self[rank, Word.INTACT] = self[rank, Word.LEFT_PROGRESS] = 0
 
     def enter_generation(self, rank: int, generation: int) -> None:
         """Take part in a generation, as `rank`.

@@ -14,12 +14,14 @@ from dataclasses import dataclass, replace
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from holdfast.checkpoint import names, parts
-from holdfast.checkpoint.manifest import Header, Manifest, PartFile
+from holdfast.checkpoint.manifest import Header, Manifest, Origin, Parent, PartFile
 from holdfast.checkpoint.store import CheckpointStore
+from holdfast.checkpoint.writer import WrittenPart
+from holdfast.core.code_version import CodeVersion
 from holdfast.core.protocol import CheckpointResult, Draft, Part
 from holdfast.errors import CheckpointError, ProtocolError
 
-Write = Callable[[str, Header, int], PartFile]
+Write = Callable[[str, Header, int], WrittenPart]
 """Writes a staged state into a draft: the draft's name, the description of the state, and where it
 is staged. Raises OSError."""
 
@@ -28,7 +30,7 @@ class _Content(BaseModel):
     """The content of a part.
 
     Attributes:
-        others: The digest of each chunk of this worker's replica, and nothing for those that it has
+        others: The XXH3 of each chunk of this worker's replica, and nothing for those that it has
             staged; empty if replicas were compared otherwise.
         offset: Where the state is staged in the arena's file, bytes; only the first part has it.
         header: Of the checkpoint; only the first part has it.
@@ -86,7 +88,11 @@ class CommitFailed:
 
 
 def prepare(
-    store: CheckpointStore, staged: Mapping[int, Part], attempt: str, write: Write
+    store: CheckpointStore,
+    staged: Mapping[int, Part],
+    attempt: str,
+    write: Write,
+    code: CodeVersion,
 ) -> Prepared:
     """Write what the workers of a host have staged, as a durable draft with a manifest.
 
@@ -95,21 +101,26 @@ def prepare(
         staged: The parts of all its workers, by rank.
         attempt: The generation, in this start of the run.
         write: Writes the staged state.
+        code: The user's code.
 
     Raises:
         ProtocolError: A worker has sent something that is no part.
     """
     first, differs = staged[min(staged)], False
-    draft, name = Draft(number=first.number, step=first.step), names.checkpoint_name(first.step)
+    stall_s, name = max(part.stall_s for part in staged.values()), names.checkpoint_name(first.step)
+    draft = Draft(number=first.number, step=first.step, stall_s=stall_s)
     error = next((part.error for part in staged.values() if part.error), "")
     try:
-        manifest = None if error else _written(staged, names.draft_name(first.step, attempt), write)
+        manifest = None
+        if not error:
+            header, file = _written(staged, names.draft_name(first.step, attempt), write)
+            manifest = _manifest(store, header, file, code)
         stored = _stored(store, name, manifest)
         if stored is not None:
             root = replace(draft, root=stored.root)
             return Prepared(draft=root, attempt=attempt, is_stored=True)
         if manifest is not None:
-            store.prepare(manifest, attempt)
+            store.prepare(store.seal.signed(manifest), attempt)
             return Prepared(draft=replace(draft, root=manifest.root), attempt=attempt)
     except OSError as failure:
         error = str(failure)
@@ -159,8 +170,8 @@ def _stored(store: CheckpointStore, name: str, wanted: Manifest | None) -> Manif
     return None
 
 
-def _written(staged: Mapping[int, Part], draft: str, write: Write) -> Manifest:
-    """Write a staged state; returns its manifest.
+def _written(staged: Mapping[int, Part], draft: str, write: Write) -> tuple[Header, PartFile]:
+    """Write a staged state; returns its description and its file.
 
     Raises:
         CheckpointError: The replicas of workers differ.
@@ -172,13 +183,36 @@ def _written(staged: Mapping[int, Part], draft: str, write: Write) -> Manifest:
     first = next((each for each in contents.values() if each.header is not None), None)
     if first is None or first.header is None:
         raise ProtocolError("no worker has sent the header of a checkpoint")
-    file = write(draft, first.header, first.offset)
+    part = write(draft, first.header, first.offset)
     for rank, content in contents.items():
-        for number, (own, written) in enumerate(zip(content.others, file.digests, strict=False)):
-            if own and own != written:
+        pairs = zip(content.others, part.staged_digests, strict=False)
+        for number, (own, staged_digest) in enumerate(pairs):
+            if own and own != staged_digest:
                 raise CheckpointError(
                     f"the replica of rank {rank} differs from that of another worker in chunk "
                     f"{number} of the state"
                 )
-    root = parts.root(file.digests)
-    return Manifest(**dict(first.header), root=root, parts=(file,))
+    return first.header, part.file
+
+
+def _manifest(
+    store: CheckpointStore, header: Header, file: PartFile, code: CodeVersion
+) -> Manifest:
+    kind = store.seal.digest_kind
+    return Manifest(
+        **dict(header),
+        digest_kind=kind,
+        root=parts.root(file.digests, kind),
+        parts=(file,),
+        origin=Origin.now(code),
+        parent=_parent(store, header.step),
+    )
+
+
+def _parent(store: CheckpointStore, step: int) -> Parent | None:
+    """The newest checkpoint before `step` whose manifest can be read; None if there is none."""
+    for name in store.committed():
+        if names.step_of(name) < step:
+            with contextlib.suppress(CheckpointError, OSError):
+                return Parent(name=name, root=store.manifest(name).root)
+    return None

@@ -22,29 +22,36 @@ from holdfast.errors import JobError
 T = TypeVar("T")
 
 
-def export(checkpoint: Path, target: Path, of: str | None = None, *, replace: bool = False) -> None:
+def export(
+    checkpoint: Path,
+    target: Path,
+    of: str | None = None,
+    key: Path | None = None,
+    *,
+    replace: bool = False,
+) -> None:
     """Write the weights of a checkpoint to `target`, as a whole or not at all.
 
     Args:
         checkpoint: The directory of a checkpoint.
         target: A file that ends in .safetensors, .pt or .pth; or a folder, for a model of the
             library transformers.
-        of: See `read_checkpoint`.
+        of, key: See `read_checkpoint`.
         replace: Whether to replace a file that exists.
 
     Raises:
-        JobError: `target` exists, or is none of these.
+        JobError: `target` exists or is none of these, or no key opens the checkpoint.
         CheckpointError: The checkpoint is damaged.
     """
     if target.exists() and not replace:
         raise JobError(f"{target} exists; name another file, or add --force to replace it")
     match target.suffix:
         case ".safetensors":
-            _write(target, _copies(read_checkpoint(checkpoint, of)), save_file)
+            _write(target, _copies(read_checkpoint(checkpoint, of, key)), save_file)
         case ".pt" | ".pth":
-            _write(target, read_checkpoint(checkpoint, of), torch.save)
+            _write(target, read_checkpoint(checkpoint, of, key), torch.save)
         case "":
-            _export_folder(checkpoint, target, of)
+            _export_folder(checkpoint, target, of, key)
         case other:
             raise JobError(
                 f"{target}: no format is called {other}; name a file that ends in .safetensors or "
@@ -52,7 +59,7 @@ def export(checkpoint: Path, target: Path, of: str | None = None, *, replace: bo
             )
 
 
-def _export_folder(checkpoint: Path, target: Path, of: str | None) -> None:
+def _export_folder(checkpoint: Path, target: Path, of: str | None, key: Path | None) -> None:
     """Write what `from_pretrained` of the library transformers reads."""
     manifest = manifest_of(checkpoint)
     model = manifest.hugging_face
@@ -61,7 +68,7 @@ def _export_folder(checkpoint: Path, target: Path, of: str | None) -> None:
             f"{target}: a folder is for a model of the library transformers, and this is none; "
             "name a file that ends in .safetensors or .pt"
         )
-    weights = read_checkpoint(checkpoint)
+    weights = read_checkpoint(checkpoint, None, key)
     once = {name: key for key, name in reversed(keys_of(manifest).items())}  # the first key of each
     own = {
         key.removeprefix(model.prefix): weights[key]

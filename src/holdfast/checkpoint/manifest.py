@@ -10,18 +10,25 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+import socket
+from datetime import UTC, datetime
 from typing import Any, Final, Self
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from holdfast.arena.layout import ITEM_BYTES, Entry, Layout
 from holdfast.checkpoint import parts
+from holdfast.core.code_version import CodeVersion
 from holdfast.core.step.loss_scale import LossScale
 from holdfast.errors import CheckpointError
 
 FORMAT: Final = 5
 _PART: Final = re.compile(r"part-\d{1,9}-of-\d{1,9}\.safetensors", re.ASCII)
-_DIGEST: Final = re.compile(r"[0-9a-f]{32}")
+_DIGESTS: Final = {
+    parts.DigestKind.XXH3: re.compile(r"[0-9a-f]{32}"),
+    parts.DigestKind.BLAKE3: re.compile(r"[0-9a-f]{64}"),
+}
+_TAG: Final = re.compile(r"[0-9a-f]{32}")
 _CONTENT: Final = {"root", "state", "user_state", "loss_scale"}
 
 
@@ -45,13 +52,87 @@ class Tensor(_Record):
     offset: int
 
 
+class Encryption(_Record):
+    """How the chunks of a part are encrypted; see `checkpoint.encryption`.
+
+    Attributes:
+        key: What names the key that has wrapped the data key.
+        data_key: The wrapped data key, with its nonce and tag.
+        tags: The tag of each chunk.
+        digests: The digest of each chunk as it is stored.
+    """
+
+    key: str = Field(pattern=r"^[0-9a-f]{32}$")
+    data_key: str = Field(pattern=r"^[0-9a-f]{120}$")
+    tags: tuple[str, ...]
+    digests: tuple[str, ...]
+
+
 class PartFile(_Record):
-    """A file with a part of the state; its digests are of the memory that was written."""
+    """A file with a part of the state.
+
+    Attributes:
+        file: Its name.
+        size_bytes: Its size.
+        first_chunk: The chunk that it begins with.
+        digests: The digest of each chunk, of the memory that was written, in plain.
+        encryption: How the chunks are encrypted; None: not at all.
+    """
 
     file: str
     size_bytes: int
     first_chunk: int
     digests: tuple[str, ...]
+    encryption: Encryption | None = None
+
+    @property
+    def chunks(self) -> range:
+        """The chunks that it holds."""
+        return range(self.first_chunk, self.first_chunk + len(self.digests))
+
+    @property
+    def stored_digests(self) -> tuple[str, ...]:
+        """The digest of each chunk as it is stored."""
+        return self.digests if self.encryption is None else self.encryption.digests
+
+
+class Signature(_Record):
+    """An Ed25519 signature over the digest of a manifest.
+
+    Attributes:
+        key: The fingerprint of the public key; see `checkpoint.keys`.
+        value: The signature.
+    """
+
+    key: str = Field(pattern=r"^[0-9a-f]{64}$")
+    value: str = Field(pattern=r"^[0-9a-f]{128}$")
+
+
+class Origin(_Record):
+    """Where a checkpoint comes from.
+
+    Attributes:
+        at: When it was committed: UTC, ISO 8601.
+        host: The name of the host.
+        code: The user's code.
+    """
+
+    at: str
+    host: str
+    code: CodeVersion
+
+    @classmethod
+    def now(cls, code: CodeVersion) -> Self:
+        """Of a checkpoint that is committed now, on this host."""
+        at = datetime.now(UTC).isoformat(timespec="microseconds")
+        return cls(at=at, host=socket.gethostname(), code=code)
+
+
+class Parent(_Record):
+    """The checkpoint before another one in a run."""
+
+    name: str
+    root: str
 
 
 class Best(_Record):
@@ -133,14 +214,23 @@ class Manifest(Header):
     """The record of a checkpoint.
 
     Attributes:
-        root: Digest over all chunks; it does not depend on the number of writers.
+        digest_kind: How chunks are digested.
+        root: Digest over all chunks; it does not depend on the number of writers, nor on whether
+            the checkpoint is encrypted.
         parts: The files, in the order of their chunks.
-        sha256: Digest of all other fields.
+        origin: When, where and with which code it was made.
+        parent: The checkpoint before it; None if it is the first one of its run on this host.
+        sha256: Digest of all other fields but the signature.
+        signature: Of the digest; None: it is not signed.
     """
 
+    digest_kind: parts.DigestKind
     root: str
     parts: tuple[PartFile, ...]
+    origin: Origin
+    parent: Parent | None
     sha256: str = ""
+    signature: Signature | None = None
 
     @property
     def layout(self) -> Layout:
@@ -211,16 +301,29 @@ class Manifest(Header):
                     f"the parts before it end at chunk {end}"
                 )
             end += len(part.digests)
+            self._check_encryption(part, where)
         if end != parts.num_chunks(self.size_bytes):
             raise CheckpointError(
                 f"{where}: the parts hold {end} chunks, and a state of {self.size_bytes} bytes "
                 f"has {parts.num_chunks(self.size_bytes)}"
             )
         chunks = [digest for part in self.parts for digest in part.digests]
-        if not all(map(_DIGEST.fullmatch, chunks)) or parts.root(chunks) != self.root:
+        is_digest = _DIGESTS[self.digest_kind].fullmatch
+        if not all(map(is_digest, chunks)) or parts.root(chunks, self.digest_kind) != self.root:
             raise CheckpointError(f"{where}: the digests do not match their root")
 
+    def _check_encryption(self, part: PartFile, where: str) -> None:
+        """Raises: CheckpointError: Some chunk has no tag, or no digest of its ciphertext."""
+        if (given := part.encryption) is None:
+            return
+        is_digest, count = _DIGESTS[self.digest_kind].fullmatch, len(part.digests)
+        is_whole = len(given.tags) == len(given.digests) == count
+        if not is_whole or not all(map(_TAG.fullmatch, given.tags)):
+            raise CheckpointError(f"{where}: {part.file} has {count} chunks without a tag for each")
+        if not all(map(is_digest, given.digests)):
+            raise CheckpointError(f"{where}: {part.file} has a digest that is none")
+
     def _digest(self) -> str:
-        plain = self.model_dump(mode="json", exclude={"sha256"})
+        plain = self.model_dump(mode="json", exclude={"sha256", "signature"})
         text = json.dumps(plain, sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(text.encode()).hexdigest()

@@ -49,6 +49,11 @@ def draft_name(step: int, attempt: str) -> str:
     return f"{checkpoint_name(step)}.{attempt}.tmp"
 
 
+def checkpoint_of(draft: str) -> str:
+    """The name that a draft will have once it is published."""
+    return draft.partition(".")[0]
+
+
 def is_draft_of(name: str, attempt: str) -> bool:
     """Whether a name is that of a draft of this attempt."""
     return is_partial(name) and name.endswith(f".{attempt}.tmp")

@@ -10,20 +10,39 @@ in memory. The format allows no holes, so padding between tensors is a tensor `.
 
 from __future__ import annotations
 
+import enum
 import hashlib
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Protocol
 
 import xxhash
+from blake3 import blake3
 
 from holdfast.arena.layout import ITEM_BYTES, Entry, Layout
 
 CHUNK_BYTES: Final = 4 << 20
-DIGEST: Final = "xxh3-128"
-"""The kind of the digests of chunks. Roots over digests of another kind differ."""
 _HEADER_ALIGNMENT: Final = 4096
+
+
+class DigestKind(enum.StrEnum):
+    """How chunks are digested. Roots over digests of another kind differ."""
+
+    XXH3 = "xxh3-128"
+    """Finds damage at the speed of memory. Data can be forged to match it."""
+    BLAKE3 = "blake3"
+    """Finds forged data, too; a signature over other digests would prove nothing."""
+
+
+class Hasher(Protocol):
+    """Digests what comes in pieces."""
+
+    def update(self, data: bytes | memoryview, /) -> object:
+        """Take the next piece."""
+
+    def hexdigest(self) -> str:
+        """The digest of all pieces."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,21 +124,21 @@ def header(layout: Layout, start: int, end: int) -> bytes:
     return len(text).to_bytes(8, "little") + text
 
 
-def digest(chunk: memoryview) -> str:
-    """The digest of one chunk: XXH3 with 128 bits, which finds damage at the speed of memory."""
-    return xxhash.xxh3_128_hexdigest(chunk)
+def hasher(kind: DigestKind) -> Hasher:
+    """Digests one chunk that comes in pieces."""
+    return xxhash.xxh3_128() if kind is DigestKind.XXH3 else blake3()
 
 
-def digests(data: memoryview) -> tuple[str, ...]:
-    """The digest of every chunk of `data`, which begins at a chunk's start."""
-    return tuple(
-        digest(data[start : start + CHUNK_BYTES]) for start in range(0, len(data), CHUNK_BYTES)
-    )
+def digest(chunk: memoryview, kind: DigestKind) -> str:
+    """The digest of one chunk, hexadecimal."""
+    digested = hasher(kind)
+    digested.update(chunk)
+    return digested.hexdigest()
 
 
-def root(chunk_digests: Sequence[str]) -> str:
+def root(chunk_digests: Sequence[str], kind: DigestKind) -> str:
     """SHA-256 over the kind of the digests and those of all chunks, in order."""
-    hasher = hashlib.sha256(DIGEST.encode())
+    digested = hashlib.sha256(kind.encode())
     for each in chunk_digests:
-        hasher.update(bytes.fromhex(each))
-    return hasher.hexdigest()
+        digested.update(bytes.fromhex(each))
+    return digested.hexdigest()

@@ -1,12 +1,14 @@
-"""Reader: the state of a checkpoint, chunk by chunk, each compared with its digest."""
+"""Reader: the state of a checkpoint, or its files as they are stored, chunk by chunk, verified."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 
 from holdfast.checkpoint import parts
 from holdfast.checkpoint.manifest import Manifest, PartFile
 from holdfast.checkpoint.storage import Storage
+from holdfast.checkpoint.store import CheckpointStore
 from holdfast.errors import CheckpointError
 
 Memory = Callable[[int, int], memoryview]
@@ -14,22 +16,33 @@ Memory = Callable[[int, int], memoryview]
 
 
 def read_state(
-    storage: Storage, name: str, manifest: Manifest, memory: Memory
+    store: CheckpointStore, name: str, manifest: Manifest, memory: Memory
 ) -> Iterator[tuple[int, int]]:
     """Read the state of a checkpoint; yields the byte range of each chunk once it is verified.
 
     Args:
-        storage: Where the checkpoint is.
+        store: Has the checkpoint, and the key if it is encrypted.
         name: Its name.
         manifest: Its manifest.
         memory: Takes the chunks. What was read before an error stays there.
 
     Raises:
         CheckpointError: A file holds something else than the manifest says.
+        JobError: It is encrypted, and the key is missing or another one.
         OSError: A file cannot be read.
     """
-    for part in manifest.parts:
-        yield from read_part(storage, name, manifest, part, memory)
+    where = store.location(name)
+    decrypters = [
+        store.seal.decrypter(name, part, f"{where}/{part.file}") for part in manifest.parts
+    ]
+    for part, decrypter in zip(manifest.parts, decrypters, strict=True):
+        if decrypter is None:
+            yield from read_part(store.storage, name, manifest, part, memory)
+            continue
+        for chunk in _chunks(store.storage, name, manifest, part, memory, cached=True):
+            decrypter.decrypt(chunk.number, chunk.memory)
+            chunk.check(part.digests[chunk.number - part.first_chunk], manifest.digest_kind)
+            yield chunk.start, chunk.end
 
 
 def read_part(
@@ -41,10 +54,62 @@ def read_part(
     *,
     cached: bool = True,
 ) -> Iterator[tuple[int, int]]:
-    """Read one part, as `read_state` does; unless `cached`, from the medium itself."""
+    """Read one part as it is stored, without a key: of one that is encrypted, the ciphertext.
+
+    Args:
+        storage: Where the checkpoint is.
+        name: Its name.
+        manifest: Its manifest.
+        part: The part.
+        memory: Takes the chunks.
+        cached: See `Storage.read`.
+
+    Raises:
+        CheckpointError: The file holds something else than the manifest says.
+        OSError: It cannot be read.
+    """
+    for chunk in _chunks(storage, name, manifest, part, memory, cached=cached):
+        chunk.check(part.stored_digests[chunk.number - part.first_chunk], manifest.digest_kind)
+        yield chunk.start, chunk.end
+
+
+@dataclass(frozen=True, slots=True)
+class _Chunk:
+    """A chunk that was read.
+
+    Attributes:
+        number: Its number in the state.
+        start, end: Its byte range there.
+        memory: Holds it.
+        where: Its file, for messages.
+    """
+
+    number: int
+    start: int
+    end: int
+    memory: memoryview
+    where: str
+
+    def check(self, stated: str, kind: parts.DigestKind) -> None:
+        """Raises: CheckpointError: It has another digest than the manifest says."""
+        if parts.digest(self.memory, kind) != stated:
+            raise CheckpointError(
+                f"{self.where}: chunk {self.number} of the state does not match its digest"
+            )
+
+
+def _chunks(
+    storage: Storage,
+    name: str,
+    manifest: Manifest,
+    part: PartFile,
+    memory: Memory,
+    *,
+    cached: bool,
+) -> Iterator[_Chunk]:
+    """The chunks of a file whose size and header are as they must be."""
     where = f"{storage.location(name)}/{part.file}"
-    chunks = range(part.first_chunk, part.first_chunk + len(part.digests))
-    first, last = parts.byte_range(chunks, manifest.size_bytes)
+    first, last = parts.byte_range(part.chunks, manifest.size_bytes)
     header = parts.header(manifest.layout, first, last)
     if part.size_bytes != len(header) + last - first:
         raise CheckpointError(f"{where} has {part.size_bytes} bytes, which its layout does not")
@@ -52,10 +117,8 @@ def read_part(
     storage.read(name, part.file, 0, memoryview(stored), cached=cached)
     if stored != header:
         raise CheckpointError(f"{where} has a damaged header")
-    for number, stated in zip(chunks, part.digests, strict=True):
+    for number in part.chunks:
         start, end = parts.byte_range(range(number, number + 1), manifest.size_bytes)
         chunk = memory(start, end)
         storage.read(name, part.file, len(header) + start - first, chunk, cached=cached)
-        if parts.digest(chunk) != stated:
-            raise CheckpointError(f"{where}: chunk {number} of the state does not match its digest")
-        yield start, end
+        yield _Chunk(number, start, end, chunk, where)

@@ -52,7 +52,10 @@ class Storage(Protocol):
         ...
 
     def write_synced(self, name: str, file: str, pieces: Iterable[bytes | memoryview]) -> int:
-        """Write a new file durably, with its group if that is new; returns its size in bytes."""
+        """Write a new file durably, with its group if that is new; returns its size in bytes.
+
+        A piece may change once the next one is asked for.
+        """
         ...
 
     def publish(self, draft: str, name: str) -> None:

@@ -18,6 +18,7 @@ from typing import Final, Self
 
 from holdfast.checkpoint import names
 from holdfast.checkpoint.manifest import Manifest
+from holdfast.checkpoint.seal import UNSEALED, Seal
 from holdfast.checkpoint.storage import DirectoryStorage, Storage
 from holdfast.core.protocol import StoredCheckpoint
 from holdfast.errors import CheckpointError
@@ -30,15 +31,17 @@ class CheckpointStore:
 
     Args:
         storage: Where they are kept.
+        seal: The keys to sign and encrypt them with; by default none, which is enough for all but
+            writing them and reading their state.
     """
 
-    def __init__(self, storage: Storage) -> None:
-        self.storage = storage
+    def __init__(self, storage: Storage, seal: Seal = UNSEALED) -> None:
+        self.storage, self.seal = storage, seal
 
     @classmethod
-    def of_run(cls, run_dir: Path) -> Self:
+    def of_run(cls, run_dir: Path, seal: Seal = UNSEALED) -> Self:
         """The checkpoints in a run's directory."""
-        return cls(DirectoryStorage(run_dir / "checkpoints"))
+        return cls(DirectoryStorage(run_dir / "checkpoints"), seal)
 
     def committed(self) -> list[str]:
         """The names of all that claim to be checkpoints, newest first."""
@@ -59,7 +62,8 @@ class CheckpointStore:
         """The manifest of a checkpoint, checked as far as possible without reading the parts.
 
         Raises:
-            CheckpointError: It is missing, unreadable or contradicts itself or the files.
+            CheckpointError: It is missing, unreadable or contradicts itself or the files, or it is
+                not signed as it should be.
         """
         where = self.location(name)
         size = self.storage.size(name, MANIFEST)
@@ -68,6 +72,7 @@ class CheckpointStore:
         text = bytearray(size)
         self.storage.read(name, MANIFEST, 0, memoryview(text))
         manifest = Manifest.parse(bytes(text), f"{where}/{MANIFEST}")
+        self.seal.check_signature(manifest, f"{where}/{MANIFEST}")
         if names.checkpoint_name(manifest.step) != name:
             raise CheckpointError(f"{where} holds the checkpoint of step {manifest.step}")
         for part in manifest.parts:

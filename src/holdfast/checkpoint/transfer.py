@@ -4,7 +4,8 @@
 
 The headers of the files follow from the manifest (`parts.header`), so they are not sent. The
 sender verifies each chunk when it reads it, and the receiver before the next: a torn or damaged
-stream is never published.
+stream is never published. Chunks travel as they are stored. Those of an encrypted checkpoint are
+verified by the digests of their ciphertext, so neither end needs the key.
 """
 
 from __future__ import annotations
@@ -14,11 +15,9 @@ from collections.abc import Iterator
 from itertools import chain
 from typing import Final
 
-import xxhash
-
 from holdfast.checkpoint import names, parts
 from holdfast.checkpoint.manifest import Manifest, PartFile
-from holdfast.checkpoint.reader import read_state
+from holdfast.checkpoint.reader import read_part
 from holdfast.checkpoint.store import CheckpointStore
 from holdfast.errors import CheckpointError
 from holdfast.wire.checkpoint_service import CheckpointMessage
@@ -60,7 +59,10 @@ def pieces(store: CheckpointStore, wanted: CheckpointMessage) -> Iterator[bytes]
     _check_is(wanted, manifest, store.location(name))
     yield manifest.model_dump_json().encode()
     scratch = memoryview(bytearray(parts.CHUNK_BYTES))
-    chunks = read_state(store.storage, name, manifest, lambda start, end: scratch[: end - start])
+    chunks = chain.from_iterable(
+        read_part(store.storage, name, manifest, part, lambda start, end: scratch[: end - start])
+        for part in manifest.parts
+    )
     for start, end in chunks:
         for first in range(0, end - start, PIECE_BYTES):
             yield bytes(scratch[first : min(first + PIECE_BYTES, end - start)])
@@ -100,22 +102,19 @@ def receive(
 def _receive_part(
     store: CheckpointStore, draft: str, manifest: Manifest, part: PartFile, stream: Iterator[bytes]
 ) -> None:
-    chunks = range(part.first_chunk, part.first_chunk + len(part.digests))
-    first, last = parts.byte_range(chunks, manifest.size_bytes)
+    first, last = parts.byte_range(part.chunks, manifest.size_bytes)
     header = parts.header(manifest.layout, first, last)
     if part.size_bytes != len(header) + last - first:  # before any byte is written
         raise CheckpointError(f"{_STREAM}: {part.file} has another size than its layout")
-    content = _verified(stream, chunks, part, manifest.size_bytes)
+    content = _verified(stream, part, manifest)
     store.storage.write_synced(draft, part.file, chain([header], content))
 
 
-def _verified(
-    stream: Iterator[bytes], chunks: range, part: PartFile, size_bytes: int
-) -> Iterator[bytes]:
+def _verified(stream: Iterator[bytes], part: PartFile, manifest: Manifest) -> Iterator[bytes]:
     """The pieces of one part, each chunk compared with its digest."""
-    for number, stated in zip(chunks, part.digests, strict=True):
-        start, end = parts.byte_range(range(number, number + 1), size_bytes)
-        digest, left = xxhash.xxh3_128(), end - start
+    for number, stated in zip(part.chunks, part.stored_digests, strict=True):
+        start, end = parts.byte_range(range(number, number + 1), manifest.size_bytes)
+        digest, left = parts.hasher(manifest.digest_kind), end - start
         while left:
             piece = next(stream, b"")
             if not piece:

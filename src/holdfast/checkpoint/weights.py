@@ -24,7 +24,8 @@ from holdfast.checkpoint.manifest import Manifest
 from holdfast.checkpoint.reader import read_state
 from holdfast.checkpoint.storage import DirectoryStorage
 from holdfast.checkpoint.store import MANIFEST, CheckpointStore
-from holdfast.errors import JobError
+from holdfast.checkpoint.unlock import unlocked
+from holdfast.errors import CheckpointError, JobError
 
 FOLDER_FILE: Final = "model.safetensors"
 """The weights in a folder that the library transformers wrote."""
@@ -67,26 +68,35 @@ def manifest_of(checkpoint: Path) -> Manifest:
     return CheckpointStore(DirectoryStorage(checkpoint.parent)).manifest(checkpoint.name)
 
 
-def read_checkpoint(checkpoint: Path, of: str | None = None) -> StateDict:
+def read_checkpoint(checkpoint: Path, of: str | None = None, key: Path | None = None) -> StateDict:
     """The state dict of a trained model, each byte of it verified.
 
     Args:
         checkpoint: The directory of a checkpoint.
         of: The name of a registered module to read instead of the model, or of one of several
             models.
+        key: The file with the key of an encrypted checkpoint; by default, the one that the job of
+            its run names.
 
     Raises:
         CheckpointError: A file holds something else than the manifest says.
-        JobError: There is nothing called `of`.
+        JobError: There is nothing called `of`, or no key that opens the checkpoint.
     """
-    store, manifest = CheckpointStore(DirectoryStorage(checkpoint.parent)), manifest_of(checkpoint)
+    try:
+        return _read(checkpoint, manifest_of(checkpoint), of, key)
+    except CheckpointError as error:
+        raise CheckpointError(f"{error}; use another checkpoint, or a copy of this one") from None
+
+
+def _read(checkpoint: Path, manifest: Manifest, of: str | None, key: Path | None) -> StateDict:
+    store = unlocked(checkpoint, manifest, key)
     keys = keys_of(manifest, of)
     wanted = {entry.name: entry for entry in manifest.layout.entries if entry.name in keys.values()}
     tensors = {name: _empty(entry) for name, entry in wanted.items()}
     chunk = bytearray(parts.CHUNK_BYTES)
     memory = memoryview(chunk)
     for start, end in read_state(
-        store.storage, checkpoint.name, manifest, lambda start, end: memory[: end - start]
+        store, checkpoint.name, manifest, lambda start, end: memory[: end - start]
     ):
         for name, entry in wanted.items():
             first, last = max(entry.offset, start), min(entry.end, end)

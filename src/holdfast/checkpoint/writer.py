@@ -3,17 +3,42 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 from holdfast.arena.layout import Layout
-from holdfast.checkpoint import parts
+from holdfast.checkpoint import names, parts
 from holdfast.checkpoint.manifest import PartFile
+from holdfast.checkpoint.parts import DigestKind
+from holdfast.checkpoint.seal import Seal
 from holdfast.checkpoint.storage import Storage
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WrittenPart:
+    """A part that was written.
+
+    Attributes:
+        file: Its entry in the manifest.
+        staged_digests: The XXH3 of each chunk, with which workers compare their replicas.
+    """
+
+    file: PartFile
+    staged_digests: tuple[str, ...]
+
+
 def write_part(
-    storage: Storage, draft: str, state: memoryview, layout: Layout, index: int, count: int
-) -> PartFile:
+    storage: Storage,
+    draft: str,
+    state: memoryview,
+    layout: Layout,
+    index: int,
+    count: int,
+    seal: Seal,
+) -> WrittenPart:
     """Write the chunks of one of several parts into `draft`, durably.
+
+    A chunk is digested, encrypted and written before the next one is touched, while the caches of
+    the processor have it.
 
     Args:
         storage: Where the checkpoint is written.
@@ -22,20 +47,32 @@ def write_part(
         layout: The place of each tensor in it.
         index: Which of the parts.
         count: How many there are.
+        seal: Encrypts it, if it has a key for that.
 
     Raises:
         OSError: The storage is full or unreachable.
     """
     chunks = parts.chunks_of(index, count, layout.size_bytes)
     start, end = parts.byte_range(chunks, layout.size_bytes)
-    file, digests = f"part-{index}-of-{count}.safetensors", list[str]()
+    file, kind = f"part-{index}-of-{count}.safetensors", seal.digest_kind
+    encrypter = seal.encrypter(names.checkpoint_of(draft), file)
+    staged, digests = list[str](), list[str]()
 
     def pieces() -> Iterator[bytes | memoryview]:
         yield parts.header(layout, start, end)
-        for first in range(start, end, parts.CHUNK_BYTES):
-            chunk = state[first : min(first + parts.CHUNK_BYTES, end)]
-            digests.append(parts.digest(chunk))
-            yield chunk
+        for number in chunks:
+            first, last = parts.byte_range(range(number, number + 1), layout.size_bytes)
+            chunk = state[first:last]
+            staged.append(parts.digest(chunk, DigestKind.XXH3))
+            digests.append(staged[-1] if kind is DigestKind.XXH3 else parts.digest(chunk, kind))
+            yield chunk if encrypter is None else encrypter.encrypt(number, chunk)
 
     size = storage.write_synced(draft, file, pieces())
-    return PartFile(file=file, size_bytes=size, first_chunk=chunks.start, digests=tuple(digests))
+    entry = PartFile(
+        file=file,
+        size_bytes=size,
+        first_chunk=chunks.start,
+        digests=tuple(digests),
+        encryption=None if encrypter is None else encrypter.record(),
+    )
+    return WrittenPart(file=entry, staged_digests=tuple(staged))

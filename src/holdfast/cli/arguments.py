@@ -60,6 +60,12 @@ Profile = Annotated[
     ),
 ]
 
+AcceptOlder = Annotated[
+    bool,
+    typer.Option(
+        "--accept-older", help="Resume from an older checkpoint also if the newest one is gone."
+    ),
+]
 
 Metrics = Annotated[
     str | None,

@@ -10,6 +10,7 @@ import typer
 
 from holdfast.cli import complete
 from holdfast.cli.arguments import (
+    AcceptOlder,
     EndingJson,
     Metrics,
     Overrides,
@@ -55,6 +56,7 @@ def coordinator(
     resume: Annotated[
         bool, typer.Option("--resume", help="Continue the run in --run, or the job's newest run.")
     ] = False,
+    accept_older: AcceptOlder = False,
     profile: Profile = None,
     metrics: Metrics = None,
     as_json: EndingJson = False,
@@ -78,6 +80,7 @@ def coordinator(
             has_own_host=not no_workers,
             profile=profiles(profile),
             metrics=metrics_address(metrics),
+            accept_older=accept_older,
         ),
         _next_commands,
         as_json=as_json,

@@ -40,6 +40,12 @@ def export(
     best: Annotated[
         bool, typer.Option("--best", help="Export the run's best checkpoint, not the newest.")
     ] = False,
+    key_file: Annotated[
+        Path | None,
+        typer.Option(
+            help="File with the key of an encrypted checkpoint; default: the one of the run's job."
+        ),
+    ] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace files that exist.")] = False,
     form: Annotated[
         Format | None,
@@ -54,8 +60,10 @@ def export(
     the tables or charts of a run.
     """
     if form is not None:
-        if of is not None or best:
-            raise JobError("--of and --best choose weights; they do not go with --format")
+        if of is not None or best or key_file is not None:
+            raise JobError(
+                "--of, --best and --key-file are for weights; they do not go with --format"
+            )
         _export_record(run_directory(source), target, form, force=force)
         return
     if target is None:
@@ -65,7 +73,7 @@ def export(
 
     checkpoint = find_checkpoint(source, best=best)
     try:
-        to_file.export(checkpoint, target, of, replace=force)
+        to_file.export(checkpoint, target, of, key_file, replace=force)
     except OSError as error:
         raise CheckpointError(f"{error.filename or checkpoint}: {error.strerror}") from None
     print(f"{checkpoint} -> {target}")

@@ -13,6 +13,7 @@ import typer
 
 from holdfast.cli.arguments import (
     ENGINES,
+    AcceptOlder,
     EndingJson,
     JobOfRun,
     Metrics,
@@ -70,6 +71,7 @@ def train(
         bool,
         typer.Option("--extend", help="Resume, with more epochs than the run began with."),
     ] = False,
+    accept_older: AcceptOlder = False,
     tee: Annotated[
         str | None,
         typer.Option(
@@ -123,7 +125,12 @@ def train(
         _in_background(where, chosen.name, on, detach=detach)
         return
     options = LaunchOptions(
-        tee=shown, forks=context.obj, queue=queue, profile=known, metrics=served
+        tee=shown,
+        forks=context.obj,
+        queue=queue,
+        profile=known,
+        metrics=served,
+        accept_older=accept_older,
     )
     run_and_print(
         partial(_run, chosen, on, address or "", run, resume),

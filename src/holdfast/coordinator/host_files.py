@@ -20,6 +20,7 @@ from typing import Final
 
 from holdfast.errors import ProtocolError
 from holdfast.job.load import JOB_FILE
+from holdfast.observe import code_version
 from holdfast.observe.lines import EventLog, StepFile
 from holdfast.observe.run_dir import ARCHIVE, EVENTS, METRICS, PROFILE, SYSTEM, run_id_of
 from holdfast.observe.system_file import SystemFile, samples_in
@@ -69,6 +70,7 @@ class HostFiles:
             code_sha256=hashlib.sha256(code).hexdigest(),
             collects=self._metrics is not None,
             profile=profile.read_text(encoding="utf-8") if profile.exists() else "",
+            code_version=code_version.kept(self._run_dir),
         )
 
     def receive(self, host: str, message: ShipMessage) -> ShippedMessage:

@@ -92,9 +92,14 @@ RunAction = AppendToJournal | SendDesiredState | ProbeHost | RefuseHost
 
 @dataclass(frozen=True, slots=True)
 class Abort:
-    """Wake all workers that wait: generations before this one are over."""
+    """Wake all workers that wait: generations before this one are over.
+
+    Attributes:
+        forgets: Whether nothing may continue from what lost workers have left on this host.
+    """
 
     generation: int
+    forgets: bool = False
 
 
 @dataclass(frozen=True, slots=True)

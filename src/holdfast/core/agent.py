@@ -212,7 +212,8 @@ class AgentStateMachine:
         kept = () if desired.restart_all else (*desired.ranks, *desired.standbys)
         kills = self._kill_all(keep=kept)
         forks = self._fork_missing()
-        return [Abort(self.generation), *kills, *forks, *self._halt_if_all_halted(now)]
+        abort = Abort(self.generation, forgets=desired.restart_all)
+        return [abort, *kills, *forks, *self._halt_if_all_halted(now)]
 
     def _on_worker_halted(self, halted: WorkerHalted, now: float) -> list[AgentAction]:
         """A worker may know the next generation before we do, by a failure on this host."""
@@ -221,7 +222,7 @@ class AgentStateMachine:
             return []
         worker.halted_generation, worker.committed = halted.generation, halted.committed
         worker.reduced_step, worker.address = halted.reduced_step, halted.address
-        worker.numerics = halted.numerics
+        worker.numerics, worker.left = halted.numerics, halted.left
         return self._halt_if_all_halted(now)
 
     def _halt_if_all_halted(self, now: float) -> list[AgentAction]:
@@ -361,6 +362,11 @@ class AgentStateMachine:
                     rank: worker.committed
                     for rank, worker in members.items()
                     if is_halted and worker.committed is not None
+                },
+                left={
+                    rank: worker.left
+                    for rank, worker in members.items()
+                    if is_halted and worker.committed is None and worker.left is not None
                 },
                 reduced_step=max((w.reduced_step for w in self._workers.values()), default=0)
                 if is_halted

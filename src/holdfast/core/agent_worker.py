@@ -14,7 +14,7 @@ class AgentWorker:
         process: Its number.
         resumed_generation: The newest generation in which it was resumed, as a member.
         halted_generation: The newest generation in which it has halted.
-        committed, reduced_step, address, numerics: What it reported there; see `WorkerHalted`.
+        committed, reduced_step, address, numerics, left: What it reported; see `WorkerHalted`.
     """
 
     process: int
@@ -24,6 +24,7 @@ class AgentWorker:
     reduced_step: int = 0
     address: str = ""
     numerics: Mapping[str, str] = field(default_factory=dict)
+    left: int | None = None
 
     @property
     def has_left(self) -> bool:

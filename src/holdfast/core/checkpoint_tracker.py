@@ -11,14 +11,16 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 
-from holdfast.core.protocol import CheckpointResult, Draft, Status
+from holdfast.core.checkpoint_interval import CheckpointInterval
+from holdfast.core.protocol import CheckpointResult, Draft, ResumePoint, Status
 
 
 class CheckpointTracker:
     """Tracks the checkpoint that a generation writes, and the result of the newest one.
 
     Args:
-        every_s: How long after one the next is requested, seconds; 0 for never.
+        every_s: How long after one the next is requested, seconds; 0 for never, None for as long
+            as costs least.
         now: This process's monotonic clock, seconds, as in every `now` here.
 
     Attributes:
@@ -26,10 +28,12 @@ class CheckpointTracker:
         requested: The number of the checkpoint that is requested; 0 for none. See `Part`.
     """
 
-    def __init__(self, every_s: float, now: float) -> None:
+    def __init__(self, every_s: float | None, now: float) -> None:
         self.result: CheckpointResult | None = None
         self.requested = 0
-        self._every_s, self._due = every_s, now + every_s
+        self._interval, self._has_resumed = CheckpointInterval(every_s, now), False
+        self._is_timed = every_s != 0
+        self._due = now + self._interval.seconds(now)
         self._drafts: dict[str, Draft] = {}  # of one number, by host
 
     def on_generation_opened(self) -> None:
@@ -37,14 +41,20 @@ class CheckpointTracker:
         self._drafts.clear()
         self.requested = 0
 
-    def on_resumed(self, generation: int, statuses: Iterable[Status]) -> None:
-        """Request a checkpoint in a generation if some host has lost one that was begun before."""
+    def on_resumed(self, generation: int, statuses: Iterable[Status], point: ResumePoint) -> None:
+        """Take note that a generation resumes.
+
+        It is asked for a checkpoint if some host has lost one that was begun before.
+        """
         if any(status.lost_checkpoint for status in statuses):
             self._request(generation)
+        if self._has_resumed and not point.donors:
+            self._interval.on_restored()
+        self._has_resumed = True
 
     def next_deadline(self) -> float | None:
         """When to request the next checkpoint; None for never."""
-        return self._due if self._every_s and not self.requested else None
+        return self._due if self._is_timed and not self.requested else None
 
     def request_if_due(self, generation: int, now: float) -> bool:
         """Request a checkpoint if it is due; returns whether it is."""
@@ -86,8 +96,12 @@ class CheckpointTracker:
         if not self._drafts.keys() >= set(hosts):
             return False
         self.result = _result(status.generation, self._drafts)
+        drafts = self._drafts.values()
+        if not self.result.error:
+            write_s = max(draft.write_s for draft in drafts)
+            self._interval.on_saved(max(draft.stall_s for draft in drafts), write_s)
         self._drafts.clear()
-        self.requested, self._due = 0, now + self._every_s
+        self.requested, self._due = 0, now + self._interval.seconds(now)
         return True
 
     def _request(self, generation: int) -> None:

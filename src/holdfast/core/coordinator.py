@@ -343,8 +343,7 @@ class CoordinatorStateMachine:
         self._finished.clear()
         self._links.clear()
         self._checkpoints.on_generation_opened()
-        self._waiting = dict.fromkeys(self._members.by_host)
-        standbys = self._members.standbys
+        self._waiting, standbys = dict.fromkeys(self._members.by_host), self._members.standbys
         opened = GenerationOpened(self.generation, self.members, self._restart_all, standbys)
         hosts = [*self._members.hosts, *left]
         return [AppendToJournal(opened), *self._send_desired_state(hosts)]
@@ -355,8 +354,9 @@ class CoordinatorStateMachine:
             return self._refuse(unlike, now)
         self._restart_budget.on_resumed(now)
         self._addresses = self._members.addresses
-        self.resume_point = choose_resume_point(self.members, self._members.of_generation)
-        self._checkpoints.on_resumed(self.generation, self._members.of_generation)
+        statuses = self._members.of_generation
+        self.resume_point = choose_resume_point(self.members, statuses)
+        self._checkpoints.on_resumed(self.generation, statuses, self.resume_point)
         self.stage, self._restart_all = RUN, self.policy.restart_all
         self._members.on_resumed()
         self._waiting = dict.fromkeys(self._members.by_host)

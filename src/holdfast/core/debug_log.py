@@ -173,6 +173,7 @@ def status_in_words(status: Status) -> str:
         *([f"rank {status.eviction.rank} must go to standby"] if status.eviction else []),
         *([f"fit {sorted(status.fit)}"] if status.fit else []),
         *([f"committed {committed}"] if committed else []),
+        *([f"left {dict(status.left)}"] if status.left else []),
         *([f"reduced step {status.reduced_step}"] if status.reduced_step else []),
         *([f"finished {sorted(status.finished)}"] if status.finished else []),
         *([f"has {status.newest_checkpoint.name}"] if status.newest_checkpoint else []),

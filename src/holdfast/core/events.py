@@ -89,6 +89,8 @@ class WorkerHalted:
         reduced_step: As in `Status`.
         address: Where it accepts connections of other hosts.
         numerics: As in `Status`.
+        left: Steps committed in the state that the worker before it has left; None if it has left
+            none that is whole.
     """
 
     rank: int
@@ -97,6 +99,7 @@ class WorkerHalted:
     reduced_step: int
     address: str = ""
     numerics: Mapping[str, str] = field(default_factory=dict)
+    left: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

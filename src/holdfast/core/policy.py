@@ -27,7 +27,8 @@ class RecoveryPolicy:
         regrow_delay_s: How long a world trains without the workers that it lost, seconds, if
             `min_workers` are left; 0 to replace them at once.
         join_timeout_s: How long to wait with too few workers before the run fails, seconds.
-        checkpoint_s: How long after a checkpoint to request the next, seconds; 0 for never.
+        checkpoint_s: How long after a checkpoint to request the next, seconds; 0 for never, None
+            for as long as costs least.
     """
 
     world_size: int
@@ -44,4 +45,4 @@ class RecoveryPolicy:
     last_call_s: float = 0.2
     regrow_delay_s: float = 0.0
     join_timeout_s: float = 600.0
-    checkpoint_s: float = 0.0
+    checkpoint_s: float | None = 0.0

@@ -98,6 +98,7 @@ class Part:
         number: The number of the checkpoint in its generation, from 1: one step may be tried twice.
         step: Steps committed then.
         count: How many parts the checkpoint has on this host.
+        stall_s: How long the worker was held up, seconds.
         content: What the host needs to write it; see `checkpoint.commit`.
         error: Why it could not be staged; empty if it was.
     """
@@ -105,6 +106,7 @@ class Part:
     number: int
     step: int
     count: int
+    stall_s: float = 0.0
     content: Mapping[str, Any] = field(default_factory=dict)
     error: str = ""
 
@@ -117,12 +119,16 @@ class Draft:
         number, step: As in `Part`.
         root: Digest of the state in it; empty if it could not be written.
         error: Why it could not be written; empty if it was.
+        stall_s: How long workers were held up, seconds.
+        write_s: How long it took then until it was written, seconds.
     """
 
     number: int
     step: int
     root: str = ""
     error: str = ""
+    stall_s: float = 0.0
+    write_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -213,6 +219,8 @@ class Status:
         numerics: What decides the bits of its workers, by name; empty if there is one host.
         committed: Steps that are committed in the replica of each worker, by rank, without workers
             that have no state. Empty unless the workers have halted.
+        left: Steps that are committed in the state that a lost worker has left, whole, by the rank
+            of the worker that replaces it and has no state of its own.
         reduced_step: The number of steps that would be committed with the reduced gradient that is
             complete in this host's arena; 0 for none.
         finished: Workers that have reached the end of the run.
@@ -245,6 +253,7 @@ class Status:
     addresses: Mapping[int, str] = field(default_factory=dict)
     numerics: Mapping[str, str] = field(default_factory=dict)
     committed: Mapping[int, int] = field(default_factory=dict)
+    left: Mapping[int, int] = field(default_factory=dict)
     reduced_step: int = 0
     finished: frozenset[int] = frozenset()
     result: Mapping[str, Any] | None = None

@@ -18,8 +18,9 @@ from holdfast.core.protocol import ResumePoint, Status
 
 
 def choose_resume_point(members: Mapping[int, str], statuses: Sequence[Status]) -> ResumePoint:
-    """The resume point of a new generation. If no member has a state, it is the newest checkpoint
-    of any host; without one, the run begins.
+    """The resume point of a new generation. If no member has a state, it is what lost workers have
+    left in the memory of their host; without that the newest checkpoint of any host; without one,
+    the run begins.
 
     Args:
         members: The host of every rank.
@@ -32,20 +33,30 @@ def choose_resume_point(members: Mapping[int, str], statuses: Sequence[Status]) 
         if members.get(rank) == status.host
     ]
     if not alive:
-        return _newest_checkpoint(statuses)
+        return _left_behind(members, statuses) or _newest_checkpoint(statuses)
     most = max(steps for _, _, steps in alive)
     can_all_complete = all(status.reduced_step == most + 1 for status, _, _ in alive)
     step = most + 1 if can_all_complete else most
     reached = {rank: _reach(status, steps, step) for status, rank, steps in alive}
     ready = [rank for rank, steps in sorted(reached.items()) if steps == step]
-    nearby: dict[str, list[int]] = {}
-    for rank in ready:
-        nearby.setdefault(members[rank], []).append(rank)
-    donors = {
-        rank: rank if reached.get(rank) == step else _donor(rank, nearby.get(host, ready))
-        for rank, host in members.items()
+    return ResumePoint(step=step, donors=_donors(members, ready))
+
+
+def _left_behind(members: Mapping[int, str], statuses: Sequence[Status]) -> ResumePoint | None:
+    """The newest state that lost workers have left; a checkpoint may be newer only if it is of
+    another life of the run.
+    """
+    left = {
+        rank: steps
+        for status in statuses
+        for rank, steps in status.left.items()
+        if members.get(rank) == status.host
     }
-    return ResumePoint(step=step, donors=donors)
+    step = max(left.values(), default=0)
+    if not step or step < _newest_checkpoint(statuses).step:
+        return None
+    ready = sorted(rank for rank, steps in left.items() if steps == step)
+    return ResumePoint(step=step, donors=_donors(members, ready))
 
 
 def _newest_checkpoint(statuses: Sequence[Status]) -> ResumePoint:
@@ -61,6 +72,15 @@ def _reach(status: Status, committed: int, step: int) -> int:
     return step if status.reduced_step == step == committed + 1 else committed
 
 
-def _donor(rank: int, ready: Sequence[int]) -> int:
-    """The donor of a rank, chosen so that the donors share the work."""
-    return ready[rank % len(ready)]
+def _donors(members: Mapping[int, str], ready: Sequence[int]) -> dict[int, int]:
+    """The donor of each rank: itself if it is `ready`, else one of its host if there is one, chosen
+    so that the donors share the work.
+    """
+    nearby: dict[str, list[int]] = {}
+    for rank in ready:
+        nearby.setdefault(members[rank], []).append(rank)
+    donors = {}
+    for rank, host in members.items():
+        near = nearby.get(host, ready)
+        donors[rank] = rank if rank in ready else near[rank % len(near)]
+    return donors

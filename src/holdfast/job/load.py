@@ -51,7 +51,7 @@ def load(
     """
     given = source(job)
     if job.endswith((".yaml", ".yml")):
-        _locate_code(given.values, Path(job).parent)
+        _locate_files(given.values, Path(job).parent)
     return _overridden(given, job, overrides, values or {})
 
 
@@ -73,12 +73,16 @@ def _overridden(
     return _checked(TrainRequest, given.values, job, given)
 
 
-def _locate_code(values: dict[str, Any], folder: Path) -> None:
+def _locate_files(values: dict[str, Any], folder: Path) -> None:
     """Make the paths of the user's files, which are relative to the job's file, ones from here."""
     for key in ("task", "balance"):
         reference = values.get(key)
         if isinstance(reference, str) and ".py:" in reference:
             values[key] = str(folder / reference)
+    settings = values.get("checkpoint")
+    for key in ("sign", "encrypt"):
+        if isinstance(settings, dict) and isinstance(settings.get(key), str):
+            settings[key] = str(folder / settings[key])
 
 
 def of_run(run_dir: Path) -> Job:

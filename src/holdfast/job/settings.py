@@ -5,7 +5,7 @@ on.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
@@ -21,11 +21,28 @@ class CheckpointSettings(Spec):
     """Steps between checkpoints; 0 disables this."""
     every_s: Annotated[float, Field(ge=0)] = 0.0
     """Seconds between checkpoints, counted from the newest one of any kind; 0 disables this."""
+    every: Literal["auto"] | None = None
+    """`auto` chooses the time between checkpoints by what they cost and how often the run fails, in
+    place of `every_steps` and `every_s`."""
     busy: Literal["defer", "wait"] = "defer"
     """What a checkpoint does that is due while earlier ones are still being written: it is made at
     the first step where there is memory for it (defer), or training waits."""
     keep: Count = 2
     """Number of checkpoints to keep; older ones are deleted."""
+    sign: Path | None = None
+    """File with an Ed25519 private key (PEM) that signs each manifest. A run then resumes only from
+    checkpoints that this key has signed."""
+    encrypt: Path | None = None
+    """File with a key (32 bytes in base64) by which the stored state is encrypted."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _auto_takes_the_place_of_others(cls, keys: Any) -> Any:
+        if not isinstance(keys, dict) or keys.get("every") != "auto":
+            return keys
+        if keys.get("every_steps") or keys.get("every_s"):
+            raise ValueError("every=auto chooses the interval; remove every_steps and every_s")
+        return {**keys, "every_steps": 0}
 
 
 class BackupSettings(Spec):

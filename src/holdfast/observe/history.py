@@ -48,6 +48,7 @@ TEMPLATES: Final = {
     "worker-returned": "rank {rank} returned from standby in step {step}",
     "generation-started": "generation {number} resumed from step {step} with ranks {members}",
     "checkpoint-committed": "checkpoint committed: step {step}",
+    "checkpoint-deferred": "checkpoint of step {step} deferred: earlier ones are being written",
     "checkpoint-failed": "checkpoint of step {step} could not be written: {reason}",
     "checkpoint-collected": "checkpoint of step {step} arrived from {sender}",
     "checkpoint-not-collected": "checkpoint of step {step} did not arrive: {reason}",
@@ -62,6 +63,7 @@ TEMPLATES: Final = {
     "kernels-tested": "results depend on alignment: {alignment_sensitive}; "
     "on batch size: {batch_sensitive}",
     "numerics-changed": "hardware or software changed since step {step}: {changes}",
+    "code-changed": "the code changed since step {step}: {before} → {now}",
     "run-extended": "the run was extended to {epochs} epochs, {total_steps} steps in all; the "
     "learning rate after step {step} is {lr:.4g}",
     "plan-changed": "from step {step} on, the workers compute {shards_per_worker} shards",

@@ -10,6 +10,7 @@ runs/digits-20260102-150405/
   profile.json        what hosts reach, if it was given; see hardware.profile_file
   loss.png            the loss curve
   result.json         how it ended
+  code-version.json   which code of the user it executes
   code.py             the source of a task that no file holds, such as a notebook's
   code.zip            the sources of the task, packed for other hosts; these have them in code/
   logs/rank-0.log …   what each worker printed; rank-0.stacks: where it was when one hung
@@ -47,6 +48,8 @@ RECOVERIES: Final = "recoveries.jsonl"
 SYSTEM: Final = "system.jsonl"
 RESULT: Final = "result.json"
 PROFILE: Final = "profile.json"
+CODE_VERSION: Final = "code-version.json"
+"""See `code_version`."""
 CODE: Final = "code.py"
 """The source text of a task that came by value, for people."""
 ARCHIVE: Final = "code.zip"

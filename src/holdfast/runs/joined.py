@@ -23,6 +23,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Final
 
+from holdfast.checkpoint.seal import Seal
 from holdfast.core.rejoin import RejoinDelay
 from holdfast.core.shares import Share
 from holdfast.engines.engine import OVER, TAKEN_AWAY
@@ -35,6 +36,7 @@ from holdfast.launch.fork_client import ForkServer
 from holdfast.launch.spawn import Spawned
 from holdfast.linux.files import replace_synced
 from holdfast.linux.lifeline import STOP_SIGNALS
+from holdfast.observe import code_version
 from holdfast.observe.lines import EventLog, StepTail
 from holdfast.observe.prometheus.address import MetricsAddress
 from holdfast.observe.run_dir import (
@@ -217,6 +219,7 @@ class _Host:
             if self._served is not None:
                 self._claim.enter_context(metrics_of_host(self._served, directory.path, say))
                 self._served = None
+            Seal.of(directory.job.checkpoint)  # refuse before any worker is started
             shares = self._claimed_shares(directory.job, sent.run, stop)
             if self._sent is None:
                 self._sent = positions_of(directory.path)
@@ -291,6 +294,7 @@ class _Host:
         self._run_dir = directory.path
         try:
             code.unpack(packed, directory.path)
+            code_version.keep(directory.path, message.code_version)
             if profile := self._profile or message.profile:
                 replace_synced(directory.path / PROFILE, profile.encode())
         except OSError as error:

@@ -28,7 +28,7 @@ from holdfast.launch.fork_client import ForkServer
 from holdfast.launch.spawn import Spawned
 from holdfast.linux.files import replace_synced
 from holdfast.linux.lifeline import STOP_SIGNALS
-from holdfast.observe import registry
+from holdfast.observe import code_version, registry
 from holdfast.observe.follower import Follower
 from holdfast.observe.lines import EventLog
 from holdfast.observe.prometheus.address import MetricsAddress
@@ -49,6 +49,7 @@ from holdfast.runs.hosts import Hosts, JoiningHosts, OwnHost
 from holdfast.runs.local import LocalHosts
 from holdfast.runs.metrics import metrics_of_run
 from holdfast.runs.process_exits import ProcessExits
+from holdfast.runs.rolled_back import check_newest
 from holdfast.runs.supervisor import Controls, RunSupervisor
 from holdfast.tasks import code as code_of_job
 
@@ -76,6 +77,7 @@ class LaunchOptions:
         has_own_host: Whether this host has an agent where no engine places them.
         profile: What the hosts reach; None for what the run was given before, or measures.
         metrics: Where the run's metrics are served; None: nowhere.
+        accept_older: Whether to resume also if the newest checkpoint is gone.
     """
 
     tee: Collection[int] = ()
@@ -91,6 +93,7 @@ class LaunchOptions:
     has_own_host: bool = True
     profile: Profiles | None = None
     metrics: MetricsAddress | None = None
+    accept_older: bool = False
 
 
 class RunResult(Protocol):
@@ -129,6 +132,7 @@ def run_and_record(
         resume: Whether the directory must exist already.
 
     Raises:
+        JobError: The newest checkpoint is gone; see `rolled_back`.
         HoldfastError: See `run`.
         Exception: What the options' `on_event` raised.
     """
@@ -145,6 +149,8 @@ def run_and_record(
         RunDirectory(path, job, resume=resume) as directory,
         metrics_of_run(options.metrics, path, job, terminal.print_lines) as counting,
     ):
+        if resume and not options.accept_older:
+            check_newest(path)
         with suppress(OSError):  # no run ends because of a list
             registry.add(path, job.name, options.engine.name if options.engine else "local")
         try:
@@ -215,6 +221,7 @@ def _run(directory: RunDirectory, options: LaunchOptions, follower: Follower) ->
     if options.profile is not None:
         profile = options.profile.for_run()
         replace_synced(directory.path / PROFILE, profile.encode())
+    code_version.keep(directory.path, code_version.find(directory.job))
     if options.endpoint is not None:
         replace_synced(directory.path / ARCHIVE, code_of_job.pack(directory.job, directory.path))
     what = "after this step" if directory.job.records_progress else "the script"

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from holdfast.checkpoint.names import checkpoint_name
+from holdfast.checkpoint.seal import Seal
 from holdfast.checkpoint.store import CheckpointStore
 from holdfast.core.step.plan import plan_step
 from holdfast.errors import HoldfastError, Interrupted, JobError
@@ -169,6 +170,7 @@ def train(
     extend: bool = False,
     on: str = "",
     queue: bool = False,
+    accept_older: bool = False,
     on_event: OnEvent | None = None,
 ) -> Result:
     """Train a model with one or more workers, and wait until the run ends.
@@ -186,6 +188,8 @@ def train(
             host.
         queue: Wait until the CPUs, GPUs and memory that the run needs are free. Default: False, so
             that a run with ``resources`` is refused if they are not.
+        accept_older: Resume from an older checkpoint also if the newest one that the run's record
+            names is gone. Default: False, so that this is refused.
         on_event: Called in this process with each :class:`Event` of the run: steps, evaluations,
             failures, recoveries, checkpoints. If it raises, the run stops as with Ctrl-C.
 
@@ -206,7 +210,7 @@ def train(
         'finished'
     """
     try:
-        options = LaunchOptions(on_event=on_event, queue=queue)
+        options = LaunchOptions(on_event=on_event, queue=queue, accept_older=accept_older)
         return _train(task, job, run_dir, on, options, resume=resume, extend=extend)
     except HoldfastError as error:
         raise error.with_traceback(None) from error.__cause__  # the user's frames are in its cause
@@ -256,6 +260,8 @@ def run_job(
         raise JobError(
             f"hosts={request.hosts} needs holdfast coordinator, which lets other hosts join"
         )
+    if options.has_own_host and options.engine is None:
+        Seal.of(request.checkpoint)  # refuse before anything is written
     _name_left_out(request)
     path = _path(request, run_dir, resume)
     if request.workers == AUTO and not resume:

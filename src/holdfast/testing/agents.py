@@ -130,9 +130,14 @@ class Agents:
         self._timeline.note(f"agent {name} dies")
         self.rest.touch(agent, self._timeline.now)
         self._end(agent)
+        agent.disk.lose_drafts()
         gone = events.Disconnected(name)
         self._timeline.after(agent.link.draw_delay_s(self._chance), self._tell_run, gone)
         self._timeline.after(back_s, self.start, None if loses_disk else agent.disk)
+
+    def disk_of(self, name: str) -> SimulatedDisk:
+        """The disk of an agent's host."""
+        return self._agents[name].disk
 
     def kill_worker(self, worker: SimulatedWorker, cause: str) -> None:
         """Kill a worker; its agent sees it in a millisecond."""

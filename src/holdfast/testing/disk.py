@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from holdfast.core import actions, events
 from holdfast.core.protocol import Draft, StoredCheckpoint
@@ -14,10 +14,12 @@ class SimulatedDisk:
 
     Attributes:
         steps: Those that are published.
+        is_full: Whether nothing can be written to it.
     """
 
     steps: set[int] = field(default_factory=set)
-    _drafts: dict[tuple[int, int], int] = field(default_factory=dict)
+    is_full: bool = False
+    _drafts: dict[tuple[int, int], Draft] = field(default_factory=dict)
 
     @property
     def newest(self) -> int:
@@ -37,17 +39,33 @@ class SimulatedDisk:
                 return None
             case actions.PrepareCheckpoint(generation, parts):
                 part = next(iter(parts.values()))
-                self._drafts[generation, part.number] = part.step
-                draft = Draft(number=part.number, step=part.step, root=f"state {part.step}")
+                draft = Draft(number=part.number, step=part.step, error="the disk is full")
+                if not self.is_full:
+                    draft = replace(draft, root=f"state {part.step}", error="")
+                self._drafts[generation, part.number] = draft
                 return events.CheckpointPrepared(generation, draft)
             case actions.CompleteCheckpoint(result):
-                step = self._drafts.pop((result.generation, result.number))
-                if not result.error:
-                    self.steps.add(step)
-                return events.CheckpointCompleted(result)
+                draft = self._drafts.pop((result.generation, result.number))
+                error = draft.error or result.error
+                if not error:
+                    self.steps.add(draft.step)
+                return events.CheckpointCompleted(replace(result, error=error))
+
+    def make_space(self) -> None:
+        """Let it be written to again."""
+        self.is_full = False
+
+    def lose_drafts(self) -> None:
+        """Lose what is not published yet: only the agent that was lost knows of it."""
+        self._drafts.clear()
+
+    def damage_newest(self) -> None:
+        """Damage the newest checkpoint, if there is an older one: it is quarantined."""
+        if len(self.steps) > 1:
+            self.steps.remove(self.newest)
 
     def _publish_before(self, generation: int) -> None:
         """Publish the drafts of generations that are over."""
         for key in sorted(self._drafts):
-            if key[0] < generation:
-                self.steps.add(self._drafts.pop(key))
+            if key[0] < generation and not (draft := self._drafts.pop(key)).error:
+                self.steps.add(draft.step)

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
+from holdfast.testing.disk import SimulatedDisk
 from holdfast.testing.simulation import Simulation
 
 KINDS: Final = (
-    "worker", "hang", "slow", "agent", "disk", "network", "noise", "island", "one-way", "starved",
-    "coordinator", "crash",
+    "worker", "hang", "slow", "agent", "disk", "full", "damage", "network", "noise", "island",
+    "one-way", "starved", "coordinator", "crash",
 )  # fmt: skip
 """The kinds of faults; the last two are for the coordinator, the others for an agent."""
 
@@ -63,6 +64,8 @@ def inject(simulation: Simulation, kind: str, name: str) -> None:
                     simulation.hang_worker(worker)
         case "agent" | "disk":
             simulation.kill_agent(name, chance.uniform(0.1, 5), loses_disk=kind == "disk")
+        case "full" | "damage":
+            _inject_into_disk(simulation, kind, simulation.disk_of(name))
         case "network":
             to = chance.random() < 0.7
             back = not to or chance.random() < 0.7
@@ -75,6 +78,14 @@ def inject(simulation: Simulation, kind: str, name: str) -> None:
             simulation.crash_coordinator(chance.randrange(6), chance.uniform(0.1, 3))
         case _:
             _inject_between_hosts(simulation, kind, name)
+
+
+def _inject_into_disk(simulation: Simulation, kind: str, disk: SimulatedDisk) -> None:
+    if kind == "damage":
+        disk.damage_newest()
+    else:
+        disk.is_full = True
+        simulation.at(simulation.now + simulation.chance.uniform(0.1, 20), disk.make_space)
 
 
 def _inject_between_hosts(simulation: Simulation, kind: str, name: str) -> None:

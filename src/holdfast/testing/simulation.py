@@ -21,6 +21,7 @@ from holdfast.core.reachability import PROBE_S
 from holdfast.testing.agents import Agents
 from holdfast.testing.cluster import Cluster
 from holdfast.testing.data_plane import SimulatedWorker
+from holdfast.testing.disk import SimulatedDisk
 from holdfast.testing.network import SimulatedLink
 from holdfast.testing.timeline import Timeline
 
@@ -129,6 +130,10 @@ class Simulation:
         empty one.
         """
         self._agents.kill(name, back_s, loses_disk=loses_disk)
+
+    def disk_of(self, name: str) -> SimulatedDisk:
+        """The disk of an agent's host."""
+        return self._agents.disk_of(name)
 
     def stop(self) -> None:
         """Ask the run to end after the current step."""

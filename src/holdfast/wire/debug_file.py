@@ -16,6 +16,7 @@ from typing import Any, Final, cast
 
 from holdfast.core import (
     actions,
+    checkpoint_interval,
     checkpoint_tracker,
     coordinator,
     debug_log,
@@ -32,8 +33,8 @@ from holdfast.core.coordinator import CoordinatorStateMachine
 from holdfast.core.debug_log import DebugLog, LogEntry
 
 _MODULES: Final = (
-    actions, checkpoint_tracker, coordinator, debug_log, events, heartbeats, links, membership,
-    policy, protocol, reachability, restart_budget,
+    actions, checkpoint_interval, checkpoint_tracker, coordinator, debug_log, events, heartbeats,
+    links, membership, policy, protocol, reachability, restart_budget,
 )  # fmt: skip
 _CLASSES: Final = {
     name: each

@@ -198,10 +198,17 @@ class WritePartMessage(Message):
 
 
 class PartWrittenMessage(Message):
-    """The part is durable, and this is its file's entry in the manifest; or why it is not."""
+    """The part is durable, and this is its file's entry in the manifest; or why it is not.
+
+    Attributes:
+        file: See `PartFile`.
+        staged_digests: See `WrittenPart`.
+        error: Why it is not; else empty.
+    """
 
     kind: Literal["part-written"] = "part-written"
     file: dict[str, Any] = {}
+    staged_digests: tuple[str, ...] = ()
     error: str = ""
 
 

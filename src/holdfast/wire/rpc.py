@@ -24,6 +24,7 @@ from typing import Any, Final
 import grpc
 from pydantic import Field
 
+from holdfast.core.code_version import UNKNOWN, CodeVersion
 from holdfast.core.protocol import DesiredState, Failure, Stage, Status, WorkerProgress
 from holdfast.wire.checkpoint_service import CheckpointMessage
 from holdfast.wire.messages import Message
@@ -111,6 +112,7 @@ class JobMessage(Message):
         checkpoint: The newest one of the coordinator's host, for a host that may be the first of a
             resumed run; None if others have the run's state, or there is none.
         profile: The run's profile, as JSON; empty if it has none.
+        code_version: Which code of the user it is.
     """
 
     run: str
@@ -121,6 +123,7 @@ class JobMessage(Message):
     collects: bool = False
     checkpoint: CheckpointMessage | None = None
     profile: str = ""
+    code_version: CodeVersion = UNKNOWN
 
 
 class ShipMessage(Message):

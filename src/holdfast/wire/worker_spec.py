@@ -7,6 +7,7 @@ from typing import Annotated, Final, Literal
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
 from holdfast.core.shares import Share
+from holdfast.job.settings import CheckpointSettings
 from holdfast.job.spec import Job
 from holdfast.job.train_job import TrainJob
 from holdfast.wire.tls import Credentials
@@ -20,12 +21,14 @@ class WriterSpec(BaseModel):
 
     Attributes:
         run_dir: The run's directory.
+        settings: Name the files of keys.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     kind: Literal["writer"] = "writer"
     run_dir: str
+    settings: CheckpointSettings
 
 
 class WorkerSpec(BaseModel):

@@ -23,7 +23,7 @@ from typing import Any, Final, Self
 from holdfast.checkpoint.manifest import Best
 from holdfast.core.step.loss_scale import LossScale
 from holdfast.worker.step.commit import RequestFlags
-from holdfast.worker.user_state.user_values import UserValues
+from holdfast.worker.user_state.user_values import UserValues, values_of
 
 NOT_SAVED: Final = -1
 
@@ -57,7 +57,8 @@ class Evaluations:
 
     def to_json(self) -> dict[str, Any]:
         """As JSON values."""
-        return asdict(self) | {"best": dict(self.best), "previous_best": dict(self.previous_best)}
+        bests = {"best": dict(self.best), "previous_best": dict(self.previous_best)}
+        return values_of(self) | bests
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> Self:
@@ -174,13 +175,18 @@ class Progress:
         self.evaluations.calls = calls
 
     def to_json(self) -> dict[str, Any]:
-        """As JSON values, for a worker that continues from here.
+        """As JSON values, for a worker that continues from here; they are not copied.
 
         Raises:
             JobError: `session.state` holds what JSON cannot.
         """
-        parts = {"evaluations": self.evaluations.to_json(), "user": self.user.to_json()}
-        return asdict(self) | parts
+        parts = {
+            "loss_scale": self.loss_scale and asdict(self.loss_scale),
+            "evaluations": self.evaluations.to_json(),
+            "followup": values_of(self.followup),
+            "user": self.user.to_json(),
+        }
+        return values_of(self) | parts
 
     @classmethod
     def from_donor(cls, values: Mapping[str, Any]) -> Self:

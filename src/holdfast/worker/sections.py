@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 import torch
 
+from holdfast.arena.intact_replicas import PROGRESS_BYTES, IntactReplicas
 from holdfast.arena.layout import Field, Layout
 from holdfast.arena.memory import Arena
 from holdfast.arena.pages import PAGE, drop_private_pages, populate
@@ -17,38 +18,6 @@ from holdfast.collectives.slot import Slot, SlotLayout
 from holdfast.core.balance.times import StepTimes
 from holdfast.core.step import tree
 from holdfast.worker.checks import shard_verifier
-
-
-class IntactReplicas:
-    """Says of which step each worker's replica is complete. Like the replica, it outlives a worker.
-
-    Args:
-        steps: int64[world_size], shared: the steps behind a worker's replica plus one, and 0 while
-            it changes. Each worker writes its own.
-    """
-
-    def __init__(self, steps: torch.Tensor) -> None:
-        self._steps = steps
-
-    def begin_change(self, rank: int) -> None:
-        """Note that the replica of `rank` may change until `end_change`."""
-        self._steps[rank] = 0
-
-    def end_change(self, rank: int, step: int) -> None:
-        """Note that the replica of `rank` is complete after `step` steps."""
-        self._steps[rank] = step + 1
-
-    def is_intact(self, rank: int, step: int) -> bool:
-        """Whether the replica of `rank` is complete, and that of `step`."""
-        return int(self._steps[rank]) == step + 1
-
-    def forget(self) -> None:
-        """Forget all replicas, because the run goes back to a checkpoint.
-
-        All members call it before a barrier. What removed workers have left belongs to steps that
-        will be computed again.
-        """
-        self._steps.zero_()
 
 
 class Sections:
@@ -96,7 +65,7 @@ class Sections:
                 Field("slots", "U8", (world_size, num_slots, slot_bytes)),
                 Field("replicas", "U8", (world_size, _paged(replica_bytes))),
                 Field("staging", "U8", (NUM_BUFFERS, _paged(replica_bytes))),
-                Field("intact steps", "I64", (world_size,)),
+                Field("progress", "U8", (world_size, PROGRESS_BYTES)),
                 Field("tables", "I64", (world_size, tree.num_nodes(num_leaves))),
                 Field("norms", "F64", (num_blocks,)),
                 Field("times", "I64", (world_size, len(StepTimes._fields))),
@@ -109,7 +78,7 @@ class Sections:
         self._private_root = torch.frombuffer(private, dtype=torch.uint8)
         self.private_gradients = Slot(self._private_root, self.slot_layout).gradients
         at = views(memory, layout)
-        self.verification, self.intact = at["verification"], IntactReplicas(at["intact steps"])
+        self.verification, self.intact = at["verification"], IntactReplicas(arena, at["progress"])
         self._root, self._slots, self._replicas = at["root"], at["slots"], at["replicas"]
         offset = next(each.offset for each in layout.entries if each.name == "staging")
         self.staging = Staging(arena, at["staging"], arena.sections_start + offset)
@@ -148,6 +117,7 @@ class Sections:
         hold up to `partials` partial sums.
         """
         rest = self._size_bytes - self._slots.numel() - self._replicas.numel()
+        rest -= self.world_size * PROGRESS_BYTES  # of which little is ever written
         return rest + partials * self._slots.shape[-1]
 
     def replica(self, rank: int, size_bytes: int) -> torch.Tensor:

@@ -17,9 +17,10 @@ import psutil
 from holdfast.arena.layout import Entry, Layout
 from holdfast.arena.memory import Arena
 from holdfast.arena.pages import HUGE_PAGE, map_file, populate
+from holdfast.checkpoint.seal import Seal
 from holdfast.checkpoint.store import CheckpointStore
 from holdfast.checkpoint.writer import write_part
-from holdfast.errors import ProtocolError
+from holdfast.errors import JobError, ProtocolError
 from holdfast.wire.channel import Channel
 from holdfast.wire.messages import PartWrittenMessage, StagingMessage, WritePartMessage
 from holdfast.wire.worker_spec import WriterSpec
@@ -47,9 +48,13 @@ def run(spec: WriterSpec, arena: Arena, channel: Channel) -> int:
                     )
                     state = _mapped(arena, message.offset, message.size_bytes)
                     try:
-                        file = write_part(storage, message.draft, state, layout, 0, 1)
-                        written = PartWrittenMessage(file=file.model_dump(mode="json"))
-                    except OSError as error:
+                        seal = Seal.of(spec.settings)
+                        part = write_part(storage, message.draft, state, layout, 0, 1, seal)
+                        written = PartWrittenMessage(
+                            file=part.file.model_dump(mode="json"),
+                            staged_digests=part.staged_digests,
+                        )
+                    except (OSError, JobError) as error:  # a key may be gone meanwhile
                         written = PartWrittenMessage(error=str(error))
                     channel.send(written)
                 case _:

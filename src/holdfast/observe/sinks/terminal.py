@@ -46,6 +46,7 @@ _NEED_ATTENTION: Final = frozenset(
         "checkpoint-unreadable",
         "backup-failed",
         "numerics-changed",
+        "code-changed",
         "host-refused",
     }
 )

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import platform
 import socket
-import subprocess
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from importlib import metadata
@@ -14,10 +13,10 @@ from typing import Any, Final
 
 from holdfast.job import load
 from holdfast.job.spec import Job
+from holdfast.observe import code_version
 from holdfast.observe.run_dir import run_id_of
 from holdfast.observe.trackers.tracker import TrackedRun
 
-_GIT_TIMEOUT_S: Final = 5.0
 _PACKAGES: Final = ("holdfast", "torch", "numpy")
 
 
@@ -52,20 +51,6 @@ def _tags(run_dir: Path) -> dict[str, str]:
     for name in _PACKAGES:
         with suppress(metadata.PackageNotFoundError):
             tags[f"version.{name}"] = metadata.version(name)
-    if commit := _commit():
+    if commit := code_version.kept(run_dir).commit:
         tags["git.commit"] = commit
     return tags
-
-
-def _commit() -> str:
-    """The commit of the working directory; empty if it is in no repository of git."""
-    with suppress(OSError, subprocess.TimeoutExpired):
-        found = subprocess.run(
-            ["git", "rev-parse", "HEAD"],  # noqa: S607  # as the user's shell finds it
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=_GIT_TIMEOUT_S,
-        )
-        return found.stdout.strip() if found.returncode == 0 else ""
-    return ""

@@ -20,9 +20,11 @@ from holdfast.arena.replica import Replica
 from holdfast.checkpoint import names, parts
 from holdfast.checkpoint.manifest import Manifest
 from holdfast.checkpoint.reader import read_state
+from holdfast.checkpoint.seal import Seal
 from holdfast.checkpoint.store import CheckpointStore
 from holdfast.collectives.barrier_tags import WorkerTag
 from holdfast.collectives.group import Group
+from holdfast.core.code_version import changes as changes_of_code
 from holdfast.core.restore_agreement import (
     NONE,
     Agreed,
@@ -30,6 +32,7 @@ from holdfast.core.restore_agreement import (
     RestoreAgreement,
 )
 from holdfast.errors import CheckpointError, JobError
+from holdfast.observe import code_version
 from holdfast.observe.lines import EventLog
 from holdfast.observe.run_dir import EVENTS
 from holdfast.wire.channel import Channel
@@ -66,7 +69,7 @@ class Restorer:
 
     def __init__(self, spec: WorkerSpec, channel: Channel) -> None:
         self._spec, self._channel = spec, channel
-        self._store = CheckpointStore.of_run(Path(spec.run_dir))
+        self._store = CheckpointStore.of_run(Path(spec.run_dir), Seal.of(spec.job.checkpoint))
         self._rejections: list[str] = []
 
     def restore(self, replica: Replica, group: Group, checkpoints: Sequence[str]) -> Restored:
@@ -125,6 +128,8 @@ class Restorer:
             return Restored(step=step, donors=donors, progress=None)
         is_first = group.rank == verified[0]
         changed = self._numerics_changes(manifest, replica, is_first=is_first)
+        if is_first:
+            self._log_code_changes(manifest)
         replica.restored(frozenset(manifest.uninitialized))
         progress = _progress(manifest, changed)
         if not all(set(ranks) & set(verified) for ranks in hosts):
@@ -178,6 +183,15 @@ class Restorer:
                 log.event("numerics-changed", step=manifest.step, changes=", ".join(changed))
         return changed
 
+    def _log_code_changes(self, manifest: Manifest) -> None:
+        """Log how the user's code differs from that which has made a checkpoint: the weights may
+        not be those of either.
+        """
+        run_dir = Path(self._spec.run_dir)
+        if differ := changes_of_code(manifest.origin.code, code_version.kept(run_dir)):
+            with EventLog(run_dir / EVENTS) as log:
+                log.event("code-changed", step=manifest.step, **differ)
+
     def _reject(self, step: int, reason: str) -> None:
         name = names.checkpoint_name(step)
         self._rejections.append(f"{name}: {reason}")
@@ -199,18 +213,17 @@ def read_into(flat: torch.Tensor, store: CheckpointStore, name: str, manifest: M
 
     Raises:
         CheckpointError: A file holds something else than the manifest says.
+        JobError: It is encrypted, and the key is missing or another one.
         OSError: A file cannot be read.
     """
     if flat.device.type == "cpu":
         memory = flat.numpy().data
-        for _ in read_state(store.storage, name, manifest, lambda start, end: memory[start:end]):
+        for _ in read_state(store, name, manifest, lambda start, end: memory[start:end]):
             pass
         return
     chunk = torch.empty(parts.CHUNK_BYTES, dtype=torch.uint8)
     staged = chunk.numpy().data
-    for start, end in read_state(
-        store.storage, name, manifest, lambda start, end: staged[: end - start]
-    ):
+    for start, end in read_state(store, name, manifest, lambda start, end: staged[: end - start]):
         flat[start:end].copy_(chunk[: end - start])
 
 

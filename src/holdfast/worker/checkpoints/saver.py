@@ -18,6 +18,7 @@ from holdfast.arena.memory import ABORT_POLL_S, Phase
 from holdfast.arena.replica import Replica
 from holdfast.arena.staging import Staging
 from holdfast.checkpoint import parts
+from holdfast.checkpoint.parts import DigestKind
 from holdfast.collectives.barrier_tags import WorkerTag
 from holdfast.collectives.group import Group
 from holdfast.core.protocol import Part
@@ -204,6 +205,7 @@ class CheckpointSaver:
 
     def _stage(self) -> None:
         """Copy this worker's share to a buffer, once that is free, and tell the agent."""
+        began = time.monotonic()
         self._context.status.enter(Phase.CHECKPOINT)
         group, step, number = self._group, self._progress.step, self.num_begun + 1
         if number == 1:
@@ -217,8 +219,14 @@ class CheckpointSaver:
             content = self._staged(number)
         except OSError as failure:
             error = f"rank {group.rank}: {failure}"
-        count = len(group.local)
-        part = Part(number=number, step=step, count=count, content=content, error=error)
+        part = Part(
+            number=number,
+            step=step,
+            count=len(group.local),
+            stall_s=time.monotonic() - began,
+            content=content,
+            error=error,
+        )
         self._channel.send(PartStagedMessage(generation=group.generation, part=part))
 
     def _staged(self, number: int) -> dict[str, Any]:
@@ -250,12 +258,14 @@ class CheckpointSaver:
 
 
 def _digests_of_others(replica: Replica, own: range, count: int) -> list[str]:
-    """The digest of each chunk of a replica in the CPU's memory, empty for the `own` ones."""
+    """The digest of each chunk of a replica in the CPU's memory, empty for the `own` ones; XXH3
+    also where the checkpoint is signed, because training waits for it.
+    """
     if count == 1 or replica.flat.device.type != "cpu":
         return []
     state, size_bytes = replica.flat.numpy().data, replica.layout.size_bytes
     digests = []
     for number in range(parts.num_chunks(size_bytes)):
         start, end = parts.byte_range(range(number, number + 1), size_bytes)
-        digests.append("" if number in own else parts.digest(state[start:end]))
+        digests.append("" if number in own else parts.digest(state[start:end], DigestKind.XXH3))
     return digests

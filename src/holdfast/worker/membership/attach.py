@@ -124,6 +124,16 @@ class AttachedModels:
         """Builds the stepper, and has the model as user code calls it."""
         return stepper_factory(self._job, self.module)
 
+    def register(self, name: str, registered: object) -> None:
+        """Make `registered` part of the run's state.
+
+        Raises:
+            JobError: The name is taken.
+        """
+        if name in self.registered or "." in name:
+            raise JobError(f"session.register needs a unique name without dots, not {name!r}")
+        self.registered[name] = registered
+
     def record_start(self, run_dir: Path | None) -> None:
         """Note that the run begins with the initial weights.
 

@@ -139,9 +139,7 @@ class Member:
                 f"session.register({name!r}, …) was called too late; call it right after "
                 "session.attach"
             )
-        if name in self._attached.registered or "." in name:
-            raise JobError(f"session.register needs a unique name without dots, not {name!r}")
-        self._attached.registered[name] = registered
+        self._attached.register(name, registered)
 
     @property
     def stepper(self) -> Stepper:
@@ -325,21 +323,23 @@ class Member:
         self, resume: ResumeMessage, replica: Replica, sections: Sections, *, keeps_state: bool
     ) -> None:
         """Bring this worker to the step from which all resume, with the state that members have."""
-        if keeps_state and self.progress.step < resume.step:
+        transfer = StateTransfer(self.group, sections, replica)
+        if takes_left := keeps_state and not self._has_state:
+            self.progress.replace(transfer.take_left(resume.step))
+        elif keeps_state and self.progress.step < resume.step:
             assert self._on_commit is not None, "a step was computed before the loop"
             self._on_commit(self.stepper.complete(self.progress.step))
         if not keeps_state:
             self._has_state = False  # until it has all of the donor's
             self.metrics.set_writing(self.progress, writes=False)
-        transfer = StateTransfer(self.group, sections, replica)
         transfer.transfer(resume, self.progress, self.metrics)
         self._has_state = True
-        if not keeps_state:
+        if takes_left or not keeps_state:
             self._restore_user_state()
 
     def _restore(self, resume: ResumeMessage, replica: Replica, sections: Sections) -> None:
         """Load the newest checkpoint that some member can verify, or start from the beginning."""
-        sections.intact.forget()
+        self._arena.forget_replicas()
         assert self._attached is not None
         restored = self._restorer.restore(replica, self.group, resume.restore)
         if restored.progress is not None:

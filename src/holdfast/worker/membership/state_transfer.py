@@ -187,6 +187,16 @@ class StateTransfer:
     def _staged(self, rank: int) -> torch.Tensor:
         return self._sections.replica(rank, self._replica.flat.numel())
 
+    def take_left(self, step: int) -> Progress:
+        """Take over what a lost worker of this rank has left after `step` steps: its replica, which
+        stays where it is; returns its progress.
+        """
+        rank, intact = self._group.rank, self._sections.intact
+        assert intact.is_intact(rank, step), "a rank continues from a replica that is not whole"
+        left = json.loads(intact.progress(rank))
+        self._replica.restored(frozenset(left["uninitialized"]))
+        return Progress.from_donor(left["progress"])
+
     def _header(self, progress: Progress, recent: Sequence[Mapping[str, Any]] = ()) -> bytes:
         """What this worker knows, for the others.
 
@@ -206,6 +216,12 @@ class StateTransfer:
                 "module given to session.register"
             )
         return progress.work_done.to_bytes(_PREFIX) + text
+
+
+def packed(progress: Progress, replica: Replica) -> bytes:
+    """What a lone worker leaves with its replica; see `StateTransfer.take_left`."""
+    left = {"progress": progress.to_json(), "uninitialized": sorted(replica.uninitialized)}
+    return json.dumps(left).encode()
 
 
 def _work_done(header: bytes) -> int:

@@ -22,7 +22,7 @@ from holdfast.errors import JobError
 from holdfast.transport.network import Network
 from holdfast.worker.checks.replica_checker import ReplicaChecker
 from holdfast.worker.membership.attach import AttachedModels
-from holdfast.worker.membership.state_transfer import StateTransfer
+from holdfast.worker.membership.state_transfer import StateTransfer, packed
 from holdfast.worker.progress import Progress
 from holdfast.worker.step.buffers import Buffers
 from holdfast.worker.user_state.user_state import STREAM, Stateful, difference, digest
@@ -111,7 +111,17 @@ class WorkerState:
                 f"the user state takes {size:,} bytes, most of it in {largest}; at most {most:,} "
                 "can be transferred; keep large tensors in a module given to session.register"
             )
-        self._sections.intact.end_change(self._group.rank, self._progress.step)
+        self._leave()
+
+    def _leave(self) -> None:
+        """Note that the replica is complete. A lone worker leaves with it what another one needs to
+        take its rank, but for a replica on a GPU, which is lost with its worker.
+        """
+        rank, left = self._group.rank, b""
+        if len(self._group.members) == 1 and self._replica.flat.device.type == "cpu":
+            left = packed(self._progress, self._replica)
+        self._sections.intact.begin_change(rank)
+        self._sections.intact.end_change(rank, self._progress.step, left)
 
     def follow(self, name: str, followed: Stateful) -> None:
         """Make an object part of the user state; see `UserState.follow`."""

@@ -1,0 +1,103 @@
+"""Checkpoints are written while training continues, whatever happens to the disk and the writer."""
+
+import os
+import signal
+import subprocess
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from conftest import TASKS, events_of
+from holdfast.errors import CheckpointError
+from holdfast.runs.supervisor import Controls
+
+pytestmark = pytest.mark.slow
+
+
+def own(task, **keys):
+    return {"task": f"{TASKS}:{task}", "batch": 20, "shards": 5, "workers": 2, **keys}
+
+
+@pytest.fixture
+def small_disk(tmp_path):
+    """A file system of 300 kB at the place of a run's checkpoints."""
+    place = tmp_path / "run" / "checkpoints"
+    place.mkdir(parents=True)
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=300k", "tmpfs", place],
+        capture_output=True,
+        check=False,
+    )
+    if mounted.returncode:
+        pytest.skip("mounting a small file system needs root")
+    yield place
+    subprocess.run(["umount", place], check=True)
+
+
+def test_a_full_disk_costs_checkpoints_but_neither_the_run_nor_the_last_good_one(
+    train, tmp_path, small_disk
+):
+    keys = {
+        "model": {"name": "mlp", "hidden": [256]},
+        "checkpoint": {"every_steps": 5, "keep": 9},
+        "workers": 2,
+    }
+    whole = train(**keys)["weights_sha256"]
+    with pytest.raises(CheckpointError, match=r"step 12 could not be written: .*No space left"):
+        train(run_dir=tmp_path / "run", **keys)
+    events = events_of(tmp_path / "run")
+    assert [e["step"] for e in events if e["event"] == "checkpoint-failed"] == [10, 12]
+    assert [path.name for path in small_disk.glob("step-*")] == ["step-00000005"]
+    subprocess.run(["mount", "-o", "remount,size=9m", small_disk], check=True)
+    resumed = train(run_dir=tmp_path / "run", resume=True, **keys)
+    assert resumed["weights_sha256"] == whole
+
+
+def test_saving_resumes_once_a_full_disk_has_space_again(train, tmp_path, small_disk):
+    keys = {
+        "model": {"name": "mlp", "hidden": [256]},
+        "checkpoint": {"every_steps": 5, "keep": 1},
+        "workers": 2,
+        "epochs": 12,
+    }
+
+    def make_space(_):
+        if any(event["event"] == "checkpoint-failed" for event in events_of(tmp_path / "run")):
+            subprocess.run(["mount", "-o", "remount,size=9m", small_disk], check=True)
+
+    result = train(run_dir=tmp_path / "run", watch=make_space, **keys)
+    assert result["weights_sha256"] == train(**keys)["weights_sha256"]
+    kinds = [event["event"] for event in events_of(tmp_path / "run")]
+    assert "checkpoint-committed" in kinds[kinds.index("checkpoint-failed") :]
+    assert kinds.count("generation-started") == 1
+
+
+def writers_of(run_dir):
+    """The processes that write the checkpoints of a run."""
+    log = run_dir / "logs" / "writer.log"
+    for process in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            if (process / "fd" / "1").readlink() == log:
+                yield int(process.name)
+
+
+def test_a_writer_that_dies_is_replaced_and_costs_a_checkpoint_at_most(train, tmp_path):
+    keys = own("eternal", checkpoint={"every_steps": 2})
+    run_dir, controls = tmp_path / "run", Controls()
+    killed, killed_at = [], [0]
+
+    def watch(step):
+        alive = [pid for pid in writers_of(run_dir) if pid not in killed]
+        if len(killed) < 2 and alive and step > 5:
+            os.kill(alive[0], signal.SIGKILL)
+            killed.append(alive[0])
+            killed_at[:] = [step]
+        controls.stop |= len(killed) == 2 and step > killed_at[0] + 10
+
+    result = train(run_dir=run_dir, controls=controls, watch=watch, **keys)
+    events = events_of(run_dir)
+    assert len(killed) == 2
+    assert max(e["step"] for e in events if e["event"] == "checkpoint-committed") == result["steps"]
+    assert [event["event"] for event in events].count("generation-started") == 1
+    assert list(writers_of(run_dir)) == []
