@@ -7,6 +7,7 @@ from conftest import SMALL
 from holdfast.checkpoint.manifest import Best
 from holdfast.checkpoint.remote.open import open_store
 from holdfast.checkpoint.remote.retrying import Patience
+from holdfast.checkpoint.seal import UNSEALED
 from holdfast.job import load
 from holdfast.observe.lines import EventLog
 from holdfast.observe.run_dir import RunDirectory
@@ -34,11 +35,11 @@ class FakeRun:
         self.log = EventLog(path / "events.jsonl")
         self.told, self.copy = [], name_of(self.job, path)
 
-    def save(self, step, *, layout=LAYOUT, best=None, seed=None):
+    def save(self, step, *, layout=LAYOUT, best=None, seed=None, seal=UNSEALED):
         """Commit a checkpoint as an agent does, and log it."""
         flat = state_of(layout, seed=step if seed is None else seed)
         fields = {} if best is None else {"best": Best(value=0.5, step=best)}
-        saved = save(self.path / "checkpoints", step, flat, layout, **fields)
+        saved = save(self.path / "checkpoints", step, flat, layout, seal=seal, **fields)
         self.log.event("checkpoint-committed", step=step, directory=str(saved))
         with (self.path / "metrics.jsonl").open("a") as file:
             file.write(json.dumps({"step": step, "loss": 1.0}) + "\n")

@@ -10,6 +10,8 @@ from conftest import events_of
 from holdfast.errors import CheckpointError, JobError
 from holdfast.observe.run_dir import RunDirectory, run_id_of
 from holdfast.runs.backup.restore import restore
+from holdfast.runs.rolled_back import check_newest
+from keys import encryption_key, seal_of, signing_key
 
 
 @pytest.fixture
@@ -86,6 +88,7 @@ def test_if_the_newest_checkpoint_is_damaged_the_one_before_is_restored(run, res
     assert store_in(path / "checkpoints").committed() == ["step-00000010"]
     assert "step-00000020" in said
     assert "has 5 bytes" in said
+    check_newest(path)  # the log names the newer one
 
 
 def test_if_all_checkpoints_are_damaged_nothing_is_restored(run, restored, tmp_path):
@@ -163,6 +166,22 @@ def test_what_a_command_that_was_killed_has_left_is_removed(run, restored, tmp_p
     path, _ = restored(tmp_path / "second")
     assert not (path / "checkpoints" / "junk").exists()
     assert [each.name for each in path.parent.iterdir()] == ["run"]
+
+
+def test_sealed_checkpoints_are_copied_as_they_are_and_only_trusted_ones_restored(tmp_path):
+    sign, encrypt = signing_key(tmp_path / "sign.pem"), encryption_key(tmp_path / "encrypt.key")
+    keys = {"sign": str(sign), "encrypt": str(encrypt)}
+    run = FakeRun(tmp_path / "run", tmp_path / "second", checkpoint=keys)
+    seal = seal_of(**keys)
+    forged = seal_of(sign=signing_key(tmp_path / "other.pem"), encrypt=encrypt)
+    run.copied_while(lambda: run.save(10, seal=seal), lambda: run.save(20, seal=forged))
+    path, said = tmp_path / "restored", []
+    restore(str(tmp_path / "second"), path, {}, said.append)
+    assert "only key" in said[0]
+    [name] = store_in(path / "checkpoints").committed()
+    assert name == "step-00000010"
+    for file in (run.path / "checkpoints" / name).iterdir():
+        assert (path / "checkpoints" / name / file.name).read_bytes() == file.read_bytes()
 
 
 def test_a_log_that_was_torn_is_restored_up_to_there(run, restored, tmp_path):

@@ -16,10 +16,13 @@ from holdfast.checkpoint.backup import INDEX, Backup, step_of
 from holdfast.checkpoint.manifest import Manifest
 from holdfast.checkpoint.remote.open import open_store
 from holdfast.checkpoint.remote.retrying import Retrying
+from holdfast.checkpoint.seal import UNSEALED, Seal
 from holdfast.checkpoint.store import CheckpointStore
 from holdfast.checkpoint.transfer import described, receive
 from holdfast.errors import CheckpointError, JobError
 from holdfast.job import load
+from holdfast.job.spec import Job
+from holdfast.job.train_job import TrainJob
 from holdfast.linux.files import sync_directory
 from holdfast.observe.lines import EventLog
 from holdfast.observe.run_dir import EVENTS, new_run
@@ -61,7 +64,7 @@ def restore(url: str, run_dir: Path | None, environment: Mapping[str, str], say:
                 "directory by --run"
             )
         with _draft_of(path) as draft:
-            _fill(draft, objects, say)
+            _fill(draft, objects, _seal_of(job, say), say)
     except OSError as error:
         reason = str(error) if url in str(error) else f"{url}: {error}"
         raise JobError(f"the backup cannot be fetched: {reason}") from None
@@ -101,9 +104,19 @@ def _draft_of(path: Path) -> Iterator[Path]:
         shutil.rmtree(draft, ignore_errors=True)
 
 
-def _fill(draft: Path, objects: Retrying, say: Say) -> None:
+def _seal_of(job: Job, say: Say) -> Seal:
+    """What checks the signatures of checkpoints; workers check them again when they load one."""
+    if isinstance(job, TrainJob):
+        try:
+            return Seal.of(job.checkpoint)
+        except JobError as error:
+            say(f"holdfast: signatures are not checked yet: {error}")
+    return UNSEALED
+
+
+def _fill(draft: Path, objects: Retrying, seal: Seal, say: Say) -> None:
     """Fetch a run into an empty directory."""
-    began, backup, store = time.monotonic(), Backup(objects), CheckpointStore.of_run(draft)
+    began, backup, store = time.monotonic(), Backup(objects), CheckpointStore.of_run(draft, seal)
     with TransferView() as view:
         newest = _newest(backup, store, view, say)
         best_step = newest.best.step if newest.best.value is not None else newest.step
@@ -134,6 +147,7 @@ def _newest(backup: Backup, store: CheckpointStore, view: TransferView, say: Say
 def _receive(backup: Backup, folder: str, store: CheckpointStore, view: TransferView) -> Manifest:
     """Fetch a checkpoint; if it is damaged, nothing of it is left."""
     manifest, where = backup.manifest(folder), backup.location(folder)
+    store.seal.check_signature(manifest, where)
     what = f"fetching {where}"
 
     def report(done_bytes: int) -> None:
