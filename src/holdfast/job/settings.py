@@ -5,13 +5,21 @@ on.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
 from holdfast.core.step.verification import MIN_SHARE
 from holdfast.job.address import Address
 from holdfast.job.part import Count, Spec
+
+S3_VARIABLES: Final = (
+    "AWS_ACCESS_KEY_ID",
+    "AWS_SECRET_ACCESS_KEY",
+    "AWS_SESSION_TOKEN",
+    "AWS_REGION",
+    "AWS_ENDPOINT_URL",
+)
 
 
 class CheckpointSettings(Spec):
@@ -57,6 +65,11 @@ class BackupSettings(Spec):
     """Least number of seconds between two copies."""
     keep: Count = 2
     """Number of checkpoints to keep there; older ones are deleted."""
+
+    @property
+    def credentials(self) -> tuple[str, ...]:
+        """Environment variables that lead to the store; any of them may be absent."""
+        return S3_VARIABLES if self.to.startswith("s3:") else ()
 
     @model_validator(mode="before")
     @classmethod
