@@ -11,6 +11,7 @@ from holdfast.core.restore_agreement import (
     RestoreAgreement,
     Skipped,
     Verify,
+    whole_on,
 )
 
 GOOD, DAMAGED, OTHER = 1, -1, 2
@@ -86,3 +87,10 @@ def test_what_a_member_does_not_have_it_does_not_skip():
     assert member.on_offers([1, 3]) == Verify(3, is_held=False)
     assert member.on_digests([NONE, NONE]) == Skipped(is_different=False)
     assert (member.offer, member.skipped) == (1, [])
+
+
+def test_what_one_reader_of_a_host_could_not_verify_none_of_it_has():
+    hosts, members = [(0, 1), (2, 3)], (0, 1, 2, 3)
+    assert whole_on(hosts, members, (7, 7, 7, 7)) == (7, 7, 7, 7)
+    assert whole_on(hosts, members, (7, NONE, 7, 7)) == (NONE, NONE, 7, 7)
+    assert whole_on(hosts, members, (NONE, 7, 7, NONE)) == (NONE,) * 4

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from typing import Final
 
 from holdfast.checkpoint import parts
 from holdfast.checkpoint.manifest import Manifest, PartFile
@@ -15,8 +17,42 @@ Memory = Callable[[int, int], memoryview]
 """Gives the memory for the state between two bytes, which is written to."""
 
 
+READERS: Final = 4
+"""Chunks that are read at a time, where each has memory of its own."""
+
+
+def load_state(
+    store: CheckpointStore,
+    name: str,
+    manifest: Manifest,
+    state: memoryview,
+    chunks: range | None = None,
+) -> None:
+    """Load the state of a checkpoint, or some `chunks` of it, from the disk; as `read_state`.
+
+    Args:
+        store: Has the checkpoint, and the key if it is encrypted.
+        name: Its name.
+        manifest: Its manifest.
+        state: Takes the state, manifest.size_bytes long; only the chunks are written to.
+        chunks: Which of them; all by default.
+    """
+
+    def memory(start: int, end: int) -> memoryview:
+        return state[start:end]
+
+    for _ in read_state(store, name, manifest, memory, chunks, readers=READERS):
+        pass
+
+
 def read_state(
-    store: CheckpointStore, name: str, manifest: Manifest, memory: Memory
+    store: CheckpointStore,
+    name: str,
+    manifest: Manifest,
+    memory: Memory,
+    chunks: range | None = None,
+    *,
+    readers: int = 1,
 ) -> Iterator[tuple[int, int]]:
     """Read the state of a checkpoint; yields the byte range of each chunk once it is verified.
 
@@ -25,6 +61,8 @@ def read_state(
         name: Its name.
         manifest: Its manifest.
         memory: Takes the chunks. What was read before an error stays there.
+        chunks: Which chunks to read; all by default.
+        readers: How many chunks to read at a time. With more than one the disk itself is read.
 
     Raises:
         CheckpointError: A file holds something else than the manifest says.
@@ -36,11 +74,14 @@ def read_state(
         store.seal.decrypter(name, part, f"{where}/{part.file}") for part in manifest.parts
     ]
     for part, decrypter in zip(manifest.parts, decrypters, strict=True):
-        if decrypter is None:
-            yield from read_part(store.storage, name, manifest, part, memory)
+        wanted = part.chunks if chunks is None else _common(part.chunks, chunks)
+        if not wanted:
             continue
-        for chunk in _chunks(store.storage, name, manifest, part, memory, cached=True):
-            decrypter.decrypt(chunk.number, chunk.memory)
+        for chunk in _chunks(
+            store.storage, name, manifest, part, memory, wanted, readers, cached=readers == 1
+        ):
+            if decrypter is not None:
+                decrypter.decrypt(chunk.number, chunk.memory)
             chunk.check(part.digests[chunk.number - part.first_chunk], manifest.digest_kind)
             yield chunk.start, chunk.end
 
@@ -68,7 +109,7 @@ def read_part(
         CheckpointError: The file holds something else than the manifest says.
         OSError: It cannot be read.
     """
-    for chunk in _chunks(storage, name, manifest, part, memory, cached=cached):
+    for chunk in _chunks(storage, name, manifest, part, memory, part.chunks, 1, cached=cached):
         chunk.check(part.stored_digests[chunk.number - part.first_chunk], manifest.digest_kind)
         yield chunk.start, chunk.end
 
@@ -104,10 +145,12 @@ def _chunks(
     manifest: Manifest,
     part: PartFile,
     memory: Memory,
+    wanted: range,
+    readers: int,
     *,
     cached: bool,
 ) -> Iterator[_Chunk]:
-    """The chunks of a file whose size and header are as they must be."""
+    """The wanted chunks of a file whose size and header are as they must be."""
     where = f"{storage.location(name)}/{part.file}"
     first, last = parts.byte_range(part.chunks, manifest.size_bytes)
     header = parts.header(manifest.layout, first, last)
@@ -117,8 +160,23 @@ def _chunks(
     storage.read(name, part.file, 0, memoryview(stored), cached=cached)
     if stored != header:
         raise CheckpointError(f"{where} has a damaged header")
-    for number in part.chunks:
+
+    def read(number: int) -> _Chunk:
         start, end = parts.byte_range(range(number, number + 1), manifest.size_bytes)
         chunk = memory(start, end)
         storage.read(name, part.file, len(header) + start - first, chunk, cached=cached)
-        yield _Chunk(number, start, end, chunk, where)
+        return _Chunk(number, start, end, chunk, where)
+
+    if readers == 1:
+        yield from map(read, wanted)
+        return
+    pool = ThreadPoolExecutor(readers, thread_name_prefix="read")
+    try:
+        yield from pool.map(read, wanted)
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def _common(left: range, right: range) -> range:
+    """What two ranges have in common."""
+    return range(max(left.start, right.start), min(left.stop, right.stop))

@@ -8,7 +8,6 @@ files under unique keys and one small object for each name, whose conditional pu
 from __future__ import annotations
 
 import contextlib
-import os
 import shutil
 import stat
 from collections.abc import Iterable
@@ -16,7 +15,7 @@ from pathlib import Path
 from typing import Protocol
 
 from holdfast.errors import CheckpointError
-from holdfast.linux.files import sync_directory, write_synced
+from holdfast.linux.files import read_at, sync_directory, write_synced
 
 
 class Storage(Protocol):
@@ -107,18 +106,9 @@ class DirectoryStorage:
     ) -> None:
         """See `Storage`."""
         path = self.root / name / file
-        with path.open("rb", buffering=0) as opened:
-            if not cached:
-                os.posix_fadvise(opened.fileno(), start, len(into), os.POSIX_FADV_DONTNEED)
-            opened.seek(start)
-            done = 0
-            while done < len(into):
-                count = opened.readinto(into[done:])
-                if not count:
-                    raise CheckpointError(
-                        f"{path} is truncated: {len(into) - done} bytes are missing"
-                    )
-                done += count
+        missing = len(into) - read_at(path, start, into, cached=cached)
+        if missing:
+            raise CheckpointError(f"{path} is truncated: {missing} bytes are missing")
 
     def write_synced(self, name: str, file: str, pieces: Iterable[bytes | memoryview]) -> int:
         """See `Storage`; the file's name is durable once the draft is published."""

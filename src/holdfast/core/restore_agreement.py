@@ -14,7 +14,7 @@ fewer checkpoints, so the rounds end.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -66,6 +66,23 @@ class Skipped:
     """
 
     is_different: bool
+
+
+def whole_on(
+    hosts: Iterable[Collection[int]], members: Sequence[int], digests: Sequence[int]
+) -> tuple[int, ...]:
+    """The digests of members that read a checkpoint in shares: NONE for all members of a host of
+    which one has not verified its share.
+
+    Args:
+        hosts: The members of each host.
+        members: All of them, by rank.
+        digests: What each has brought, in that order.
+    """
+    failed = {rank for rank, digest in zip(members, digests, strict=True) if digest == NONE}
+    lost = {rank for ranks in hosts if failed & set(ranks) for rank in ranks}
+    by_rank = zip(members, digests, strict=True)
+    return tuple(NONE if rank in lost else digest for rank, digest in by_rank)
 
 
 class RestoreAgreement:

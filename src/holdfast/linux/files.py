@@ -33,8 +33,32 @@ def write_synced(path: Path, pieces: Iterable[bytes | memoryview]) -> int:
         return file.tell()
 
 
+def read_at(path: Path, start: int, into: memoryview, *, cached: bool) -> int:
+    """Fill `into` with the bytes of a file from `start` on; returns how many there were.
+
+    Args:
+        path: The file.
+        start: Where to begin, bytes.
+        into: Takes the bytes.
+        cached: Whether a copy in the page cache may serve; if not, the disk is read, and straight
+            to memory that consists of whole pages.
+
+    Raises:
+        OSError: It cannot be read.
+    """
+    with path.open("rb", buffering=0) as file:
+        if not cached:
+            os.posix_fadvise(file.fileno(), start, len(into), os.POSIX_FADV_DONTNEED)
+            is_aligned = start % mmap.PAGESIZE == 0 and _is_paged(into)
+            _Direct(file.fileno()).set(is_wanted=is_aligned)
+        done = 0
+        while done < len(into) and (count := os.preadv(file.fileno(), [into[done:]], start + done)):
+            done += count
+        return done
+
+
 class _Direct:
-    """Switches direct writes to a file on and off. Some file systems know none; tmpfs and many
+    """Switches direct access to a file on and off. Some file systems know none; tmpfs and many
     network file systems are such.
     """
 
@@ -42,7 +66,7 @@ class _Direct:
         self._fd, self._is_on, self._is_known = fd, False, True
 
     def set(self, *, is_wanted: bool) -> None:
-        """Write directly from now on, if that is wanted and possible."""
+        """Read and write directly from now on, if that is wanted and possible."""
         if is_wanted == self._is_on or not self._is_known:
             return
         flags = fcntl.fcntl(self._fd, fcntl.F_GETFL) & ~os.O_DIRECT

@@ -9,7 +9,7 @@ state of another one by a state transfer, which overwrites what it has read.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,7 +19,7 @@ from holdfast.arena.layout import Layout
 from holdfast.arena.replica import Replica
 from holdfast.checkpoint import names, parts
 from holdfast.checkpoint.manifest import Manifest
-from holdfast.checkpoint.reader import read_state
+from holdfast.checkpoint.reader import load_state, read_state
 from holdfast.checkpoint.seal import Seal
 from holdfast.checkpoint.store import CheckpointStore
 from holdfast.collectives.barrier_tags import WorkerTag
@@ -30,6 +30,7 @@ from holdfast.core.restore_agreement import (
     Agreed,
     NothingLeft,
     RestoreAgreement,
+    whole_on,
 )
 from holdfast.errors import CheckpointError, JobError
 from holdfast.observe import code_version
@@ -41,6 +42,9 @@ from holdfast.wire.worker_spec import WorkerSpec
 from holdfast.worker.checks.numerics import changes, numerics_of
 from holdfast.worker.progress import NOT_SAVED, Evaluations, Progress
 from holdfast.worker.user_state.user_values import UserValues
+
+Nearby = Callable[[int, int], torch.Tensor]
+"""Gives the replica of a rank, uint8[size_bytes], for the rank and its size."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,19 +76,29 @@ class Restorer:
         self._store = CheckpointStore.of_run(Path(spec.run_dir), Seal.of(spec.job.checkpoint))
         self._rejections: list[str] = []
 
-    def restore(self, replica: Replica, group: Group, checkpoints: Sequence[str]) -> Restored:
+    def restore(
+        self,
+        replica: Replica,
+        group: Group,
+        checkpoints: Sequence[str],
+        nearby: Nearby | None = None,
+    ) -> Restored:
         """Load the newest checkpoint that some member can verify, if this one can.
 
         Args:
             replica: Takes the state.
             group: The members.
             checkpoints: The names of the checkpoints that this member's host has.
+            nearby: Gives the replicas of members of this host, if these are in memory that they
+                share. Then each of them reads a share of the checkpoint, and copies the rest.
 
         Raises:
             Aborted: The generation is over.
             CheckpointError: A member has checkpoints, and there is none that can be used.
             JobError: It was made on other hardware or software, which the job rejects.
         """
+        if replica.flat.device.type != "cpu":
+            nearby = None
         agreement = RestoreAgreement(map(names.step_of, checkpoints))
         while True:
             decision = agreement.on_offers(group.barrier(WorkerTag.RESTORE, 0, agreement.offer))
@@ -97,14 +111,22 @@ class Restorer:
                     )
                 return Restored(step=0, donors={}, progress=Progress())
             step = decision.step
-            manifest = self._load(step, replica) if decision.is_held else None
+            readers = group.local if nearby else (group.rank,)
+            manifest = None
+            if decision.is_held:
+                manifest = self._load(step, replica, readers.index(group.rank), len(readers))
             digest = NONE if manifest is None else _digest(manifest)
-            outcome = agreement.on_digests(group.barrier(WorkerTag.RESTORE, 0, digest))
+            digests = group.barrier(WorkerTag.RESTORE, 0, digest)
+            if nearby:  # what one of them could not read, none of its host has
+                digests = whole_on(_hosts(group), group.members, digests)
+            outcome = agreement.on_digests(digests)
             if isinstance(outcome, Agreed):
                 verified = [group.members[index] for index in outcome.verified]
                 if decision.is_held and not set(verified) & set(group.local):
                     agreement.skipped.append(step)
                 self._quarantine(agreement.skipped)
+                if nearby and group.rank in verified:
+                    _copy_shares(replica, group, nearby)
                 return self._restored(step, manifest, replica, group, verified)
             if outcome.is_different and decision.is_held:
                 self._reject(step, "workers have different states for it")
@@ -122,7 +144,7 @@ class Restorer:
         Raises:
             JobError: It was made on other hardware or software, which the job rejects.
         """
-        hosts = (group.members,) if group.network is None else group.network.hosts.ranks
+        hosts = _hosts(group)
         donors = _donors(hosts, verified)
         if manifest is None:
             return Restored(step=step, donors=donors, progress=None)
@@ -136,14 +158,14 @@ class Restorer:
             progress.saved_step = NOT_SAVED  # some host does not have it
         return Restored(step=step, donors=donors, progress=progress)
 
-    def _load(self, step: int, replica: Replica) -> Manifest | None:
-        """Read and verify the state of a checkpoint; None if it is rejected."""
-        name = names.checkpoint_name(step)
+    def _load(self, step: int, replica: Replica, index: int, count: int) -> Manifest | None:
+        """Read and verify one of `count` shares of a checkpoint; None if it is rejected."""
+        name, chunks = names.checkpoint_name(step), _share(replica, index, count)
         try:
             manifest = self._store.manifest(name)
             self._check_weights_config(name, manifest)
             check_layout(self._store.location(name), manifest.layout, replica.layout)
-            read_into(replica.flat, self._store, name, manifest)
+            read_into(replica.flat, self._store, name, manifest, chunks)
         except CheckpointError as error:
             self._reject(step, str(error))
         except OSError as error:
@@ -208,8 +230,15 @@ class Restorer:
                 self._store.quarantine(names.checkpoint_name(step))
 
 
-def read_into(flat: torch.Tensor, store: CheckpointStore, name: str, manifest: Manifest) -> None:
-    """Read the state of a checkpoint into `flat`, uint8[size_bytes], verified chunk by chunk.
+def read_into(
+    flat: torch.Tensor,
+    store: CheckpointStore,
+    name: str,
+    manifest: Manifest,
+    chunks: range | None = None,
+) -> None:
+    """Read the state of a checkpoint, or some `chunks` of it, into `flat`, uint8[size_bytes];
+    each chunk is verified.
 
     Raises:
         CheckpointError: A file holds something else than the manifest says.
@@ -217,14 +246,31 @@ def read_into(flat: torch.Tensor, store: CheckpointStore, name: str, manifest: M
         OSError: A file cannot be read.
     """
     if flat.device.type == "cpu":
-        memory = flat.numpy().data
-        for _ in read_state(store, name, manifest, lambda start, end: memory[start:end]):
-            pass
+        load_state(store, name, manifest, flat.numpy().data, chunks)
         return
     chunk = torch.empty(parts.CHUNK_BYTES, dtype=torch.uint8)
     staged = chunk.numpy().data
     for start, end in read_state(store, name, manifest, lambda start, end: staged[: end - start]):
         flat[start:end].copy_(chunk[: end - start])
+
+
+def _share(replica: Replica, index: int, count: int) -> range:
+    """The chunks that one of `count` workers of a host reads."""
+    return parts.chunks_of(index, count, replica.layout.size_bytes)
+
+
+def _copy_shares(replica: Replica, group: Group, nearby: Nearby) -> None:
+    """Copy what other members of this host have read; none of them trains before all have."""
+    local, size_bytes = group.local, replica.layout.size_bytes
+    for index, rank in enumerate(local):
+        if rank != group.rank:
+            start, end = parts.byte_range(_share(replica, index, len(local)), size_bytes)
+            replica.flat[start:end].copy_(nearby(rank, size_bytes)[start:end])
+
+
+def _hosts(group: Group) -> Sequence[Sequence[int]]:
+    """The members of each host."""
+    return (group.members,) if group.network is None else group.network.hosts.ranks
 
 
 def check_layout(where: str, stored: Layout, expected: Layout) -> None:

@@ -341,7 +341,7 @@ class Member:
         """Load the newest checkpoint that some member can verify, or start from the beginning."""
         self._arena.forget_replicas()
         assert self._attached is not None
-        restored = self._restorer.restore(replica, self.group, resume.restore)
+        restored = self._restorer.restore(replica, self.group, resume.restore, sections.replica)
         if restored.progress is not None:
             self.progress.replace(restored.progress)
         if any(rank != donor for rank, donor in restored.donors.items()):
