@@ -9,6 +9,7 @@ import torch
 from checkpoints import layout_of, restore, save, state_of, store_in
 from holdfast.checkpoint import names
 from holdfast.checkpoint.backup import FOLDER, Backup, folder_of, step_of
+from holdfast.checkpoint.held import held
 from holdfast.checkpoint.remote.open import open_store
 from holdfast.checkpoint.remote.retrying import Patience, Retrying
 from holdfast.checkpoint.transfer import described, receive
@@ -80,7 +81,8 @@ def test_a_checkpoint_comes_back_bit_for_bit_from_every_kind_of_store(objects, r
 
 
 def copy(backup, root, name, report=silent):
-    backup.upload(root, name, store_in(root).manifest(name), report)
+    with held(root.parent, name) as store:
+        backup.upload(store, name, report)
 
 
 class Interrupted(Exception):

@@ -69,3 +69,16 @@ def test_a_run_on_several_hosts_is_copied_by_the_host_of_the_command(tmp_path):
     assert events_of(tmp_path / "run", "backup-completed")[-1]["step"] == result.steps
     restored = restore(second, tmp_path / "restored", os.environ, print)
     assert CheckpointStore.of_run(restored).newest().step == result.steps
+
+
+def test_a_store_that_cannot_be_used_does_not_end_a_run(forks, reference, tmp_path, capfd):
+    values = {**SMALL, "epochs": 2, "checkpoint": {"every_steps": 3}, "backup": "/proc/nothing"}
+    job = load.request(values, where="test")
+    result = run_job(job, LaunchOptions(forks=forks), run_dir=tmp_path / "run", resume=False)
+    assert result.status == "finished"
+    assert result.weights_sha256 == reference(2)
+    [failed] = events_of(tmp_path / "run", "backup-failed")
+    assert failed["url"].startswith("/proc/nothing/job-")
+    said = capfd.readouterr().err
+    assert "the backup in /proc/nothing has not got the end of the run: [Errno 2]" in said
+    assert "--resume copies it" in said

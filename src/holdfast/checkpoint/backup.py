@@ -14,18 +14,18 @@ name is looked for by name.
 from __future__ import annotations
 
 import json
+import mmap
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from itertools import chain
-from pathlib import Path
 from typing import Final
 
 from holdfast.checkpoint import names, parts
-from holdfast.checkpoint.held import HeldFiles, held
 from holdfast.checkpoint.manifest import Manifest
 from holdfast.checkpoint.reader import read_part
 from holdfast.checkpoint.remote.retrying import Retrying
-from holdfast.checkpoint.store import MANIFEST
+from holdfast.checkpoint.storage import Storage
+from holdfast.checkpoint.store import MANIFEST, CheckpointStore
 from holdfast.checkpoint.transfer import PIECE_BYTES
 from holdfast.errors import CheckpointError
 
@@ -77,26 +77,25 @@ class Backup:
         where = f"{self.location(folder)}/{MANIFEST}"
         return Manifest.parse(self._objects.expect(f"{FOLDER}/{folder}/{MANIFEST}"), where)
 
-    def upload(self, root: Path, name: str, manifest: Manifest, report: Report) -> None:
+    def upload(self, held: CheckpointStore, name: str, report: Report) -> None:
         """Copy a checkpoint; each chunk is verified before it is sent.
 
         Args:
-            root: The directory of the run's checkpoints.
-            name: The checkpoint. It may be deleted meanwhile.
-            manifest: Its manifest.
+            held: Has the checkpoint, also if it is deleted meanwhile; see `checkpoint.held`.
+            name: Its name.
             report: What it raises ends the upload.
 
         Raises:
             CheckpointError: The checkpoint is damaged.
             OSError: It cannot be read, or the store cannot be used.
         """
-        folder, done = folder_of(manifest), 0
-        with held(root, name, [part.file for part in manifest.parts]) as files:
-            there = set(self._objects.children(f"{FOLDER}/{folder}"))
-            for first, piece in _pieces(files, name, manifest):
-                self._send(f"{FOLDER}/{folder}", _piece_name(first), piece, there)
-                done += len(piece)
-                report(done)
+        manifest, done = held.manifest(name), 0
+        folder = folder_of(manifest)
+        there = set(self._objects.children(f"{FOLDER}/{folder}"))
+        for first, piece in _pieces(held.storage, name, manifest):
+            self._send(f"{FOLDER}/{folder}", _piece_name(first), piece, there)
+            done += len(piece)
+            report(done)
         self._commit(folder, manifest)
 
     def prune(self, keep: int, best_step: int | None) -> None:
@@ -196,18 +195,18 @@ def _piece_name(first_chunk: int) -> str:
     return f"{first_chunk:08d}"
 
 
-def _pieces(files: HeldFiles, name: str, manifest: Manifest) -> Iterator[tuple[int, memoryview]]:
+def _pieces(storage: Storage, name: str, manifest: Manifest) -> Iterator[tuple[int, memoryview]]:
     """The state of a checkpoint as it is stored, in verified pieces, each with its first chunk.
 
     A piece is to be used before the next one is asked for.
     """
-    buffer, size = memoryview(bytearray(_CHUNKS * parts.CHUNK_BYTES)), manifest.size_bytes
+    buffer, size = memoryview(mmap.mmap(-1, _CHUNKS * parts.CHUNK_BYTES)), manifest.size_bytes
 
     def memory(start: int, end: int) -> memoryview:
         return buffer[start % len(buffer) :][: end - start]
 
     reads = (
-        read_part(files, name, manifest, part, memory, cached=False) for part in manifest.parts
+        read_part(storage, name, manifest, part, memory, cached=False) for part in manifest.parts
     )
     for _, end in chain.from_iterable(reads):
         if end % len(buffer) == 0 or end == size:

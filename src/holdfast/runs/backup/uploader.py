@@ -12,6 +12,7 @@ from typing import Final
 
 from holdfast.checkpoint import names
 from holdfast.checkpoint.backup import Backup, folder_of, step_of
+from holdfast.checkpoint.held import held
 from holdfast.checkpoint.manifest import Manifest
 from holdfast.checkpoint.remote.retrying import Retrying, is_lasting
 from holdfast.checkpoint.store import CheckpointStore
@@ -154,7 +155,8 @@ class Uploader:
                 raise _Outdated
 
         report(0)
-        self._backup.upload(self._run_dir / "checkpoints", name, manifest, report)
+        with held(self._run_dir, name) as store:
+            self._backup.upload(store, name, report)
         self._copied_at = time.monotonic()
         seconds = round(self._copied_at - began, 3)
         self._log.event("backup-completed", step=step, url=self._url, seconds=seconds, bytes=size)
