@@ -74,12 +74,17 @@ def log_step(log: JsonLines, step: int, world: int, began: float) -> None:
 
 def save(path: Path, model: nn.Module, optimizer: torch.optim.Optimizer, step: int) -> None:
     """Write a checkpoint that replaces the last one."""
+    draft = path.with_suffix(".tmp")
+    save_file(state_of(model, optimizer) | {"step": torch.tensor(step)}, draft)
+    draft.replace(path)
+
+
+def state_of(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, torch.Tensor]:
+    """The tensors of a model and its optimizer, by name."""
     tensors = {f"model.{name}": value for name, value in model.state_dict().items()}
     for index, values in optimizer.state_dict()["state"].items():
         tensors |= {f"state.{index}.{name}": value for name, value in values.items()}
-    draft = path.with_suffix(".tmp")
-    save_file(tensors | {"step": torch.tensor(step)}, draft)
-    draft.replace(path)
+    return tensors
 
 
 def load(path: Path, model: nn.Module, optimizer: torch.optim.Optimizer) -> int:

@@ -215,6 +215,40 @@ def heartbeat(
 
 
 @app.command()
+def checkpoint(
+    measure: Annotated[
+        str, typer.Option(help="What to measure: saving, floors, loading.")
+    ] = "saving,floors,loading",
+    workloads: Workloads = "large,lm",
+    workers: Annotated[str, typer.Option(help="Numbers of workers.")] = "1,2",
+    systems: Annotated[
+        str | None, typer.Option(metavar="NAME,…", help="Systems to compare; by default all.")
+    ] = None,
+    every: Annotated[
+        str, typer.Option(help="Steps from one save to the next, with commas.")
+    ] = "25,10,5,1",
+    steps: Annotated[
+        int, typer.Option(min=2, help="Measured steps; more where a period is longer.")
+    ] = 20,
+    load_mb: Annotated[int, typer.Option(min=1, help="Size of the loaded state, MB.")] = 2000,
+    rounds: Rounds = 7,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="One round with 10 steps, saving every 10 and 1.")
+    ] = False,
+    path: Annotated[str, typer.Option(metavar="DIR", help="Directory on the measured disk.")] = ".",
+    as_json: Json = False,
+) -> None:
+    """Measure what checkpoints cost, compared with torch.save, safetensors and DCP."""
+    if quick:
+        every, steps, rounds = "10,1", 10, 1
+    given = {"measure": measure, "workloads": workloads, "workers": workers, "systems": systems}
+    given |= {"every": every, "steps": str(steps), "load-mb": str(load_mb)}
+    given |= {"rounds": str(rounds), "path": path}
+    options = [word for name, value in given.items() if value for word in (f"--{name}", value)]
+    _run("checkpoint", options, as_json=as_json)
+
+
+@app.command()
 def startup(rounds: Rounds = 7, as_json: Json = False) -> None:
     """Measure the time to the first step, compared with a plain PyTorch process."""
     _run("startup", ["--rounds", str(rounds)], as_json=as_json)
@@ -230,7 +264,9 @@ def _run(name: str, options: list[str], *, as_json: bool) -> None:
     else:
         console = Console()
         console.width = max(console.width, WIDTH)
-        console.print(_table(json.loads(done.stdout)["rows"]))
+        rows = json.loads(done.stdout)["rows"]
+        for kind in dict.fromkeys(row.get("measure") for row in rows):
+            console.print(_table([row for row in rows if row.get("measure") == kind]))
 
 
 def _table(rows: list[dict[str, Any]]) -> Table:

@@ -1,0 +1,1 @@
+"""What checkpoints cost training, and how fast they are loaded; see `__main__`."""

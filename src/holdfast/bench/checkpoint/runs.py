@@ -1,0 +1,127 @@
+"""Runs: train a workload under one system, and measure window after window.
+
+holdfast needs a run for each period, which is a key of its job. A peer's processes measure all
+periods, which favors the peers: what varies from process to process is in each of their ratios.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from holdfast.bench.checkpoint.disk import sync_file_system
+from holdfast.bench.checkpoint.systems import OURS
+from holdfast.bench.checkpoint.window import NEVER, Save, Schedule, Window
+from holdfast.bench.faulted_script import LaunchedProcesses, ProcessSpec
+from holdfast.bench.workloads import job_keys
+from holdfast.checkpoint.weights import find_checkpoint, read_checkpoint
+from holdfast.errors import HoldfastError
+from holdfast.job import load
+from holdfast.launch.fork_client import ForkServer
+from holdfast.launch.spawn import worker_environment
+from holdfast.observe import lines
+from holdfast.observe.run_dir import EVENTS, METRICS, RunDirectory
+from holdfast.runs.run import LaunchOptions, run
+
+TIMEOUT_S: Final = 600.0
+"""How long the processes of a peer may take."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Runner:
+    """Runs one workload with a number of workers.
+
+    Attributes:
+        workload: Its name.
+        workers: How many.
+        folder: On the disk that is measured.
+        forks: For the workers of holdfast.
+    """
+
+    workload: str
+    workers: int
+    folder: Path
+    forks: ForkServer
+
+    def windows(self, system: str, schedules: Sequence[Schedule]) -> list[Window]:
+        """Measure one window after the other.
+
+        Raises:
+            HoldfastError: The system failed.
+        """
+        if system in OURS:
+            return [self._ours(OURS[system], schedule) for schedule in schedules]
+        return self._of_peer(system, schedules)
+
+    def _ours(self, busy: str, schedule: Schedule) -> Window:
+        """One run of holdfast."""
+        saving = {"every_steps": schedule.every, "busy": busy}
+        keys = {**job_keys(self.workload, self.workers, schedule.last), "checkpoint": saving}
+        job = load.check(keys, where="bench")
+        sync_file_system(self.folder)
+        with tempfile.TemporaryDirectory(dir=self.folder) as folder:
+            run_dir = Path(folder) / "run"
+            with RunDirectory(run_dir, job, resume=False) as directory:
+                run(directory, LaunchOptions(forks=self.forks))
+            read_checkpoint(find_checkpoint(run_dir))
+            return _window_of(run_dir, schedule)
+
+    def _of_peer(self, system: str, schedules: Sequence[Schedule]) -> list[Window]:
+        """One launch of a peer's processes."""
+        with tempfile.TemporaryDirectory(dir=self.folder, ignore_cleanup_errors=True) as folder:
+            result = Path(folder) / "windows.json"
+            command = [sys.executable, "-m", "holdfast.bench.checkpoint.peer_loop"]
+            command += ["--workload", self.workload, "--system", system, "--result", str(result)]
+            command += ["--every", json.dumps([schedule.every for schedule in schedules])]
+            command += ["--steps", str(schedules[0].least_steps)]
+            command += ["--world-size", str(self.workers)]
+            ranks = [
+                ProcessSpec(
+                    arguments=[*command, "--rank", str(rank)], environment=worker_environment()
+                )
+                for rank in range(self.workers)
+            ]
+            with LaunchedProcesses(ranks, Path(folder)) as launch:
+                if not launch.wait(result.exists, TIMEOUT_S):
+                    raise HoldfastError(f"{system} took longer than {TIMEOUT_S:.0f} s")
+            windows: list[dict[str, Any]] = json.loads(result.read_bytes())
+        return [
+            Window(
+                schedule=Schedule(**window.pop("schedule")),
+                saves=tuple(Save(**save) for save in window.pop("saves")),
+                **window,
+            )
+            for window in windows
+        ]
+
+
+def _window_of(run_dir: Path, schedule: Schedule) -> Window:
+    """What a run of holdfast has recorded."""
+    steps = {line["step"]: line for line in lines.read(run_dir / METRICS) if "loss" in line}
+    saves = tuple(
+        Save(
+            step=event["step"],
+            taken_unix_s=steps[event["step"]]["time_unix_s"],
+            finished_unix_s=event["time_unix_s"],
+            stall_s=_stall_s(steps.get(event["step"] + 1)),
+        )
+        for event in lines.read(run_dir / EVENTS)
+        if event["event"] == "checkpoint-committed"
+        and (event["step"] < schedule.last or schedule.saves_after(schedule.last))
+    )
+    return Window(
+        schedule=schedule,
+        began_unix_s=steps[schedule.first]["time_unix_s"],
+        ended_unix_s=steps[schedule.last]["time_unix_s"],
+        saves=saves if schedule.every != NEVER else (),
+    )
+
+
+def _stall_s(next_step: dict[str, Any] | None) -> float | None:
+    """How long a checkpoint has held up a worker, seconds; the step after it counts that."""
+    return None if next_step is None else next_step["phases"].get("checkpoint", 0.0)
