@@ -14,6 +14,7 @@ runs/digits-20260102-150405/
   code.py             the source of a task that no file holds, such as a notebook's
   code.zip            the sources of the task, packed for other hosts; these have them in code/
   logs/rank-0.log …   what each worker printed; rank-0.stacks: where it was when one hung
+  logs/backup.log     what the process that copies the run to a second store printed
   logs/coordinator-events.jsonl   what the coordinator decided; see wire.debug_file
   checkpoints/        see checkpoint.store
   secrets/            keys and tokens of a run on several hosts, and for its metrics
