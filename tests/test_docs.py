@@ -30,7 +30,8 @@ def fences(page):
 
 WITH_COMMANDS = [page for page in PAGES if any(kind == "bash" for kind, _ in fences(page))]
 TAKE_LONG = {
-    "balance.md", "breakdown.md", "chaos.md", "checkpoint-security.md", "checkpoints.md", "data.md",
+    "backup.md", "balance.md", "breakdown.md", "chaos.md", "checkpoint-security.md",
+    "checkpoints.md", "data.md",
     "doctor.md", "drill.md", "engines.md", "jobs.md", "profile.md", "record.md",
     "recovery-reports.md", "scripts.md", "using-weights.md", "your-own-code.md",
 }  # fmt: skip

@@ -177,6 +177,7 @@ def test_the_keys_of_a_job_are_these():
         "seed", "clip_norm", "shards", "max_workers", "shards_per_worker", "balance", "numerics",
         "sync", "port", "device", "precision", "compile", "threads_per_worker", "on_failure",
         "on_numerics_change", "non_finite", "verify", "evaluation", "loader", "checkpoint",
+        "backup",
     ]  # fmt: skip
 
 
@@ -344,6 +345,7 @@ def test_the_options_of_the_command_are_these():
             "--download",
             "--dry-run",
             "--extend",
+            "--from",
             "--json",
             "--metrics",
             "--on",

@@ -19,3 +19,26 @@ def test_a_short_option_asks_for_help(command_line, arguments):
 def test_a_range_of_hosts_is_refused(command_line):
     status, _, err = command_line("run", "--nnodes", "1:4", "train.py")
     assert (status, "--nnodes 1:4: use a number" in err) == (2, True)
+
+
+def test_a_job_must_be_named(command_line):
+    for words in (["train"], ["train", "--resume"], ["train", "--run", "runs/x"]):
+        status, _, err = command_line(*words)
+        assert (status, "no job is named: give bert, " in err) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        (["--from", "{}"], "--from continues a run: add --resume or --extend"),
+        (["--resume", "--dry-run", "--from", "{}"], "--from continues a run"),
+        (["--resume", "--from", "{}"], "has no backup of a run"),
+        (["workers=1", "--resume", "--from", "{}"], "has no backup of a run"),
+        (["--resume", "--from", "nothing://{}"], "Protocol not known"),
+    ],
+)
+def test_a_run_that_cannot_be_restored_leaves_nothing(command_line, tmp_path, words, reason):
+    run_dir = tmp_path / "runs" / "restored"
+    words = [word.format(tmp_path / "backup") for word in words]
+    status, _, err = command_line("train", *words, "--run", str(run_dir))
+    assert (status, reason in err, run_dir.exists()) == (2, True, False), err

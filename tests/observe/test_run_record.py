@@ -247,6 +247,12 @@ def test_the_state_of_a_run_that_no_process_holds(run_dir, event, name, reason):
     assert state.reason.startswith(reason)
 
 
+def test_a_backup_that_completes_or_fails_after_the_end_does_not_change_the_state(run_dir):
+    for event in ("run-ended", "backup-completed", "backup-failed"):
+        append(run_dir, {"time_unix_s": 120.0, "event": event}, to="events.jsonl")
+    assert RunRecord(run_dir).state().name == "finished"
+
+
 KILLED = {
     "time_unix_s": 103.0, "event": "worker-exited", "rank": 1, "pid": 7, "status": -9,
     "cause": "was killed by SIGKILL", "error": "", "unexpected": True,

@@ -219,11 +219,14 @@ def test_a_variable_with_a_secret_names_the_secret():
     }
 
 
-def test_credentials_of_trackers_may_be_in_the_secret():
-    tree = rendered("trackers=[wandb]")
-    (pod,) = pods_of(documents(tree)["base/coordinator.yaml"])
-    key = {"name": "digits-variables", "key": "WANDB_API_KEY", "optional": True}
-    assert pod["containers"][0]["env"][-1]["valueFrom"]["secretKeyRef"] == key
+@pytest.mark.parametrize(
+    ("key", "variable"),
+    [("trackers=[wandb]", "WANDB_API_KEY"), ("backup=s3://bucket/runs", "AWS_ENDPOINT_URL")],
+)
+def test_credentials_of_trackers_and_of_the_backup_may_be_in_the_secret(key, variable):
+    (pod,) = pods_of(documents(rendered(key))["base/coordinator.yaml"])
+    entry = {"name": "digits-variables", "key": variable, "optional": True}
+    assert pod["containers"][0]["env"][-1]["valueFrom"]["secretKeyRef"] == entry
 
 
 def containers_of(pod):

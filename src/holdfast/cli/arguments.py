@@ -24,6 +24,15 @@ JobName = Annotated[
         autocompletion=complete.job,
     ),
 ]
+JobOfRun = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="JOB",
+        help="Built-in job (digits, …), path of a .yaml file, or file.py:function. To resume a run "
+        "by --run or --from, none is needed.",
+        autocompletion=complete.job,
+    ),
+]
 Overrides = Annotated[
     list[str] | None,
     typer.Argument(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from functools import partial
 from pathlib import Path
@@ -14,7 +15,7 @@ from holdfast.cli.arguments import (
     ENGINES,
     AcceptOlder,
     EndingJson,
-    JobName,
+    JobOfRun,
     Metrics,
     Overrides,
     Profile,
@@ -27,15 +28,16 @@ from holdfast.cli.background import BACKGROUND, await_begin, follow, start
 from holdfast.cli.ending import run_and_print
 from holdfast.cli.joining import Address
 from holdfast.data.download import download as fetch
-from holdfast.data.published import PUBLISHED, directory
+from holdfast.data.published import PUBLISHED, PublishedFile, directory
 from holdfast.errors import JobError
 from holdfast.job import load
 from holdfast.job.data import Data
 from holdfast.job.part import AUTO
 from holdfast.job.train_job import TrainRequest
 from holdfast.linux.cores import usable_cores
-from holdfast.observe.downloads import DownloadView
 from holdfast.observe.run_dir import RunDirectory, new_run
+from holdfast.observe.transfers import TransferView
+from holdfast.runs.backup.restore import restore
 from holdfast.runs.placing import placed
 from holdfast.runs.run import LaunchOptions, RunResult
 from holdfast.runs.train import run_job
@@ -43,7 +45,7 @@ from holdfast.runs.train import run_job
 
 def train(
     context: typer.Context,
-    job: JobName,
+    job: JobOfRun = None,
     overrides: Overrides = None,
     workers: Annotated[
         str | None, typer.Option(help="Number of workers, or auto; the same as workers=N.")
@@ -57,6 +59,14 @@ def train(
     resume: Annotated[
         bool, typer.Option("--resume", help="Continue the run in --run, or the job's newest run.")
     ] = False,
+    backup: Annotated[
+        str | None,
+        typer.Option(
+            "--from",
+            metavar="URL",
+            help="Resume from a backup: fetch the run, with its job, into --run first.",
+        ),
+    ] = None,
     extend: Annotated[
         bool,
         typer.Option("--extend", help="Resume, with more epochs than the run began with."),
@@ -93,10 +103,14 @@ def train(
     as_json: EndingJson = False,
 ) -> None:
     """Train a job; checkpoints, metrics and logs go to its run directory."""
+    resume = resume or extend
+    if backup is not None and not background:  # else the command before this one has done so
+        run = _restored(backup, run, resume=resume, dry_run=dry_run)
+    named, asked = _named(job, overrides or [], run if resume else None)
     keys = {"workers": workers, "device": device}
-    extra = [f"{key}={value}" for key, value in keys.items() if value is not None]
-    asked = [*(overrides or []), *extra]
-    chosen = load.load(job, [*asked, *(["extend=true"] if extend else [])])
+    asked += [f"{key}={value}" for key, value in keys.items() if value is not None]
+    every = [*asked, *(["extend=true"] if extend else [])]
+    chosen = load.load(named, every) if named else load.resumed(run or Path(), every)
     known, served = profiles(profile), metrics_address(metrics)
     shown = ranks(tee, usable_cores() if chosen.workers == AUTO else chosen.workers)
     if dry_run:
@@ -107,7 +121,7 @@ def train(
     if download:
         _download(chosen.data)
     if (on or detach) and not background:
-        where = run or (RunDirectory.newest(chosen) if resume or extend else new_run(chosen.name))
+        where = run or (RunDirectory.newest(chosen) if resume else new_run(chosen.name))
         _in_background(where, chosen.name, on, detach=detach)
         return
     options = LaunchOptions(
@@ -119,11 +133,40 @@ def train(
         accept_older=accept_older,
     )
     run_and_print(
-        partial(_run, chosen, on, address or "", run, resume or extend),
+        partial(_run, chosen, on, address or "", run, resume),
         options,
-        partial(_next_commands, [job, *asked], chosen),
+        partial(_next_commands, [*filter(None, [named]), *asked], chosen),
         as_json=as_json,
     )
+
+
+def _restored(url: str, run_dir: Path | None, *, resume: bool, dry_run: bool) -> Path:
+    """The run directory that is made of a backup."""
+    if not resume or dry_run:
+        raise JobError("--from continues a run: add --resume or --extend, without --dry-run")
+    path = restore(url, run_dir, os.environ, partial(print, file=sys.stderr))
+    print(f"the run is in {path}", file=sys.stderr)
+    return path
+
+
+def _named(
+    job: str | None, overrides: list[str], run_dir: Path | None
+) -> tuple[str | None, list[str]]:
+    """The job and its overrides. The job may be left out if a run directory has it.
+
+    Args:
+        job: The first word; an override if there is no job.
+        overrides: The other words.
+        run_dir: The directory of the run that is resumed, if that is known.
+    """
+    if job is not None and (run_dir is None or "=" not in job):
+        return job, overrides
+    if run_dir is None:
+        raise JobError(
+            f"no job is named: give {', '.join(load.builtin_names()[:3])}, …, a .yaml file or your "
+            "own file.py:function; only --resume with --run or --from needs none"
+        )
+    return None, [*filter(None, [job]), *overrides]
 
 
 def _in_background(run_dir: Path, job: str, on: str, *, detach: bool) -> None:
@@ -180,5 +223,9 @@ def _download(data: Data | None) -> None:
         )
     if getattr(data, "path", None) is not None:
         raise JobError("--download and data.path exclude each other; remove one of them")
-    with DownloadView() as view:
-        fetch(name, PUBLISHED[name], directory(name), view.report)
+    with TransferView() as view:
+
+        def report(file: PublishedFile, done_bytes: int) -> None:
+            view.report(f"downloading {file.name}", done_bytes, file.size_bytes)
+
+        fetch(name, PUBLISHED[name], directory(name), report)

@@ -1,15 +1,26 @@
-"""The keys of a job that have keys of their own: checkpoints, evaluation, loading, verification."""
+"""The keys of a job that have keys of their own: checkpoints, backup, evaluation, loading, and so
+on.
+"""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
 from holdfast.core.retention import RetentionPolicy
 from holdfast.core.step.verification import MIN_SHARE
+from holdfast.job.address import Address
 from holdfast.job.part import Count, Spec
+
+S3_VARIABLES: Final = (
+    "AWS_ACCESS_KEY_ID",
+    "AWS_SECRET_ACCESS_KEY",
+    "AWS_SESSION_TOKEN",
+    "AWS_REGION",
+    "AWS_ENDPOINT_URL",
+)
 
 
 class CheckpointSettings(Spec):
@@ -48,6 +59,37 @@ class CheckpointSettings(Spec):
         if keys.get("every_steps") or keys.get("every_s"):
             raise ValueError("every=auto chooses the interval; remove every_steps and every_s")
         return {**keys, "every_steps": 0}
+
+
+class BackupSettings(Spec):
+    """A second store, which gets a copy of the run while it trains. A URL alone is enough."""
+
+    to: Address
+    """A directory, or a URL: `s3://bucket/prefix`, `gs://…`, `az://…`, or one that the library
+    fsspec knows. The run gets a folder of its own there."""
+    every: Count = 1
+    """Copy every so many checkpoints; at its end, the run's newest one is copied in any case."""
+    every_s: Annotated[float, Field(ge=0)] = 0.0
+    """Least number of seconds between two copies."""
+    keep: Count = 2
+    """Number of checkpoints to keep there; older ones are deleted."""
+
+    @property
+    def credentials(self) -> tuple[str, ...]:
+        """Environment variables that lead to the store; any of them may be absent."""
+        return S3_VARIABLES if self.to.startswith("s3:") else ()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _url_alone(cls, given: object) -> object:
+        return {"to": str(given)} if isinstance(given, str | Path) else given
+
+    @field_validator("to")
+    @classmethod
+    def _outlives_the_run(cls, to: str) -> str:
+        if to.startswith("memory:"):
+            raise ValueError("memory:// ends with the process; name a directory or a bucket")
+        return to
 
 
 class Evaluation(Spec):

@@ -8,30 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Annotated, Any, Final, Literal, TypeAlias
-from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, BeforeValidator, Field
-from pydantic_core import PydanticCustomError
+from pydantic import BeforeValidator, Field
 
+from holdfast.job.address import Address
 from holdfast.job.part import Spec
-
-
-def _without_credentials(address: str) -> str:
-    """Refuse an address with a user or a query without repeating it."""
-    try:
-        parts = urlsplit(address)
-    except ValueError:
-        raise ValueError("should be an address such as http://host:5000") from None
-    if "@" in parts.netloc or parts.query:
-        raise PydanticCustomError(
-            "withheld",
-            "input should be an address without a user, password or query: every run directory "
-            "has a copy of the job; set credentials by the tracker's own environment variables",
-        )
-    return address
-
-
-Address = Annotated[str, Field(min_length=1), AfterValidator(_without_credentials)]
 
 
 class TensorBoardSpec(Spec):

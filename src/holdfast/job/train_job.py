@@ -29,6 +29,7 @@ from holdfast.job.part import (
 from holdfast.job.portable import PINNED
 from holdfast.job.run_keys import RunKeys, changed_key
 from holdfast.job.settings import (
+    BackupSettings,
     CheckpointSettings,
     Evaluation,
     InitFrom,
@@ -131,6 +132,8 @@ class TrainRequest(RunKeys):
     evaluation: Evaluation = Evaluation()
     loader: LoaderSettings = LoaderSettings()
     checkpoint: CheckpointSettings = CheckpointSettings()
+    backup: BackupSettings | None = None
+    """Where copies of the run go while it trains; by default nowhere."""
 
     @field_validator("params")
     @classmethod
@@ -299,6 +302,7 @@ class TrainJob(TrainRequest):
             "on_numerics_change",
             "loader",
             "checkpoint",
+            "backup",
             "hang_timeout_s",
             "on_failure",
             "non_finite",

@@ -55,6 +55,9 @@ TEMPLATES: Final = {
     "checkpoint-fetched": "checkpoint of step {step} was fetched from the coordinator's host",
     "checkpoint-corrupt": "checkpoint of step {step} is corrupt and was quarantined: {reason}",
     "checkpoint-unreadable": "checkpoint of step {step} cannot be read now: {reason}",
+    "backup-completed": "checkpoint of step {step} was copied to {url} in {seconds} s",
+    "backup-failed": "the backup failed: {reason}",
+    "run-restored": "run restored from {url} at step {step}",
     "retention-failed": "old checkpoints could not be verified and deleted: {reason}",
     "checkpoint-rejected": "rank {rank} rejected {directory}: {reason}",
     "kernels-tested": "results depend on alignment: {alignment_sensitive}; "

@@ -14,6 +14,7 @@ runs/digits-20260102-150405/
   code.py             the source of a task that no file holds, such as a notebook's
   code.zip            the sources of the task, packed for other hosts; these have them in code/
   logs/rank-0.log …   what each worker printed; rank-0.stacks: where it was when one hung
+  logs/backup.log     what the process that copies the run to a second store printed
   logs/coordinator-events.jsonl   what the coordinator decided; see wire.debug_file
   checkpoints/        see checkpoint.store
   secrets/            keys and tokens of a run on several hosts, and for its metrics
@@ -66,7 +67,7 @@ METRICS_TOKEN: Final = SECRETS / "metrics.token"
 _LOCK: Final = ".lock"
 _MAX_HOLDER: Final = 300
 """How much of a lock's text is read: the process that holds it, bytes."""
-_ID: Final = "run.id"
+ID: Final = "run.id"
 
 
 class InUse(JobError):
@@ -86,7 +87,7 @@ def worker_log(logs: Path, rank: int) -> Path:
 def run_id_of(run_dir: Path) -> str:
     """The id of the run in a directory; empty if it has none."""
     try:
-        return (run_dir / _ID).read_text(encoding="ascii")
+        return (run_dir / ID).read_text(encoding="ascii")
     except FileNotFoundError:
         return ""
 
@@ -194,7 +195,7 @@ class RunDirectory(RunPaths):
                 "name another --run, or remove it"
             )
         if not known:
-            replace_synced(path / _ID, (run_id or secrets.token_hex(8)).encode())
+            replace_synced(path / ID, (run_id or secrets.token_hex(8)).encode())
 
     @staticmethod
     def newest(job: RunKeys) -> Path:

@@ -31,7 +31,7 @@ class Plan:
         needs_gpus: Whether the job says that it needs them.
         job: The job, as YAML.
         variables: Environment variables of the coordinator that contain secrets.
-        credentials: The same, for trackers; any of them may be absent.
+        credentials: The same, for trackers and the backup; any of them may be absent.
         has_metrics: Whether the coordinator serves metrics to a Prometheus in the cluster.
     """
 
@@ -78,6 +78,9 @@ def plan_of(
             f"namespace {space!r} is not a name of Kubernetes: use at most 40 of a-z, 0-9 and -"
         )
     workers = -(-job.workers // job.hosts)
+    credentials = [name for spec in job.trackers for name in CREDENTIALS.get(spec.name, ())]
+    if job.backup is not None:
+        credentials += job.backup.credentials
     if job.resources.memory_bytes == 0:
         raise JobError(
             "a pod needs a limit of memory; say what a worker needs, such as resources.memory=4GiB"
@@ -93,7 +96,7 @@ def plan_of(
         needs_gpus=job.resources.gpus > 0,
         job=load.dump(job),
         variables=job.notify,
-        credentials=tuple(name for spec in job.trackers for name in CREDENTIALS.get(spec.name, ())),
+        credentials=tuple(credentials),
         has_metrics=has_metrics,
     )
 

@@ -7,19 +7,16 @@ stays until the coordinator has the newest checkpoint: another host may be lost 
 
 from __future__ import annotations
 
-import os
-import shutil
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
 import grpc
 
 from holdfast.checkpoint import names
-from holdfast.checkpoint.storage import DirectoryStorage
+from holdfast.checkpoint.held import held
 from holdfast.checkpoint.store import CheckpointStore
 from holdfast.checkpoint.transfer import newest_described, pieces
 from holdfast.errors import CheckpointError
@@ -38,7 +35,6 @@ INTERVAL_S: Final = 0.3
 OFFER_TIMEOUT_S: Final = 5.0
 """How long an answer to an offer may take; at the end, how long the coordinator may be away."""
 MAX_DELAY_S: Final = 10.0
-_OUTGOING: Final = "outgoing"
 _DONE: Final = (OfferResult.STORED, OfferResult.NO_SPACE)
 
 
@@ -129,7 +125,7 @@ class Collector:
         self, service: CheckpointService, name: str, checkpoint: CheckpointMessage
     ) -> OfferResult:
         self._failures += 1
-        with _linked(self._run_dir, name) as store:
+        with held(self._run_dir, name) as store:
             call = service.send.future(
                 self._pieces(store, name, checkpoint),
                 timeout=transfer_timeout_s(checkpoint.size_bytes),
@@ -161,17 +157,3 @@ class Collector:
     def _delay_s(self) -> float:
         """How long to wait before the next offer: longer each time that sending has failed."""
         return float(min(INTERVAL_S * 2**self._failures, MAX_DELAY_S))
-
-
-@contextmanager
-def _linked(run_dir: Path, name: str) -> Iterator[CheckpointStore]:
-    """A store with hard links to one checkpoint: it can be sent also if retention deletes it."""
-    folder = run_dir / _OUTGOING
-    shutil.rmtree(folder, ignore_errors=True)
-    (folder / name).mkdir(parents=True)
-    try:
-        for path in (run_dir / "checkpoints" / name).iterdir():
-            os.link(path, folder / name / path.name)
-        yield CheckpointStore(DirectoryStorage(folder))
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)

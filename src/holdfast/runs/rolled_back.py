@@ -59,7 +59,8 @@ def committed_steps(events: Iterable[Mapping[str, Any]], folder: Path) -> dict[i
 
     Returns:
         Unix times by step. What the record says was quarantined is left out, and so is what was
-        newer than the checkpoint that the run was resumed from. Retention never deletes the newest.
+        newer than the checkpoint that the run was resumed or restored from. Retention never deletes
+        the newest.
     """
     steps = dict[int, float]()
     for event in events:
@@ -78,7 +79,7 @@ def committed_steps(events: Iterable[Mapping[str, Any]], folder: Path) -> dict[i
                 name = Path(directory).name
                 if _is_here(event, folder) and names.is_checkpoint(name):
                     steps.pop(names.step_of(name), None)
-            case {"event": "generation-started", "step": int(step)}:
+            case {"event": "generation-started" | "run-restored", "step": int(step)}:
                 steps = {each: at for each, at in steps.items() if each <= step}
     return steps
 

@@ -41,6 +41,7 @@ from holdfast.observe.sinks.sink import Ending, Sink
 from holdfast.observe.sinks.terminal import Terminal
 from holdfast.observe.sinks.trackers import Trackers
 from holdfast.observe.tee import Tee
+from holdfast.runs.backup.sink import sinks_of_backup
 from holdfast.runs.coordinator_process import CoordinatorProcess
 from holdfast.runs.endpoint import Endpoint, make_secrets, rejoin_hint
 from holdfast.runs.fleet import Fleet
@@ -140,7 +141,9 @@ def run_and_record(
     terminal = Terminal(Tee(path / "logs", options.tee), path / "logs", hint=hint)
     notifier = Notifier(job, os.environ, path, terminal.print_lines)
     trackers = Trackers(job, os.environ, path, terminal.print_lines)
-    sinks = (terminal, RunFiles(path), LossCurve(path), notifier, callback, trackers)
+    controls, tell = options.controls, terminal.print_lines
+    backup = sinks_of_backup(job, path, os.environ, tell, lambda: controls.abort)
+    sinks = (terminal, RunFiles(path), LossCurve(path), notifier, callback, trackers, *backup)
     ending: Ending | None = None
     with (
         RunDirectory(path, job, resume=resume) as directory,

@@ -17,6 +17,9 @@ MIN_STALL_S: Final = 10.0
 STALL_FACTOR: Final = 3.0
 """A stall is longer than the longest time between two steps by this."""
 
+_OF_BACKUP: Final = ("backup-completed", "backup-failed")
+"""Events that may follow the end of a run."""
+
 
 class StateName(enum.StrEnum):
     """How a run is doing, in a word; `waiting` for what it needs is known to the registry only."""
@@ -70,6 +73,8 @@ def state_of(
     """
     current: list[Mapping[str, Any]] = []  # of the newest attempt, the newest first
     for event in reversed(events):
+        if event["event"] in _OF_BACKUP:
+            continue
         if event["event"] in ("run-ended", "run-failed") and not current:
             return _ended(event)
         current.append(event)

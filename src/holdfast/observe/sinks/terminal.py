@@ -44,6 +44,7 @@ _NEED_ATTENTION: Final = frozenset(
         "checkpoint-failed",
         "checkpoint-corrupt",
         "checkpoint-unreadable",
+        "backup-failed",
         "numerics-changed",
         "code-changed",
         "host-refused",

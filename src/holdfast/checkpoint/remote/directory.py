@@ -1,0 +1,77 @@
+"""Directory: objects as files, on a disk or a network file system."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+from pathlib import Path
+from typing import Final
+
+from holdfast.linux.files import sync_directory, write_synced
+
+_DRAFT: Final = ".draft-"
+
+
+class Directory:
+    """Objects are files below one directory.
+
+    Args:
+        root: That directory; it need not exist yet.
+    """
+
+    def __init__(self, root: Path) -> None:
+        self.url, self._root = str(root.absolute()), root
+
+    def put(self, name: str, data: bytes | memoryview, *, new: bool = False) -> bool:
+        """See `Objects`; after a crash there is the old content or the new, whole."""
+        path = self._root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        draft = path.with_name(f"{_DRAFT}{secrets.token_hex(8)}")
+        try:
+            write_synced(draft, [data])
+            if new and not _linked(draft, path):
+                return False
+            draft.replace(path)
+        finally:
+            draft.unlink(missing_ok=True)
+        sync_directory(path.parent)
+        return True
+
+    def get(self, name: str) -> bytes:
+        """See `Objects`."""
+        return (self._root / name).read_bytes()
+
+    def size(self, name: str) -> int | None:
+        """See `Objects`."""
+        try:
+            return (self._root / name).stat().st_size
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+
+    def children(self, folder: str) -> list[str]:
+        """See `Objects`."""
+        try:
+            found = [path.name for path in (self._root / folder).iterdir()]
+        except FileNotFoundError:
+            return []
+        return [name for name in found if not name.startswith(_DRAFT)]
+
+    def delete(self, name: str) -> None:
+        """See `Objects`."""
+        path = self._root / name
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        else:
+            path.unlink(missing_ok=True)
+
+
+def _linked(draft: Path, path: Path) -> bool:
+    """Give a file a second name that must be free, at once; whether it was free."""
+    try:
+        os.link(draft, path)
+    except FileExistsError:
+        return False
+    except OSError:  # the file system knows no links; without them, two writers may both succeed
+        return not path.exists()
+    return True
