@@ -10,12 +10,14 @@ from holdfast.arena.memory import Arena
 from holdfast.checkpoint import names, parts
 from holdfast.checkpoint.manifest import Header, Manifest, Origin, Tensor
 from holdfast.checkpoint.parts import DigestKind
+from holdfast.checkpoint.retention import Retention
 from holdfast.checkpoint.seal import UNSEALED
 from holdfast.checkpoint.storage import DirectoryStorage
 from holdfast.checkpoint.store import CheckpointStore
 from holdfast.checkpoint.writer import write_part
 from holdfast.core.code_version import UNKNOWN
 from holdfast.core.retention import RetentionPolicy
+from holdfast.observe.retention_events import log_retention_event
 from holdfast.worker.checkpoints.restore import check_layout, read_into
 
 ATTEMPT = "0a"
@@ -91,12 +93,12 @@ def host_checkpoints(root, keep, log, store=None, code=UNKNOWN, every=0):
     staged, policy = Staged(root), RetentionPolicy(last=keep, every=every)
     with closing(Arena.create(2)) as arena:
         arena.generation = 1
-        found = Checkpoints(
-            store or store_in(root), ATTEMPT, policy, log, arena, staged.write, code=code
-        )
-        found.staged, found.arena = staged, arena
-        with found:
-            yield found
+        store = store or store_in(root)
+        with Retention(store, policy, lambda event: log_retention_event(log, event, {})) as kept:
+            found = Checkpoints(store, ATTEMPT, log, arena, staged.write, kept.request, code=code)
+            found.staged, found.arena, found.delete_old = staged, arena, kept.request
+            with found:
+                yield found
 
 
 def save(root, step, flat, layout, world=2, seal=UNSEALED, code=UNKNOWN, **fields):

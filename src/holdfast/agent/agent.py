@@ -200,7 +200,7 @@ class Agent:
                 self.exit_reason = reason
                 if not reason:
                     self._send_all(ShutdownMessage())
-                    self._checkpoints.delete_old()  # an agent before this one may not have
+                    self._writer.delete_old()  # an agent before this one may not have
 
     def _abort(self, abort: actions.Abort) -> None:
         """End the generations before this one on this host."""
@@ -317,7 +317,7 @@ class Agent:
             if not isinstance(message, ExitedMessage):
                 raise ProtocolError(f"the fork server sent {message.kind!r}")
             ended += [(w, message.status) for w in self._workers.values() if w.pid == message.pid]
-            self._writer.restart_if(message.pid)
+            self._writer.on_exited(message.pid)
         for worker, _ in ended:  # none, if they were of an earlier run on this fork server
             for late in worker.channel.drain():
                 self._on_worker(worker, late)
@@ -376,6 +376,7 @@ class Agent:
             return
         self._observe_at = now + MONITOR_INTERVAL_S
         self._oom_kills.look()
+        self._writer.restart_if_lost(now)
         limit_s, since = self._run.job.timeout_s, self._forming_since
         late = self._machine.absent if since is not None and now - since > limit_s else []
         self.ranks = {each.pid: each.rank for each in self._workers.values()}

@@ -1,7 +1,7 @@
 """Checkpoints: performs the checkpoint actions of an agent in a thread, and logs their results.
 
 A disk may take seconds, and the agent must send heartbeats meanwhile. Actions are performed in
-their order. Verifying and deleting old checkpoints has a thread of its own: it may take minutes.
+their order. Old checkpoints are deleted by the writer, which verifies newer ones before.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import queue
 import threading
 import time
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from types import MappingProxyType
 from typing import Final, Self
@@ -20,7 +20,6 @@ from typing import Final, Self
 from holdfast.arena.memory import Arena
 from holdfast.checkpoint import names
 from holdfast.checkpoint.commit import CommitFailed, Committed, Prepared, Write, complete, prepare
-from holdfast.checkpoint.retention import Retention, RetentionEvent
 from holdfast.checkpoint.store import CheckpointStore
 from holdfast.core.actions import (
     CheckpointAction,
@@ -37,9 +36,7 @@ from holdfast.core.events import (
     CheckpointPrepared,
 )
 from holdfast.core.protocol import CheckpointResult, Draft, Part
-from holdfast.core.retention import RetentionPolicy
 from holdfast.observe.lines import EventLog
-from holdfast.observe.retention_events import log_retention_event
 
 CLOSE_TIMEOUT_S: Final = 5.0
 """How long the end of an agent may wait for a disk."""
@@ -53,10 +50,10 @@ class Checkpoints:
     Args:
         store: Where they are kept.
         attempt: This start of the run.
-        policy: Which ones are kept.
         log: The run's log of events.
         arena: Says which checkpoints are staged.
         write: Writes them.
+        delete_old: Called when there is a new one, to verify it and delete older ones.
         where: What names the host in an event; see `RunContext.where`.
         code: The user's code.
     """
@@ -65,16 +62,16 @@ class Checkpoints:
         self,
         store: CheckpointStore,
         attempt: str,
-        policy: RetentionPolicy,
         log: EventLog,
         arena: Arena,
         write: Write,
+        delete_old: Callable[[], None],
         where: Mapping[str, str] = MappingProxyType({}),
         code: CodeVersion = UNKNOWN,
     ) -> None:
         self._store, self._attempt, self._log, self._where = store, attempt, log, where
-        self._retention = Retention(store, policy, self._on_retention_event)
         self._arena, self._write, self._code = arena, write, code
+        self._delete_old = delete_old
         self._prepared: dict[tuple[int, int], Prepared] = {}  # by generation and number
         self._actions: queue.SimpleQueue[CheckpointAction | None] = queue.SimpleQueue()
         self._results: deque[CheckpointEvent | Exception] = deque()
@@ -82,14 +79,12 @@ class Checkpoints:
         self._thread = threading.Thread(target=self._work, name="checkpoints", daemon=True)
 
     def __enter__(self) -> Self:
-        self._retention.__enter__()
         self._thread.start()
         return self
 
     def __exit__(self, *_: object) -> None:
         self._actions.put(None)
         self._thread.join(CLOSE_TIMEOUT_S)
-        self._retention.__exit__()
 
     def fileno(self) -> int:
         return self._wake
@@ -113,13 +108,6 @@ class Checkpoints:
                 raise result
             results.append(result)
         return results
-
-    def delete_old(self) -> None:
-        """Verify the newest checkpoints and delete older ones, in the background.
-
-        Not while workers are about to restore: what they reject must not vanish before.
-        """
-        self._retention.request()
 
     def _work(self) -> None:
         while (action := self._actions.get()) is not None:
@@ -188,7 +176,7 @@ class Checkpoints:
                     self._log.event(
                         "checkpoint-committed", step=step, directory=location, **self._where
                     )
-                self.delete_old()
+                self._delete_old()
             case CommitFailed():
                 self._log.event(
                     "checkpoint-failed",
@@ -197,6 +185,3 @@ class Checkpoints:
                     directory=self._store.location(names.checkpoint_name(step)),
                     **self._where,
                 )
-
-    def _on_retention_event(self, event: RetentionEvent) -> None:
-        log_retention_event(self._log, event, self._where)

@@ -97,10 +97,10 @@ def _serve(options: argparse.Namespace) -> str:
             Checkpoints(
                 store,
                 options.attempt,
-                settings.retention,
                 log,
                 arena,
                 writer.write,
+                writer.delete_old,
                 run.where,
                 code,
             ) as checkpoints,

@@ -2,17 +2,34 @@
 
 from __future__ import annotations
 
+import math
 import os
+import select
+import threading
+import time
+from contextlib import suppress
 from typing import Final
 
 from holdfast.agent.run_context import RunContext
 from holdfast.checkpoint.manifest import Header, PartFile
+from holdfast.checkpoint.retention import CLOSE_S
 from holdfast.checkpoint.writer import WrittenPart
 from holdfast.launch.fork_client import ForkClient
 from holdfast.wire.channel import Channel, pair
-from holdfast.wire.messages import PartWrittenMessage, StagingMessage, WritePartMessage
+from holdfast.wire.messages import (
+    DeleteOldMessage,
+    PartWrittenMessage,
+    StagingMessage,
+    WritePartMessage,
+)
 from holdfast.wire.worker_spec import WriterSpec
 
+CLOSE_TIMEOUT_S: Final = CLOSE_S + 1
+"""How long the process may take to exit, after the work that it may still do."""
+RESTART_INTERVAL_S: Final = 1.0
+RESTART_TIMEOUT_S: Final = 10.0
+ATTEMPTS: Final = 2
+"""How often a part is written if the process exits meanwhile."""
 NO_RANK: Final = -1
 """The rank of a process that is no worker, for the fork server."""
 _POLL_S: Final = 1.0
@@ -35,7 +52,9 @@ class WriterHandle:
     def __init__(self, forks: ForkClient, run: RunContext, arena_fd: int) -> None:
         self._forks, self._run, self._arena_fd = forks, run, arena_fd
         self._channel: Channel | None = None
-        self.pid = 0
+        self._sending, self._restarted = threading.Lock(), threading.Condition()
+        self.pid, self._pidfd = 0, -1
+        self._is_lost, self._started_at = False, -math.inf
 
     def begin(self, staging: StagingMessage) -> None:
         """Start the process, if that has not been done, and let it make sure that there is memory
@@ -43,11 +62,20 @@ class WriterHandle:
         """
         if self._channel is None:
             self._start()
-            self._send(staging)
+            with suppress(ConnectionError):  # without that, the first checkpoints are slower
+                self._send(staging)
 
-    def restart_if(self, pid: int) -> None:
-        """Start it again if it is the process `pid`, which has exited."""
-        if pid == self.pid:
+    def on_exited(self, pid: int) -> None:
+        """Take note that a process has exited, this one or another."""
+        self._is_lost |= pid == self.pid
+
+    def restart_if_lost(self, now: float) -> None:
+        """Start it again if it has exited, at most once in RESTART_INTERVAL_S.
+
+        Args:
+            now: Monotonic seconds.
+        """
+        if self._is_lost and now > self._started_at + RESTART_INTERVAL_S:
             self._start()
 
     def write(self, draft: str, header: Header, offset: int) -> WrittenPart:
@@ -61,45 +89,76 @@ class WriterHandle:
         Raises:
             OSError: The disk is full or unreachable, or the process has exited.
         """
-        channel = self._channel
-        assert channel is not None, "a checkpoint is staged where no worker has said so"
         entries = tuple((t.name, t.dtype, t.shape, t.offset) for t in header.tensors)
         request = WritePartMessage(
             draft=draft, offset=offset, size_bytes=header.size_bytes, entries=entries
         )
-        self._send(request)
-        while not channel.at_end:
-            for message in channel.poll(_POLL_S):
-                assert isinstance(message, PartWrittenMessage)
-                if message.error:
-                    raise OSError(message.error)
-                file = PartFile.model_validate(message.file)
-                return WrittenPart(file=file, staged_digests=message.staged_digests)
-        raise OSError("the writer process has exited; see writer.log in the run's logs")
+        for _ in range(ATTEMPTS):
+            channel = self._channel
+            assert channel is not None, "a checkpoint is staged where no worker has said so"
+            with suppress(ConnectionError):  # which the end of its messages says too
+                self._send(request)
+            if (written := _answer(channel)) is not None:
+                if written.error:
+                    raise OSError(written.error)
+                file = PartFile.model_validate(written.file)
+                return WrittenPart(file=file, staged_digests=written.staged_digests)
+            with self._restarted:
+                self._restarted.wait_for(lambda: self._channel is not channel, RESTART_TIMEOUT_S)  # noqa: B023
+        raise OSError("the writer process exits again and again; see writer.log in the run's logs")
+
+    def delete_old(self) -> None:
+        """Let it verify the newest checkpoints and delete older ones; returns at once.
+
+        Not while workers are about to restore: what they reject must not vanish before.
+        """
+        if self._channel is not None:
+            with suppress(ConnectionError):  # the next one that is started will
+                self._send(DeleteOldMessage())
 
     def close(self) -> None:
-        """Let it exit."""
-        if self._channel is not None:
-            self._channel.close()
+        """Let it finish what it does, for a while, and exit."""
+        if self._channel is None:
+            return
+        self._channel.close()
+        ended = select.poll()
+        ended.register(self._pidfd, select.POLLIN)
+        ended.poll(1000 * CLOSE_TIMEOUT_S)
+        os.close(self._pidfd)
 
     def _start(self) -> None:
         near, far = pair()
-        settings = self._run.job.checkpoint
-        spec = WriterSpec(run_dir=str(self._run.directory), settings=settings).model_dump_json()
+        spec = WriterSpec(
+            run_dir=str(self._run.directory),
+            settings=self._run.job.checkpoint,
+            where=dict(self._run.where),
+        )
         path = self._run.directory / "logs" / "writer.log"
         log = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
         try:
             fds = (self._arena_fd, far.fileno(), log)
-            self.pid, pidfd = self._forks.fork(NO_RANK, spec, fds)
+            self.pid, pidfd = self._forks.fork(NO_RANK, spec.model_dump_json(), fds)
         finally:
             os.close(log)
             far.close()
-        os.close(pidfd)  # its exit is known from the fork server, and its end with the agent's
-        self._channel = near
+        if self._channel is not None:  # of one that has exited
+            os.close(self._pidfd)
+        with self._restarted:
+            self._channel, self._pidfd = near, pidfd
+            self._restarted.notify_all()
+        self._is_lost, self._started_at = False, time.monotonic()
 
-    def _send(self, message: StagingMessage | WritePartMessage) -> None:
+    def _send(self, message: StagingMessage | WritePartMessage | DeleteOldMessage) -> None:
+        """Raises: ConnectionError: The process has exited."""
         assert self._channel is not None
-        try:
+        with self._sending:
             self._channel.send(message)
-        except ConnectionError as error:
-            raise OSError(f"the writer process has exited: {error}") from None
+
+
+def _answer(channel: Channel) -> PartWrittenMessage | None:
+    """What the process answers; None if it exits."""
+    while not channel.at_end:
+        for message in channel.poll(_POLL_S):
+            assert isinstance(message, PartWrittenMessage)
+            return message
+    return None

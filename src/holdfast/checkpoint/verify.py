@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 from collections.abc import Callable, Container
 from dataclasses import dataclass
 
@@ -92,7 +93,7 @@ def _read_back(
     part: PartFile,
     advance: Callable[[int], None],
 ) -> None:
-    scratch = memoryview(bytearray(parts.CHUNK_BYTES))
+    scratch = memoryview(mmap.mmap(-1, parts.CHUNK_BYTES))  # whole pages are read past the cache
     for start, end in read_part(
         store.storage,
         name,

@@ -4,8 +4,8 @@
             ◀─ Ready, WorkersReaped ─────
     agent ── Fork ──────────────────────▶ fork server ── (forks) ──▶ worker
           ◀─ Ready, Forked, Exited ──────                         or writer
-    agent ── Staging, WritePart ────────▶ writer
-          ◀─ PartWritten ────────────────
+    agent ── Staging, WritePart, DeleteOld ─▶ writer
+          ◀─ PartWritten ────────────────────
     agent ◀─ Halted, Staging, PartStaged, CheckpointRejected ─────────── worker
           ◀─ PeerUnreachable, Evict, Fit, Finished, Failed ──────────────
           ── Resume, CheckpointResult, Shutdown ─────────────────────────▶
@@ -197,6 +197,12 @@ class WritePartMessage(Message):
     entries: tuple[tuple[str, str, tuple[int, ...], int], ...]
 
 
+class DeleteOldMessage(Message):
+    """Verify the newest checkpoints and delete older ones, in the background."""
+
+    kind: Literal["delete-old"] = "delete-old"
+
+
 class PartWrittenMessage(Message):
     """The part is durable, and this is its file's entry in the manifest; or why it is not.
 
@@ -274,7 +280,7 @@ AnyMessage = Annotated[
     ForkMessage | PrepareMessage | ReadyMessage | AttachMessage | WorkersReapedMessage
     | ForkedMessage | ExitedMessage | HaltedMessage | ResumeMessage | ShutdownMessage
     | StagingMessage | PartStagedMessage | CheckpointResultMessage | CheckpointRejectedMessage
-    | WritePartMessage | PartWrittenMessage
+    | WritePartMessage | PartWrittenMessage | DeleteOldMessage
     | PeerUnreachableMessage | EvictMessage | FitMessage
     | FinishedMessage | FailedMessage | OpenTunnelMessage | TunnelOpenedMessage,
     Field(discriminator="kind"),

@@ -21,7 +21,8 @@ class WriterSpec(BaseModel):
 
     Attributes:
         run_dir: The run's directory.
-        settings: Name the files of keys.
+        settings: Name the files of keys, and say which checkpoints are kept.
+        where: What names the host in an event, if there are several.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -29,6 +30,7 @@ class WriterSpec(BaseModel):
     kind: Literal["writer"] = "writer"
     run_dir: str
     settings: CheckpointSettings
+    where: dict[str, str] = {}
 
 
 class WorkerSpec(BaseModel):
