@@ -233,7 +233,7 @@ def test_the_options_of_the_command_are_these():
         "checkpoint pin": ["--remove", "checkpoint"],
         "checkpoint prune": ["--dry-run", "--keep", "--keep-every", "run"],
         "checkpoint show": ["checkpoint"],
-        "checkpoint verify": ["path"],
+        "checkpoint verify": ["--public-key", "path"],
         "coordinator": [
             "--accept-older",
             "--address",

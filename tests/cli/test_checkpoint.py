@@ -3,12 +3,14 @@
 import json
 import os
 import shutil
+import time
 
 import pytest
 
 from checkpoints import layout_of, save, state_of, store_in, write
 from holdfast.checkpoint.manifest import Best
 from holdfast.observe.run_dir import held
+from keys import encryption_key, seal_of, signing_key
 from recorded_run import write_run
 
 LAYOUT = layout_of(width=8)
@@ -73,7 +75,7 @@ def test_the_list_says_why_each_is_kept(command_line, run):
     assert rows[30]["size_bytes"] == sum(
         path.stat().st_size for path in directory(run, 30).glob("part-*")
     )
-    assert rows[10]["time_unix_s"] == 1010.2
+    assert rows[10]["time_unix_s"] <= rows[30]["time_unix_s"] <= time.time()
     status, out, _ = command_line("checkpoint", "ls", str(run))
     lines = [line.split() for line in out.splitlines()]
     assert status == 0
@@ -139,6 +141,19 @@ def test_a_storage_that_cannot_be_read_gives_a_message(command_line, run):
         status, _, err = command_line("checkpoint", name, str(run))
         assert (status, "Permission denied" in err) == (1, True)
     (run / "checkpoints").chmod(0o700)
+
+
+def test_a_checkpoint_that_another_key_has_signed_is_not_verified(command_line, run, tmp_path):
+    key, other = (signing_key(tmp_path / name).with_suffix(".pub") for name in ("key", "other"))
+    seal = seal_of(sign=tmp_path / "key", encrypt=encryption_key(tmp_path / "secret"))
+    saved = save(tmp_path / "sealed", 7, state_of(LAYOUT), LAYOUT, seal=seal)
+    words = ["checkpoint", "verify", str(saved), "--public-key"]
+    assert command_line(*words, str(key))[0] == 0
+    status, out, _ = command_line(*words, str(other))
+    assert (status, "is signed by key" in out) == (1, True)
+    assert "\nencrypted    yes\n" in command_line("checkpoint", "show", str(saved))[1]
+    status, _, err = command_line("checkpoint", "diff", str(saved), str(run))
+    assert (status, "is encrypted with key" in err) == (2, True)
 
 
 def test_a_pin_is_set_and_removed(command_line, run):

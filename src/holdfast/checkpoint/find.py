@@ -6,6 +6,7 @@ from pathlib import Path
 
 from holdfast.checkpoint import names
 from holdfast.checkpoint.manifest import Manifest
+from holdfast.checkpoint.seal import UNSEALED, Seal
 from holdfast.checkpoint.storage import DirectoryStorage
 from holdfast.checkpoint.store import MANIFEST, CheckpointStore
 from holdfast.errors import JobError
@@ -37,11 +38,12 @@ def find_checkpoint(path: Path, *, best: bool = False) -> Path:
     return Path(store.location(names.checkpoint_name(found.step)))
 
 
-def checkpoints_at(path: Path) -> tuple[CheckpointStore, list[str]]:
+def checkpoints_at(path: Path, seal: Seal = UNSEALED) -> tuple[CheckpointStore, list[str]]:
     """The checkpoints at `path`, damaged or not: itself, or all of the run, newest first.
 
     Args:
         path: A checkpoint, or a run directory.
+        seal: The key whose signature they need, if any.
 
     Raises:
         JobError: There is none.
@@ -53,17 +55,17 @@ def checkpoints_at(path: Path) -> tuple[CheckpointStore, list[str]]:
             "loads it"
         )
     if names.is_checkpoint(whole.name) and path.is_dir():
-        return store_of(path), [whole.name]
-    store = CheckpointStore.of_run(path)
+        return store_of(path, seal), [whole.name]
+    store = CheckpointStore.of_run(path, seal)
     found = store.committed()
     if not found:
         raise _none_at(path)
     return store, found
 
 
-def store_of(checkpoint: Path) -> CheckpointStore:
+def store_of(checkpoint: Path, seal: Seal = UNSEALED) -> CheckpointStore:
     """The store that has a checkpoint, by its directory."""
-    return CheckpointStore(DirectoryStorage(checkpoint.parent))
+    return CheckpointStore(DirectoryStorage(checkpoint.parent), seal)
 
 
 def manifest_of(checkpoint: Path) -> Manifest:

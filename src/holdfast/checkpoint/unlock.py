@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from holdfast.checkpoint.find import store_of
 from holdfast.checkpoint.keys import encryption_key
 from holdfast.checkpoint.manifest import Manifest
 from holdfast.checkpoint.seal import UNSEALED, Seal
-from holdfast.checkpoint.storage import DirectoryStorage
 from holdfast.checkpoint.store import CheckpointStore
 from holdfast.job.load import JOB_FILE, of_run
 
@@ -24,7 +24,7 @@ def unlocked(checkpoint: Path, manifest: Manifest, key: Path | None = None) -> C
     Raises:
         JobError: The file cannot be read, or holds no key; or the job of the run cannot be read.
     """
-    return CheckpointStore(DirectoryStorage(checkpoint.parent), _seal(checkpoint, manifest, key))
+    return store_of(checkpoint, _seal(checkpoint, manifest, key))
 
 
 def _seal(checkpoint: Path, manifest: Manifest, key: Path | None) -> Seal:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -18,8 +19,6 @@ from holdfast.checkpoint.store import CheckpointStore
 from holdfast.cli.arguments import Json, run_directory
 from holdfast.cli.checkpoint.arguments import settings_of
 from holdfast.cli.checkpoint.reading import reachable
-from holdfast.observe import lines
-from holdfast.observe.run_dir import EVENTS
 from holdfast.observe.units import MISSING, NBSP, clock, size
 
 MIN_WIDTH: Final = 200
@@ -37,41 +36,31 @@ def ls(
     path = run_directory(run)
     store = CheckpointStore.of_run(path)
     with reachable(path):
-        items, written_at = inventory(store, settings_of(path).retention), _times(path)
+        items = inventory(store, settings_of(path).retention)
     if as_json:
-        rows = [_row(item, written_at.get(item.step)) for item in items]
-        print(json.dumps({"run": str(path), "checkpoints": rows}))
+        print(json.dumps({"run": str(path), "checkpoints": [_row(item) for item in items]}))
         return
     if not items:
         print(f"no checkpoint in {path}")
         return
     console = Console()
     console.width = console.width if console.is_terminal else MIN_WIDTH
-    console.print(_table(items, written_at, framed=console.is_terminal))
+    console.print(_table(items, framed=console.is_terminal))
 
 
-def _times(run: Path) -> dict[int, float]:
-    """When the checkpoint of each step was committed, by the run's log; Unix time, seconds."""
-    return {
-        event["step"]: event["time_unix_s"]
-        for event in lines.read(run / EVENTS)
-        if event.get("event") == "checkpoint-committed"
-    }
-
-
-def _row(item: Item, written_at: float | None) -> dict[str, Any]:
+def _row(item: Item) -> dict[str, Any]:
     return {
         "name": item.name,
         "step": item.step,
         "size_bytes": item.size_bytes,
-        "time_unix_s": written_at,
+        "time_unix_s": _written_at(item),
         "kind": item.kind,
         "kept": [*item.kept],
         "problem": item.problem,
     }
 
 
-def _table(items: list[Item], written_at: dict[int, float], *, framed: bool) -> Table:
+def _table(items: list[Item], *, framed: bool) -> Table:
     table = Table(box=box.SIMPLE if framed else None, pad_edge=False)
     for name in ("step", "size"):
         table.add_column(name, justify="right")
@@ -79,11 +68,18 @@ def _table(items: list[Item], written_at: dict[int, float], *, framed: bool) -> 
         table.add_column(name, overflow="fold")
     now = time.time()
     for item in items:
-        at = written_at.get(item.step)
+        at = _written_at(item)
         cells = [f"{item.step}", size(item.size_bytes), clock(at, now) if at else MISSING]
         cells += [_condition(item), item.name]
         table.add_row(*(Text(cell.replace(NBSP, " ")) for cell in cells))
     return table
+
+
+def _written_at(item: Item) -> float | None:
+    """When it was committed, Unix time, seconds; None if that is not known."""
+    if item.manifest is None:
+        return None
+    return datetime.fromisoformat(item.manifest.origin.at).timestamp()
 
 
 def _condition(item: Item) -> str:

@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from holdfast.checkpoint.prune import Pruner
+from holdfast.checkpoint.seal import UNSEALED, Seal
 from holdfast.checkpoint.store import CheckpointStore
 from holdfast.checkpoint.verify import CheckpointCorrupt, Damage
 from holdfast.cli.arguments import run_directory
@@ -43,7 +44,8 @@ def prune(
         last=settings.keep if keep is None else keep,
         every=settings.keep_every if keep_every is None else keep_every,
     )
-    store, damaged = CheckpointStore.of_run(path), list[Damage]()
+    seal = UNSEALED if settings.sign is None else Seal.trusting(settings.sign)
+    store, damaged = CheckpointStore.of_run(path, seal), list[Damage]()
     with reachable(path), nullcontext() if dry_run else held(path):
         if not dry_run:
             store.remove_partial()

@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from holdfast.checkpoint.find import checkpoints_at
+from holdfast.checkpoint.seal import UNSEALED, Seal
 from holdfast.checkpoint.store import CheckpointStore
 from holdfast.checkpoint.verify import CheckpointUnreadable, Damage, examine
 from holdfast.cli.checkpoint.reading import reachable, reading
@@ -24,10 +25,15 @@ def verify(
             help="Directory of a checkpoint, or of a run, all of whose checkpoints are read.",
         ),
     ],
+    public_key: Annotated[
+        Path | None,
+        typer.Option(help="PEM file with a key that must have signed them."),
+    ] = None,
 ) -> None:
     """Compare every byte of checkpoints with its digest; changes nothing."""
+    seal = UNSEALED if public_key is None else Seal.trusting(public_key)
     with reachable(path):
-        store, names = checkpoints_at(path)
+        store, names = checkpoints_at(path, seal)
     damaged, whole = list[Damage](), list[str]()
     for name in names:
         size_bytes = _size_bytes(store, name)
