@@ -22,7 +22,7 @@ CONDITIONS = {
 }
 
 
-def run(conditions, last, best=None, every=0, pins=()):
+def run(conditions, last, best=None, every=0, pins=(), verify_all=True):
     """Verify what is asked for, until there is a decision.
 
     Args:
@@ -30,13 +30,17 @@ def run(conditions, last, best=None, every=0, pins=()):
         last, every: The policy.
         best: By step, the step of the best evaluation until then.
         pins: The steps of those that are pinned.
+        verify_all: Whether all of the newest are verified.
     """
     found = {
         step: FoundCheckpoint(name=str(step), step=step, is_pinned=step in pins)
         for step in sorted(conditions, reverse=True)
     }
     verified, policy = [], RetentionPolicy(last=last, every=every)
-    while (decision := decide(list(found.values()), policy)).verify is not None:
+    while True:
+        decision = decide(list(found.values()), policy, verify_all=verify_all)
+        if decision.verify is None:
+            break
         step = int(decision.verify)
         assert step not in verified
         verified.append(step)
@@ -99,6 +103,26 @@ def test_whatever_is_found_what_is_needed_stays():
             assert {step for step in read if found[step] != "ok"} <= set(kept)
             if good and found[best[good[0]]] == "ok":
                 assert best[good[0]] in kept
+
+
+def test_one_of_the_newest_is_verified_where_not_all_are():
+    conditions = {1: "ok", 2: "ok", 3: "ok", 4: "ok"}
+    assert run(conditions, 3, verify_all=False) == ([4, 3, 2], [4], True)
+    assert run(conditions | {4: "bad"}, 2, verify_all=False) == ([4, 3, 2], [4, 3], True)
+    assert run(dict.fromkeys(conditions, "bad"), 2, verify_all=False)[0] == [4, 3, 2, 1]
+
+
+def test_what_is_deleted_is_older_than_a_verified_one_that_is_kept():
+    steps = range(1, 7)
+    for conditions in itertools.product(["ok", "bad", "eio"], repeat=len(steps)):
+        found = dict(zip(steps, conditions, strict=True))
+        for last, first_best in itertools.product((1, 3), steps):
+            best = {step: min(step, first_best) for step in steps}
+            kept, read, _ = run(found, last, best, verify_all=False)
+            verified = [step for step in read if found[step] == "ok" and step in kept]
+            for step in set(steps) - set(kept):
+                assert step < max(verified)
+                assert step != best[max(verified)]
 
 
 def test_the_first_at_or_after_each_multiple_is_kept_but_not_before_the_first_multiple():

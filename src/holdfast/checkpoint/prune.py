@@ -60,8 +60,11 @@ class Pruner:
         self._report, self._advance = report, advance
         self._verified: set[str] = set()  # digests of manifests
 
-    def plan(self) -> Pruning:
+    def plan(self, *, verify_all: bool = True) -> Pruning:
         """Read back what must be known, and say what is to be done; changes nothing.
+
+        Args:
+            verify_all: See `core.retention.decide`.
 
         Raises:
             OSError: The storage cannot be reached.
@@ -71,8 +74,11 @@ class Pruner:
             name: FoundCheckpoint(name=name, step=names.step_of(name), is_pinned=name in pinned)
             for name in self._store.committed()
         }
-        while (decision := decide([*checkpoints.values()], self._policy)).verify is not None:
-            name = decision.verify
+        while True:
+            found = [*checkpoints.values()]
+            decision = decide(found, self._policy, verify_all=verify_all)
+            if (name := decision.verify) is None:
+                break
             checkpoints[name] = self._verify(checkpoints[name], corrupt)
         return Pruning(
             delete=decision.delete, corrupt=tuple(corrupt), has_verified=decision.has_verified

@@ -23,7 +23,11 @@ from holdfast.checkpoint.verify import Damage
 from holdfast.core.retention import RetentionPolicy
 
 CLOSE_S: Final = 3.0
-"""How long the work that is left at the end of the agent may take."""
+"""How long the work that is left at the end of the run may take."""
+REST: Final = 50
+"""Reading checkpoints back takes training some time, even at the lowest priority. After all of the
+newest were verified, so many times as long passes until they are again; until then one of the
+newest is enough to delete what is older."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,7 +63,7 @@ class Retention:
         self._reported: set[RetentionEvent] = set()
         self._pruner = Pruner(store, policy, self._report_once, self._check_time)
         self._requests: queue.SimpleQueue[bool] = queue.SimpleQueue()  # False: it is the end
-        self._deadline = math.inf
+        self._deadline, self._rests_until = math.inf, -math.inf
         self._thread = threading.Thread(target=self._work, name="retention", daemon=True)
 
     def __enter__(self) -> Self:
@@ -78,11 +82,19 @@ class Retention:
     def _work(self) -> None:
         while self._requests.get():
             try:
-                self._pruner.carry_out(self._pruner.plan())
+                self._pass()
             except _TimeIsUp:
                 continue
             except Exception as error:  # noqa: BLE001  # the thread outlives it
                 self._report_once(RetentionFailed(reason=f"{type(error).__name__}: {error}"))
+
+    def _pass(self) -> None:
+        began = time.monotonic()
+        verify_all = began >= self._rests_until or self._deadline < math.inf
+        self._pruner.carry_out(self._pruner.plan(verify_all=verify_all))
+        if verify_all:
+            ended = time.monotonic()
+            self._rests_until = ended + REST * (ended - began)
 
     def _check_time(self, _: int) -> None:
         """Raises: _TimeIsUp: The agent is about to end."""

@@ -2,8 +2,9 @@
 
 Kept are the newest ones that were read back from the storage and match their digests, that of the
 best evaluation, the first one at or after each multiple of some steps, and those that are pinned.
-Nothing is deleted before all that would outlive it in its place are verified. A corrupt checkpoint
-counts for nothing. An unreadable one, whose storage reported an error, counts for nothing either,
+Nothing is deleted before all that would outlive it in its place are verified. Where reading them
+would cost training too much, one of the newest is enough for now. A corrupt checkpoint counts for
+nothing. An unreadable one, whose storage reported an error, counts for nothing either,
 and is never deleted: the error may pass.
 """
 
@@ -87,21 +88,27 @@ class Decision:
     has_verified: bool = False
 
 
-def decide(checkpoints: Sequence[FoundCheckpoint], policy: RetentionPolicy) -> Decision:
+def decide(
+    checkpoints: Sequence[FoundCheckpoint], policy: RetentionPolicy, *, verify_all: bool = True
+) -> Decision:
     """Decide what to verify next, or else what to delete.
 
     Args:
         checkpoints: All checkpoints, newest first.
         policy: What to keep.
+        verify_all: Whether to verify all of the newest, or only one of them.
     """
     kept = reasons(checkpoints, policy)
     usable = _usable(checkpoints)
+    verify_last = verify_all or not any(
+        each.condition == _VERIFIED for each in usable[: policy.last]
+    )
     old = [each for each in usable if each.name not in kept]
     thinned = {policy.period_of(each.step) for each in old}
     for each in usable:
         why = kept.get(each.name, ())
         replaces = Reason.EVERY in why and policy.period_of(each.step) in thinned
-        is_needed = Reason.LAST in why or Reason.BEST in why or replaces
+        is_needed = (Reason.LAST in why and verify_last) or Reason.BEST in why or replaces
         if is_needed and each.condition == _UNVERIFIED:
             return Decision(verify=each.name)
     return Decision(delete=tuple(each.name for each in old), has_verified=bool(usable))
@@ -118,7 +125,8 @@ def reasons(
     """
     usable = _usable(checkpoints)
     newest = usable[: policy.last]
-    best = _best(usable, newest[0].best_step) if newest else None
+    verified = (each for each in newest if each.condition == _VERIFIED)
+    best = _best(usable, next((each.best_step for each in verified), None))
     first = {policy.period_of(each.step): each for each in usable}  # the oldest comes last
     first.pop(0, None)
     chosen: dict[Reason, Collection[FoundCheckpoint | None]] = {
