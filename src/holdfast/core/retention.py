@@ -100,9 +100,8 @@ def decide(
     """
     kept = reasons(checkpoints, policy)
     usable = _usable(checkpoints)
-    verify_last = verify_all or not any(
-        each.condition == _VERIFIED for each in usable[: policy.last]
-    )
+    has_verified = any(each.condition == _VERIFIED for each in usable[: policy.last])
+    verify_last = verify_all or not has_verified
     old = [each for each in usable if each.name not in kept]
     thinned = {policy.period_of(each.step) for each in old}
     for each in usable:
