@@ -10,7 +10,7 @@ So a worker knows from one word whether the next one is free, and all workers ma
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 import torch
 
@@ -32,6 +32,7 @@ class Staging:
 
     def __init__(self, arena: Arena, buffers: torch.Tensor, offset: int) -> None:
         self._arena, self._buffers, self._offset = arena, buffers, offset
+        self._is_pinned = False
 
     @property
     def place(self) -> tuple[int, int]:
@@ -51,5 +52,15 @@ class Staging:
         """Copy the bytes from `start` to `end` of a replica, uint8[size_bytes], to the buffer of
         checkpoint `number`.
         """
+        if state.device.type == "cuda" and not self._is_pinned:
+            self._pin()
         target = self._buffers[number % NUM_BUFFERS, start:end]
         copy_past_cache(target, state[start:end])
+
+    def _pin(self) -> None:
+        """Lock the buffers in memory, so that a GPU copies to them at the speed of its bus. Where
+        that is not allowed, CUDA copies by way of memory of its own.
+        """
+        self._is_pinned = True
+        runtime: Any = torch.cuda
+        runtime.cudart().cudaHostRegister(self._buffers.data_ptr(), self._buffers.nbytes, 0)
