@@ -161,6 +161,20 @@ def test_a_lone_worker_that_dies_outside_its_update_loses_no_step(inject, tmp_pa
     assert second["step"] >= step
 
 
+@pytest.mark.parametrize("workers", sampled([1, 2], 0))
+def test_a_run_that_loses_all_workers_in_an_update_resumes_from_memory(inject, tmp_path, workers):
+    at = "holdfast.worker.step.tree:TreeStepper._update"
+    faults = [
+        {"at": at, "when": "after", "rank": rank, "step": 9, "how": "kill"}
+        for rank in range(workers)
+    ]
+    saving = {"every_steps": 0, "memory": "auto"}
+    assert inject(*faults, workers=workers, checkpoint=saving) == [True] * workers
+    events = events_of(tmp_path / "run")
+    resumed = [event for event in events if event["event"] == "generation-started"][1:]
+    assert any(event["from_checkpoint"] and event["step"] > 0 for event in resumed)
+
+
 @pytest.mark.parametrize("rank", sampled([0, 1], 0))
 @pytest.mark.parametrize(("at", "when"), sampled(BETWEEN_STEPS, 11))
 def test_a_death_between_steps_changes_nothing(inject, at, when, rank):

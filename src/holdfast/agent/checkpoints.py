@@ -25,6 +25,7 @@ from holdfast.core.actions import (
     CheckpointAction,
     CompleteCheckpoint,
     FindCheckpoint,
+    KeepSnapshot,
     PrepareCheckpoint,
     RemovePartialCheckpoints,
 )
@@ -136,6 +137,9 @@ class Checkpoints:
                 return None
             case PrepareCheckpoint(generation, parts):
                 return CheckpointPrepared(generation, self._prepare(generation, parts))
+            case KeepSnapshot(generation, number):
+                self._arena.release(generation, number - 1)
+                return None
             case CompleteCheckpoint(result):
                 return CheckpointCompleted(self._complete(result))
 

@@ -4,8 +4,8 @@
        ▲                                                                                    │
        └────────── RELEASED: the buffer is free again ◀── agent ◀── written to disk ────────┘
 
-Buffers are used in turn: the checkpoint with number n of a generation has buffer n mod NUM_BUFFERS.
-So a worker knows from one word whether the next one is free, and all workers may decide alike.
+Buffers are used in turn: the checkpoint with number n of a generation has buffer n modulo their
+number. So a worker knows from one word whether the next one is free, and all can decide alike.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from holdfast.arena.memory import Arena
 from holdfast.arena.tensors import copy_past_cache
 
 NUM_BUFFERS: Final = 2
-"""Checkpoints of a host that can be staged at a time: one is written while the next is copied."""
+"""Checkpoints of a host that can be staged at a time: one is written while the next is copied. One
+more is needed to keep a snapshot."""
 
 
 class Staging:
@@ -26,7 +27,7 @@ class Staging:
 
     Args:
         arena: Says which of them are free.
-        buffers: uint8[NUM_BUFFERS, size], shared; each row begins on a page.
+        buffers: uint8[number, size], shared; each row begins on a page.
         offset: Where `buffers` begins in the arena's file, bytes.
     """
 
@@ -42,11 +43,11 @@ class Staging:
     def is_free(self, number: int) -> bool:
         """Whether the buffer of checkpoint `number` of this generation can be written to."""
         released = self._arena.released
-        return released is not None and number <= released + NUM_BUFFERS
+        return released is not None and number <= released + len(self._buffers)
 
     def offset(self, number: int) -> int:
         """Where the buffer of checkpoint `number` begins in the arena's file, bytes."""
-        return self._offset + number % NUM_BUFFERS * self._buffers.shape[1]
+        return self._offset + number % len(self._buffers) * self._buffers.shape[1]
 
     def copy(self, number: int, state: torch.Tensor, start: int, end: int) -> None:
         """Copy the bytes from `start` to `end` of a replica, uint8[size_bytes], to the buffer of
@@ -54,7 +55,7 @@ class Staging:
         """
         if state.device.type == "cuda" and not self._is_pinned:
             self._pin()
-        target = self._buffers[number % NUM_BUFFERS, start:end]
+        target = self._buffers[number % len(self._buffers), start:end]
         copy_past_cache(target, state[start:end])
 
     def _pin(self) -> None:

@@ -165,8 +165,20 @@ class CompleteCheckpoint:
     result: CheckpointResult
 
 
+@dataclass(frozen=True, slots=True)
+class KeepSnapshot:
+    """Keep a checkpoint in the memory where it is staged, in place of the one before."""
+
+    generation: int
+    number: int
+
+
 CheckpointAction = (
-    FindCheckpoint | RemovePartialCheckpoints | PrepareCheckpoint | CompleteCheckpoint
+    FindCheckpoint
+    | RemovePartialCheckpoints
+    | PrepareCheckpoint
+    | CompleteCheckpoint
+    | KeepSnapshot
 )
 
 

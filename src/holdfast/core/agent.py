@@ -233,7 +233,7 @@ class AgentStateMachine:
         if members and all(worker.committed is None for worker in members):
             if self._searched_generation != self.generation:
                 self._searched_generation, self._has_found = self.generation, False
-                return [FindCheckpoint(self.generation)]
+                return [*self._saving.write_snapshot(), FindCheckpoint(self.generation)]
             if not self._has_found:
                 return []
         self.stage = Stage.HALT

@@ -101,6 +101,7 @@ class Part:
         stall_s: How long the worker was held up, seconds.
         content: What the host needs to write it; see `checkpoint.commit`.
         error: Why it could not be staged; empty if it was.
+        in_memory: Whether it is a snapshot, which is written only if all workers are lost.
     """
 
     number: int
@@ -109,6 +110,7 @@ class Part:
     stall_s: float = 0.0
     content: Mapping[str, Any] = field(default_factory=dict)
     error: str = ""
+    in_memory: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,6 +9,8 @@ What is staged is the state after a committed step, and no recovery takes that b
 that all workers of the host have staged outlives its generation: it is written, and as nothing can
 be decided about it any more, each host publishes it by itself. If a worker was lost before, the
 workers are asked for another one.
+
+The newest snapshot is kept in memory, and written if no worker is left that has a state.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import replace
 
-from holdfast.core.actions import CompleteCheckpoint, PrepareCheckpoint
+from holdfast.core.actions import CompleteCheckpoint, KeepSnapshot, PrepareCheckpoint
 from holdfast.core.events import PartStaged
 from holdfast.core.protocol import CheckpointResult, Draft, Part
 
@@ -35,6 +37,7 @@ class Saving:
         self.result: CheckpointResult | None = None
         self._staged: dict[_Key, dict[int, Part]] = {}
         self._drafts: deque[Draft] = deque()
+        self._snapshot: PrepareCheckpoint | None = None
         self._oldest = 0
 
     @property
@@ -45,9 +48,10 @@ class Saving:
     @property
     def is_incomplete(self) -> bool:
         """Whether some workers have staged a checkpoint that others have not."""
-        return bool(self._staged)
+        staged = (part for parts in self._staged.values() for part in parts.values())
+        return any(not part.in_memory for part in staged)
 
-    def on_staged(self, event: PartStaged) -> list[PrepareCheckpoint]:
+    def on_staged(self, event: PartStaged) -> list[PrepareCheckpoint | KeepSnapshot]:
         """Take note of a part; parts come until their workers have halted or exited."""
         generation, part = event.generation, event.part
         if generation < self._oldest:
@@ -57,7 +61,17 @@ class Saving:
         if len(parts) < part.count:
             return []
         del self._staged[generation, part.number]
-        return [PrepareCheckpoint(generation, dict(sorted(parts.items())))]
+        complete = PrepareCheckpoint(generation, dict(sorted(parts.items())))
+        if not part.in_memory:
+            self._snapshot = None
+            return [complete]
+        self._snapshot = complete
+        return [KeepSnapshot(generation, part.number)]
+
+    def write_snapshot(self) -> list[PrepareCheckpoint]:
+        """Write the snapshot, if there is one that is newer than what is written."""
+        snapshot, self._snapshot = self._snapshot, None
+        return [] if snapshot is None else [snapshot]
 
     def on_prepared(self, draft: Draft) -> None:
         """Take note of a draft of this generation."""
@@ -82,5 +96,5 @@ class Saving:
 
     def begin_generation(self, generation: int) -> None:
         """Note that the workers resume in a generation, so older ones stage nothing more."""
-        self._oldest = generation
+        self._oldest, self._snapshot = generation, None
         self._staged.clear()

@@ -36,6 +36,9 @@ class CheckpointSettings(Spec):
     busy: Literal["defer", "wait"] = "defer"
     """What a checkpoint does that is due while earlier ones are still being written: it is made at
     the first step where there is memory for it (defer), or training waits."""
+    memory: Literal["off", "auto"] = "off"
+    """Whether the state is kept in the host's memory too, as often as 3 % of the time allow. A run
+    that has lost all of its workers, but not the agent, resumes from there."""
     keep: Count = 5
     """How many of the newest checkpoints to keep; older ones are deleted."""
     keep_every: Annotated[int, Field(ge=0)] = 0

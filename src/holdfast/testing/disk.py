@@ -44,6 +44,8 @@ class SimulatedDisk:
                     draft = replace(draft, root=f"state {part.step}", error="")
                 self._drafts[generation, part.number] = draft
                 return events.CheckpointPrepared(generation, draft)
+            case actions.KeepSnapshot():
+                return None
             case actions.CompleteCheckpoint(result):
                 draft = self._drafts.pop((result.generation, result.number))
                 error = draft.error or result.error

@@ -66,6 +66,8 @@ class Followups:
             saver.save()
         elif followup.saves or progress.deferred or self._is_save_due:
             saver.save_or_defer()
+        elif followup.snapshots and not followup.is_busy:
+            saver.keep_snapshot()
         followup.pending = False
 
     @property

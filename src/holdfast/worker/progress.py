@@ -97,6 +97,11 @@ class Followup:
         return bool(self.requests & RequestFlags.COMPARE)
 
     @property
+    def snapshots(self) -> bool:
+        """Whether the state after the step is to be kept in memory."""
+        return bool(self.requests & RequestFlags.SNAPSHOT)
+
+    @property
     def is_busy(self) -> bool:
         """Whether some worker had no memory to stage a checkpoint of the step."""
         return bool(self.requests & RequestFlags.BUSY)

@@ -30,6 +30,7 @@ class Sections:
         num_leaves: Leaves of the reduction tree.
         num_shards: Shards of the job.
         replica_bytes: Size of a replica; there is one for each worker.
+        num_staged: How many checkpoints can be staged at a time.
 
     Attributes:
         intact: Which replicas are complete.
@@ -51,6 +52,7 @@ class Sections:
         num_leaves: int,
         num_shards: int,
         replica_bytes: int,
+        num_staged: int = NUM_BUFFERS,
     ) -> None:
         self.slot_layout = SlotLayout(parameters, buffers)
         world_size = arena.world_size
@@ -64,7 +66,7 @@ class Sections:
                 Field("root", "U8", (slot_bytes,)),
                 Field("slots", "U8", (world_size, num_slots, slot_bytes)),
                 Field("replicas", "U8", (world_size, _paged(replica_bytes))),
-                Field("staging", "U8", (NUM_BUFFERS, _paged(replica_bytes))),
+                Field("staging", "U8", (num_staged, _paged(replica_bytes))),
                 Field("progress", "U8", (world_size, PROGRESS_BYTES)),
                 Field("tables", "I64", (world_size, tree.num_nodes(num_leaves))),
                 Field("norms", "F64", (num_blocks,)),

@@ -7,14 +7,15 @@ made from its own replica: a checkpoint in which replicas differ is never commit
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
-from holdfast.arena.memory import ABORT_POLL_S, Phase
+from holdfast.arena.memory import ABORT_POLL_S, Arena, Phase
 from holdfast.arena.replica import Replica
 from holdfast.arena.staging import Staging
 from holdfast.checkpoint import parts
@@ -32,6 +33,10 @@ from holdfast.worker.agent_link import SelfEviction
 from holdfast.worker.checkpoints.header import header_of
 from holdfast.worker.context import WorkerContext
 from holdfast.worker.progress import Progress
+from holdfast.worker.step.commit import RequestFlags
+
+SNAPSHOT_SHARE: Final = 0.03
+"""The share of the time that snapshots may take."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,11 +46,13 @@ class Begun:
     Attributes:
         generation: The generation in which it was begun.
         number: Its number in that generation, from 1; 0 for none.
-        step: Steps committed then.
+        save: The number of the newest one that is no snapshot.
+        step: The step of that one.
     """
 
     generation: int = 0
     number: int = 0
+    save: int = 0
     step: int = -1
 
 
@@ -121,17 +128,17 @@ class CheckpointSaver:
         self._replica, self._staging, self._progress = replica, staging, progress
         self._group, self._compare = context.group, compare
         self._begun, self._results = Begun(), Results(channel, context.group, spec.job.timeout_s)
+        self._staged_at, self._stall_s = -math.inf, 0.0
 
-    @property
-    def num_begun(self) -> int:
-        """How many checkpoints this worker has begun in its generation."""
-        is_current = self._begun.generation == self._group.generation
-        return self._begun.number if is_current else 0
-
-    @property
-    def is_busy(self) -> bool:
-        """Whether the next checkpoint would have to wait until earlier ones are written."""
-        return not self._staging.is_free(self.num_begun + 1)
+    def requests(self, arena: Arena) -> RequestFlags:
+        """What this worker has seen that concerns checkpoints."""
+        seen = {
+            RequestFlags.SAVE: arena.save_requested > self._current.save,
+            RequestFlags.COMPARE: arena.comparison_requested,
+            RequestFlags.BUSY: not self._staging.is_free(self._current.number + 1),
+            RequestFlags.SNAPSHOT: self._is_snapshot_due,
+        }
+        return RequestFlags(sum(flag for flag, is_seen in seen.items() if is_seen))
 
     def announce(self) -> None:
         """Tell the agent where checkpoints will be staged, so that there is memory by then."""
@@ -150,6 +157,18 @@ class CheckpointSaver:
                 self.compare()
             self._stage()
         self._progress.deferred = False
+
+    def keep_snapshot(self) -> None:
+        """Keep the state of this step in memory, with the others, unless there is a checkpoint.
+
+        Raises:
+            Aborted: The generation is over.
+            SelfEviction: Replicas differ.
+        """
+        if not self._is_begun and self._progress.step != self._progress.saved_step:
+            if self._replica.flat.device.type != "cpu":
+                self.compare()
+            self._stage(in_memory=True)
 
     def save_or_defer(self) -> None:
         """As `save`, but in a later step if some worker would have to wait until checkpoints before
@@ -199,33 +218,51 @@ class CheckpointSaver:
             raise SelfEviction(error) from None
 
     @property
+    def _is_snapshot_due(self) -> bool:
+        """Whether the first member wants a snapshot: together they take SNAPSHOT_SHARE of the time."""
+        if self._spec.job.checkpoint.memory != "auto" or self._group.member_index:
+            return False
+        return time.monotonic() > self._staged_at + self._stall_s / SNAPSHOT_SHARE
+
+    @property
     def _is_begun(self) -> bool:
         """Whether this worker has begun a checkpoint of this step in its generation."""
-        return self.num_begun > 0 and self._begun.step == self._progress.step
+        return self._current.save > 0 and self._current.step == self._progress.step
 
-    def _stage(self) -> None:
+    @property
+    def _current(self) -> Begun:
+        """What this worker has begun in its generation."""
+        generation = self._group.generation
+        return self._begun if self._begun.generation == generation else Begun(generation)
+
+    def _stage(self, *, in_memory: bool = False) -> None:
         """Copy this worker's share to a buffer, once that is free, and tell the agent."""
         began = time.monotonic()
         self._context.status.enter(Phase.CHECKPOINT)
-        group, step, number = self._group, self._progress.step, self.num_begun + 1
+        group, step, current = self._group, self._progress.step, self._current
+        number = current.number + 1
         if number == 1:
             self._results.begin_generation()
         free = partial(self._staging.is_free, number)
         self._results.wait(free, "earlier ones to be written")
-        self._begun = Begun(group.generation, number, step)
+        begun = replace(current, number=number)
+        self._begun = begun if in_memory else replace(begun, save=number, step=step)
         content, error = dict[str, Any](), ""
         try:
             self._context.failpoints.at_part()
             content = self._staged(number)
         except OSError as failure:
             error = f"rank {group.rank}: {failure}"
+        self._staged_at = time.monotonic()
+        self._stall_s = self._staged_at - began
         part = Part(
             number=number,
             step=step,
             count=len(group.local),
-            stall_s=time.monotonic() - began,
+            stall_s=self._stall_s,
             content=content,
             error=error,
+            in_memory=in_memory,
         )
         self._channel.send(PartStagedMessage(generation=group.generation, part=part))
 
@@ -249,7 +286,7 @@ class CheckpointSaver:
         Raises:
             Aborted: The generation is over, noticed within `ABORT_POLL_S`.
         """
-        number, step = self._begun.number, self._begun.step
+        number, step = self._begun.save, self._begun.step
         problem = self._results.of(number)
         if not any(self._group.barrier(WorkerTag.SAVED, step, not problem)):
             return problem

@@ -16,6 +16,7 @@ from torch.optim import Optimizer
 from holdfast.arena.layout import Layout
 from holdfast.arena.memory import Arena
 from holdfast.arena.replica import Replica, Trained, replica_layout
+from holdfast.arena.staging import NUM_BUFFERS
 from holdfast.collectives.barrier_tags import WorkerTag
 from holdfast.core.step import tree
 from holdfast.core.step.plan import WorkItem
@@ -179,6 +180,7 @@ class AttachedModels:
                 num_leaves=self._job.num_leaves,
                 num_shards=self._job.shards,
                 replica_bytes=size_bytes,
+                num_staged=NUM_BUFFERS + (self._job.checkpoint.memory == "auto"),
             )
         if resume.generation == 1 and group.member_index == 0:  # none of it is in use yet
             check_memory(self._job, self.sections, size_bytes if self._in_arena else 0)

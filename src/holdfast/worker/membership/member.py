@@ -251,14 +251,8 @@ class Member:
 
     def requests(self) -> RequestFlags:
         """What the run is asked to do after the current step, as far as this worker has seen."""
-        arena, saver = self._arena, self.saver
-        seen = {
-            RequestFlags.STOP: arena.stop_requested,
-            RequestFlags.SAVE: arena.save_requested > saver.num_begun,
-            RequestFlags.COMPARE: arena.comparison_requested,
-            RequestFlags.BUSY: saver.is_busy,
-        }
-        return RequestFlags(sum(flag for flag, is_seen in seen.items() if is_seen))
+        stop = RequestFlags.STOP if self._arena.stop_requested else RequestFlags.NOTHING
+        return stop | self.saver.requests(self._arena)
 
     def finish(self) -> None:
         """Make the last step durable, with the others.

@@ -32,13 +32,15 @@ class RequestFlags(enum.IntFlag):
     """Compare all replicas: those of a host have staged different states."""
     BUSY = 8
     """Not a request: a worker has no memory yet to stage a checkpoint."""
+    SNAPSHOT = 16
+    """Keep a snapshot in memory: the budget allows one again."""
 
 
 MAX_FINITE_NORM: Final = 2.0**64
 """The norm whose square overflows float32: PyTorch's own total norm would be infinite, and so would
 what an optimizer such as Adam keeps of the squares, for the rest of the run."""
 
-_REQUEST_BITS: Final = 4
+_REQUEST_BITS: Final = 5
 _REQUEST_MASK: Final = (1 << _REQUEST_BITS) - 1
 
 
