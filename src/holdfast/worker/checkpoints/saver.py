@@ -219,7 +219,7 @@ class CheckpointSaver:
 
     @property
     def _is_snapshot_due(self) -> bool:
-        """Whether the first member wants a snapshot: together they take SNAPSHOT_SHARE of the time."""
+        """Whether this is the first member, and the time that snapshots may take allows one."""
         if self._spec.job.checkpoint.memory != "auto" or self._group.member_index:
             return False
         return time.monotonic() > self._staged_at + self._stall_s / SNAPSHOT_SHARE
