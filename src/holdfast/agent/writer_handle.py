@@ -94,17 +94,11 @@ class WriterHandle:
             draft=draft, offset=offset, size_bytes=header.size_bytes, entries=entries
         )
         for _ in range(ATTEMPTS):
-            channel = self._channel
-            assert channel is not None, "a checkpoint is staged where no worker has said so"
-            with suppress(ConnectionError):  # which the end of its messages says too
-                self._send(request)
-            if (written := _answer(channel)) is not None:
+            if (written := self._ask(request)) is not None:
                 if written.error:
                     raise OSError(written.error)
                 file = PartFile.model_validate(written.file)
                 return WrittenPart(file=file, staged_digests=written.staged_digests)
-            with self._restarted:
-                self._restarted.wait_for(lambda: self._channel is not channel, RESTART_TIMEOUT_S)  # noqa: B023
         raise OSError("the writer process exits again and again; see writer.log in the run's logs")
 
     def delete_old(self) -> None:
@@ -125,6 +119,18 @@ class WriterHandle:
         ended.register(self._pidfd, select.POLLIN)
         ended.poll(1000 * CLOSE_TIMEOUT_S)
         os.close(self._pidfd)
+
+    def _ask(self, request: WritePartMessage) -> PartWrittenMessage | None:
+        """Let the process write; None if it exits, once another one was started."""
+        channel = self._channel
+        assert channel is not None, "a checkpoint is staged where no worker has said so"
+        with suppress(ConnectionError):  # which the end of its messages says too
+            self._send(request)
+        written = _answer(channel)
+        if written is None:
+            with self._restarted:
+                self._restarted.wait_for(lambda: self._channel is not channel, RESTART_TIMEOUT_S)
+        return written
 
     def _start(self) -> None:
         near, far = pair()
