@@ -42,10 +42,14 @@ def test_a_run_whose_directory_is_lost_ends_elsewhere_with_the_same_weights(
         return (run_dir / "events.jsonl").exists() and events_of(run_dir, "backup-completed")
 
     wait_until(is_copied)
-    os.kill(process.pid, signal.SIGSTOP)  # it must not finish while its directory is deleted
-    shutil.rmtree(run_dir)
     os.kill(process.pid, signal.SIGKILL)
     process.wait()
+
+    def is_deleted():  # its last processes may still write there
+        shutil.rmtree(run_dir, ignore_errors=True)
+        return not run_dir.exists()
+
+    wait_until(is_deleted)
 
     restore(bucket, elsewhere, os.environ, print)
     options = LaunchOptions(forks=forks)

@@ -93,7 +93,7 @@ def test_json_ends_with_one_object_and_the_run_directory_is_whole(mark, job, tmp
     names = {path.name for path in (tmp_path / "run").iterdir()}
     assert names - {"system.jsonl"} == {  # that is there after two seconds
         ".lock", "job.yaml", "events.jsonl", "metrics.jsonl", "loss.png", "result.json", "logs",
-        "checkpoints", "coordinator.db", "run.id",
+        "checkpoints", "coordinator.db", "run.id", "code-version.json",
     }  # fmt: skip
 
 
