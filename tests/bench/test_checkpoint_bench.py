@@ -152,6 +152,7 @@ def check_saving(rows, systems, periods):
 
 
 @pytest.mark.slow
+@pytest.mark.soak
 def test_saves_are_measured_next_to_a_peer(forks, tmp_path):
     systems = ["holdfast", "torch-fsync"]
     runner = Runner(workload="small", workers=1, folder=tmp_path, forks=forks)

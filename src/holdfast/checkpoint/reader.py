@@ -17,8 +17,9 @@ Memory = Callable[[int, int], memoryview]
 """Gives the memory for the state between two bytes, which is written to."""
 
 
-READERS: Final = 4
-"""Chunks that are read at a time, where each has memory of its own."""
+READERS: Final = 2
+"""Chunks that are read at a time by a process that reads alone: one is compared with its digest while
+the kernel reads ahead. More of them are slower."""
 
 
 def load_state(
@@ -28,20 +29,21 @@ def load_state(
     state: memoryview,
     chunks: range | None = None,
 ) -> None:
-    """Load the state of a checkpoint, or some `chunks` of it, from the disk; as `read_state`.
+    """Load the state of a checkpoint, or some `chunks` of it; as `read_state`.
 
     Args:
         store: Has the checkpoint, and the key if it is encrypted.
         name: Its name.
         manifest: Its manifest.
         state: Takes the state, manifest.size_bytes long; only the chunks are written to.
-        chunks: Which of them; all by default.
+        chunks: Which of them, if other processes read the others; all by default.
     """
 
     def memory(start: int, end: int) -> memoryview:
         return state[start:end]
 
-    for _ in read_state(store, name, manifest, memory, chunks, readers=READERS):
+    readers = READERS if chunks is None else 1
+    for _ in read_state(store, name, manifest, memory, chunks, readers=readers):
         pass
 
 
@@ -62,7 +64,7 @@ def read_state(
         manifest: Its manifest.
         memory: Takes the chunks. What was read before an error stays there.
         chunks: Which chunks to read; all by default.
-        readers: How many chunks to read at a time. With more than one the disk itself is read.
+        readers: How many chunks to read at a time.
 
     Raises:
         CheckpointError: A file holds something else than the manifest says.
@@ -78,7 +80,7 @@ def read_state(
         if not wanted:
             continue
         for chunk in _chunks(
-            store.storage, name, manifest, part, memory, wanted, readers, cached=readers == 1
+            store.storage, name, manifest, part, memory, wanted, readers, cached=True
         ):
             if decrypter is not None:
                 decrypter.decrypt(chunk.number, chunk.memory)

@@ -160,7 +160,8 @@ class Restorer:
 
     def _load(self, step: int, replica: Replica, index: int, count: int) -> Manifest | None:
         """Read and verify one of `count` shares of a checkpoint; None if it is rejected."""
-        name, chunks = names.checkpoint_name(step), _share(replica, index, count)
+        name = names.checkpoint_name(step)
+        chunks = _share(replica, index, count) if count > 1 else None
         try:
             manifest = self._store.manifest(name)
             self._check_weights_config(name, manifest)
