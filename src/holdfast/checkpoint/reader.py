@@ -18,8 +18,8 @@ Memory = Callable[[int, int], memoryview]
 
 
 READERS: Final = 2
-"""Chunks that are read at a time by a process that reads alone: one is compared with its digest while
-the kernel reads ahead. More of them are slower."""
+"""Chunks that are read at a time by a process that reads alone: one is compared with its digest
+while the kernel reads ahead. More of them are slower."""
 
 
 def load_state(
