@@ -7,7 +7,7 @@ from conftest import SMALL
 from holdfast.checkpoint.manifest import Best
 from holdfast.checkpoint.remote.open import open_store
 from holdfast.checkpoint.remote.retrying import Patience
-from holdfast.checkpoint.seal import UNSEALED
+from holdfast.checkpoint.sealing.seal import UNSEALED
 from holdfast.job import load
 from holdfast.observe.lines import EventLog
 from holdfast.observe.run_dir import RunDirectory

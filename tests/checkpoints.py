@@ -11,7 +11,7 @@ from holdfast.checkpoint import names, parts
 from holdfast.checkpoint.manifest import Header, Manifest, Origin, Tensor
 from holdfast.checkpoint.parts import DigestKind
 from holdfast.checkpoint.retention import Retention
-from holdfast.checkpoint.seal import UNSEALED
+from holdfast.checkpoint.sealing.seal import UNSEALED
 from holdfast.checkpoint.storage import DirectoryStorage
 from holdfast.checkpoint.store import CheckpointStore
 from holdfast.checkpoint.writer import write_part

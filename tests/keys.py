@@ -11,7 +11,7 @@ from cryptography.hazmat.primitives.serialization import (
     PublicFormat,
 )
 
-from holdfast.checkpoint.seal import Seal
+from holdfast.checkpoint.sealing.seal import Seal
 from holdfast.job.settings import CheckpointSettings
 
 

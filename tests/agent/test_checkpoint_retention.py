@@ -13,7 +13,7 @@ from checkpoints import bytes_of, header_of, host_checkpoints, layout_of, state_
 from holdfast.arena.layout import Field, Layout
 from holdfast.checkpoint import names, parts, retention
 from holdfast.checkpoint.manifest import Best, PartFile
-from holdfast.checkpoint.seal import UNSEALED
+from holdfast.checkpoint.sealing.seal import UNSEALED
 from holdfast.checkpoint.storage import DirectoryStorage
 from holdfast.checkpoint.store import MANIFEST, CheckpointStore
 from holdfast.checkpoint.writer import WrittenPart, write_part

@@ -23,7 +23,7 @@ from checkpoints import (
 from conftest import wait_until
 from holdfast.checkpoint import names
 from holdfast.checkpoint.manifest import Parent
-from holdfast.checkpoint.seal import UNSEALED
+from holdfast.checkpoint.sealing.seal import UNSEALED
 from holdfast.checkpoint.storage import DirectoryStorage
 from holdfast.checkpoint.writer import write_part
 from holdfast.core.actions import FindCheckpoint, PrepareCheckpoint, RemovePartialCheckpoints

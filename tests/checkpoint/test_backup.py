@@ -8,8 +8,8 @@ import torch
 
 from checkpoints import layout_of, restore, save, state_of, store_in
 from holdfast.checkpoint import names
-from holdfast.checkpoint.backup import FOLDER, Backup, folder_of, step_of
 from holdfast.checkpoint.held import held
+from holdfast.checkpoint.remote.backup import FOLDER, Backup, folder_of, step_of
 from holdfast.checkpoint.remote.open import open_store
 from holdfast.checkpoint.remote.retrying import Patience, Retrying
 from holdfast.checkpoint.transfer import described, receive

@@ -13,7 +13,7 @@ from conftest import sampled
 from holdfast.checkpoint import names
 from holdfast.checkpoint.commit import Committed, complete, prepare
 from holdfast.checkpoint.retention import Retention
-from holdfast.checkpoint.seal import UNSEALED
+from holdfast.checkpoint.sealing.seal import UNSEALED
 from holdfast.checkpoint.storage import DirectoryStorage
 from holdfast.checkpoint.writer import write_part
 from holdfast.core.code_version import UNKNOWN

@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from checkpoints import layout_of, restore, save, state_of, store_in
-from holdfast.checkpoint import parts, weights
+from holdfast.checkpoint import parts
+from holdfast.checkpoint.exports import weights
 from holdfast.checkpoint.manifest import Manifest
 from holdfast.checkpoint.store import MANIFEST
 from holdfast.errors import CheckpointError, JobError

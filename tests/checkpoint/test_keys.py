@@ -13,8 +13,8 @@ from cryptography.hazmat.primitives.serialization import (
 )
 
 from checkpoints import layout_of, save, state_of, store_in
-from holdfast.checkpoint.keys import signing_key as load_signing_key
-from holdfast.checkpoint.seal import Seal
+from holdfast.checkpoint.sealing.keys import signing_key as load_signing_key
+from holdfast.checkpoint.sealing.seal import Seal
 from holdfast.errors import CheckpointError, JobError
 from holdfast.job import load
 from keys import encryption_key, private, seal_of, signing_key

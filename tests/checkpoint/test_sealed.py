@@ -8,8 +8,9 @@ import torch
 from safetensors import safe_open
 
 from checkpoints import bytes_of, layout_of, restore, save, state_of, store_in, write
-from holdfast.checkpoint import parts, weights
-from holdfast.checkpoint.export import export
+from holdfast.checkpoint import parts
+from holdfast.checkpoint.exports import weights
+from holdfast.checkpoint.exports.export import export
 from holdfast.checkpoint.reader import read_part
 from holdfast.checkpoint.retention import Retention
 from holdfast.checkpoint.store import MANIFEST

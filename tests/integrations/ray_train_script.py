@@ -11,7 +11,7 @@ import ray
 from ray.train import FailureConfig, RunConfig, ScalingConfig
 from ray.train.torch import TorchTrainer
 
-from holdfast.checkpoint.weights import digest
+from holdfast.checkpoint.exports.weights import digest
 from holdfast.integrations.ray_train import state_dict, train_loop
 
 

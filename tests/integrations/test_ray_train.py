@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from conftest import events_of, wait_until
-from holdfast.checkpoint.weights import digest, load_weights
+from holdfast.checkpoint.exports.weights import digest, load_weights
 from ray_cluster import RayCluster
 
 pytest.importorskip("ray.train", reason="needs Ray Train: pip install 'holdfast[ray]'")

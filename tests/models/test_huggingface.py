@@ -10,8 +10,8 @@ from checkpoints import save
 from conftest import sampled
 from holdfast import models
 from holdfast.arena.replica import Replica, Trained, replica_layout
-from holdfast.checkpoint.export import export
-from holdfast.checkpoint.weights import load_into, load_weights
+from holdfast.checkpoint.exports.export import export
+from holdfast.checkpoint.exports.weights import load_into, load_weights
 from holdfast.errors import JobError
 from holdfast.job.load import load
 from holdfast.job.models import BertSpec, Gpt2Spec

@@ -10,7 +10,7 @@ from itertools import pairwise
 import pytest
 import torch
 
-from holdfast.checkpoint.export import export
+from holdfast.checkpoint.exports.export import export
 
 
 def auc(recipe, result, events, directory):

@@ -5,8 +5,8 @@ import shutil
 import pytest
 
 from conftest import SMALL, events_of
+from holdfast.checkpoint.exports.weights import digest, load_weights
 from holdfast.checkpoint.store import CheckpointStore
-from holdfast.checkpoint.weights import digest, load_weights
 from holdfast.errors import JobError
 from holdfast.job import load
 from holdfast.runs.run import LaunchOptions

@@ -8,7 +8,7 @@ import pytest
 from backups import PATIENT, FakeRun
 from checkpoints import layout_of
 from conftest import events_of
-from holdfast.checkpoint.backup import Backup, step_of
+from holdfast.checkpoint.remote.backup import Backup, step_of
 from holdfast.checkpoint.remote.open import open_store
 from holdfast.checkpoint.remote.retrying import Retrying
 

@@ -13,7 +13,7 @@ import checkpoints
 from holdfast.arena.memory import Arena
 from holdfast.arena.replica import Replica, Trained, replica_layout
 from holdfast.checkpoint import names
-from holdfast.checkpoint.seal import UNSEALED
+from holdfast.checkpoint.sealing.seal import UNSEALED
 from holdfast.checkpoint.storage import DirectoryStorage
 from holdfast.collectives.barrier_tags import describe
 from holdfast.core.code_version import CodeVersion

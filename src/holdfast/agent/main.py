@@ -17,7 +17,7 @@ from holdfast.agent.system_log import SystemLog
 from holdfast.agent.tunnel import Tunnel
 from holdfast.agent.writer_handle import WriterHandle
 from holdfast.arena.memory import Arena
-from holdfast.checkpoint.seal import Seal
+from holdfast.checkpoint.sealing.seal import Seal
 from holdfast.checkpoint.store import CheckpointStore
 from holdfast.core.protocol import FENCED, RUN_FAILED
 from holdfast.errors import HoldfastError

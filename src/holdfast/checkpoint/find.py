@@ -6,7 +6,7 @@ from pathlib import Path
 
 from holdfast.checkpoint import names
 from holdfast.checkpoint.manifest import Manifest
-from holdfast.checkpoint.seal import UNSEALED, Seal
+from holdfast.checkpoint.sealing.seal import UNSEALED, Seal
 from holdfast.checkpoint.storage import DirectoryStorage
 from holdfast.checkpoint.store import MANIFEST, CheckpointStore
 from holdfast.errors import JobError

@@ -53,7 +53,7 @@ class Tensor(_Record):
 
 
 class Encryption(_Record):
-    """How the chunks of a part are encrypted; see `checkpoint.encryption`.
+    """How the chunks of a part are encrypted; see `checkpoint.sealing.encryption`.
 
     Attributes:
         key: What names the key that has wrapped the data key.
@@ -100,7 +100,7 @@ class Signature(_Record):
     """An Ed25519 signature over the digest of a manifest.
 
     Attributes:
-        key: The fingerprint of the public key; see `checkpoint.keys`.
+        key: The fingerprint of the public key; see `checkpoint.sealing.keys`.
         value: The signature.
     """
 

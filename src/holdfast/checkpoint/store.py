@@ -18,7 +18,7 @@ from typing import Final, Self
 
 from holdfast.checkpoint import names
 from holdfast.checkpoint.manifest import Manifest
-from holdfast.checkpoint.seal import UNSEALED, Seal
+from holdfast.checkpoint.sealing.seal import UNSEALED, Seal
 from holdfast.checkpoint.storage import DirectoryStorage, Storage
 from holdfast.core.protocol import StoredCheckpoint
 from holdfast.errors import CheckpointError

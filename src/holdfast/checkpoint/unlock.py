@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from holdfast.checkpoint.find import store_of
-from holdfast.checkpoint.keys import encryption_key
 from holdfast.checkpoint.manifest import Manifest
-from holdfast.checkpoint.seal import UNSEALED, Seal
+from holdfast.checkpoint.sealing.keys import encryption_key
+from holdfast.checkpoint.sealing.seal import UNSEALED, Seal
 from holdfast.checkpoint.store import CheckpointStore
 from holdfast.job.load import JOB_FILE, of_run
 

@@ -9,7 +9,7 @@ from holdfast.arena.layout import Layout
 from holdfast.checkpoint import names, parts
 from holdfast.checkpoint.manifest import PartFile
 from holdfast.checkpoint.parts import DigestKind
-from holdfast.checkpoint.seal import Seal
+from holdfast.checkpoint.sealing.seal import Seal
 from holdfast.checkpoint.storage import Storage
 
 

@@ -73,9 +73,9 @@ def export(
     if target is None:
         raise JobError("name the FILE for the weights, or --format for the record of the run")
     if form is Format.DCP:
-        from holdfast.checkpoint.dcp import export_dcp as write
+        from holdfast.checkpoint.exports.dcp import export_dcp as write
     else:
-        from holdfast.checkpoint.export import export as write
+        from holdfast.checkpoint.exports.export import export as write
 
     checkpoint = find_checkpoint(source, best=best)
     try:

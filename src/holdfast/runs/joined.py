@@ -23,7 +23,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Final
 
-from holdfast.checkpoint.seal import Seal
+from holdfast.checkpoint.sealing.seal import Seal
 from holdfast.core.rejoin import RejoinDelay
 from holdfast.core.shares import Share
 from holdfast.engines.engine import OVER, TAKEN_AWAY

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast.checkpoint.find import find_checkpoint
 from holdfast.checkpoint.names import checkpoint_name
-from holdfast.checkpoint.seal import Seal
+from holdfast.checkpoint.sealing.seal import Seal
 from holdfast.checkpoint.store import CheckpointStore
 from holdfast.core.step.plan import plan_step
 from holdfast.errors import HoldfastError, Interrupted, JobError
@@ -115,7 +115,7 @@ class Result:
             CheckpointError: The checkpoint is damaged.
             JobError: The run has no such checkpoint, or nothing called `of`.
         """
-        from holdfast.checkpoint import weights  # imports torch
+        from holdfast.checkpoint.exports import weights  # imports torch
 
         return weights.read_checkpoint(find_checkpoint(self.run_dir, best=best), of)
 
@@ -125,7 +125,7 @@ class Result:
         Raises:
             JobError: `model` has other tensors.
         """
-        from holdfast.checkpoint.weights import load_into
+        from holdfast.checkpoint.exports.weights import load_into
 
         load_into(model, self.state_dict(of, best=best), self.run_dir)
 

@@ -19,7 +19,7 @@ from holdfast.arena.layout import Entry, Layout
 from holdfast.arena.memory import Arena
 from holdfast.arena.pages import HUGE_PAGE, map_file, populate
 from holdfast.checkpoint.retention import Retention
-from holdfast.checkpoint.seal import UNSEALED, Seal
+from holdfast.checkpoint.sealing.seal import UNSEALED, Seal
 from holdfast.checkpoint.storage import Storage
 from holdfast.checkpoint.store import CheckpointStore
 from holdfast.checkpoint.writer import write_part

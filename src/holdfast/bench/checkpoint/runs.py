@@ -19,8 +19,8 @@ from holdfast.bench.checkpoint.systems import OURS
 from holdfast.bench.checkpoint.window import NEVER, Save, Schedule, Window
 from holdfast.bench.faulted_script import LaunchedProcesses, ProcessSpec
 from holdfast.bench.workloads import job_keys
+from holdfast.checkpoint.exports.weights import read_checkpoint
 from holdfast.checkpoint.find import find_checkpoint
-from holdfast.checkpoint.weights import read_checkpoint
 from holdfast.errors import HoldfastError
 from holdfast.job import load
 from holdfast.launch.fork_client import ForkServer

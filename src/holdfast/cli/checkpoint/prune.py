@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from holdfast.checkpoint.prune import Pruner
-from holdfast.checkpoint.seal import UNSEALED, Seal
+from holdfast.checkpoint.sealing.seal import UNSEALED, Seal
 from holdfast.checkpoint.store import CheckpointStore
 from holdfast.checkpoint.verify import CheckpointCorrupt, Damage
 from holdfast.cli.arguments import run_directory

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from holdfast.checkpoint.find import checkpoints_at
-from holdfast.checkpoint.seal import UNSEALED, Seal
+from holdfast.checkpoint.sealing.seal import UNSEALED, Seal
 from holdfast.checkpoint.store import CheckpointStore
 from holdfast.checkpoint.verify import CheckpointUnreadable, Damage, examine
 from holdfast.cli.checkpoint.reading import reachable, reading

@@ -94,7 +94,7 @@ def state_dict(checkpoint: Checkpoint, of: str | None = None) -> dict[str, Tenso
         CheckpointError: The checkpoint is damaged.
         JobError: It is not one of holdfast, or has nothing called `of`.
     """
-    from holdfast.checkpoint import weights  # imports torch
+    from holdfast.checkpoint.exports import weights  # imports torch
 
     with checkpoint.as_directory() as folder:
         return weights.read_checkpoint(find_checkpoint(Path(folder)), of)

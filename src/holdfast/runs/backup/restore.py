@@ -12,11 +12,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from holdfast.checkpoint.backup import INDEX, Backup, step_of
 from holdfast.checkpoint.manifest import Manifest
+from holdfast.checkpoint.remote.backup import INDEX, Backup, step_of
 from holdfast.checkpoint.remote.open import open_store
 from holdfast.checkpoint.remote.retrying import Retrying
-from holdfast.checkpoint.seal import UNSEALED, Seal
+from holdfast.checkpoint.sealing.seal import UNSEALED, Seal
 from holdfast.checkpoint.store import CheckpointStore
 from holdfast.checkpoint.transfer import described, receive
 from holdfast.errors import CheckpointError, JobError

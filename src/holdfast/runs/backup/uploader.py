@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Final
 
 from holdfast.checkpoint import names
-from holdfast.checkpoint.backup import Backup, folder_of, step_of
 from holdfast.checkpoint.held import held
 from holdfast.checkpoint.manifest import Manifest
+from holdfast.checkpoint.remote.backup import Backup, folder_of, step_of
 from holdfast.checkpoint.remote.retrying import Retrying, is_lasting
 from holdfast.checkpoint.store import CheckpointStore
 from holdfast.errors import CheckpointError

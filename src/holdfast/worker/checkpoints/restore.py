@@ -20,7 +20,7 @@ from holdfast.arena.replica import Replica
 from holdfast.checkpoint import names, parts
 from holdfast.checkpoint.manifest import Manifest
 from holdfast.checkpoint.reader import load_state, read_state
-from holdfast.checkpoint.seal import Seal
+from holdfast.checkpoint.sealing.seal import Seal
 from holdfast.checkpoint.store import CheckpointStore
 from holdfast.collectives.barrier_tags import WorkerTag
 from holdfast.collectives.group import Group

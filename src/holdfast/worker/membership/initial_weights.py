@@ -6,7 +6,7 @@ from pathlib import Path
 
 from torch import nn
 
-from holdfast.checkpoint import weights
+from holdfast.checkpoint.exports import weights
 from holdfast.errors import HoldfastError
 from holdfast.job.settings import InitFrom
 from holdfast.observe.lines import EventLog

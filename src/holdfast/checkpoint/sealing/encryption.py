@@ -21,8 +21,8 @@ from cryptography.hazmat.primitives.ciphers.algorithms import AES256
 from cryptography.hazmat.primitives.ciphers.modes import GCM
 
 from holdfast.checkpoint import parts
-from holdfast.checkpoint.keys import ENCRYPT, SECRET_BYTES, SHOWN, EncryptionKey
 from holdfast.checkpoint.manifest import Encryption, PartFile
+from holdfast.checkpoint.sealing.keys import ENCRYPT, SECRET_BYTES, SHOWN, EncryptionKey
 from holdfast.errors import CheckpointError, JobError
 
 _NONCE_BYTES: Final = 12

@@ -11,8 +11,8 @@ from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.filesystem import FileSystemWriter
 from torch.distributed.checkpoint.state_dict_saver import save
 
-from holdfast.checkpoint.export import check_absent
-from holdfast.checkpoint.weights import StateDict, read_checkpoint
+from holdfast.checkpoint.exports.export import check_absent
+from holdfast.checkpoint.exports.weights import StateDict, read_checkpoint
 from holdfast.errors import JobError
 
 _METADATA: Final = ".metadata"

@@ -14,8 +14,10 @@ from typing import Final, Self
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
-from holdfast.checkpoint.encryption import PartDecrypter, PartEncrypter
-from holdfast.checkpoint.keys import (
+from holdfast.checkpoint.manifest import Manifest, PartFile, Signature
+from holdfast.checkpoint.parts import DigestKind
+from holdfast.checkpoint.sealing.encryption import PartDecrypter, PartEncrypter
+from holdfast.checkpoint.sealing.keys import (
     ENCRYPT,
     SHOWN,
     SIGN,
@@ -25,8 +27,6 @@ from holdfast.checkpoint.keys import (
     public_key,
     signing_key,
 )
-from holdfast.checkpoint.manifest import Manifest, PartFile, Signature
-from holdfast.checkpoint.parts import DigestKind
 from holdfast.errors import CheckpointError, JobError
 from holdfast.job.settings import CheckpointSettings
 

@@ -10,8 +10,8 @@ from typing import TypeVar
 import torch
 from safetensors.torch import save_file
 
+from holdfast.checkpoint.exports.weights import FOLDER_FILE, StateDict, keys_of, read_checkpoint
 from holdfast.checkpoint.find import manifest_of
-from holdfast.checkpoint.weights import FOLDER_FILE, StateDict, keys_of, read_checkpoint
 from holdfast.errors import JobError
 
 T = TypeVar("T")

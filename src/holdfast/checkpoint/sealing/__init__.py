@@ -1,0 +1,1 @@
+"""Sealing: the keys that sign and encrypt checkpoints, and how."""
