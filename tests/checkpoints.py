@@ -15,8 +15,8 @@ from holdfast.checkpoint.sealing.seal import UNSEALED
 from holdfast.checkpoint.storage import DirectoryStorage
 from holdfast.checkpoint.store import CheckpointStore
 from holdfast.checkpoint.writer import write_part
+from holdfast.core.checkpoints.retention import RetentionPolicy
 from holdfast.core.code_version import UNKNOWN
-from holdfast.core.retention import RetentionPolicy
 from holdfast.observe.retention_events import log_retention_event
 from holdfast.worker.checkpoints.restore import check_layout, read_into
 

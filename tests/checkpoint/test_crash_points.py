@@ -16,9 +16,9 @@ from holdfast.checkpoint.retention import Retention
 from holdfast.checkpoint.sealing.seal import UNSEALED
 from holdfast.checkpoint.storage import DirectoryStorage
 from holdfast.checkpoint.writer import write_part
+from holdfast.core.checkpoints.retention import RetentionPolicy
 from holdfast.core.code_version import UNKNOWN
 from holdfast.core.protocol import CheckpointResult, Part
-from holdfast.core.retention import RetentionPolicy
 from holdfast.errors import CheckpointError
 from recorded_disk import Operation, RecordedDisk, after_crash, points
 

@@ -15,7 +15,7 @@ from holdfast.checkpoint.reader import read_part
 from holdfast.checkpoint.retention import Retention
 from holdfast.checkpoint.store import MANIFEST
 from holdfast.checkpoint.transfer import described, pieces, receive
-from holdfast.core.retention import RetentionPolicy
+from holdfast.core.checkpoints.retention import RetentionPolicy
 from holdfast.errors import JobError
 from holdfast.job import load
 from keys import encryption_key, seal_of, signing_key

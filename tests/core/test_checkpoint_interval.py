@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from holdfast.core.checkpoint_interval import FIRST_S, MAX_S, PRIOR_S, CheckpointInterval
+from holdfast.core.checkpoints.interval import FIRST_S, MAX_S, PRIOR_S, CheckpointInterval
 
 
 def saved(stall_s, write_s=0.1, failures=0):

@@ -2,8 +2,8 @@
 
 from dataclasses import replace
 
-from holdfast.core.checkpoint_interval import FIRST_S, CheckpointInterval
-from holdfast.core.checkpoint_tracker import CheckpointTracker
+from holdfast.core.checkpoints.interval import FIRST_S, CheckpointInterval
+from holdfast.core.checkpoints.tracker import CheckpointTracker
 from holdfast.core.protocol import CheckpointResult, Draft, ResumePoint, Stage, Status
 
 NOW = 5.0

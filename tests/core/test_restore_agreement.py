@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 
-from holdfast.core.restore_agreement import (
+from holdfast.core.checkpoints.restore_agreement import (
     NONE,
     Agreed,
     NothingLeft,

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from holdfast.core.retention import (
+from holdfast.core.checkpoints.retention import (
     Condition,
     FoundCheckpoint,
     Reason,

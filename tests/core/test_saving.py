@@ -3,9 +3,9 @@
 from dataclasses import replace
 
 from holdfast.core.actions import CompleteCheckpoint, KeepSnapshot, PrepareCheckpoint
+from holdfast.core.checkpoints.saving import Saving
 from holdfast.core.events import PartStaged
 from holdfast.core.protocol import CheckpointResult, Draft, Part
-from holdfast.core.saving import Saving
 
 PART = Part(number=1, step=8, count=2)
 SECOND = Part(number=2, step=9, count=2)

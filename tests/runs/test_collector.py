@@ -18,7 +18,7 @@ from holdfast.checkpoint.transfer import described, pieces
 from holdfast.coordinator import checkpoint_server, collected_checkpoints
 from holdfast.coordinator.checkpoint_server import CheckpointServer
 from holdfast.coordinator.collected_checkpoints import CollectedCheckpoints
-from holdfast.core.retention import RetentionPolicy
+from holdfast.core.checkpoints.retention import RetentionPolicy
 from holdfast.errors import JobError
 from holdfast.observe.lines import EventLog
 from holdfast.runs.collector import Collector

@@ -8,7 +8,13 @@ from dataclasses import dataclass, replace
 from holdfast.checkpoint import names
 from holdfast.checkpoint.manifest import Manifest
 from holdfast.checkpoint.store import CheckpointStore
-from holdfast.core.retention import Condition, FoundCheckpoint, Reason, RetentionPolicy, reasons
+from holdfast.core.checkpoints.retention import (
+    Condition,
+    FoundCheckpoint,
+    Reason,
+    RetentionPolicy,
+    reasons,
+)
 from holdfast.errors import CheckpointError
 
 

@@ -1,7 +1,7 @@
 """Prune: verifies checkpoints as far as retention needs it, and deletes those it does not keep.
 
-What to keep is decided in `core.retention`. A corrupt checkpoint is quarantined if there is a
-verified one, so a bad write never costs the last good checkpoint.
+What to keep is decided in `core.checkpoints.retention`. A corrupt checkpoint is quarantined if there
+is a verified one, so a bad write never costs the last good checkpoint.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from holdfast.checkpoint.verify import (
     Examined,
     examine,
 )
-from holdfast.core.retention import Condition, FoundCheckpoint, RetentionPolicy, decide
+from holdfast.core.checkpoints.retention import Condition, FoundCheckpoint, RetentionPolicy, decide
 from holdfast.errors import CheckpointError
 
 
@@ -64,7 +64,7 @@ class Pruner:
         """Read back what must be known, and say what is to be done; changes nothing.
 
         Args:
-            verify_all: See `core.retention.decide`.
+            verify_all: See `core.checkpoints.retention.decide`.
 
         Raises:
             OSError: The storage cannot be reached.

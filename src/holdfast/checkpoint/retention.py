@@ -20,7 +20,7 @@ from typing import Final, Self
 from holdfast.checkpoint.prune import Pruner
 from holdfast.checkpoint.store import CheckpointStore
 from holdfast.checkpoint.verify import Damage
-from holdfast.core.retention import RetentionPolicy
+from holdfast.core.checkpoints.retention import RetentionPolicy
 
 CLOSE_S: Final = 3.0
 """How long the work that is left at the end of the run may take."""

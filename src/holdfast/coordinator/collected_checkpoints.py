@@ -18,7 +18,7 @@ from holdfast.checkpoint import names
 from holdfast.checkpoint.retention import Retention, RetentionEvent
 from holdfast.checkpoint.store import CheckpointStore
 from holdfast.checkpoint.transfer import described, newest_described, pieces, receive
-from holdfast.core.retention import RetentionPolicy
+from holdfast.core.checkpoints.retention import RetentionPolicy
 from holdfast.errors import CheckpointError
 from holdfast.observe.lines import EventLog
 from holdfast.observe.retention_events import log_retention_event

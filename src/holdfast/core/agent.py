@@ -31,6 +31,7 @@ from holdfast.core.actions import (
     ShutDownAgent,
 )
 from holdfast.core.agent_worker import AgentWorker
+from holdfast.core.checkpoints.saving import Saving
 from holdfast.core.events import (
     AgentEvent,
     CheckpointCompleted,
@@ -57,7 +58,6 @@ from holdfast.core.protocol import (
     Status,
     StoredCheckpoint,
 )
-from holdfast.core.saving import Saving
 
 WATCHED_INTERVAL_S: Final = 0.2
 """How often an agent sends its status while a command shows the run's progress, seconds."""

@@ -27,7 +27,7 @@ from holdfast.core.actions import (
     RunEnded,
     SendDesiredState,
 )
-from holdfast.core.checkpoint_tracker import CheckpointTracker
+from holdfast.core.checkpoints.tracker import CheckpointTracker
 from holdfast.core.events import (
     AgentLost,
     Disconnected,

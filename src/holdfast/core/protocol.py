@@ -282,7 +282,7 @@ class ResumePoint:
             then all load `checkpoint`.
         checkpoint: Name of the newest readable checkpoint on any host, if it is needed. None if
             there is none either, and training starts from the initial values. Workers that find
-            damage in it agree on an older one; see `core.restore_agreement`.
+            damage in it agree on an older one; see `core.checkpoints.restore_agreement`.
     """
 
     step: int

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from holdfast.core.retention import RetentionPolicy
+from holdfast.core.checkpoints.retention import RetentionPolicy
 from holdfast.core.step.verification import MIN_SHARE
 from holdfast.job.address import Address
 from holdfast.job.part import Count, Spec

@@ -16,8 +16,6 @@ from typing import Any, Final, cast
 
 from holdfast.core import (
     actions,
-    checkpoint_interval,
-    checkpoint_tracker,
     coordinator,
     debug_log,
     events,
@@ -29,11 +27,12 @@ from holdfast.core import (
     reachability,
     restart_budget,
 )
+from holdfast.core.checkpoints import interval, tracker
 from holdfast.core.coordinator import CoordinatorStateMachine
 from holdfast.core.debug_log import DebugLog, LogEntry
 
 _MODULES: Final = (
-    actions, checkpoint_interval, checkpoint_tracker, coordinator, debug_log, events, heartbeats,
+    actions, coordinator, debug_log, events, heartbeats, interval, tracker,
     links, membership, policy, protocol, reachability, restart_budget,
 )  # fmt: skip
 _CLASSES: Final = {

@@ -15,7 +15,7 @@ from holdfast.checkpoint.verify import CheckpointCorrupt, Damage
 from holdfast.cli.arguments import run_directory
 from holdfast.cli.checkpoint.arguments import settings_of
 from holdfast.cli.checkpoint.reading import reachable, reading
-from holdfast.core.retention import RetentionPolicy
+from holdfast.core.checkpoints.retention import RetentionPolicy
 from holdfast.observe.run_dir import held
 
 

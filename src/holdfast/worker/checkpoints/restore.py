@@ -1,9 +1,9 @@
 """Restore: loads the newest checkpoint that some member of a generation has and can verify.
 
-What the members agree on is decided in `core.restore_agreement`. A candidate is read straight into
-the replica, so a host needs no memory for it. If no member can verify it, the next candidate
-overwrites all of it; if none is left, the run ends. A member that has not verified it receives the
-state of another one by a state transfer, which overwrites what it has read.
+What the members agree on is decided in `core.checkpoints.restore_agreement`. A candidate is read
+straight into the replica, so a host needs no memory for it. If no member can verify it, the next
+candidate overwrites all of it; if none is left, the run ends. A member that has not verified it
+receives the state of another one by a state transfer, which overwrites what it has read.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from holdfast.checkpoint.sealing.seal import Seal
 from holdfast.checkpoint.store import CheckpointStore
 from holdfast.collectives.barrier_tags import WorkerTag
 from holdfast.collectives.group import Group
-from holdfast.core.code_version import changes as changes_of_code
-from holdfast.core.restore_agreement import (
+from holdfast.core.checkpoints.restore_agreement import (
     NONE,
     Agreed,
     NothingLeft,
     RestoreAgreement,
     whole_on,
 )
+from holdfast.core.code_version import changes as changes_of_code
 from holdfast.errors import CheckpointError, JobError
 from holdfast.observe import code_version
 from holdfast.observe.lines import EventLog

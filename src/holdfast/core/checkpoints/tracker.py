@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 
-from holdfast.core.checkpoint_interval import CheckpointInterval
+from holdfast.core.checkpoints.interval import CheckpointInterval
 from holdfast.core.protocol import CheckpointResult, Draft, ResumePoint, Status
 
 
