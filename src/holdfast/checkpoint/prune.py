@@ -1,7 +1,7 @@
 """Prune: verifies checkpoints as far as retention needs it, and deletes those it does not keep.
 
-What to keep is decided in `core.checkpoints.retention`. A corrupt checkpoint is quarantined if there
-is a verified one, so a bad write never costs the last good checkpoint.
+`core.checkpoints.retention` decides what is kept. A corrupt checkpoint is quarantined if there is a
+verified one, so a bad write never costs the last good checkpoint.
 """
 
 from __future__ import annotations
