@@ -87,6 +87,8 @@ def forks():
 def train(forks, tmp_path):
     """Run a job: `train(key=value, …) -> result`; on the shared fork server, or another.
 
+    Checkpoints are of the steps in which they are due, unless `checkpoint.busy` says otherwise.
+
     `watch` is called with the steps committed, again and again; see `watching`.
     """
     count = 0
@@ -103,6 +105,8 @@ def train(forks, tmp_path):
     ):
         nonlocal count
         count += 1
+        if "checkpoint" in keys:
+            keys["checkpoint"] = {"busy": "wait", **keys["checkpoint"]}
         job = load.check({**SMALL, **keys}, where="test")
         path = run_dir or tmp_path / f"run-{count}"
         with (

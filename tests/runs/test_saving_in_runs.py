@@ -82,6 +82,32 @@ def writers_of(run_dir):
                 yield int(process.name)
 
 
+def test_training_continues_while_nothing_is_written_and_makes_up_for_it(train, tmp_path):
+    saving = {"every_steps": 3, "keep": 99, "busy": "defer"}
+    run_dir, controls, seen = tmp_path / "run", Controls(), []
+
+    def steps(kind):
+        return [event["step"] for event in events_of(run_dir) if event["event"] == kind]
+
+    def watch(step):
+        deferred, (writer, *_) = steps("checkpoint-deferred"), [*writers_of(run_dir), 0]
+        if not seen and writer:
+            os.kill(writer, signal.SIGSTOP)
+            seen.append(step)
+        elif len(seen) == 1 and deferred and step > deferred[0] + 10:
+            os.kill(writer, signal.SIGCONT)
+            seen.append(step)
+        controls.stop |= len(seen) == 2 and max(steps("checkpoint-committed"), default=0) > seen[1]
+
+    train(run_dir=run_dir, controls=controls, watch=watch, **own("eternal", checkpoint=saving))
+    (deferred, *_), committed = steps("checkpoint-deferred"), steps("checkpoint-committed")
+    made_up = min(step for step in committed if step > deferred)
+    assert deferred % 3 == 0
+    assert deferred not in committed
+    assert made_up >= seen[1]
+    assert len([step for step in committed if seen[0] < step < deferred]) <= 2, "two buffers"
+
+
 def test_a_writer_that_dies_is_replaced_and_costs_a_checkpoint_at_most(train, tmp_path):
     keys = own("eternal", checkpoint={"every_steps": 2})
     run_dir, controls = tmp_path / "run", Controls()
