@@ -163,7 +163,7 @@ def _stored(store: CheckpointStore, name: str, wanted: Manifest | None) -> Manif
     """
     if name not in store.committed():
         return None
-    with contextlib.suppress(CheckpointError):
+    with contextlib.suppress(CheckpointError, OSError):
         stored = store.manifest(name)
         if wanted is None or stored.content_sha256 == wanted.content_sha256:
             return stored

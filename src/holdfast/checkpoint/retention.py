@@ -1,6 +1,6 @@
-"""Retention: verifies new checkpoints and deletes old ones, in a thread of the agent.
+"""Retention: verifies new checkpoints and deletes old ones, in a thread of the writer.
 
-What was verified is not written down: after a restart of the agent the newest ones are verified
+What was verified is not written down: after a restart of the writer the newest ones are verified
 again. Pins are read each time, so those that are set while a run is live count.
 
 It reads the storage only when it is asked to. While workers are about to restore, what they cannot
@@ -73,7 +73,7 @@ class Retention:
     def __exit__(self, *_: object) -> None:
         self._deadline = time.monotonic() + CLOSE_S
         self._requests.put(False)
-        self._thread.join(CLOSE_S + 1)  # a storage that hangs must not keep the agent
+        self._thread.join(CLOSE_S + 1)  # a storage that hangs must not keep the writer
 
     def request(self) -> None:
         """Have it read the storage, where there may be a new checkpoint; returns at once."""
@@ -97,7 +97,7 @@ class Retention:
             self._rests_until = ended + REST * (ended - began)
 
     def _check_time(self, _: int) -> None:
-        """Raises: _TimeIsUp: The agent is about to end."""
+        """Raises: _TimeIsUp: The writer is about to end."""
         if time.monotonic() > self._deadline:
             raise _TimeIsUp
 

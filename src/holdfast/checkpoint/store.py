@@ -4,8 +4,7 @@ The one place that lists checkpoints, reads manifests, publishes, deletes and qu
 
     runs/digits/checkpoints/
       step-00000200/
-        part-0-of-2.safetensors
-        part-1-of-2.safetensors
+        part-0-of-1.safetensors
         manifest.json
       latest                      a hint for people; nothing reads it
 """

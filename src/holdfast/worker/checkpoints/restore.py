@@ -75,6 +75,7 @@ class Restorer:
         self._spec, self._channel = spec, channel
         self._store = CheckpointStore.of_run(Path(spec.run_dir), Seal.of(spec.job.checkpoint))
         self._rejections: list[str] = []
+        self._unreadable: set[int] = set()
 
     def restore(
         self,
@@ -170,6 +171,7 @@ class Restorer:
         except CheckpointError as error:
             self._reject(step, str(error))
         except OSError as error:
+            self._unreadable.add(step)
             self._reject(step, f"{self._store.location(name)} cannot be read: {error}")
         else:
             return manifest
@@ -225,9 +227,12 @@ class Restorer:
         )
 
     def _quarantine(self, steps: Iterable[int]) -> None:
-        """Make way for new checkpoints of these steps; every member of a host tries to."""
-        for step in steps:
-            with contextlib.suppress(OSError):  # another member was first, or the next write fails
+        """Make way for new checkpoints of these steps; every member of a host tries to. One that
+        could not be read keeps its name: the error may pass.
+        """
+        for step in set(steps) - self._unreadable:
+            # Another member was first, or there is no name left, or the next write fails.
+            with contextlib.suppress(OSError, CheckpointError):
                 self._store.quarantine(names.checkpoint_name(step))
 
 

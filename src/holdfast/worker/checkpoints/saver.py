@@ -70,7 +70,9 @@ class Results:
         self._errors: dict[int, str] = {}
 
     def begin_generation(self) -> None:
-        """Forget the results of the generation before."""
+        """Forget the results of the generation before. No more of them come: a worker has read all
+        messages before the one that begins the next generation.
+        """
         self._errors.clear()
 
     def of(self, number: int) -> str:
