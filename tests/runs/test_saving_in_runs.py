@@ -126,4 +126,8 @@ def test_a_writer_that_dies_is_replaced_and_costs_a_checkpoint_at_most(train, tm
     assert len(killed) == 2
     assert max(e["step"] for e in events if e["event"] == "checkpoint-committed") == result["steps"]
     assert [event["event"] for event in events].count("generation-started") == 1
+    ended = [event for event in events if event["event"] == "writer-exited"]
+    assert [(event["pid"], event["status"]) for event in ended] == [
+        (pid, -signal.SIGKILL) for pid in killed
+    ]
     assert list(writers_of(run_dir)) == []

@@ -317,7 +317,7 @@ class Agent:
             if not isinstance(message, ExitedMessage):
                 raise ProtocolError(f"the fork server sent {message.kind!r}")
             ended += [(w, message.status) for w in self._workers.values() if w.pid == message.pid]
-            self._writer.on_exited(message.pid)
+            self._writer.on_exited(message.pid, message.status)
         for worker, _ in ended:  # none, if they were of an earlier run on this fork server
             for late in worker.channel.drain():
                 self._on_worker(worker, late)

@@ -141,7 +141,10 @@ class Checkpoints:
                 self._arena.release(generation, number - 1)
                 return None
             case CompleteCheckpoint(result):
-                return CheckpointCompleted(self._complete(result))
+                completed = self._complete(result)
+                if not completed.error:
+                    self._delete_old()
+                return CheckpointCompleted(completed)
 
     def _prepare(self, generation: int, parts: Mapping[int, Part]) -> Draft:
         attempt = names.attempt_in(generation, self._attempt)
@@ -161,7 +164,9 @@ class Checkpoints:
         return outcome.result
 
     def _complete_before(self, generation: int) -> None:
-        """Publish the drafts of generations that are over, for which no result comes any more."""
+        """Publish the drafts of generations that are over, for which no result comes any more. Old
+        ones are not deleted now: workers are about to restore.
+        """
         for over, number in sorted(self._prepared):
             if over < generation:
                 step = self._prepared[over, number].draft.step
@@ -180,7 +185,6 @@ class Checkpoints:
                     self._log.event(
                         "checkpoint-committed", step=step, directory=location, **self._where
                     )
-                self._delete_old()
             case CommitFailed():
                 self._log.event(
                     "checkpoint-failed",

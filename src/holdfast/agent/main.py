@@ -93,7 +93,7 @@ def _serve(options: argparse.Namespace) -> str:
         arena = Arena(options.arena)
         with (
             SystemLog(run) as system,
-            closing(WriterHandle(forks, run, arena.fd)) as writer,
+            closing(WriterHandle(forks, run, arena.fd, log)) as writer,
             Checkpoints(
                 store,
                 options.attempt,

@@ -15,6 +15,7 @@ from holdfast.checkpoint.manifest import Header, PartFile
 from holdfast.checkpoint.retention import CLOSE_S
 from holdfast.checkpoint.writer import WrittenPart
 from holdfast.launch.fork_client import ForkClient
+from holdfast.observe.lines import EventLog
 from holdfast.wire.channel import Channel, pair
 from holdfast.wire.messages import (
     DeleteOldMessage,
@@ -44,13 +45,14 @@ class WriterHandle:
         forks: A fork server.
         run: The run.
         arena_fd: The host's shared memory.
+        log: The run's log of events.
 
     Attributes:
         pid: Of the process; 0 before there is one.
     """
 
-    def __init__(self, forks: ForkClient, run: RunContext, arena_fd: int) -> None:
-        self._forks, self._run, self._arena_fd = forks, run, arena_fd
+    def __init__(self, forks: ForkClient, run: RunContext, arena_fd: int, log: EventLog) -> None:
+        self._forks, self._run, self._arena_fd, self._log = forks, run, arena_fd, log
         self._channel: Channel | None = None
         self._sending, self._restarted = threading.Lock(), threading.Condition()
         self.pid, self._pidfd = 0, -1
@@ -65,9 +67,11 @@ class WriterHandle:
             with suppress(ConnectionError):  # without that, the first checkpoints are slower
                 self._send(staging)
 
-    def on_exited(self, pid: int) -> None:
+    def on_exited(self, pid: int, status: int) -> None:
         """Take note that a process has exited, this one or another."""
-        self._is_lost |= pid == self.pid
+        if pid == self.pid:
+            self._is_lost = True
+            self._log.event("writer-exited", pid=pid, status=status, **self._run.where)
 
     def restart_if_lost(self, now: float) -> None:
         """Start it again if it has exited, at most once in RESTART_INTERVAL_S.

@@ -48,6 +48,7 @@ TEMPLATES: Final = {
     "worker-returned": "rank {rank} returned from standby in step {step}",
     "generation-started": "generation {number} resumed from step {step} with ranks {members}",
     "checkpoint-committed": "checkpoint committed: step {step}",
+    "writer-exited": "the writer of checkpoints exited {status}; another one is started",
     "checkpoint-deferred": "checkpoint of step {step} deferred: earlier ones are being written",
     "checkpoint-failed": "checkpoint of step {step} could not be written: {reason}",
     "checkpoint-collected": "checkpoint of step {step} arrived from {sender}",
