@@ -5,6 +5,7 @@ from holdfast.core.actions import (
     CompleteCheckpoint,
     FindCheckpoint,
     ForkWorker,
+    KeepSnapshot,
     KillWorker,
     PrepareCheckpoint,
     RemovePartialCheckpoints,
@@ -250,6 +251,15 @@ def test_a_checkpoint_is_prepared_reported_completed_and_told_in_this_order():
     assert told(machine, CheckpointCompleted(own)) == [SendCheckpointResult(own)]
     (sent,) = machine.handle(Tick(), now=9.0)
     assert (sent.status.draft, sent.status.checkpoint_result) == (None, result)
+
+
+def test_a_run_that_fails_leaves_its_newest_snapshot():
+    machine, part = resumed(), Part(number=1, step=8, count=1, in_memory=True)
+    assert told(machine, PartStaged(0, 1, part)) == [KeepSnapshot(1, 1)]
+    ended = DesiredState(generation=1, stage=Stage.END, reason="too many failures")
+    *_, write, leave = told(machine, DesiredStateReceived(ended))
+    assert write == PrepareCheckpoint(1, {0: part})
+    assert leave == ShutDownAgent("too many failures")
 
 
 def test_what_a_disk_did_for_an_older_generation_does_not_count():

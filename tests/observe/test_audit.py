@@ -1,6 +1,7 @@
 """What an audit finds in the record of a run, and what it says that it cannot know."""
 
 import json
+import shutil
 from dataclasses import replace
 
 import pytest
@@ -113,7 +114,7 @@ def test_what_contradicts_the_record_is_named(run, change, failed):
 
 def test_many_problems_are_counted(run):
     rewrite(run / "metrics.jsonl", lambda lines: [line for line in lines if line["step"] % 5])
-    assert "step 25 is missing; and 2 more" in texts(run, Outcome.FAILED)["steps"]
+    assert "step 25 is missing; and 3 more" in texts(run, Outcome.FAILED)["steps"]
 
 
 def test_skipped_steps_are_counted(run):
@@ -130,9 +131,20 @@ def test_checkpoints_of_other_data_are_found(run):
 
 
 def test_without_a_checkpoint_the_order_is_not_known(run):
-    (run / "checkpoints" / "step-00000040" / "manifest.json").write_bytes(b"{")
+    shutil.rmtree(run / "checkpoints")
     found = texts(run, Outcome.NOT_CHECKED)
     assert found.keys() == {"batches", "shards", "samples", "checkpoints"}
+
+
+def test_a_damaged_checkpoint_is_named(run):
+    (run / "checkpoints" / "step-00000040" / "manifest.json").write_bytes(b"{")
+    assert "manifest.json is damaged" in texts(run, Outcome.FAILED)["checkpoints"]
+
+
+def test_a_record_that_was_cut_off_is_not_the_whole_run(run):
+    rewrite(run / "metrics.jsonl", lambda lines: lines[:25])
+    problem = texts(run, Outcome.FAILED)["steps"]
+    assert problem.endswith("to 40 are missing: the run has reached step 40")
 
 
 def test_a_directory_without_steps_proves_nothing(tmp_path):

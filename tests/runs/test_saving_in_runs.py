@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from conftest import TASKS, events_of
-from holdfast.errors import CheckpointError
+from holdfast.checkpoint.store import CheckpointStore
+from holdfast.errors import CheckpointError, WorkerFailed
 from holdfast.runs.supervisor import Controls
 
 pytestmark = pytest.mark.slow
@@ -131,3 +132,38 @@ def test_a_writer_that_dies_is_replaced_and_costs_a_checkpoint_at_most(train, tm
         (pid, -signal.SIGKILL) for pid in killed
     ]
     assert list(writers_of(run_dir)) == []
+
+
+def test_a_run_that_fails_leaves_what_was_in_memory(train, tmp_path):
+    run_dir, saving = tmp_path / "run", {"every_steps": 0, "memory": "auto"}
+
+    def kill(step):
+        if step > 20:
+            for event in events_of(run_dir):
+                if event["event"] == "worker-started":
+                    with suppress(ProcessLookupError):
+                        os.kill(event["pid"], signal.SIGKILL)
+
+    keys = own("eternal", workers=1, checkpoint=saving, on_failure="stop")
+    with pytest.raises(WorkerFailed, match="resume the run from its last checkpoint, of step"):
+        train(run_dir=run_dir, watch=kill, **keys)
+    assert CheckpointStore.of_run(run_dir).newest().step > 0
+
+
+@pytest.mark.soak
+def test_a_writer_that_hangs_is_replaced(train, tmp_path):
+    run_dir, controls, hung = tmp_path / "run", Controls(), []
+
+    def watch(step):
+        if not hung and (writers := list(writers_of(run_dir))):
+            os.kill(writers[0], signal.SIGSTOP)
+            hung.append(writers[0])
+        controls.stop |= any(event["event"] == "writer-exited" for event in events_of(run_dir))
+
+    saving = {"every_steps": 3, "busy": "defer"}
+    result = train(
+        run_dir=run_dir, controls=controls, watch=watch, **own("eternal", checkpoint=saving)
+    )
+    [ended] = [event for event in events_of(run_dir) if event["event"] == "writer-exited"]
+    assert (ended["pid"], ended["status"]) == (hung[0], -signal.SIGKILL)
+    assert CheckpointStore.of_run(run_dir).newest().step == result["steps"]

@@ -53,6 +53,23 @@ def test_job_code_and_logs_are_copied_too(fake, tmp_path):
         assert (copy / log / "000000").read_bytes() == (run.path / log).read_bytes()
 
 
+def test_a_store_that_was_emptied_gets_all_of_the_run_again(fake, tmp_path):
+    run = fake()
+    copy = tmp_path / "second" / run.copy
+
+    def empty_and_save():
+        shutil.rmtree(copy)
+        run.save(20)
+
+    assert run.copied_while(lambda: run.save(10), empty_and_save)
+    assert completed(run) == [10, 20]
+    assert (copy / "job.yaml").exists()
+    assert (copy / "run.id").exists()
+    assert steps_in(tmp_path) == [20]
+    for log in ("metrics.jsonl", "events.jsonl"):
+        assert (copy / log / "000000").read_bytes() == (run.path / log).read_bytes()
+
+
 def test_every_nth_checkpoint_is_copied_and_the_last_one(fake, tmp_path):
     run = fake(backup={"every": 2, "keep": 9})
     run.copied_while(*(lambda step=step: run.save(step) for step in (10, 20, 30, 40, 50)))

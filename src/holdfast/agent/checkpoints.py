@@ -39,8 +39,10 @@ from holdfast.core.events import (
 from holdfast.core.protocol import CheckpointResult, Draft, Part
 from holdfast.observe.lines import EventLog
 
-CLOSE_TIMEOUT_S: Final = 5.0
-"""How long the end of an agent may wait for a disk."""
+CLOSE_TIMEOUT_S: Final = 15.0
+"""How long the end of an agent may wait for a disk, to which it may write what is staged."""
+OVER: Final = 1 << 32
+"""More than any generation."""
 
 
 class Checkpoints:
@@ -119,6 +121,7 @@ class Checkpoints:
             else:
                 if result is not None:
                     self._report(result)
+        self._complete_before(OVER)
 
     def _report(self, result: CheckpointEvent | Exception) -> None:
         self._results.append(result)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import select
+import signal
 import threading
 import time
 from contextlib import suppress
@@ -17,6 +18,7 @@ from holdfast.checkpoint.writer import WrittenPart
 from holdfast.launch.fork_client import ForkClient
 from holdfast.observe.lines import EventLog
 from holdfast.wire.channel import Channel, pair
+from holdfast.wire.checkpoint_service import transfer_timeout_s
 from holdfast.wire.messages import (
     DeleteOldMessage,
     PartWrittenMessage,
@@ -30,7 +32,7 @@ CLOSE_TIMEOUT_S: Final = CLOSE_S + 1
 RESTART_INTERVAL_S: Final = 1.0
 RESTART_TIMEOUT_S: Final = 10.0
 ATTEMPTS: Final = 2
-"""How often a part is written if the process exits meanwhile."""
+"""How often a part is written if the process exits or hangs meanwhile."""
 NO_RANK: Final = -1
 """The rank of a process that is no worker, for the fork server."""
 _POLL_S: Final = 1.0
@@ -91,7 +93,7 @@ class WriterHandle:
             offset: Where the state begins in the arena's file, bytes.
 
         Raises:
-            OSError: The disk is full or unreachable, or the process has exited.
+            OSError: The disk is full or unreachable, or the process has exited or hung twice.
         """
         entries = tuple((t.name, t.dtype, t.shape, t.offset) for t in header.tensors)
         request = WritePartMessage(
@@ -103,7 +105,10 @@ class WriterHandle:
                     raise OSError(written.error)
                 file = PartFile.model_validate(written.file)
                 return WrittenPart(file=file, staged_digests=written.staged_digests)
-        raise OSError("the writer process exits again and again; see writer.log in the run's logs")
+        raise OSError(
+            "the writer process has exited or hung twice; see writer.log in the run's logs, and "
+            "whether the disk answers"
+        )
 
     def delete_old(self) -> None:
         """Let it verify the newest checkpoints and delete older ones; returns at once.
@@ -125,13 +130,17 @@ class WriterHandle:
         os.close(self._pidfd)
 
     def _ask(self, request: WritePartMessage) -> PartWrittenMessage | None:
-        """Let the process write; None if it exits, once another one was started."""
-        channel = self._channel
+        """Let the process write. If it exits, or takes too long and is killed, None once another
+        one was started.
+        """
+        channel, pidfd = self._channel, self._pidfd
         assert channel is not None, "a checkpoint is staged where no worker has said so"
         with suppress(ConnectionError):  # which the end of its messages says too
             self._send(request)
-        written = _answer(channel)
+        written = _answer(channel, time.monotonic() + transfer_timeout_s(request.size_bytes))
         if written is None:
+            with suppress(OSError):  # it has exited
+                signal.pidfd_send_signal(pidfd, signal.SIGKILL)
             with self._restarted:
                 self._restarted.wait_for(lambda: self._channel is not channel, RESTART_TIMEOUT_S)
         return written
@@ -165,9 +174,9 @@ class WriterHandle:
             self._channel.send(message)
 
 
-def _answer(channel: Channel) -> PartWrittenMessage | None:
-    """What the process answers; None if it exits."""
-    while not channel.at_end:
+def _answer(channel: Channel, deadline: float) -> PartWrittenMessage | None:
+    """What the process answers; None if it exits, or says nothing until `deadline`."""
+    while not channel.at_end and time.monotonic() < deadline:
         for message in channel.poll(_POLL_S):
             assert isinstance(message, PartWrittenMessage)
             return message

@@ -1,7 +1,7 @@
-"""Intact replicas: which replicas of a host are complete. Like these, that outlives a worker.
+"""Intact replicas: which replicas of a host are complete. This outlives a worker, as replicas do.
 
-With each replica its worker leaves the rest of its state, its progress. So a worker that takes the
-rank of a lost one can continue from there, even if no other worker is left that has a state.
+A lone worker also stores its progress here, which is the rest of its state. A worker that replaces
+it continues from there, although no other worker has a state.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _PREFIX: Final = 8
 
 
 class IntactReplicas:
-    """Says of which step each worker's replica is complete. Each worker writes of its own.
+    """Says of which step each worker's replica is complete. Each worker writes about its own.
 
     Args:
         arena: Keeps the steps.

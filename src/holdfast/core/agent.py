@@ -163,7 +163,8 @@ class AgentStateMachine:
             self.stage = Stage.END
             if not desired.reason and self._finished.issuperset(self.ranks):
                 return [ShutDownAgent("")]
-            return [Abort(desired.generation + 1), *self._kill_all(), ShutDownAgent(desired.reason)]
+            ends = [Abort(desired.generation + 1), *self._kill_all()]
+            return [*ends, *self._saving.write_snapshot(), ShutDownAgent(desired.reason)]
         actions: list[AgentAction] = []
         self._watched = desired.watched
         if desired.generation > self.generation:

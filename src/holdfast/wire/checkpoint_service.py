@@ -99,7 +99,7 @@ def checkpoint_handlers(
 
 
 def transfer_timeout_s(size_bytes: int) -> float:
-    """How long it may take to send a checkpoint with a state of so many bytes, seconds."""
+    """How long it may take to send or write a checkpoint with a state of so many bytes, seconds."""
     return _MIN_TIMEOUT_S + size_bytes / _MIN_BYTES_PER_S
 
 

@@ -29,6 +29,7 @@ class CpuMeter:
     def __exit__(self, *_: object) -> None:
         self._ended.set()
         self._thread.join()
+        self._look()
 
     def __call__(self, begin_unix_s: float, end_unix_s: float) -> float:
         """The processor time between two moments of the past, seconds."""
@@ -43,9 +44,12 @@ class CpuMeter:
 
     def _read(self) -> None:
         while not self._ended.wait(INTERVAL_S):
-            used_s = _used_s()
-            self._used_s.append(used_s)
-            self._at.append(time.time())
+            self._look()
+
+    def _look(self) -> None:
+        used_s = _used_s()
+        self._used_s.append(used_s)
+        self._at.append(time.time())
 
 
 def _used_s() -> float:

@@ -10,6 +10,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from holdfast.checkpoint.manifest import Manifest
 from holdfast.checkpoint.store import CheckpointStore
 from holdfast.errors import HoldfastError
 from holdfast.observe import lines, recovery_reports
@@ -74,7 +75,7 @@ def audit(run_dir: Path) -> Audit:
         events = [line for line in lines.read(run_dir / EVENTS) if is_event(line)]
         rows = rows_of(run_dir / METRICS)
         recoveries = _reports(run_dir / RECOVERIES)
-        manifests = manifests_of(CheckpointStore.of_run(run_dir))
+        manifests, damaged = manifests_of(CheckpointStore.of_run(run_dir))
     except OSError as error:
         raise HoldfastError(
             f"{error.filename or run_dir} cannot be read: {error.strerror}; see who owns it, and "
@@ -90,12 +91,12 @@ def audit(run_dir: Path) -> Audit:
         lives=tuple(lives),
         segments=tuple(segments),
         checks=(
-            check_numbers(rows),
+            check_numbers(rows, _reached(events, manifests)),
             check_batches(rows, order),
             check_shards(rows, order),
             check_samples(rows, epochs, order),
             check_skipped(rows),
-            check_stored(manifests, rows),
+            check_stored(manifests, rows, damaged),
             check_lineage(lives),
             check_writers(rows, segments, has_several_hosts=len(_hosts(events)) > 1),
         ),
@@ -109,6 +110,13 @@ def _reports(path: Path) -> list[RecoveryReport]:
         with suppress(ValidationError):
             found.append(recovery_reports.ADAPTER.validate_python(line))
     return found
+
+
+def _reached(events: Sequence[Mapping[str, Any]], manifests: Sequence[Manifest]) -> int:
+    """How many steps the run has made at least, without its record of steps."""
+    ends = [event.get("steps") for event in events if event["event"] == "run-ended"][-1:]
+    reached = [*ends, *(manifest.step for manifest in manifests)]
+    return max((steps for steps in reached if isinstance(steps, int)), default=0)
 
 
 def _has_finished(events: Sequence[Mapping[str, Any]]) -> bool:

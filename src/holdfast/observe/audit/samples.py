@@ -28,6 +28,8 @@ def check_samples(
     """
     if order is None:
         return _check_stream(epochs)
+    if not epochs:
+        return not_checked("samples", "no step is recorded")
     checked = epochs[: MAX_SAMPLES // order.num_samples]
     if not checked:
         return not_checked("samples", f"{count(order.num_samples, 'sample')} are too many")

@@ -107,9 +107,13 @@ def epochs_of(rows: Sequence[StepRow], order: SampleOrder | None, *, is_over: bo
     ]
 
 
-def check_numbers(rows: Sequence[StepRow]) -> Check:
+def check_numbers(rows: Sequence[StepRow], reached: int) -> Check:
     """Whether the steps are 1, 2, 3 and so on: each was committed once, or computed again after
     the record of what came after a checkpoint was removed.
+
+    Args:
+        rows: The steps.
+        reached: How many the run has made, as far as its end and its checkpoints say.
     """
     problems, expected = list[str](), 1
     for row in rows:
@@ -120,6 +124,8 @@ def check_numbers(rows: Sequence[StepRow]) -> Check:
         expected = max(expected, row.step + 1)
     if not rows:
         return not_checked("steps", "no step is recorded")
+    if expected <= reached:
+        problems.append(f"{_range(expected, reached)} missing: the run has reached step {reached}")
     return judged("steps", problems, f"steps 1 to {expected - 1} are recorded, each once")
 
 

@@ -17,17 +17,15 @@ _MAY_CHANGE: Final = frozenset({"epochs", "steps", "samples"})
 """Facts of the data that differ where a run was extended, or its numerics have changed."""
 
 
-def manifests_of(store: CheckpointStore) -> list[Manifest]:
-    """The manifests that can be read, newest first; `holdfast checkpoint verify` says what is wrong
-    with others.
-    """
-    found = list[Manifest]()
+def manifests_of(store: CheckpointStore) -> tuple[list[Manifest], list[str]]:
+    """The manifests that can be read, newest first, and what is wrong with the others."""
+    found, problems = list[Manifest](), list[str]()
     for name in store.committed():
         try:
             found.append(store.manifest(name))
-        except (CheckpointError, OSError):
-            continue
-    return found
+        except (CheckpointError, OSError) as error:
+            problems.append(str(error))
+    return found, problems
 
 
 def order_of(manifests: Sequence[Manifest]) -> SampleOrder | None:
@@ -35,14 +33,21 @@ def order_of(manifests: Sequence[Manifest]) -> SampleOrder | None:
     return SampleOrder.of_facts(manifests[0].order) if manifests else None
 
 
-def check_stored(manifests: Sequence[Manifest], rows: Sequence[StepRow]) -> Check:
+def check_stored(
+    manifests: Sequence[Manifest], rows: Sequence[StepRow], damaged: Sequence[str] = ()
+) -> Check:
     """Whether checkpoints continue the same data in the same order, and have the loss that is
     recorded for their step.
+
+    Args:
+        manifests: Those that can be read, newest first.
+        rows: The steps.
+        damaged: What is wrong with others.
     """
-    if not manifests:
+    if not manifests and not damaged:
         return not_checked("checkpoints", "no checkpoint is left here")
-    by_step, problems = {row.step: row for row in rows}, list[str]()
-    newest = _facts(manifests[0].order)
+    by_step, problems = {row.step: row for row in rows}, list(damaged)
+    newest = _facts(manifests[0].order) if manifests else {}
     for manifest in manifests:
         changed = [key for key, value in _facts(manifest.order).items() if newest.get(key) != value]
         if changed:

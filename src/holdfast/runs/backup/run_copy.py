@@ -12,6 +12,7 @@ Of a log that has grown, only the segments that have changed are written again.
 from __future__ import annotations
 
 import hashlib
+from contextlib import suppress
 from itertools import count
 from pathlib import Path
 from typing import Final
@@ -43,16 +44,23 @@ class RunCopy:
         self._objects = objects
         self._written: dict[str, bytes] = {}  # digests of segments
 
+    def has_job(self) -> bool:
+        """Whether what does not change while a run trains was copied, and is still there."""
+        return all(self._objects.size(name) is not None for name in (load.JOB_FILE, ID))
+
+    def forget(self) -> None:
+        """Copy all of the logs the next time: the store has lost what was copied."""
+        self._written.clear()
+
     def write_job(self, run_dir: Path, job: Job) -> None:
-        """Copy what does not change while a run trains."""
-        self._objects.put(ID, run_id_of(run_dir).encode())
-        self._objects.put(load.JOB_FILE, (run_dir / load.JOB_FILE).read_bytes())
-        try:
+        """Copy what does not change while a run trains; the id last, which `has_job` looks for."""
+        packed = None
+        with suppress(JobError):  # no file holds it: the program that resumes must have it
             packed = code.pack(job, run_dir)
-        except JobError:  # no file holds it: the program that resumes the run has to have it
-            return
         if packed:
             self._objects.put(ARCHIVE, packed)
+        self._objects.put(load.JOB_FILE, (run_dir / load.JOB_FILE).read_bytes())
+        self._objects.put(ID, run_id_of(run_dir).encode())
 
     def write_logs(self, run_dir: Path) -> None:
         """Copy what has been appended to the logs."""

@@ -157,6 +157,9 @@ class Uploader:
         report(0)
         with held(self._run_dir, name) as store:
             self._backup.upload(store, name, report)
+        if not self._files.has_job():  # the store was emptied
+            self._files.forget()
+            self._files.write_job(self._run_dir, self._job)
         self._copied_at = time.monotonic()
         seconds = round(self._copied_at - began, 3)
         self._log.event("backup-completed", step=step, url=self._url, seconds=seconds, bytes=size)
