@@ -318,7 +318,7 @@ class _Attempt:
             self._spent[Cause.NEW_GENERATION] += ready - begin - kept
             self._add_useful(useful + kept)
             return
-        lost_steps = max(each.last_step for each in resumed) - step
+        lost_steps = max(0, max(each.last_step for each in resumed) - step)
         is_lost = lost_steps > 0 and last <= step  # the first times of these steps are not known
         kept = self._add_failure(
             begin,
