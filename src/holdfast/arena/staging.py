@@ -33,7 +33,7 @@ class Staging:
 
     def __init__(self, arena: Arena, buffers: torch.Tensor, offset: int) -> None:
         self._arena, self._buffers, self._offset = arena, buffers, offset
-        self._is_pinned = False
+        self._stream: torch.cuda.Stream | None = None
 
     @property
     def place(self) -> tuple[int, int]:
@@ -51,17 +51,29 @@ class Staging:
 
     def copy(self, number: int, state: torch.Tensor, start: int, end: int) -> None:
         """Copy the bytes from `start` to `end` of a replica, uint8[size_bytes], to the buffer of
-        checkpoint `number`.
+        checkpoint `number`. A GPU copies them while it computes: call `finish_copy` before the
+        replica changes.
         """
-        if state.device.type == "cuda" and not self._is_pinned:
-            self._pin()
         target = self._buffers[number % len(self._buffers), start:end]
-        copy_past_cache(target, state[start:end])
+        if state.device.type == "cpu":
+            copy_past_cache(target, state[start:end])
+            return
+        if self._stream is None:
+            self._stream = self._stream_of(state.device)
+        self._stream.wait_stream(torch.cuda.current_stream(state.device))
+        with torch.cuda.stream(self._stream):
+            target.copy_(state[start:end], non_blocking=True)
 
-    def _pin(self) -> None:
-        """Lock the buffers in memory, so that a GPU copies to them at the speed of its bus. Where
-        that is not allowed, CUDA copies by way of memory of its own.
+    def finish_copy(self) -> None:
+        """Wait until a GPU has copied everything."""
+        if self._stream is not None:
+            self._stream.synchronize()
+
+    def _stream_of(self, device: torch.device) -> torch.cuda.Stream:
+        """A stream for copies. Locks the buffers in memory, so that a GPU writes to them by itself.
+        Where that is not allowed, each copy is complete when `copy` returns.
         """
-        self._is_pinned = True
+        stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
         runtime: Any = torch.cuda
         runtime.cudart().cudaHostRegister(self._buffers.data_ptr(), self._buffers.nbytes, 0)
+        return stream

@@ -131,9 +131,13 @@ class CheckpointSaver:
         self._group, self._compare = context.group, compare
         self._begun, self._results = Begun(), Results(channel, context.group, spec.job.timeout_s)
         self._staged_at, self._stall_s = -math.inf, 0.0
+        self._unsent: PartStagedMessage | None = None
 
     def requests(self, arena: Arena) -> RequestFlags:
-        """What this worker has seen that concerns checkpoints."""
+        """What this worker has seen that concerns checkpoints. From here on, its replica may be
+        updated.
+        """
+        self._finish_part()
         seen = {
             RequestFlags.SAVE: arena.save_requested > self._current.save,
             RequestFlags.COMPARE: arena.comparison_requested,
@@ -238,7 +242,10 @@ class CheckpointSaver:
         return self._begun if self._begun.generation == generation else Begun(generation)
 
     def _stage(self, *, in_memory: bool = False) -> None:
-        """Copy this worker's share to a buffer, once that is free, and tell the agent."""
+        """Copy this worker's share to a buffer, once that is free, and tell the agent; from a GPU,
+        at `_finish_part`.
+        """
+        self._finish_part()
         began = time.monotonic()
         self._context.status.enter(Phase.CHECKPOINT)
         group, step, current = self._group, self._progress.step, self._current
@@ -266,7 +273,20 @@ class CheckpointSaver:
             error=error,
             in_memory=in_memory,
         )
-        self._channel.send(PartStagedMessage(generation=group.generation, part=part))
+        self._unsent = PartStagedMessage(generation=group.generation, part=part)
+        if self._replica.flat.device.type == "cpu":
+            self._finish_part()
+
+    def _finish_part(self) -> None:
+        """Wait until the newest share is copied, and tell the agent. A share of an earlier
+        generation may hold a replica that has been updated since.
+        """
+        unsent, self._unsent = self._unsent, None
+        if unsent is None:
+            return
+        self._staging.finish_copy()
+        if unsent.generation == self._group.generation:
+            self._channel.send(unsent)
 
     def _staged(self, number: int) -> dict[str, Any]:
         """Copy this worker's share; returns the content of its part."""
@@ -288,6 +308,7 @@ class CheckpointSaver:
         Raises:
             Aborted: The generation is over, noticed within `ABORT_POLL_S`.
         """
+        self._finish_part()
         number, step = self._begun.save, self._begun.step
         problem = self._results.of(number)
         if not any(self._group.barrier(WorkerTag.SAVED, step, not problem)):

@@ -32,7 +32,8 @@ class Buffers:
         self._averaged, self._kept = layout.buffer_names, layout.kept_names
         self._modules = list(replica.model.named_modules())
         given = dict(replica.model.named_buffers())
-        self._working = {name: _writable(buffer) for name, buffer in given.items()}
+        device = replica.flat.device
+        self._working = {name: _writable(buffer.to(device)) for name, buffer in given.items()}
         names = {buffer: name for name, buffer in given.items()}
         self._places = [  # a buffer that several modules share has several places and one name
             (module, key, names[buffer])
