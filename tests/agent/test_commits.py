@@ -4,6 +4,7 @@ import errno
 import json
 import math
 import os
+import select
 import socket
 from dataclasses import replace
 
@@ -30,7 +31,7 @@ from holdfast.core.actions import FindCheckpoint, PrepareCheckpoint, RemoveParti
 from holdfast.core.code_version import CodeVersion
 from holdfast.core.events import CheckpointFound
 from holdfast.core.protocol import Part, StoredCheckpoint
-from holdfast.errors import ProtocolError
+from holdfast.errors import CheckpointError, ProtocolError
 from holdfast.observe.lines import EventLog
 from keys import seal_of, signing_key
 
@@ -141,6 +142,31 @@ def test_what_was_staged_before_a_generation_ended_is_published_in_the_next(chec
     newest = CheckpointFound(2, StoredCheckpoint(step=3, name="step-00000003"))
     wait_until(lambda: newest in found.results())
     assert store_in(root).committed() == ["step-00000003"]
+
+
+def test_a_storage_that_is_out_of_reach_for_a_moment_is_listed_again(checkpoints):
+    found, root = checkpoints
+    commit(found, root, 3)
+    root.rename(root.with_name("away"))
+    root.touch()  # so that it cannot be listed
+    found.perform(FindCheckpoint(2))
+    found.perform(FindCheckpoint(3))
+    root.unlink()
+    root.with_name("away").rename(root)
+    newest = CheckpointFound(3, StoredCheckpoint(step=3, name="step-00000003"))
+    wait_until(lambda: newest in found.results())
+    assert found.found == ["step-00000003"]
+
+
+def test_a_storage_that_stays_out_of_reach_is_not_taken_for_empty(checkpoints, monkeypatch):
+    found, root = checkpoints
+    monkeypatch.setattr("holdfast.agent.checkpoints.LIST_TIMEOUT_S", 0.0)
+    root.rmdir()
+    root.touch()
+    found.perform(FindCheckpoint(2))
+    select.select([found], [], [], 60)
+    with pytest.raises(CheckpointError, match=r"checkpoints/? cannot be listed: .*Not a directory"):
+        found.results()
 
 
 def test_memory_is_free_again_once_what_was_staged_in_it_is_written(checkpoints):

@@ -4,6 +4,7 @@ import json
 import shutil
 
 import pytest
+import torch
 
 from conftest import TASKS, events_of, sampled
 from holdfast.checkpoint import names
@@ -49,6 +50,18 @@ def test_a_checkpoint_copied_from_another_run_is_refused_by_the_key_that_differs
     assert "is of a job with seed=1, not 0" in refused["reason"]
     assert events_of(run, "generation-started")[-1]["last_committed_step"] == 0
     assert (run / "checkpoints" / "step-00000008.rejected-1").is_dir()
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="needs a host without a GPU")
+def test_a_key_that_ends_a_resumed_run_is_not_kept(train, tmp_path):
+    run_dir = tmp_path / "run"
+    train(run_dir=run_dir)
+    job = (run_dir / "job.yaml").read_bytes()
+    with pytest.raises(JobError, match="device=cuda, but"):
+        train(run_dir=run_dir, resume=True, device="cuda")
+    assert (run_dir / "job.yaml").read_bytes() == job
+    train(run_dir=run_dir, resume=True, workers=2)
+    assert (run_dir / "job.yaml").read_bytes() != job
 
 
 def test_a_run_on_one_machine_is_bit_exact(train, tmp_path):

@@ -3,6 +3,7 @@
 import os
 import signal
 import subprocess
+import time
 from contextlib import suppress
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from conftest import TASKS, events_of
 from holdfast.checkpoint.store import CheckpointStore
 from holdfast.errors import CheckpointError, WorkerFailed
 from holdfast.runs.supervisor import Controls
+from holdfast.worker.checkpoints.saver import LONG_WAIT_S
 
 pytestmark = pytest.mark.slow
 
@@ -107,6 +109,26 @@ def test_training_continues_while_nothing_is_written_and_makes_up_for_it(train, 
     assert deferred not in committed
     assert made_up >= seen[1]
     assert len([step for step in committed if seen[0] < step < deferred]) <= 2, "two buffers"
+
+
+def test_a_long_wait_for_the_disk_is_recorded(train, tmp_path):
+    run_dir, controls, stopped = tmp_path / "run", Controls(), {}
+
+    def watch(_):
+        now = time.monotonic()
+        if not stopped:
+            stopped.update((pid, now) for pid in writers_of(run_dir))
+            for pid in stopped:
+                os.kill(pid, signal.SIGSTOP)
+        elif now - min(stopped.values()) > LONG_WAIT_S + 0.5:
+            for pid in stopped:
+                with suppress(ProcessLookupError):  # the run is over
+                    os.kill(pid, signal.SIGCONT)
+        controls.stop |= bool(events_of(run_dir, "checkpoint-waited"))
+
+    keys = own("eternal", checkpoint={"every_steps": 2})
+    train(run_dir=run_dir, controls=controls, watch=watch, **keys)
+    assert events_of(run_dir, "checkpoint-waited")[0]["seconds"] > LONG_WAIT_S
 
 
 def test_a_writer_that_dies_is_replaced_and_costs_a_checkpoint_at_most(train, tmp_path):

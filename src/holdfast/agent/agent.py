@@ -27,7 +27,6 @@ from holdfast.agent.worker_log import WorkerLog
 from holdfast.agent.worker_monitor import WorkerMonitor
 from holdfast.agent.writer_handle import WriterHandle
 from holdfast.arena.memory import Arena, Word
-from holdfast.checkpoint.store import CheckpointStore
 from holdfast.core import actions, events
 from holdfast.core.agent import AgentStateMachine
 from holdfast.core.failures import Exit, judge
@@ -236,8 +235,8 @@ class Agent:
         committed = (self._arena[rank, Word.COMMITTED] for rank in before)
         workers = self._workers.values()
         log_generation(self._log, action, self._members, max(committed, default=0), workers)
-        restore = CheckpointStore.of_run(self._run.directory).committed()
-        message = resume_message(action, self._machine.members, self._key, restore)
+        found = self._checkpoints.found
+        message = resume_message(action, self._machine.members, self._key, found)
         standbys = self._machine.standbys
         log_standbys(workers, standbys, action.start.step, self._log, self._run)
         for worker in workers:

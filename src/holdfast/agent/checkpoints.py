@@ -12,7 +12,7 @@ import queue
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
 from typing import Final, Self
@@ -36,11 +36,15 @@ from holdfast.core.events import (
     CheckpointFound,
     CheckpointPrepared,
 )
-from holdfast.core.protocol import CheckpointResult, Draft, Part
+from holdfast.core.protocol import CheckpointResult, Draft, Part, StoredCheckpoint
+from holdfast.errors import CheckpointError
 from holdfast.observe.lines import EventLog
 
 CLOSE_TIMEOUT_S: Final = 15.0
 """How long the end of an agent may wait for a disk, to which it may write what is staged."""
+LIST_TIMEOUT_S: Final = 30.0
+"""How long a storage may be out of reach when workers are about to restore."""
+_LIST_PAUSE_S: Final = 0.5
 OVER: Final = 1 << 32
 """More than any generation."""
 
@@ -59,6 +63,10 @@ class Checkpoints:
         delete_old: Called when there is a new one, to verify it and delete older ones.
         where: What names the host in an event; see `RunContext.where`.
         code: The user's code.
+
+    Attributes:
+        found: The names of the checkpoints that were there when workers last needed one, newest
+            first.
     """
 
     def __init__(
@@ -75,6 +83,7 @@ class Checkpoints:
         self._store, self._attempt, self._log, self._where = store, attempt, log, where
         self._arena, self._write, self._code = arena, write, code
         self._delete_old = delete_old
+        self.found: Sequence[str] = ()
         self._prepared: dict[tuple[int, int], Prepared] = {}  # by generation and number
         self._actions: queue.SimpleQueue[CheckpointAction | None] = queue.SimpleQueue()
         self._results: deque[CheckpointEvent | Exception] = deque()
@@ -132,7 +141,7 @@ class Checkpoints:
             case FindCheckpoint(generation):
                 self._complete_before(generation)
                 self._remove_partial()  # one of them may be a checkpoint that was being replaced
-                return CheckpointFound(generation, self._store.newest())
+                return CheckpointFound(generation, self._find())
             case RemovePartialCheckpoints(generation):
                 self._complete_before(generation)
                 self._remove_partial(names.attempt_in(generation, self._attempt))
@@ -148,6 +157,26 @@ class Checkpoints:
                 if not completed.error:
                     self._delete_old()
                 return CheckpointCompleted(completed)
+
+    def _find(self) -> StoredCheckpoint | None:
+        """Look for checkpoints, again and again while the storage is out of reach: a run that took
+        them for gone would begin anew.
+
+        Raises:
+            CheckpointError: It stays out of reach.
+        """
+        deadline = time.monotonic() + LIST_TIMEOUT_S
+        while True:
+            try:
+                self.found = self._store.committed()
+                return self._store.newest()
+            except OSError as error:
+                if time.monotonic() > deadline:
+                    raise CheckpointError(
+                        f"{self._store.location('')} cannot be listed: {error}; make it readable, "
+                        "then resume the run"
+                    ) from error
+                time.sleep(_LIST_PAUSE_S)
 
     def _prepare(self, generation: int, parts: Mapping[int, Part]) -> Draft:
         attempt = names.attempt_in(generation, self._attempt)

@@ -49,6 +49,7 @@ TEMPLATES: Final = {
     "generation-started": "generation {number} resumed from step {step} with ranks {members}",
     "checkpoint-committed": "checkpoint committed: step {step}",
     "writer-exited": "the writer of checkpoints exited {status}; another one is started",
+    "checkpoint-waited": "checkpoint of step {step} waited {seconds} s for the disk",
     "checkpoint-deferred": "checkpoint of step {step} deferred: earlier ones are being written",
     "checkpoint-failed": "checkpoint of step {step} could not be written: {reason}",
     "checkpoint-collected": "checkpoint of step {step} arrived from {sender}",

@@ -154,6 +154,8 @@ class RunDirectory(RunPaths):
         resume: Whether it must be there already.
         run_id: Names the run, on all of its hosts; by default a new one, or that of the directory.
 
+    A job with which a run was resumed is forgotten again if it is the reason why the run ends.
+
     Raises:
         JobError: It is another job's, is in use, cannot be made, or is not there to resume.
     """
@@ -161,6 +163,7 @@ class RunDirectory(RunPaths):
     def __init__(self, path: Path, job: Job, *, resume: bool, run_id: str = "") -> None:
         super().__init__(path, job)
         spec = path / "job.yaml"
+        self._replaced: bytes | None = None
         try:
             if resume:
                 self._check_same_job(path, job)
@@ -173,6 +176,7 @@ class RunDirectory(RunPaths):
             self.checkpoints.mkdir(exist_ok=True)
             self._lock = _locked(path / _LOCK)
             self._identify(path, run_id)
+            self._replaced = spec.read_bytes() if resume else None
             replace_synced(spec, load.dump(job).encode())
             sync_directory(path.parent)
         except OSError as error:
@@ -183,8 +187,13 @@ class RunDirectory(RunPaths):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *_: object) -> None:
-        os.close(self._lock)
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
+        try:
+            if self._replaced is not None and isinstance(error, JobError):
+                with suppress(OSError):  # the error that is raised matters more
+                    replace_synced(self.path / "job.yaml", self._replaced)
+        finally:
+            os.close(self._lock)
 
     @staticmethod
     def _identify(path: Path, run_id: str) -> None:

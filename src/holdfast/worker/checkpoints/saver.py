@@ -37,6 +37,8 @@ from holdfast.worker.step.commit import RequestFlags
 
 SNAPSHOT_SHARE: Final = 0.03
 """The share of the time that snapshots may take."""
+LONG_WAIT_S: Final = 1.0
+"""A checkpoint that waits for longer is worth an event."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,6 +256,7 @@ class CheckpointSaver:
             self._results.begin_generation()
         free = partial(self._staging.is_free, number)
         self._results.wait(free, "earlier ones to be written")
+        self._log_wait(step, time.monotonic() - began)
         begun = replace(current, number=number)
         self._begun = begun if in_memory else replace(begun, save=number, step=step)
         content, error = dict[str, Any](), ""
@@ -276,6 +279,12 @@ class CheckpointSaver:
         self._unsent = PartStagedMessage(generation=group.generation, part=part)
         if self._replica.flat.device.type == "cpu":
             self._finish_part()
+
+    def _log_wait(self, step: int, seconds: float) -> None:
+        """Write down that a checkpoint had to wait, if it was long."""
+        if seconds > LONG_WAIT_S and self._group.member_index == 0:
+            with EventLog(Path(self._spec.run_dir) / EVENTS) as log:
+                log.event("checkpoint-waited", step=step, seconds=round(seconds, 1))
 
     def _finish_part(self) -> None:
         """Wait until the newest share is copied, and tell the agent. A share of an earlier
