@@ -39,6 +39,8 @@ needs_avx2 = pytest.mark.skipif(
     reason="needs a processor with AVX2",
 )
 
+needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU with CUDA")
+
 SMALL = {
     "data": {"name": "digits", "augment": True},
     "model": {"name": "cnn", "width": 4, "dropout": 0.2},

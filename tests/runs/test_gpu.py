@@ -1,14 +1,10 @@
 """Runs on a GPU, which their workers share: the same promises as on CPUs."""
 
 import pytest
-import torch
 
-from conftest import events_of, killing
+from conftest import events_of, killing, needs_gpu
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU with CUDA"),
-]
+pytestmark = [pytest.mark.slow, needs_gpu]
 
 ON_GPU = {"device": "cuda", "checkpoint": {"every_steps": 3}}
 

@@ -16,7 +16,14 @@ from pathlib import Path
 import psutil
 import pytest
 
-from conftest import events_of, holdfast_processes, own_loopback_address, sampled, wait_until
+from conftest import (
+    events_of,
+    holdfast_processes,
+    needs_gpu,
+    own_loopback_address,
+    sampled,
+    wait_until,
+)
 from holdfast.checkpoint.store import CheckpointStore
 
 pytestmark = pytest.mark.slow
@@ -112,9 +119,12 @@ def test_a_coordinator_without_workers_ends_with_the_checkpoint_of_the_hosts(
         assert result_of(tmp_path)["weights_sha256"] == alone("epochs=3")
 
 
-def test_a_lost_host_is_continued_without_and_another_one_joins(begin, command, alone, tmp_path):
-    hurry = tmp_path / "hurry"
-    job = [f"{PACED}:main", "shards=4", "batch=20", f"params={{hurry: {hurry}}}"]
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=needs_gpu)])
+def test_a_lost_host_is_continued_without_and_another_one_joins(
+    begin, command, alone, tmp_path, device
+):
+    hurry, on = tmp_path / "hurry", f"device={device}"
+    job = [f"{PACED}:main", "shards=4", "batch=20", f"params={{hurry: {hurry}}}", on]
     first, (agent,), join = begin(2, "workers=4", job=job)
     wait_until(lambda: steps(tmp_path) > 10)
     os.killpg(agent.pid, signal.SIGSTOP)  # the command; its agent and workers are killed

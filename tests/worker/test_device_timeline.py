@@ -1,8 +1,8 @@
 """Phases on a GPU take as long as the GPU computes; with a stand-in for its events, and on one."""
 
-import pytest
 import torch
 
+from conftest import needs_gpu
 from holdfast.arena.memory import Arena, Phase
 from holdfast.arena.worker_status import WorkerStatus
 from holdfast.collectives.barrier_tags import describe
@@ -10,7 +10,6 @@ from holdfast.transport.shared_memory import SharedMemoryGroup
 from holdfast.worker.device_timeline import MANY, DeviceTimeline, timeline_of
 from holdfast.worker.stopwatch import Stopwatch
 
-needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU with CUDA")
 PHASES = {phase.name.lower(): phase for phase in Phase}
 
 

@@ -37,6 +37,7 @@ class WorkerTag(BarrierTag):
     COMMIT = 26, "committing step {next}"
     SAVED = 27, "saving the checkpoint of step {step}"
     PLAN = 28, "planning step {next}"
+    RECEIVED = 29, "receiving the state of step {step}"
 
 
 _TAGS: Final = MappingProxyType({tag.value: tag for kind in (ReduceTag, WorkerTag) for tag in kind})

@@ -78,14 +78,16 @@ class StateTransfer:
         headers = dict(zip(group.members, payloads, strict=True))
         furthest = max(payloads, key=_work_done)
         if group.network is not None:
-            if not self._in_arena:
-                raise JobError("replicas on GPUs cannot be sent to other hosts yet; set device=cpu")
             self._send_between_hosts(group.network, resume)
+            if not self._in_arena:  # the leader has received what other workers copy
+                group.local_barrier(WorkerTag.RECEIVED, step)
         if donor != rank:
             if donor in group.local:
                 self._take(donor, step)
-            else:  # the leader of this host receives it
+            else:  # the leader of this host has received it, or does so until `COPIED`
                 self._sections.intact.begin_change(rank)
+                if not self._in_arena:
+                    self._replica.flat.copy_(self._staged(rank))
             self._replica.restored(frozenset(_parse(headers[donor])["uninitialized"]))
             progress.replace(Progress.from_donor(_parse(furthest)["progress"]))
             progress.samples_checked &= donor in group.local  # this host may have other data
