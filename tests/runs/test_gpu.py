@@ -1,5 +1,7 @@
 """Runs on a GPU, which their workers share: the same promises as on CPUs."""
 
+import json
+
 import pytest
 
 from conftest import events_of, killing, needs_gpu
@@ -62,6 +64,13 @@ def test_checkpoints_are_whole_and_a_run_resumes_from_them(
 @pytest.mark.parametrize("keys", [{"precision": "bf16"}, {"precision": "fp16"}], ids=str)
 def test_other_precisions_give_the_same_weights_on_any_number_of_workers(train, reference, keys):
     assert train(workers=2, **ON_GPU, **keys)["weights_sha256"] == reference(**keys)
+
+
+def test_a_gpu_scores_far_more_than_its_host(command_line):
+    _, output, _ = command_line("profile", "--json")
+    (host,) = json.loads(output)["hosts"].values()
+    scores = {device["kind"]: device["score"] for device in host["devices"]}
+    assert scores["gpu"] > 3 * scores["cpu"]
 
 
 def test_ddp_trains_on_a_shared_gpu(train):

@@ -10,12 +10,12 @@ number. So a worker knows from one word whether the next one is free, and all ca
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
 import torch
 
 from holdfast.arena.memory import Arena
-from holdfast.arena.tensors import copy_past_cache
+from holdfast.arena.tensors import copy_past_cache, lock_pages
 
 NUM_BUFFERS: Final = 2
 """Checkpoints of a host that can be staged at a time: one is written while the next is copied. One
@@ -59,7 +59,8 @@ class Staging:
             copy_past_cache(target, state[start:end])
             return
         if self._stream is None:
-            self._stream = self._stream_of(state.device)
+            lock_pages(self._buffers)
+            self._stream = torch.cuda.Stream(state.device)  # type: ignore[no-untyped-call]
         self._stream.wait_stream(torch.cuda.current_stream(state.device))
         with torch.cuda.stream(self._stream):
             target.copy_(state[start:end], non_blocking=True)
@@ -68,12 +69,3 @@ class Staging:
         """Wait until a GPU has copied everything."""
         if self._stream is not None:
             self._stream.synchronize()
-
-    def _stream_of(self, device: torch.device) -> torch.cuda.Stream:
-        """A stream for copies. Locks the buffers in memory, so that a GPU writes to them by itself.
-        Where that is not allowed, each copy is complete when `copy` returns.
-        """
-        stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
-        runtime: Any = torch.cuda
-        runtime.cudart().cudaHostRegister(self._buffers.data_ptr(), self._buffers.nbytes, 0)
-        return stream

@@ -5,7 +5,8 @@ from __future__ import annotations
 import ctypes
 import json
 from collections.abc import Iterable, Sequence
-from typing import Final
+from contextlib import suppress
+from typing import Any, Final
 
 import torch
 from torch.utils.dlpack import from_dlpack
@@ -72,6 +73,19 @@ def read_names(memory: torch.Tensor) -> list[str]:
     """The names that `write_names` wrote into `memory`."""
     names: list[str] = json.loads(memory.numpy().tobytes().rstrip(b"\0"))
     return names
+
+
+def lock_pages(memory: torch.Tensor) -> None:
+    """Lock memory, so that a GPU reads and writes it by itself, at the speed of its bus. Where that
+    is not allowed, its driver copies by way of memory of its own.
+
+    Args:
+        memory: Contiguous, and mapped for as long as the process lives.
+    """
+    runtime: Any = torch.cuda
+    if runtime.cudart().cudaHostRegister(memory.data_ptr(), memory.nbytes, 0) != 0:
+        with suppress(RuntimeError):  # takes the error, which the next call of CUDA would report
+            torch.zeros(1, device="cuda")
 
 
 def copy_past_cache(target: torch.Tensor, source: torch.Tensor) -> None:

@@ -21,7 +21,7 @@ DTYPES: Final[dict[Precision, torch.dtype]] = {
 SIDE: Final = {"cpu": 1024, "cuda": 4096}
 """Rows and columns of the matrices: enough to keep every core busy."""
 SMALL_SIDE: Final = 256
-"""The same where a device emulates a type, so that a larger product would take long."""
+"""The same where a CPU emulates a type, so that a larger product would take long."""
 SLOW_S: Final = 0.5
 COPY_BYTES: Final = 256 << 20
 """More than caches hold."""
@@ -38,11 +38,13 @@ def tflops(device: torch.device, precision: Precision, limit_s: float) -> float:
         precision: Of the matrices.
         limit_s: How long to measure.
     """
-    side, product = SMALL_SIDE, _product(device, precision, SMALL_SIDE)
-    product()
-    large = SIDE[device.type]
-    if _seconds(product, device, 1) * (large / side) ** 3 < SLOW_S:
-        side, product = large, _product(device, precision, large)
+    side = SIDE[device.type]
+    if device.type == "cpu":
+        small = _product(device, precision, SMALL_SIDE)
+        small()
+        if _seconds(small, device, 1) * (side / SMALL_SIDE) ** 3 > SLOW_S:
+            side = SMALL_SIDE
+    product = _product(device, precision, side)
     return 2e-12 * side**3 / best_s(product, device, limit_s)
 
 

@@ -12,7 +12,7 @@ from holdfast.arena.layout import Field, Layout
 from holdfast.arena.memory import Arena
 from holdfast.arena.pages import PAGE, drop_private_pages, populate
 from holdfast.arena.staging import NUM_BUFFERS, Staging
-from holdfast.arena.tensors import views
+from holdfast.arena.tensors import lock_pages, views
 from holdfast.collectives.reduction import ReductionMemory
 from holdfast.collectives.slot import Slot, SlotLayout
 from holdfast.core.balance.times import StepTimes
@@ -101,14 +101,17 @@ class Sections:
         """Slot `number` of worker `rank`."""
         return Slot(self._slots[rank, number], self.slot_layout)
 
-    def prepare(self, rank: int, partials: int, *, with_replica: bool) -> None:
+    def prepare(self, rank: int, partials: int, *, on_gpu: bool) -> None:
         """Populate the memory that worker `rank` will write: its part of the root slot, slots for
-        `partials` partial sums, and its replica.
+        `partials` partial sums, and its replica, unless that is on a GPU. Then lock what the GPU
+        reads and writes.
         """
         own_part = torch.tensor_split(self._root, self._slots.shape[0])[rank]
         ranges = [own_part, self._slots[rank, :partials]]
-        for memory in [*ranges, self._replicas[rank]] if with_replica else ranges:
+        for memory in ranges if on_gpu else [*ranges, self._replicas[rank]]:
             populate(memory.data_ptr(), memory.numel())
+        for memory in [self._root, self._slots[rank, :partials]] if on_gpu else []:
+            lock_pages(memory)
 
     def drop_private_writes(self) -> None:
         """Make `private_gradients` show the content of `root` again."""

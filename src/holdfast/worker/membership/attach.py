@@ -213,7 +213,7 @@ class AttachedModels:
     def _moved_in(self, sections: Sections, items: list[WorkItem], *, empty: bool) -> Replica:
         rank, size_bytes = self._group.rank, self._layout.size_bytes
         partials = tree.partials_needed([item.leaf for item in items], sections.num_leaves)
-        sections.prepare(rank, partials, with_replica=self._in_arena)
+        sections.prepare(rank, partials, on_gpu=not self._in_arena)
         if self._in_arena:
             flat = sections.replica(rank, size_bytes)
         else:

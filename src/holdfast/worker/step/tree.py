@@ -285,11 +285,14 @@ class TreeStepper:
 
         All workers read that slot, and some optimizers write to the gradients (SGD with Nesterov
         momentum, if it updates all parameters together; one that clips). What an optimizer writes
-        stays in this process: it gets private pages, or copies once it is known to write.
+        stays in this process: it gets private pages, or copies once it is known to write. On a GPU
+        it gets copies anyway.
         """
         used = reduced.used.tolist()
         gradients = self._sections.private_gradients
-        if not self._optimizer_reads_only:
+        if self._replica.flat.device.type != "cpu":
+            gradients = self._root_gradients
+        elif not self._optimizer_reads_only:
             gradients = [gradient.clone() for gradient in self._root_gradients]
         versions = [gradient._version for gradient in gradients]
         for parameter, gradient, was_used in zip(self._parameters, gradients, used, strict=False):
