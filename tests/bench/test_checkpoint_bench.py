@@ -126,7 +126,7 @@ def test_a_peer_loads_what_it_has_saved_even_if_training_goes_on(system, lone_gr
     ("options", "told"),
     [
         (["--systems", "holdfast,abacus"], "--systems: no abacus; there are holdfast, "),
-        (["--measure", "all"], "--measure: no all; there are saving, floors, loading"),
+        (["--measure", "all"], "--measure: no all; there are saving, memory, floors, loading"),
         (["--workloads", "chess"], "--workloads: no chess; there are small, "),
         (["--every", "5,0"], "--every 5,0 must be numbers above 0"),
         (["--path", "/nowhere/at/all"], "bench checkpoint: "),
@@ -182,6 +182,8 @@ def test_all_systems_are_measured_between_floors_and_loads(tmp_path):
     assert floors["measure"] == "floors"
     assert all(floors[f"{name}_ms"]["min"] > 0 for name in ("write", "read", "direct_read"))
     check_saving([row for row in rest if row["measure"] == "saving"], [*OURS, *PEERS], [1])
+    (memory,) = [row for row in rest if row["measure"] == "memory"]
+    assert 1 <= memory["every_steps"] <= 60
     loading = {row["system"]: row for row in rest if row["measure"] == "loading"}
     assert list(loading) == ["read", "direct read", "holdfast", "torch", "safetensors", "dcp"]
     assert [name for name, row in loading.items() if row["verified"] == "yes"] == ["holdfast"]

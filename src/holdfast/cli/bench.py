@@ -217,8 +217,8 @@ def heartbeat(
 @app.command()
 def checkpoint(
     measure: Annotated[
-        str, typer.Option(help="What to measure: saving, floors, loading.")
-    ] = "saving,floors,loading",
+        str, typer.Option(help="What to measure: saving, memory, floors, loading.")
+    ] = "saving,memory,floors,loading",
     workloads: Workloads = "large,lm",
     workers: Annotated[str, typer.Option(help="Numbers of workers.")] = "1,2",
     systems: Annotated[

@@ -1,6 +1,7 @@
 """What checkpoints cost training, and how fast they are loaded, compared with what people use.
 
     saving    how much longer training takes, and what each save costs; see `saving` and `savers`
+    memory    what snapshots in memory cost that `checkpoint.memory: auto` keeps
     floors    what no system can be faster than
     loading   the time until a state of some size is in memory again, and verified
 
@@ -17,7 +18,7 @@ import tempfile
 from pathlib import Path
 from typing import Any, Final
 
-from holdfast.bench.checkpoint import floors, loading, saving
+from holdfast.bench.checkpoint import floors, loading, memory, saving
 from holdfast.bench.checkpoint.runs import Runner
 from holdfast.bench.checkpoint.saving import Plan
 from holdfast.bench.checkpoint.systems import OURS, PEERS
@@ -27,7 +28,7 @@ from holdfast.errors import HoldfastError
 from holdfast.launch.fork_client import ForkServer
 from holdfast.launch.spawn import WORKER, spawn
 
-MEASURES: Final = ("saving", "floors", "loading")
+MEASURES: Final = ("saving", "memory", "floors", "loading")
 SYSTEMS: Final = (*OURS, *PEERS)
 
 
@@ -84,9 +85,11 @@ def measure(options: argparse.Namespace) -> list[dict[str, Any]]:
             for workers in map(int, options.workers.split(",")):
                 if "floors" in measures:
                     rows.append(floors.row(where, workload, workers, _state_bytes(workload)))
+                runner = Runner(workload=workload, workers=workers, folder=where, forks=forks)
                 if "saving" in measures:
-                    runner = Runner(workload=workload, workers=workers, folder=where, forks=forks)
                     rows += saving.rows(runner, plan)
+                if "memory" in measures:
+                    rows.append(memory.row(runner, options.rounds))
         if "loading" in measures:
             rows += loading.rows(where, forks, options.load_mb, options.rounds)
     return rows

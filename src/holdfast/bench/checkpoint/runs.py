@@ -9,7 +9,8 @@ from __future__ import annotations
 import json
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -59,10 +60,27 @@ class Runner:
             return [self._ours(OURS[system], schedule) for schedule in schedules]
         return self._of_peer(system, schedules)
 
+    def rows_of(self, saving: Mapping[str, object], schedule: Schedule) -> list[dict[str, Any]]:
+        """What a run of holdfast has recorded of its steps.
+
+        Args:
+            saving: The job's keys below `checkpoint`.
+            schedule: Says how long it runs.
+
+        Raises:
+            HoldfastError: It failed.
+        """
+        with self._run(saving, schedule) as run_dir:
+            return [line for line in lines.read(run_dir / METRICS) if "loss" in line]
+
     def _ours(self, busy: str, schedule: Schedule) -> Window:
-        """One run of holdfast."""
-        saving = {"every_steps": schedule.every, "busy": busy}
-        keys = {**job_keys(self.workload, self.workers, schedule.last), "checkpoint": saving}
+        with self._run({"every_steps": schedule.every, "busy": busy}, schedule) as run_dir:
+            return _window_of(run_dir, schedule)
+
+    @contextmanager
+    def _run(self, saving: Mapping[str, object], schedule: Schedule) -> Iterator[Path]:
+        """The directory of one run of holdfast, whose last checkpoint can be read."""
+        keys = {**job_keys(self.workload, self.workers, schedule.last), "checkpoint": dict(saving)}
         job = load.check(keys, where="bench")
         sync_file_system(self.folder)
         with tempfile.TemporaryDirectory(dir=self.folder) as folder:
@@ -70,7 +88,7 @@ class Runner:
             with RunDirectory(run_dir, job, resume=False) as directory:
                 run(directory, LaunchOptions(forks=self.forks))
             read_checkpoint(find_checkpoint(run_dir))
-            return _window_of(run_dir, schedule)
+            yield run_dir
 
     def _of_peer(self, system: str, schedules: Sequence[Schedule]) -> list[Window]:
         """One launch of a peer's processes."""
