@@ -219,7 +219,7 @@ def test_the_options_of_the_command_are_these():
             "overrides",
         ],
         "checkpoint": [],
-        "checkpoint diff": ["one", "other"],
+        "checkpoint diff": ["--json", "one", "other"],
         "checkpoint export": [
             "--best",
             "--force",
@@ -232,8 +232,8 @@ def test_the_options_of_the_command_are_these():
         "checkpoint ls": ["--json", "run"],
         "checkpoint pin": ["--remove", "checkpoint"],
         "checkpoint prune": ["--dry-run", "--keep", "--keep-every", "run"],
-        "checkpoint show": ["checkpoint"],
-        "checkpoint verify": ["--public-key", "path"],
+        "checkpoint show": ["--json", "checkpoint"],
+        "checkpoint verify": ["--json", "--public-key", "path"],
         "coordinator": [
             "--accept-older",
             "--address",

@@ -110,8 +110,24 @@ def test_a_public_key_is_enough_to_check_signatures(tmp_path):
         assert store_in(saved.parent, Seal.trusting(trusted)).manifest(saved.name).step == 3
     with pytest.raises(CheckpointError, match="is signed by key"):
         store_in(saved.parent, Seal.trusting(other.with_suffix(".pub"))).manifest(saved.name)
-    with pytest.raises(JobError, match="No such file"):
-        Seal.trusting(tmp_path / "absent")
+
+
+@pytest.mark.parametrize(
+    ("spoil", "reason"),
+    [
+        (absent, "No such file"),
+        (a_folder, "Is a directory"),
+        (nonsense, "holds no Ed25519 public key in PEM; make its file"),
+        (open_to_others, r"other users can read .* \(mode 0644\)"),
+    ],
+)
+def test_messages_name_what_has_named_the_file(tmp_path, spoil, reason):
+    path = signing_key(tmp_path / "key")
+    spoil(path)
+    with pytest.raises(JobError, match=rf"--public-key: .*{reason}") as refused:
+        Seal.trusting(path, "--public-key")
+    assert str(path) in str(refused.value)
+    assert "checkpoint.sign" not in str(refused.value)
 
 
 def test_paths_of_keys_are_relative_to_the_file_of_the_job(tmp_path, monkeypatch):

@@ -8,7 +8,7 @@ import time
 import pytest
 
 from checkpoints import layout_of, save, state_of, store_in, write
-from holdfast.checkpoint.manifest import Best
+from holdfast.checkpoint.manifest import Best, Manifest
 from holdfast.observe.run_dir import held
 from keys import encryption_key, seal_of, signing_key
 from recorded_run import write_run
@@ -149,11 +149,55 @@ def test_a_checkpoint_that_another_key_has_signed_is_not_verified(command_line, 
     saved = save(tmp_path / "sealed", 7, state_of(LAYOUT), LAYOUT, seal=seal)
     words = ["checkpoint", "verify", str(saved), "--public-key"]
     assert command_line(*words, str(key))[0] == 0
-    status, out, _ = command_line(*words, str(other))
-    assert (status, "is signed by key" in out) == (1, True)
+    status, out, err = command_line(*words, str(other))
+    assert (status, "step-00000007  signed by another key: " in out) == (1, True)
+    assert f"1 of 1 checkpoint not signed by the key of --public-key {other}: step" in err
+    assert "damaged" not in out + err
+    manifest = saved / "manifest.json"
+    forged = Manifest.parse(manifest.read_bytes(), "").model_copy(update={"loss": 0.5}).sealed()
+    manifest.write_text(forged.model_dump_json())
+    status, out, err = command_line(*words, str(key))
+    assert (status, "damaged: " in out, "does not match its signature" in out) == (1, True, True)
+    assert f"1 of 1 checkpoint damaged: {manifest}; copy it back" in err
     assert "\nencrypted    yes\n" in command_line("checkpoint", "show", str(saved))[1]
     status, _, err = command_line("checkpoint", "diff", str(saved), str(run))
     assert (status, "is encrypted with key" in err) == (2, True)
+
+
+def test_an_unsigned_checkpoint_is_not_damaged(command_line, run, tmp_path):
+    key, part = signing_key(tmp_path / "key").with_suffix(".pub"), damage(run, 30)
+    status, out, err = command_line("checkpoint", "verify", str(run), "--public-key", str(key))
+    assert (status, out.count("  not signed: "), out.count("  damaged: ")) == (1, 4, 1)
+    assert f"1 of 4 checkpoints damaged: {part}; " in err
+    assert f"4 of 4 checkpoints not signed by the key of --public-key {key}: step-" in err
+    status, _, err = command_line("checkpoint", "verify", str(run), "--public-key", str(part))
+    assert (status, f"--public-key: {part} holds no" in err) == (2, True)
+
+
+def test_programs_get_one_object(command_line, run):
+    status, out, err = command_line("checkpoint", "verify", str(run), "--json")
+    found = json.loads(out)
+    assert (status, err, found["failed"], len(found["checkpoints"])) == (0, "", False, 4)
+    part = damage(run, 40)
+    status, out, err = command_line("checkpoint", "verify", str(run), "--json")
+    first, second, *_ = json.loads(out)["checkpoints"]
+    assert (status, err, first["name"]) == (1, "", "step-00000040")
+    assert [(each["kind"], each["file"]) for each in first["problems"]] == [("damaged", str(part))]
+    assert second == {"name": "step-00000030", "size_bytes": LAYOUT.size_bytes, "problems": []}
+
+    status, out, _ = command_line("checkpoint", "show", str(run), "--json")
+    shown = json.loads(out)
+    assert (status, shown["checkpoint"], shown["step"]) == (0, str(directory(run, 40)), 40)
+    assert [each["name"] for each in shown["tensors"]] == ["w", "n", "b"]
+
+    words = ["checkpoint", "diff", str(directory(run, 30)), str(directory(run, 20)), "--json"]
+    status, out, _ = command_line(*words)
+    found = json.loads(out)
+    assert (status, found["equal"], found["compared"]) == (1, False, 3)
+    assert found["fields"]["data"] == {"step": [30, 20]}
+    assert {each["name"] for each in found["tensors"]} == {"w", "n", "b"}
+    status, out, _ = command_line(*words[:3], str(directory(run, 30)), "--json")
+    assert (status, json.loads(out)["equal"]) == (0, True)
 
 
 def test_a_pin_is_set_and_removed(command_line, run):
@@ -162,8 +206,23 @@ def test_a_pin_is_set_and_removed(command_line, run):
     assert store_in(run / "checkpoints").pinned() == {"step-00000010"}
     assert command_line("checkpoint", "pin", str(directory(run, 10)), "--remove")[0] == 0
     assert store_in(run / "checkpoints").pinned() == set()
+    status, out, err = command_line("checkpoint", "pin", str(directory(run, 10)), "--remove")
+    assert (status, out) == (2, "")
+    assert f"{directory(run, 10)} is not pinned; holdfast checkpoint ls says" in err
     status, _, err = command_line("checkpoint", "pin", str(directory(run, 99)))
     assert (status, "neither a checkpoint nor" in err) == (2, True)
+
+
+def test_a_damaged_checkpoint_is_not_pinned(command_line, run):
+    command_line("checkpoint", "pin", str(directory(run, 20)))
+    for step in (10, 20):
+        (directory(run, step) / "manifest.json").write_bytes(b"{")
+        status, out, err = command_line("checkpoint", "pin", str(directory(run, step)))
+        assert (status, out) == (1, "")
+        assert "manifest.json is damaged" in err
+        assert "it was not pinned: pin another checkpoint" in err
+    assert store_in(run / "checkpoints").pinned() == {"step-00000020"}
+    assert command_line("checkpoint", "pin", str(directory(run, 20)), "--remove")[0] == 0
 
 
 def test_pruning_keeps_what_the_job_says(command_line, run):

@@ -4,6 +4,8 @@ import re
 
 import pytest
 
+from recorded_run import write_run
+
 
 def test_the_version_is_printed(command_line):
     status, out, _ = command_line("--version")
@@ -25,6 +27,14 @@ def test_a_job_must_be_named(command_line):
     for words in (["train"], ["train", "--resume"], ["train", "--run", "runs/x"]):
         status, _, err = command_line(*words)
         assert (status, "no job is named: give bert, " in err) == (2, True)
+
+
+@pytest.mark.parametrize("prefix", ["", "file://"])
+def test_a_run_directory_is_no_backup(command_line, tmp_path, prefix):
+    write_run(tmp_path / "run")
+    status, _, err = command_line("train", "--resume", "--from", f"{prefix}{tmp_path}/run")
+    assert (status, "is a run directory, not a backup" in err) == (2, True)
+    assert f"--run {tmp_path}/run --resume" in err
 
 
 @pytest.mark.parametrize(

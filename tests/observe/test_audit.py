@@ -3,6 +3,7 @@
 import json
 import shutil
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -147,9 +148,42 @@ def test_a_record_that_was_cut_off_is_not_the_whole_run(run):
     assert problem.endswith("to 40 are missing: the run has reached step 40")
 
 
-def test_a_directory_without_steps_proves_nothing(tmp_path):
-    assert {*outcomes(tmp_path).values()} == {Outcome.NOT_CHECKED, Outcome.OK}
-    assert outcomes(tmp_path)["steps"] is Outcome.NOT_CHECKED
+def test_a_run_without_a_step_proves_nothing_and_says_why(run):
+    shutil.rmtree(run / "checkpoints")
+    rewrite(run / "events.jsonl", lambda lines: lines[:3])
+    for change, found in [(Path.unlink, "is missing"), (Path.touch, "has no step")]:
+        change(run / "metrics.jsonl")
+        texts_of = texts(run, Outcome.NOT_CHECKED)
+        assert texts_of.keys() == {check.name for check in audit(run).checks} - {"events"}
+        assert texts_of["steps"].startswith(f"metrics.jsonl {found}, and as far as events")
+        assert "no step was committed: audit the run after its first step" in texts_of["steps"]
+        assert texts_of["samples"] == texts_of["writers"] == "no step is recorded"
+
+
+def test_steps_that_were_made_and_are_not_recorded_are_missing(run):
+    (run / "metrics.jsonl").unlink()
+    (problem,) = texts(run, Outcome.FAILED).values()
+    assert problem == (
+        "metrics.jsonl is missing, and the run has reached step 40: copy the file from a backup"
+    )
+    shutil.rmtree(run / "checkpoints")
+    assert "has reached step 20:" in texts(run, Outcome.FAILED)["steps"]  # of its last generation
+
+
+def test_events_that_cannot_be_read_are_named(run, command_line):
+    path = run / "events.jsonl"
+    begun = len(path.read_text().splitlines())
+    with path.open("a") as file:
+        file.write('{"event"')  # as a crash leaves it
+    assert outcomes(run)["events"] is Outcome.OK
+    assert command_line("events", str(run))[2] == ""
+    with path.open("a") as file:
+        file.write("\n[1]\n")
+    assert texts(run, Outcome.NOT_CHECKED)["events"].endswith(f"leaves: {begun + 1}, {begun + 2}")
+    for words in ([], ["--json"]):
+        status, out, err = command_line("events", str(run), *words)
+        assert (status, "generation" in out) == (0, True)
+        assert err == f"holdfast: 2 lines of {path} cannot be read; holdfast audit names them\n"
 
 
 def test_epochs_of_a_stream_are_compared_with_each_other(run):
@@ -278,7 +312,7 @@ def test_the_command_fails_if_a_check_does(run, command_line):
     assert (status, err) == (0, "")
     assert "    because rank 1 was killed by SIGKILL\n" in out
     assert "  21 to 40: start 1, generation 2, 2 workers\n" in out
-    assert out.count("  ok   ") == 8
+    assert out.count("  ok   ") == 9
     rewrite(run / "metrics.jsonl", without(25))
     status, out, _ = command_line("audit", str(run), "--json")
     found = json.loads(out)

@@ -42,6 +42,13 @@ def test_torn_lines_are_skipped(tmp_path):
     assert path.read_text().endswith('{"step": 2}\n'), "what was torn at the end is cut"
 
 
+def test_lines_that_cannot_be_read_are_numbered(tmp_path):
+    path = tmp_path / "log"
+    assert lines.unreadable(path) == []
+    path.write_bytes(b'{"step": 1}\nnot JSON\n[1]\n{"step": 2}\n\xff\n{"step"')
+    assert lines.unreadable(path) == [2, 3, 5]
+
+
 def test_a_torn_line_damages_no_line_of_the_next_start(tmp_path):
     path = tmp_path / "log"
     path.write_text('{"step": 1}\n{"ste')

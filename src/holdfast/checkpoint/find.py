@@ -38,12 +38,11 @@ def find_checkpoint(path: Path, *, best: bool = False) -> Path:
     return Path(store.location(names.checkpoint_name(found.step)))
 
 
-def checkpoints_at(path: Path, seal: Seal = UNSEALED) -> tuple[CheckpointStore, list[str]]:
+def checkpoints_at(path: Path) -> tuple[CheckpointStore, list[str]]:
     """The checkpoints at `path`, damaged or not: itself, or all of the run, newest first.
 
     Args:
         path: A checkpoint, or a run directory.
-        seal: The key whose signature they need, if any.
 
     Raises:
         JobError: There is none.
@@ -55,8 +54,8 @@ def checkpoints_at(path: Path, seal: Seal = UNSEALED) -> tuple[CheckpointStore, 
             "loads it"
         )
     if names.is_checkpoint(whole.name) and path.is_dir():
-        return store_of(path, seal), [whole.name]
-    store = CheckpointStore.of_run(path, seal)
+        return store_of(path), [whole.name]
+    store = CheckpointStore.of_run(path)
     found = store.committed()
     if not found:
         raise _none_at(path)

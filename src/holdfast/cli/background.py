@@ -55,7 +55,10 @@ def follow(record: Record, process: subprocess.Popen[bytes]) -> int:
     Ctrl-C is for the run. Any other end of this command leaves the run alone.
     """
     with _interrupts_passed_on(process):
-        show(record.folder, lambda: process.poll() is None)
+        try:
+            show(record.folder, lambda: process.poll() is None)
+        except BrokenPipeError:  # the reader is gone
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     if not record.directory.exists():
         registry.forget(record)
     return process.wait()
@@ -97,8 +100,6 @@ def show(folder: Path, goes_on: Callable[[], bool]) -> None:
             if is_last:
                 return
             time.sleep(TICK_S)
-    except BrokenPipeError:  # the reader is gone
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     finally:
         for source, _ in copies:
             source.close()

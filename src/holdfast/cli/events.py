@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated
@@ -15,6 +16,7 @@ from holdfast.errors import JobError
 from holdfast.observe import history, lines
 from holdfast.observe.record.moments import is_event
 from holdfast.observe.run_dir import CRASH_DUMP, DEBUG_LOG, EVENTS, RECOVERIES
+from holdfast.observe.units import NBSP, count
 from holdfast.wire import debug_file
 
 
@@ -35,6 +37,12 @@ def events(
         for line in _debug_lines(path / "logs"):
             print(line)
         return
+    if skipped := len(lines.unreadable(path / EVENTS)):
+        print(
+            f"holdfast: {count(skipped, 'line')} of {path / EVENTS} cannot be read; "
+            "holdfast audit names them".replace(NBSP, " "),
+            file=sys.stderr,
+        )
     entries, recoveries = (list(lines.read(path / name)) for name in (EVENTS, RECOVERIES))
     if as_json:
         print(json.dumps({"events": entries, "recoveries": recoveries}))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from typing import Final
 
+from holdfast.cli.output import checked_output
 from holdfast.launch.spawn import WORKER, spawn
 
 WITH_WORKERS: Final = {"train", "run", "drill", "coordinator", "agent", "doctor"}
@@ -28,7 +29,8 @@ def main() -> None:
     try:
         from holdfast.cli import app  # while the fork server imports torch
 
-        app.run(spawned)
+        with checked_output():
+            app.run(spawned)
     except KeyboardInterrupt:  # before a run started that could be stopped
         sys.exit(130)
     finally:

@@ -35,7 +35,7 @@ from holdfast.job.data import Data
 from holdfast.job.part import AUTO
 from holdfast.job.train_job import TrainRequest
 from holdfast.linux.cores import usable_cores
-from holdfast.observe.run_dir import RunDirectory, new_run
+from holdfast.observe.run_dir import EVENTS, RunDirectory, new_run
 from holdfast.observe.transfers import TransferView
 from holdfast.runs.backup.restore import restore
 from holdfast.runs.placing import placed
@@ -144,6 +144,12 @@ def _restored(url: str, run_dir: Path | None, *, resume: bool, dry_run: bool) ->
     """The run directory that is made of a backup."""
     if not resume or dry_run:
         raise JobError("--from continues a run: add --resume or --extend, without --dry-run")
+    source = Path(url.removeprefix("file://"))
+    if (source / EVENTS).is_file():  # in a backup it is a folder
+        raise JobError(
+            f"{url} is a run directory, not a backup; continue its run with --run {source} "
+            "--resume, without --from"
+        )
     path = restore(url, run_dir, os.environ, partial(print, file=sys.stderr))
     print(f"the run is in {path}", file=sys.stderr)
     return path

@@ -70,7 +70,7 @@ def finite(value: Any) -> Any:
     match value:
         case float():
             return number(value)
-        case list():
+        case list() | tuple():
             return [finite(each) for each in value]
         case dict():
             return {name: finite(each) for name, each in value.items()}
@@ -84,6 +84,18 @@ def read(path: Path) -> Iterator[dict[str, Any]]:
     for _, value in _lines(path):
         if value is not None:
             yield value
+
+
+def unreadable(path: Path) -> list[int]:
+    """The numbers, from 1, of the lines in a file that `read` skips; none if there is no such file.
+
+    A last line without its end is not one of them: it is being written, or a crash has torn it.
+    """
+    if not path.exists():
+        return []
+    with path.open("rb") as file:
+        whole = ((number, line) for number, line in enumerate(file, 1) if line.endswith(b"\n"))
+        return [number for number, line in whole if _object(line) is None]
 
 
 def last(path: Path, reach: int = TAIL_BYTES) -> list[dict[str, Any]]:

@@ -33,6 +33,9 @@ SHOWN: Final = 16
 _MAX_FILE_BYTES: Final = 1 << 16
 _MAKE_ENCRYPTION_KEY: Final = "(umask 077; openssl rand -base64 32 > FILE)"
 _MAKE_SIGNING_KEY: Final = "(umask 077; openssl genpkey -algorithm ed25519 -out FILE)"
+_MAKE_PUBLIC_KEY: Final = "openssl pkey -in KEY -pubout -out FILE"
+_PRIVATE: Final = b"PRIVATE KEY-----"
+"""Ends the first line of a private key in PEM, of any kind."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,38 +74,55 @@ def encryption_key(path: Path) -> EncryptionKey:
     return EncryptionKey(secret, path)
 
 
-def signing_key(path: Path) -> Ed25519PrivateKey:
+def signing_key(path: Path, named_by: str = SIGN) -> Ed25519PrivateKey:
     """The private key in a PEM file.
+
+    Args:
+        path: The file.
+        named_by: The job key or option that names it, for messages.
 
     Raises:
         JobError: It is not there, others can read it, or it holds no such key.
     """
     try:
-        key = load_pem_private_key(_secret(path, SIGN), password=None)
+        key = load_pem_private_key(_secret(path, named_by), password=None)
     except (ValueError, TypeError, UnsupportedAlgorithm):
         key = None
     if not isinstance(key, Ed25519PrivateKey):
         raise JobError(
-            f"{SIGN}: {path} holds no Ed25519 private key in PEM without a password; make one "
+            f"{named_by}: {path} holds no Ed25519 private key in PEM without a password; make one "
             f"with {_MAKE_SIGNING_KEY}"
         )
     return key
 
 
-def public_key(path: Path) -> Ed25519PublicKey:
+def public_key(path: Path, named_by: str) -> Ed25519PublicKey:
     """The public key in a PEM file, or that of the private key in it.
+
+    Args:
+        path: The file.
+        named_by: The job key or option that names it, for messages.
 
     Raises:
         JobError: It cannot be read, or holds neither.
     """
     try:
-        key = load_pem_public_key(path.read_bytes())
+        text = path.read_bytes()
     except OSError as error:
-        raise JobError(f"{path}: {error.strerror}; name the file of a public key") from None
+        raise JobError(
+            f"{named_by}: {path}: {error.strerror}; name the file of a public key"
+        ) from None
+    if _PRIVATE in text:
+        return signing_key(path, named_by).public_key()
+    try:
+        key = load_pem_public_key(text)
     except (ValueError, UnsupportedAlgorithm):
-        return signing_key(path).public_key()
+        key = None
     if not isinstance(key, Ed25519PublicKey):
-        raise JobError(f"{path} holds a public key, but none of Ed25519; name the one that signed")
+        raise JobError(
+            f"{named_by}: {path} holds no Ed25519 public key in PEM; make its file from the key "
+            f"that signed with {_MAKE_PUBLIC_KEY}"
+        )
     return key
 
 
@@ -112,7 +132,7 @@ def fingerprint(key: Ed25519PublicKey) -> str:
 
 
 def _secret(path: Path, key: str) -> bytes:
-    """The content of a file that only its owner may read."""
+    """The content of a file that only its owner may read; `key` names it in messages."""
     try:
         status = path.stat()
         if not stat.S_ISREG(status.st_mode):  # opening a pipe would block

@@ -60,13 +60,17 @@ class Seal:
         )
 
     @classmethod
-    def trusting(cls, path: Path) -> Self:
+    def trusting(cls, path: Path, named_by: str = SIGN) -> Self:
         """What checks signatures by the public or private key in a PEM file, and nothing else.
+
+        Args:
+            path: The file.
+            named_by: The job key or option that names it, for messages.
 
         Raises:
             JobError: The file cannot be read, or holds no such key.
         """
-        return cls(trusted=public_key(path))
+        return cls(trusted=public_key(path, named_by))
 
     @property
     def digest_kind(self) -> DigestKind:

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Final
 
 import typer
 
 from holdfast.checkpoint.find import find_checkpoint, manifest_of
+from holdfast.cli.arguments import Json
 from holdfast.cli.checkpoint.arguments import RunOrCheckpoint
 from holdfast.cli.checkpoint.reading import reachable, reading
+from holdfast.observe.lines import finite
 
 if TYPE_CHECKING:
     from holdfast.checkpoint.diff import CheckpointDiff
@@ -21,7 +24,7 @@ DIFFERENT_STATUS: Final = 1
 """Exit status if they differ, as that of diff(1)."""
 
 
-def diff(one: RunOrCheckpoint, other: RunOrCheckpoint) -> None:
+def diff(one: RunOrCheckpoint, other: RunOrCheckpoint, as_json: Json = False) -> None:
     """Compare two checkpoints: tensors, job keys, metrics, place in the data."""
     from holdfast.checkpoint.diff import compare  # imports numpy
 
@@ -30,9 +33,13 @@ def diff(one: RunOrCheckpoint, other: RunOrCheckpoint) -> None:
         size_bytes = manifest_of(first).size_bytes + manifest_of(second).size_bytes
         with reading("comparing", size_bytes) as advance:
             found = compare(first, second, advance)
-    print(f"one      {first}\nother    {second}")
-    for line in _lines(found):
-        print(line)
+    if as_json:
+        paths = {"one": str(first), "other": str(second)}
+        print(json.dumps(finite({**paths, "equal": found.is_equal, **asdict(found)})))
+    else:
+        print(f"one      {first}\nother    {second}")
+        for line in _lines(found):
+            print(line)
     if not found.is_equal:
         raise typer.Exit(DIFFERENT_STATUS)
 

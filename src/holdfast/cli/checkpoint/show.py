@@ -9,9 +9,11 @@ from typing import Any, Final
 from holdfast.arena.layout import Entry
 from holdfast.checkpoint.find import find_checkpoint, manifest_of
 from holdfast.checkpoint.manifest import Manifest, Origin
+from holdfast.cli.arguments import Json
 from holdfast.cli.checkpoint.arguments import RunOrCheckpoint
 from holdfast.cli.checkpoint.reading import reachable
 from holdfast.core.code_version import in_words
+from holdfast.observe.lines import finite
 from holdfast.observe.sinks.terminal import closing_table
 from holdfast.observe.units import NBSP, count, size
 
@@ -28,11 +30,14 @@ _NOT_SHOWN: Final = frozenset({"weights_config", "state", "user_state", "costs",
 """Fields that only a program reads."""
 
 
-def show(checkpoint: RunOrCheckpoint) -> None:
+def show(checkpoint: RunOrCheckpoint, as_json: Json = False) -> None:
     """Show what a checkpoint holds: step, tensors, metrics, place in the data, versions."""
     with reachable(checkpoint):
         path = find_checkpoint(checkpoint)
         manifest = manifest_of(path)
+    if as_json:
+        print(json.dumps(finite({"checkpoint": str(path), **manifest.model_dump(mode="json")})))
+        return
     rows = {"checkpoint": str(path), **dict(_in_words(manifest)), **dict(_others(manifest))}
     print(closing_table(rows).replace(NBSP, " "))
 

@@ -14,7 +14,7 @@ from holdfast.checkpoint.manifest import Manifest
 from holdfast.checkpoint.store import CheckpointStore
 from holdfast.errors import HoldfastError
 from holdfast.observe import lines, recovery_reports
-from holdfast.observe.audit.check import Check, Outcome
+from holdfast.observe.audit.check import MAX_PROBLEMS, Check, Outcome, not_checked, passed
 from holdfast.observe.audit.lineage import (
     Life,
     Segment,
@@ -72,6 +72,7 @@ def audit(run_dir: Path) -> Audit:
         HoldfastError: A file cannot be read.
     """
     try:
+        unreadable = lines.unreadable(run_dir / EVENTS)
         events = [line for line in lines.read(run_dir / EVENTS) if is_event(line)]
         rows = rows_of(run_dir / METRICS)
         recoveries = _reports(run_dir / RECOVERIES)
@@ -91,15 +92,29 @@ def audit(run_dir: Path) -> Audit:
         lives=tuple(lives),
         segments=tuple(segments),
         checks=(
-            check_numbers(rows, _reached(events, manifests)),
+            check_numbers(rows, _reached(events, manifests), run_dir / METRICS),
             check_batches(rows, order),
             check_shards(rows, order),
             check_samples(rows, epochs, order),
             check_skipped(rows),
             check_stored(manifests, rows, damaged),
+            _check_events(unreadable),
             check_lineage(lives),
             check_writers(rows, segments, has_several_hosts=len(_hosts(events)) > 1),
         ),
+    )
+
+
+def _check_events(unreadable: Sequence[int]) -> Check:
+    """Whether there are no lines of events that cannot be read, by number."""
+    if not unreadable:
+        return passed("events", f"every line of {EVENTS} can be read")
+    named = ", ".join(map(str, unreadable[:MAX_PROBLEMS]))
+    more = ", …" if len(unreadable) > MAX_PROBLEMS else ""
+    return not_checked(
+        "events",
+        f"{EVENTS} has lines that are no JSON objects, such as a full disk or a crash leaves: "
+        f"{named}{more}",
     )
 
 
@@ -114,8 +129,9 @@ def _reports(path: Path) -> list[RecoveryReport]:
 
 def _reached(events: Sequence[Mapping[str, Any]], manifests: Sequence[Manifest]) -> int:
     """How many steps the run has made at least, without its record of steps."""
-    ends = [event.get("steps") for event in events if event["event"] == "run-ended"][-1:]
-    reached = [*ends, *(manifest.step for manifest in manifests)]
+    starts = [event.get("step") for event in events if event["event"] == "generation-started"]
+    ends = [event.get("steps") for event in events if event["event"] == "run-ended"]
+    reached = [*starts[-1:], *ends[-1:], *(manifest.step for manifest in manifests)]
     return max((steps for steps in reached if isinstance(steps, int)), default=0)
 
 

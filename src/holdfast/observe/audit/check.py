@@ -11,6 +11,7 @@ from holdfast.observe.units import NBSP
 
 MAX_PROBLEMS: Final = 5
 """How many problems of one kind are named."""
+NO_STEP: Final = "no step is recorded"
 
 
 class Outcome(enum.StrEnum):

@@ -13,7 +13,7 @@ from math import inf
 from typing import Any, Final
 
 from holdfast.observe import history
-from holdfast.observe.audit.check import Check, judged, not_checked
+from holdfast.observe.audit.check import NO_STEP, Check, judged, not_checked
 from holdfast.observe.audit.steps import StepRow
 from holdfast.observe.record.moments import is_failure
 from holdfast.observe.recovery_reports import RecoveryReport
@@ -165,7 +165,7 @@ def _counted(
         again: When each recovery was over, and what it has cost.
     """
     counted, ends = list[Generation](), [*(each.at for each in generations[1:]), inf]
-    for each, end in zip(generations, ends, strict=True):
+    for each, end in zip(generations, ends, strict=False):  # there may be no generation
         reported = [steps for at, steps in again if each.at <= at < end]
         if counted:
             recomputed = sum(reported) if reported or each.from_checkpoint is False else None
@@ -241,6 +241,8 @@ def check_writers(
     """Whether the record of each step is that of the generation whose result counts: it was
     written after this has begun.
     """
+    if not rows:
+        return not_checked("writers", NO_STEP)
     if has_several_hosts:
         return not_checked("writers", "the clocks of several hosts do not tell who wrote a step")
     by_step = {row.step: row for row in rows if row.at is not None}

@@ -8,7 +8,7 @@ from typing import Final
 import numpy as np
 
 from holdfast.data.loading.order import SampleOrder
-from holdfast.observe.audit.check import Check, judged, not_checked
+from holdfast.observe.audit.check import NO_STEP, Check, judged, not_checked
 from holdfast.observe.audit.steps import Epoch, StepRow
 from holdfast.observe.units import count
 
@@ -26,10 +26,10 @@ def check_samples(
         epochs: Their epochs.
         order: The sample order; None for a stream.
     """
+    if not epochs:
+        return not_checked("samples", NO_STEP)
     if order is None:
         return _check_stream(epochs)
-    if not epochs:
-        return not_checked("samples", "no step is recorded")
     checked = epochs[: MAX_SAMPLES // order.num_samples]
     if not checked:
         return not_checked("samples", f"{count(order.num_samples, 'sample')} are too many")

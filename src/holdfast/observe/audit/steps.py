@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.data.loading.order import SampleOrder
-from holdfast.observe.audit.check import Check, judged, not_checked, passed
+from holdfast.observe.audit.check import NO_STEP, Check, judged, not_checked, passed
 from holdfast.observe.record.metrics_reader import lines_of
 from holdfast.observe.units import count
 
@@ -107,14 +107,17 @@ def epochs_of(rows: Sequence[StepRow], order: SampleOrder | None, *, is_over: bo
     ]
 
 
-def check_numbers(rows: Sequence[StepRow], reached: int) -> Check:
+def check_numbers(rows: Sequence[StepRow], reached: int, path: Path) -> Check:
     """Whether the steps are 1, 2, 3 and so on: each was committed once, or computed again after
     the record of what came after a checkpoint was removed.
 
     Args:
         rows: The steps.
-        reached: How many the run has made, as far as its end and its checkpoints say.
+        reached: How many the run has made, as far as its events and checkpoints say.
+        path: The file that the steps come from.
     """
+    if not rows:
+        return _check_without_steps(reached, path)
     problems, expected = list[str](), 1
     for row in rows:
         if row.step > expected:
@@ -122,15 +125,27 @@ def check_numbers(rows: Sequence[StepRow], reached: int) -> Check:
         elif row.step < expected:
             problems.append(f"step {row.step} is recorded again after step {expected - 1}")
         expected = max(expected, row.step + 1)
-    if not rows:
-        return not_checked("steps", "no step is recorded")
     if expected <= reached:
         problems.append(f"{_range(expected, reached)} missing: the run has reached step {reached}")
     return judged("steps", problems, f"steps 1 to {expected - 1} are recorded, each once")
 
 
+def _check_without_steps(reached: int, path: Path) -> Check:
+    found = f"{path.name} {'has no step' if path.exists() else 'is missing'}"
+    if reached:
+        problem = f"{found}, and the run has reached step {reached}: copy the file from a backup"
+        return judged("steps", [problem], "")
+    return not_checked(
+        "steps",
+        f"{found}, and as far as events and checkpoints say, no step was committed: audit the run "
+        "after its first step (a script has none)",
+    )
+
+
 def check_batches(rows: Sequence[StepRow], order: SampleOrder | None) -> Check:
     """Whether each step has the epoch and the number of samples that follow from its number."""
+    if not rows:
+        return not_checked("batches", NO_STEP)
     if order is None:
         return not_checked("batches", "no checkpoint says how many samples each step has")
     problems = [
@@ -146,6 +161,8 @@ def check_batches(rows: Sequence[StepRow], order: SampleOrder | None) -> Check:
 
 def check_shards(rows: Sequence[StepRow], order: SampleOrder | None) -> Check:
     """Whether each step has counted each of its shards once."""
+    if not rows:
+        return not_checked("shards", NO_STEP)
     known = [(row.step, row.shards) for row in rows if row.shards is not None]
     if order is None or not known:
         return not_checked("shards", "the record does not say how many shards each step has")
@@ -162,6 +179,8 @@ def check_shards(rows: Sequence[StepRow], order: SampleOrder | None) -> Check:
 
 def check_skipped(rows: Sequence[StepRow]) -> Check:
     """How many steps changed nothing."""
+    if not rows:
+        return not_checked("skipped", NO_STEP)
     skipped = sum(row.is_skipped for row in rows)
     text = "no step was skipped"
     if skipped:
