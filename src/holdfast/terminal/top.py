@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import time
 from contextlib import suppress
@@ -133,17 +132,14 @@ def follow(listed: Record, out: TextIO) -> None:
     record, lines = record_of(listed), PlainLines()
     look = look_of(out.encoding)
     with suppress(KeyboardInterrupt):
-        try:
-            while True:
-                record.refresh()
-                run = RunAt(record=record, now=time.time())
-                for line in lines.news(run):
-                    print(plain(line, look), file=out, flush=True)
-                if run.has_ended:
-                    return
-                time.sleep(PLAIN_POLL_S)
-        except BrokenPipeError:  # the reader is gone
-            os.dup2(os.open(os.devnull, os.O_WRONLY), out.fileno())
+        while True:
+            record.refresh()
+            run = RunAt(record=record, now=time.time())
+            for line in lines.news(run):
+                print(plain(line, look), file=out, flush=True)
+            if run.has_ended:
+                return
+            time.sleep(PLAIN_POLL_S)
 
 
 def record_of(listed: Record) -> RunRecord:
