@@ -160,7 +160,7 @@ class Checkpoints:
 
     def _find(self) -> StoredCheckpoint | None:
         """Look for checkpoints, again and again while the storage is out of reach: a run that took
-        them for gone would begin anew.
+        them for gone would begin from its first step.
 
         Raises:
             CheckpointError: It stays out of reach.

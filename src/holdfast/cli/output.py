@@ -37,8 +37,10 @@ def checked_output() -> Iterator[None]:
     Standard error says why, unless the reader has gone, as that of `| head` does.
     """
     given = sys.stdout
-    if not isinstance(given, io.TextIOWrapper):  # it is closed
-        yield
+    if not isinstance(given, io.TextIOWrapper) or not isinstance(
+        given.buffer, io.BufferedWriter | io.FileIO
+    ):
+        yield  # it is closed, or memory
         return
     descriptor = _Descriptor(given.fileno(), "w", closefd=False)
     sys.stdout = io.TextIOWrapper(
