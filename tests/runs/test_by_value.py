@@ -107,6 +107,7 @@ def test_a_missing_main_guard_is_named(tmp_path):
     assert 'under `if __name__ == "__main__":`' in done.stderr.splitlines()[-1]
 
 
+@pytest.mark.soak
 def test_ctrl_c_raises_once_the_run_is_saved(tmp_path):
     def interrupt(event):
         if event.kind == "step":

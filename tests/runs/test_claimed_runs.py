@@ -62,6 +62,7 @@ def held():
         yield claim
 
 
+@pytest.mark.soak
 def test_workers_keep_to_their_shares_also_in_the_place_of_others(
     trained, tmp_path, two_cpus, monkeypatch
 ):

@@ -122,6 +122,7 @@ def test_every_step_may_be_left_out(train, tmp_path):
     draw(tmp_path / "run" / "metrics.jsonl", tmp_path / "loss.png")
 
 
+@pytest.mark.soak
 def test_a_worker_that_dies_in_a_step_that_is_left_out_changes_nothing(train, tmp_path):
     keys = {**FAULTY, "workers": 2, "non_finite": "skip"}
     poison = {**POISON, "mark": str(tmp_path / "first")}
@@ -172,6 +173,7 @@ def test_a_worker_with_one_shard_that_computes_wrongly_is_replaced(inject, tmp_p
     assert failed(tmp_path / "run") == [rank]
 
 
+@pytest.mark.soak
 def test_bad_data_and_bad_hardware_are_distinguished_where_a_worker_has_one_shard(train):
     keys = {
         "task": f"{FAILING_TASKS}:spoilt",
@@ -190,6 +192,7 @@ def test_a_worker_that_is_alone_and_computes_wrongly_is_replaced(inject, tmp_pat
     assert failed(tmp_path / "run") == [0]
 
 
+@pytest.mark.soak
 def test_all_who_compute_wrongly_are_replaced(inject, tmp_path):
     inject(POISON, {**POISON, "rank": 0}, workers=3)
     assert set(failed(tmp_path / "run")) == {0, 1}
@@ -259,6 +262,7 @@ def test_a_death_in_a_recomputed_shard_changes_nothing(inject):
     inject(POISON, {**again, "rank": 2, "step": 6, "how": "kill"}, workers=3)
 
 
+@pytest.mark.soak
 def test_user_code_may_do_in_a_recheck_what_it_does_otherwise(inject, tmp_path):
     task = FAULTY["task"].replace(":main", ":busy")
     inject(POISON, task=task, workers=5)

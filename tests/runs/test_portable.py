@@ -10,6 +10,7 @@ ON_AMD_AND_INTEL = "c23c866daa303d58"
 """First digits of the weights on an AMD EPYC and on an Intel Xeon: decision 21."""
 
 
+@pytest.mark.soak
 @pytest.mark.slow
 @needs_avx2
 @pytest.mark.skipif(not torch.__version__.startswith("2.13.0"), reason="weights of torch 2.13.0")

@@ -197,12 +197,14 @@ def test_a_death_of_the_last_worker_with_the_state_restores_the_checkpoint(injec
     assert inject(FIRST, second) == [True, True]
 
 
+@pytest.mark.soak
 def test_a_worker_that_lost_its_initial_values_is_replaced_and_not_counted_as_a_failure(inject):
     at = "holdfast.worker.membership.state_transfer:StateTransfer._header"
     second = {"at": at, "when": "after", "rank": 1, "until": 3, "generation": 2, "how": "kill"}
     assert inject(FIRST, second, restarts={"limit": 2}) == [True, True]
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize(("at", "when"), sampled([*RECOVERY, *GIVING], 10))
 def test_a_death_of_a_donor_among_others_changes_nothing(inject, at, when):
     second = {"at": at, "when": when, "rank": 1, "until": 3, "generation": 2, "how": "kill"}
@@ -341,6 +343,7 @@ def test_a_slow_evaluation_and_a_long_wait_for_data_do_not_count_as_hung(inject,
     assert not [event for event in events_of(tmp_path / "run") if event["event"] == "worker-hung"]
 
 
+@pytest.mark.soak
 def test_an_error_is_reported_although_a_child_of_the_worker_survives(train, tmp_path):
     keys = {"task": f"{FAILING_TASKS}:survived_by_a_child", "batch": 20, "workers": 2, "shards": 2}
     with pytest.raises(WorkerFailed, match="rank 1 raised ValueError: my child lives on"):

@@ -169,6 +169,7 @@ def test_a_worker_that_is_stopped_cannot_be_asked(faulted):
     assert all(where[rank]["stack"] for rank in OTHERS)
 
 
+@pytest.mark.soak
 def test_a_signal_that_workers_leave_to_their_agent_costs_nothing(reports, tmp_path):
     fault = {"at": A_SHARD, "when": "before", "rank": 1, "step": 6, "how": "terminate"}
     named = {**fault, "mark": str(tmp_path / "mark")}
@@ -176,6 +177,7 @@ def test_a_signal_that_workers_leave_to_their_agent_costs_nothing(reports, tmp_p
     assert (tmp_path / "mark").exists()
 
 
+@pytest.mark.soak
 def test_two_workers_that_are_lost_at_once_are_both_named(faulted):
     report, said = faulted({"how": "kill"}, {"how": "kill", "rank": 2})
     ranks = [f"rank {rank}" for rank in (1, 2)]
@@ -267,6 +269,7 @@ def test_the_loss_of_a_host_rolls_back_and_says_how_far(reports, tmp_path, who, 
     assert "others      ranks 0 and 1 were ended" in said[0]
 
 
+@pytest.mark.soak
 def test_the_loss_of_a_coordinator_affects_no_worker(reports, tmp_path):
     found, said = reports(kill(tmp_path / "run", "coordinator", 20), **LONG)
     [report] = found

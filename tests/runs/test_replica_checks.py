@@ -53,6 +53,7 @@ def test_a_bit_that_flips_at_a_checkpoint_is_not_committed(train, tmp_path, when
     assert (generations[1]["from_checkpoint"], generations[1]["step"]) == (True, newest)
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("dies", sampled([0, 1], 0))
 @pytest.mark.parametrize("every_steps", sampled([4, 5], 0))
 def test_a_death_while_replicas_are_compared_at_a_checkpoint_changes_nothing(
@@ -67,6 +68,7 @@ def test_a_death_while_replicas_are_compared_at_a_checkpoint_changes_nothing(
     assert "killed by SIGKILL" in lost(tmp_path / "run")[0]["cause"]
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize(("workers", "rank"), sampled([(2, 0), (2, 1), (3, 1)], 1))
 @pytest.mark.parametrize("policy", sampled(["replace", "shrink"], 0))
 def test_what_differs_is_found_though_a_worker_is_lost_before(
@@ -107,6 +109,7 @@ def test_flipped_bits_of_any_kind_are_found_and_repaired(train, forks, tmp_path,
     assert lost(run_dir)[0]["cause"].startswith("has a tensor ")
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("deaths", sampled([[], [4]], 1))
 @pytest.mark.parametrize("what", sampled(["target", "mask"], 0))
 def test_a_wrong_tensor_is_found_though_it_is_overwritten_soon(train, tmp_path, what, deaths):

@@ -51,6 +51,7 @@ def test_a_run_that_continues_must_not_begin_with_other_weights(train, tmp_path)
         train(tmp_path / "run", resume=True, **keys)
 
 
+@pytest.mark.soak
 def test_state_survives_a_death_before_the_loop_of_a_resumed_run(train, tmp_path):
     keys = {"params": {"mark": str(tmp_path / "mark")}, "checkpoint": {"every_steps": 4, "keep": 9}}
     whole = train(tmp_path / "run", **changing("counting", **keys))
@@ -75,6 +76,7 @@ def test_modules_may_be_changed_after_a_step(train, tmp_path, what):
     )
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("every_steps", sampled([0, 3, 4], 1))
 @pytest.mark.parametrize("on_failure", sampled(["replace", "shrink", "restart"], 0))
 def test_code_after_the_loop_sees_the_trained_model_in_every_life_of_the_run(
@@ -90,6 +92,7 @@ def test_code_after_the_loop_sees_the_trained_model_in_every_life_of_the_run(
     assert again["weights_sha256"] == alone["weights_sha256"]
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("task", sampled(["before_the_loop", "mode_of_a_kept_module"], 0))
 @pytest.mark.parametrize("on_failure", sampled(["replace", "restart"], 0))
 def test_a_replacement_has_what_code_changes_after_a_step(train, tmp_path, task, on_failure):
