@@ -13,6 +13,7 @@
     │   └── UntrustedStateError   no other worker has one either; all restart from a checkpoint
     ├── OutOfMemory         the host or a GPU had too little memory for the run
     ├── Interrupted         the run was ended before it was done, on request
+    ├── BenchmarkFailed     a benchmark ended without a result
     ├── WorkerFailed        a worker died or raised; names the rank that is the root cause
     └── Aborted             the generation that this process takes part in is over
 
@@ -94,6 +95,18 @@ class WorkerFailed(HoldfastError):
     def __init__(self, message: str, *, rank: int) -> None:
         super().__init__(message)
         self.rank = rank
+
+
+class BenchmarkFailed(HoldfastError):
+    """A benchmark ended without a result.
+
+    Attributes:
+        code: Its exit code.
+    """
+
+    def __init__(self, name: str, code: int) -> None:
+        super().__init__(f"bench {name} ended with {code}; what it printed is above")
+        self.code = code
 
 
 class RankTraceback(Exception):

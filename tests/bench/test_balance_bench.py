@@ -12,11 +12,11 @@ import pytest
 import torch
 
 from holdfast.bench import balance
-from holdfast.bench.slowed import SlowedDevice
 from holdfast.bench.unlike.cluster import Cluster, default_shards
 from holdfast.bench.unlike.measured import imbalance, measured, plans_of
 from holdfast.bench.unlike.models import GptText
 from holdfast.bench.unlike.quota import NoQuota, limited_groups
+from holdfast.bench.unlike.slowed import SlowedDevice
 from holdfast.bench.unlike.step_log import LoggedStep
 from holdfast.errors import HoldfastError, JobError
 

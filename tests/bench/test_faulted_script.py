@@ -8,8 +8,8 @@ import sys
 import pytest
 
 from conftest import holdfast_processes
-from holdfast.bench import peers
-from holdfast.bench.faulted_script import LaunchedProcesses, ProcessSpec, time_recovery
+from holdfast.bench.peers import systems
+from holdfast.bench.peers.faulted_script import LaunchedProcesses, ProcessSpec, time_recovery
 from holdfast.errors import HoldfastError, JobError
 
 pytestmark = pytest.mark.slow
@@ -71,20 +71,20 @@ def test_peers_that_are_not_installed_are_named_and_left_out(tmp_path, capsys):
     python = tmp_path / "python"
     python.write_text(f'#!/bin/sh\nPYTHONPATH={tmp_path} exec {sys.executable} -S "$@"\n')
     python.chmod(0o755)
-    assert [peer.name for peer in peers.installed(str(python))] == ["torchrun"]
+    assert [peer.name for peer in systems.installed(str(python))] == ["torchrun"]
     said = capsys.readouterr().err
     for name, module in {"torchft": "torchft", "Ray Train": "ray"}.items():
         assert f"{name} is left out: {python} has no {module}\n" in said
     (tmp_path / "torch.py").unlink()
     with pytest.raises(JobError, match="lacks torch; install it there"):
-        peers.installed(str(python))
+        systems.installed(str(python))
     with pytest.raises(JobError, match="does not run"):
-        peers.installed(str(tmp_path / "absent"))
+        systems.installed(str(tmp_path / "absent"))
 
 
 @pytest.mark.soak
 def test_torchrun_restarts_the_script():
-    (torchrun, *_) = peers.PEERS
+    (torchrun, *_) = systems.PEERS
     found = torchrun.recover(sys.executable, "small", signal.SIGKILL, random.Random(0))
     assert found.seconds["anyone"] <= found.seconds["committed"]
     assert 5 <= found.lost <= 15  # since the checkpoint of step 20, or of one later

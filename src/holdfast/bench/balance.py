@@ -27,14 +27,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from holdfast.bench.figures import ratio, spread
-from holdfast.bench.slowed import MODES, Mode
+from holdfast.bench.results.figures import ratio, spread
 from holdfast.bench.unlike import peers, plots, step_log
 from holdfast.bench.unlike.cluster import Cluster, default_shards
 from holdfast.bench.unlike.measured import Measured, measured, plans_of
 from holdfast.bench.unlike.models import MODELS, Training
 from holdfast.bench.unlike.peers import PeerTraining
 from holdfast.bench.unlike.quota import NoQuota, limited_groups
+from holdfast.bench.unlike.slowed import MODES, Mode
 from holdfast.errors import HoldfastError, JobError
 from holdfast.job import load
 from holdfast.launch.fork_client import ForkServer

@@ -19,7 +19,7 @@ from typing import Any, Final
 
 from holdfast.arena.memory import Arena
 from holdfast.bench.faulted_run import FAULT_STEP, FaultedRun, max_committed, min_committed
-from holdfast.bench.figures import spread
+from holdfast.bench.results.figures import spread
 from holdfast.bench.workloads import WORKLOADS
 from holdfast.errors import HoldfastError
 

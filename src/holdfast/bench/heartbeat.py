@@ -20,7 +20,7 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any, Final
 
-from holdfast.bench.figures import spread
+from holdfast.bench.results.figures import spread
 from holdfast.core.protocol import Status
 from holdfast.errors import HoldfastError
 from holdfast.job import load

@@ -10,7 +10,7 @@ import json
 import sys
 from typing import Any, Final
 
-from holdfast.bench.figures import ratio, spread
+from holdfast.bench.results.figures import ratio, spread
 from holdfast.bench.scaling import Measured, run_holdfast
 from holdfast.bench.workloads import WORKLOADS
 

@@ -37,9 +37,9 @@ from holdfast.bench.faulted_run import (
     max_committed,
     min_committed,
 )
-from holdfast.bench.faulted_script import Recovery
-from holdfast.bench.figures import ratio, spread
-from holdfast.bench.peers import Peer, installed
+from holdfast.bench.peers.faulted_script import Recovery
+from holdfast.bench.peers.systems import Peer, installed
+from holdfast.bench.results.figures import Spread, ratio, spread
 from holdfast.bench.workloads import WORKLOADS
 from holdfast.errors import HoldfastError, JobError
 from holdfast.launch.child import KILL_TIMEOUT_S
@@ -173,7 +173,7 @@ def _row(
     }
 
 
-def _spread_of(name: str, recoveries: Sequence[Recovery]) -> dict[str, float]:
+def _spread_of(name: str, recoveries: Sequence[Recovery]) -> Spread:
     return spread([each.seconds[name] for each in recoveries if name in each.seconds], 3)
 
 

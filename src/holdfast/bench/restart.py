@@ -1,7 +1,7 @@
 """From the failure of a worker of a DDP job to the next step of all restarted workers.
 
     ddp        holdfast's own job with `sync: ddp`
-    run        a plain script for torchrun (`bench.launched`), under `holdfast run`
+    run        a plain script for torchrun (`bench.peers.launched`), under `holdfast run`
     torchrun   the same script under torchrun, with the settings under which its restarts are
                reliable: a new store for every attempt
 
@@ -25,11 +25,11 @@ from pathlib import Path
 from typing import Any, Final
 
 from holdfast.arena.memory import Arena
-from holdfast.bench import launched
 from holdfast.bench.faulted_run import WORKERS, FaultedRun, min_committed
-from holdfast.bench.faulted_script import ProcessSpec, time_recovery
-from holdfast.bench.figures import ratio, spread
 from holdfast.bench.on_hosts import restart as on_hosts
+from holdfast.bench.peers import launched
+from holdfast.bench.peers.faulted_script import ProcessSpec, time_recovery
+from holdfast.bench.results.figures import ratio, spread
 from holdfast.bench.workloads import WORKLOADS
 from holdfast.errors import HoldfastError
 

@@ -25,7 +25,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from holdfast.bench.figures import ratio, spread
+from holdfast.bench.results.figures import ratio, spread
 from holdfast.bench.workloads import WORKLOADS, job_keys
 from holdfast.errors import HoldfastError
 from holdfast.job import load
@@ -82,7 +82,7 @@ def run_plain(
     batch = batch or WORKLOADS[workload].batch_size
     count = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS"), str(threads))
     with tempfile.TemporaryDirectory() as folder:
-        command = [sys.executable, "-m", "holdfast.bench.plain", "--workload", workload]
+        command = [sys.executable, "-m", "holdfast.bench.peers.plain", "--workload", workload]
         command += ["--warm-steps", str(WARM_STEPS), "--steps", str(steps)]
         command += ["--threads", str(threads), "--batch", str(batch)]
         command += ["--world-size", str(processes), "--store", f"{folder}/store"]

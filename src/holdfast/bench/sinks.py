@@ -30,7 +30,7 @@ from typing import IO, Any, Final
 
 import yaml
 
-from holdfast.bench.figures import ratio, spread
+from holdfast.bench.results.figures import ratio, spread
 from holdfast.bench.workloads import WORKLOADS, job_keys
 from holdfast.errors import HoldfastError
 from holdfast.observe import lines

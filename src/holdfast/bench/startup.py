@@ -13,7 +13,7 @@ from pathlib import Path
 
 import yaml
 
-from holdfast.bench.figures import ratio, spread
+from holdfast.bench.results.figures import ratio, spread
 from holdfast.bench.workloads import Small
 from holdfast.observe import lines
 from holdfast.observe.run_dir import METRICS
@@ -23,7 +23,7 @@ RUN_TIMEOUT_S = 300.0
 
 def plain() -> float:
     """Seconds until a plain process has committed its first step."""
-    command = [sys.executable, "-m", "holdfast.bench.plain", "--workload", "small"]
+    command = [sys.executable, "-m", "holdfast.bench.peers.plain", "--workload", "small"]
     command += ["--batch", str(Small.batch_size), "--steps", "1"]
     command += ["--rank", "0", "--world-size", "1"]
     began = time.monotonic()

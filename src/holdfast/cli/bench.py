@@ -5,9 +5,8 @@ Each benchmark is a module that runs in its own process, which it does not share
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
 import typer
@@ -15,7 +14,9 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from holdfast.bench.results.measure import measure
 from holdfast.cli.arguments import Json
+from holdfast.errors import BenchmarkFailed
 
 WIDTH: Final = 170
 """Columns of the widest table; a narrower terminal breaks its lines rather than its words."""
@@ -254,22 +255,23 @@ def startup(rounds: Rounds = 7, as_json: Json = False) -> None:
     _run("startup", ["--rounds", str(rounds)], as_json=as_json)
 
 
-def _run(name: str, options: list[str], *, as_json: bool) -> None:
-    command = [sys.executable, "-m", f"holdfast.bench.{name}", *options]
-    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
-    if done.returncode != 0:
-        raise typer.Exit(done.returncode)
+def _run(name: str, options: list[str], *, output: str | None = None, as_json: bool) -> None:
+    try:
+        result = measure(name, options)
+    except BenchmarkFailed as failed:
+        raise typer.Exit(failed.code) from None
+    if output is not None:
+        result.save(Path(output))
     if as_json:
-        print(done.stdout, end="")
-    else:
-        console = Console()
-        console.width = max(console.width, WIDTH)
-        rows = json.loads(done.stdout)["rows"]
-        for kind in dict.fromkeys(row.get("measure") for row in rows):
-            console.print(_table([row for row in rows if row.get("measure") == kind]))
+        print(result.model_dump_json())
+        return
+    console = Console()
+    console.width = max(console.width, WIDTH)
+    for kind in dict.fromkeys(row.get("measure") for row in result.rows):
+        console.print(_table([row for row in result.rows if row.get("measure") == kind]))
 
 
-def _table(rows: list[dict[str, Any]]) -> Table:
+def _table(rows: Sequence[dict[str, Any]]) -> Table:
     names = list(dict.fromkeys(name for row in rows for name in row))
     table = Table(*(name.replace("_", " ") for name in names), box=box.SIMPLE)
     for row in rows:

@@ -22,7 +22,7 @@ from holdfast.bench.checkpoint import floors, loading, memory, saving
 from holdfast.bench.checkpoint.runs import Runner
 from holdfast.bench.checkpoint.saving import Plan
 from holdfast.bench.checkpoint.systems import OURS, PEERS
-from holdfast.bench.launched import state_of, train_step
+from holdfast.bench.peers.launched import state_of, train_step
 from holdfast.bench.workloads import WORKLOADS
 from holdfast.errors import HoldfastError
 from holdfast.launch.fork_client import ForkServer

@@ -25,7 +25,7 @@ from typing import Any, Final
 
 from holdfast.arena.pages import HUGE_PAGE, map_file, populate
 from holdfast.bench.checkpoint.disk import forget, raw_block, read_raw, write_raw
-from holdfast.bench.figures import spread
+from holdfast.bench.results.figures import spread
 
 REPETITIONS: Final = 5
 TIMEOUT_S: Final = 60.0

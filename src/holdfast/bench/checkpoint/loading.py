@@ -26,7 +26,7 @@ from holdfast.arena.tensors import views
 from holdfast.bench.checkpoint.disk import forget, raw_block, read_raw
 from holdfast.bench.checkpoint.savers import State, load_into, saver_of
 from holdfast.bench.checkpoint.state_task import state_job
-from holdfast.bench.figures import ratio, spread
+from holdfast.bench.results.figures import ratio, spread
 from holdfast.checkpoint import parts
 from holdfast.checkpoint.reader import load_state
 from holdfast.checkpoint.store import CheckpointStore

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from holdfast.bench.checkpoint.runs import Runner
 from holdfast.bench.checkpoint.window import NEVER, Schedule
-from holdfast.bench.figures import spread
+from holdfast.bench.results.figures import spread
 from holdfast.errors import HoldfastError
 
 STEPS: Final = 60

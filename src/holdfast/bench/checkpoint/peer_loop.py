@@ -23,7 +23,7 @@ from holdfast.bench.checkpoint.disk import sync_file_system
 from holdfast.bench.checkpoint.savers import Saving, load_into, saver_of
 from holdfast.bench.checkpoint.systems import PEERS
 from holdfast.bench.checkpoint.window import WARM_STEPS, Save, Schedule, Window
-from holdfast.bench.launched import state_of, train_step
+from holdfast.bench.peers.launched import state_of, train_step
 from holdfast.bench.workloads import WORKLOADS
 from holdfast.errors import HoldfastError
 from holdfast.linux.files import replace_synced

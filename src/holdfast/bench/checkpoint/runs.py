@@ -18,7 +18,7 @@ from typing import Any, Final
 from holdfast.bench.checkpoint.disk import sync_file_system
 from holdfast.bench.checkpoint.systems import OURS
 from holdfast.bench.checkpoint.window import NEVER, Save, Schedule, Window
-from holdfast.bench.faulted_script import LaunchedProcesses, ProcessSpec
+from holdfast.bench.peers.faulted_script import LaunchedProcesses, ProcessSpec
 from holdfast.bench.workloads import job_keys
 from holdfast.checkpoint.exports.weights import read_checkpoint
 from holdfast.checkpoint.find import find_checkpoint

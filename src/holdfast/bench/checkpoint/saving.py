@@ -19,7 +19,7 @@ from holdfast.bench.checkpoint.cpu_meter import CpuMeter
 from holdfast.bench.checkpoint.runs import Runner
 from holdfast.bench.checkpoint.systems import OURS, UNSYNCED
 from holdfast.bench.checkpoint.window import NEVER, Figures, Schedule, figures
-from holdfast.bench.figures import spread
+from holdfast.bench.results.figures import spread
 from holdfast.errors import HoldfastError
 
 Row = dict[str, Any]

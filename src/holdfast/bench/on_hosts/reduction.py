@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from holdfast.bench.figures import ratio, spread
+from holdfast.bench.results.figures import ratio, spread
 from holdfast.coordinator.authority import Authority
 from holdfast.errors import HoldfastError
 from holdfast.launch.spawn import worker_environment

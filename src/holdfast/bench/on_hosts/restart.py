@@ -23,10 +23,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
-from holdfast.bench import launched
 from holdfast.bench.faulted_run import FAULT_STEP
-from holdfast.bench.faulted_script import START_TIMEOUT_S, LaunchedProcesses, ProcessSpec
-from holdfast.bench.figures import ratio, spread
+from holdfast.bench.peers import launched
+from holdfast.bench.peers.faulted_script import START_TIMEOUT_S, LaunchedProcesses, ProcessSpec
+from holdfast.bench.results.figures import ratio, spread
 from holdfast.core.rejoin import MAX_DELAY_S
 from holdfast.errors import HoldfastError
 from holdfast.testing.namespaces import Namespaces

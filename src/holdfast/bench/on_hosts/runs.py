@@ -21,8 +21,8 @@ from typing import Any, Final
 
 import yaml
 
-from holdfast.bench.figures import spread
 from holdfast.bench.on_hosts.reduction import UNSHAPED, Row
+from holdfast.bench.results.figures import spread
 from holdfast.bench.workloads import job_keys
 from holdfast.errors import HoldfastError
 from holdfast.observe import lines

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Final, Self
 
-from holdfast.bench.slowed import Mode
+from holdfast.bench.unlike.slowed import Mode
 from holdfast.core.balance.planner import Cost, fastest
 from holdfast.errors import JobError
 from holdfast.hardware.profile import Device, HostProfile

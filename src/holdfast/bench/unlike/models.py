@@ -19,7 +19,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn, optim
 
-from holdfast.bench.slowed import Mode, SlowedDevice
+from holdfast.bench.unlike.slowed import Mode, SlowedDevice
 from holdfast.bench.unlike.step_log import StepLog
 from holdfast.bench.workloads import RandomDataset, Workload
 from holdfast.models.cnn import SmallCnn

@@ -10,7 +10,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from holdfast.bench.slowed import SlowedDevice
+from holdfast.bench.unlike.slowed import SlowedDevice
 from holdfast.observe import lines
 
 

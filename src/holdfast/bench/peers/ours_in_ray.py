@@ -1,6 +1,6 @@
 """The workloads of `bench.workloads` in Ray Train's TorchTrainer, with holdfast.
 
-Each training process logs its steps as `bench.faulted_script` reads them.
+Each training process logs its steps as `bench.peers.faulted_script` reads them.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ def main() -> None:
     from ray.train import ScalingConfig
     from ray.train.torch import TorchTrainer
 
-    from holdfast.bench.launched import option_parser
-    from holdfast.bench.peer_ray import run_config, start_cluster
+    from holdfast.bench.peers.launched import option_parser
+    from holdfast.bench.peers.ray_train import run_config, start_cluster
     from holdfast.integrations.ray_train import train_loop
 
     parser = option_parser(__doc__)

@@ -1,4 +1,4 @@
-"""The script of `bench.launched` as Ray Train has it: workers and checkpoints are Ray's."""
+"""The script of `bench.peers.launched` as Ray Train has it: workers and checkpoints are Ray's."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import ray.train
 from ray.train import Checkpoint, CheckpointConfig, FailureConfig, RunConfig, ScalingConfig
 from ray.train.torch import TorchConfig, TorchTrainer
 
-from holdfast.bench.launched import option_parser
+from holdfast.bench.peers.launched import option_parser
 
 PASSED: Final = ("PYTHONPATH", "OMP_NUM_THREADS", "XDG_STATE_HOME")
 
@@ -24,7 +24,7 @@ def train_loop(config: dict[str, Any]) -> None:
     import torch.distributed as dist
     from torch.nn.parallel import DistributedDataParallel
 
-    from holdfast.bench.launched import EVERY, load, log_step, save, train_step
+    from holdfast.bench.peers.launched import EVERY, load, log_step, save, train_step
     from holdfast.bench.workloads import WORKLOADS
     from holdfast.observe.lines import JsonLines
 

@@ -1,7 +1,7 @@
 """A plain script as people write it for torchrun; `bench.restart` and `bench.peers` launch it.
 
 Stock DDP on gloo, a checkpoint every ten steps. Each rank logs its steps as
-`bench.faulted_script` reads them.
+`bench.peers.faulted_script` reads them.
 """
 
 from __future__ import annotations

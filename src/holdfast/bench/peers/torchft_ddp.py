@@ -1,4 +1,4 @@
-"""The script of `bench.launched` as torchft has it: each process is a replica group of its own.
+"""The script of `bench.peers.launched` as torchft has it: each process is a replica group.
 
 Needs TORCHFT_LIGHTHOUSE in the environment. A step is logged when torchft has committed it.
 """
@@ -13,7 +13,7 @@ import torch.distributed as dist
 from torch.distributed import TCPStore  # type: ignore[attr-defined]  # its stubs leave it out
 from torchft import DistributedDataParallel, Manager, Optimizer, ProcessGroupGloo
 
-from holdfast.bench.launched import log_step, option_parser, train_step
+from holdfast.bench.peers.launched import log_step, option_parser, train_step
 from holdfast.bench.workloads import WORKLOADS
 from holdfast.observe.lines import JsonLines
 

@@ -25,9 +25,9 @@ from pathlib import Path
 from typing import Final
 
 import holdfast
-from holdfast.bench import launched
 from holdfast.bench.faulted_run import WORKERS
-from holdfast.bench.faulted_script import ProcessSpec, Recovery, time_recovery
+from holdfast.bench.peers import launched
+from holdfast.bench.peers.faulted_script import ProcessSpec, Recovery, time_recovery
 from holdfast.errors import HoldfastError, JobError
 
 RECOVERY_TIMEOUT_S: Final = 90.0
@@ -114,7 +114,7 @@ def _torchft(python: str, options: Sequence[str], *timeouts: str) -> list[Proces
         raise HoldfastError(f"torchft_lighthouse is not installed next to {python}")
     lighthouse = [program, "--bind", address]
     environment = {**IMPORTABLE, **ONE_THREAD, "TORCHFT_LIGHTHOUSE": f"http://{address}"}
-    replica = [python, "-m", "holdfast.bench.peer_torchft", *options, "--replica"]
+    replica = [python, "-m", "holdfast.bench.peers.torchft_ddp", *options, "--replica"]
     return [
         ProcessSpec(arguments=[*lighthouse, "--min_replicas", "1", *timeouts]),
         *(
@@ -137,7 +137,8 @@ def _in_ray(script: str) -> Callable[[str, Sequence[str]], list[ProcessSpec]]:
         return [
             ProcessSpec(
                 arguments=[
-                    python, "-m", f"holdfast.bench.{script}", "--workers", str(WORKERS), *options,
+                    python, "-m", f"holdfast.bench.peers.{script}",
+                    "--workers", str(WORKERS), *options,
                 ],
                 environment={**IMPORTABLE, **ONE_THREAD, "XDG_STATE_HOME": directory},
             )
@@ -150,11 +151,11 @@ PEERS: Final = (
     Peer(name="torchrun", modules=("torch",), commands=_torchrun),
     Peer(name="torchft", modules=("torchft",), commands=_torchft),
     Peer(name="torchft tuned", modules=("torchft",), commands=_torchft_tuned),
-    Peer(name="Ray Train", modules=("ray",), commands=_in_ray("peer_ray")),
+    Peer(name="Ray Train", modules=("ray",), commands=_in_ray("ray_train")),
     Peer(
         name="Ray Train, torchft",
         modules=("ray", "torchft"),
-        commands=_in_ray("peer_ray_torchft"),
+        commands=_in_ray("ray_train_torchft"),
     ),
     Peer(
         name="holdfast in Ray Train",

@@ -1,4 +1,4 @@
-"""The script of `bench.peer_torchft` in Ray Train: Ray replaces the replica group that is lost."""
+"""The script of `bench.peers.torchft_ddp` in Ray Train: Ray replaces a lost replica group."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from ray.train import ScalingConfig
 from ray.train.torch import TorchTrainer
 from ray.train.v2.torch.torchft_config import TorchftConfig
 
-from holdfast.bench.launched import option_parser
-from holdfast.bench.peer_ray import run_config, start_cluster
+from holdfast.bench.peers.launched import option_parser
+from holdfast.bench.peers.ray_train import run_config, start_cluster
 
 TUNED: Final = {
     "min_replicas": 1,
@@ -24,7 +24,7 @@ TUNED: Final = {
 
 def train_loop(config: dict[str, Any]) -> None:
     """What each worker of Ray runs."""
-    from holdfast.bench.peer_torchft import train
+    from holdfast.bench.peers.torchft_ddp import train
 
     train(config["workload"], Path(config["dir"]), ray.train.get_context().get_world_rank())
 

@@ -1,0 +1,1 @@
+"""Other systems that benchmarks compare with, and the scripts that they run."""

@@ -1,0 +1,1 @@
+"""Results of benchmarks: files with their figures and the conditions of their measurement."""

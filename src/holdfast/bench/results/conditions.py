@@ -1,0 +1,89 @@
+"""Conditions: the machine, the versions and the load under which a benchmark ran."""
+
+from __future__ import annotations
+
+import os
+import platform
+import time
+from datetime import UTC, datetime
+from importlib import metadata
+from pathlib import Path
+from typing import Final
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from holdfast.hardware.nvml import Driver
+from holdfast.linux.host_memory import total_bytes
+
+PACKAGES: Final = ("holdfast", "torch", "numpy", "ray", "torchft", "transformers", "peft")
+"""Whose versions may change a result; those that are installed are recorded."""
+
+
+class Conditions(BaseModel):
+    """Where and when a benchmark ran.
+
+    Attributes:
+        started: When it began, UTC.
+        seconds: How long it took.
+        cpu: The name of the processor.
+        cores: Cores that it could use.
+        memory_bytes: Memory of the host, or of its control group.
+        gpus: Names of the GPUs.
+        system: Operating system and kernel.
+        versions: Of Python and of packages, by name.
+        load_before, load_after: The load average of the minute before the start and the end.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    started: datetime
+    seconds: float = Field(ge=0)
+    cpu: str
+    cores: int = Field(ge=1)
+    memory_bytes: int = Field(ge=0)
+    gpus: tuple[str, ...] = ()
+    system: str
+    versions: dict[str, str]
+    load_before: float = Field(ge=0)
+    load_after: float = Field(ge=0)
+
+
+class Stopwatch:
+    """Takes the time and the load of a benchmark, from when this object is made."""
+
+    def __init__(self) -> None:
+        self._started, self._began = datetime.now(UTC), time.monotonic()
+        self._load = os.getloadavg()[0]
+
+    def conditions(self) -> Conditions:
+        """The conditions of what ran since."""
+        return Conditions(
+            started=self._started.replace(microsecond=0),
+            seconds=round(time.monotonic() - self._began, 1),
+            cpu=_cpu(),
+            cores=len(os.sched_getaffinity(0)),
+            memory_bytes=total_bytes(),
+            gpus=tuple(gpu.name for gpu in Driver().gpus()),
+            system=f"{platform.system()} {platform.release()}",
+            versions=_versions(),
+            load_before=round(self._load, 2),
+            load_after=round(os.getloadavg()[0], 2),
+        )
+
+
+def _cpu() -> str:
+    for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
+        name, _, value = line.partition(":")
+        if name.strip() == "model name":
+            return value.strip()
+    return platform.machine()
+
+
+def _versions() -> dict[str, str]:
+    found = {"python": platform.python_version()}
+    for name in PACKAGES:
+        try:
+            found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    return found

@@ -1,0 +1,34 @@
+"""Measure: run one benchmark in a process of its own."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Sequence
+
+from holdfast.bench.results.conditions import Stopwatch
+from holdfast.bench.results.result import Result
+from holdfast.errors import BenchmarkFailed
+
+
+def measure(name: str, options: Sequence[str]) -> Result:
+    """Run `holdfast.bench.NAME`; its progress goes to standard error.
+
+    Raises:
+        BenchmarkFailed: It ended without a result.
+    """
+    watch = Stopwatch()
+    command = [sys.executable, "-m", f"holdfast.bench.{name}", *options]
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
+    if done.returncode != 0:
+        raise BenchmarkFailed(name, done.returncode)
+    printed = json.loads(done.stdout)
+    return Result(
+        benchmark=name,
+        options=tuple(options),
+        conditions=watch.conditions(),
+        rounds=printed.get("rounds"),
+        absent=printed.get("absent", {}),
+        rows=tuple(printed["rows"]),
+    )
