@@ -1,0 +1,1 @@
+"""Failure scenarios: what a run must do when something fails at a known step."""
