@@ -1,0 +1,30 @@
+"""Jobs with `sync: ddp` reduce with NCCL where each worker has a GPU of its own."""
+
+import pytest
+import torch
+
+from conftest import events_of, killing, needs_gpu
+
+pytestmark = [pytest.mark.slow, needs_gpu, pytest.mark.timeout(600)]
+
+DDP = {
+    "sync": "ddp",
+    "device": "cuda",
+    "checkpoint": {"every_steps": 3},
+    "epochs": 4,
+    "env": {"NCCL_DEBUG": "VERSION"},
+}
+needs_two_gpus = pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
+
+
+@pytest.mark.parametrize("workers", [1, pytest.param(2, marks=needs_two_gpus)])
+def test_nccl_is_set_up_and_set_up_again_after_a_kill(train, tmp_path, workers):
+    reference = train(workers=workers, **DDP)
+    run_dir = tmp_path / "run"
+    watch = killing(run_dir, step=5, rank=workers - 1)
+    result = train(run_dir=run_dir, watch=watch, workers=workers, **DDP)
+    assert events_of(run_dir, "worker-exited")
+    assert result["steps"] == reference["steps"]
+    assert result["weights_sha256"] == reference["weights_sha256"]
+    logs = "".join(path.read_text() for path in (run_dir / "logs").iterdir())
+    assert "NCCL version" in logs, "NCCL was not used"
