@@ -63,17 +63,17 @@ class HostsRun:
         join = ["agent", "--join", f"{address}:50051", "--token-file", token]
         self._started += [made.start(number, *join) for number in made.numbers[1:]]
 
-    def wait(self, is_there: Callable[[], bool], what: str) -> None:
+    def wait(self, is_there: Callable[[], bool], what: str, timeout_s: float = TIMEOUT_S) -> None:
         """Wait until something has happened.
 
         Raises:
             HoldfastError: It takes too long.
         """
-        deadline = time.monotonic() + TIMEOUT_S
+        deadline = time.monotonic() + timeout_s
         while not is_there():
             if time.monotonic() > deadline:
                 printed = "\n".join(map(self.made.output, self.made.numbers))
-                raise HoldfastError(f"{what} took longer than {TIMEOUT_S:.0f} s:\n{printed}")
+                raise HoldfastError(f"{what} took longer than {timeout_s:.0f} s:\n{printed}")
             time.sleep(POLL_S)
 
     def events(self, name: str) -> list[dict[str, Any]]:

@@ -7,12 +7,12 @@ import platform
 import time
 from datetime import UTC, datetime
 from importlib import metadata
-from pathlib import Path
 from typing import Final
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from holdfast.hardware.nvml import Driver
+from holdfast.linux.cores import model_name, usable_cores
 from holdfast.linux.host_memory import total_bytes
 
 PACKAGES: Final = ("holdfast", "torch", "numpy", "ray", "torchft", "transformers", "peft")
@@ -60,8 +60,8 @@ class Stopwatch:
         return Conditions(
             started=self._started.replace(microsecond=0),
             seconds=round(time.monotonic() - self._began, 1),
-            cpu=_cpu(),
-            cores=len(os.sched_getaffinity(0)),
+            cpu=model_name(),
+            cores=usable_cores(),
             memory_bytes=total_bytes(),
             gpus=tuple(gpu.name for gpu in Driver().gpus()),
             system=f"{platform.system()} {platform.release()}",
@@ -69,14 +69,6 @@ class Stopwatch:
             load_before=round(self._load, 2),
             load_after=round(os.getloadavg()[0], 2),
         )
-
-
-def _cpu() -> str:
-    for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
-        name, _, value = line.partition(":")
-        if name.strip() == "model name":
-            return value.strip()
-    return platform.machine()
 
 
 def _versions() -> dict[str, str]:
