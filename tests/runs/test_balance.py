@@ -89,7 +89,7 @@ def test_a_death_under_changing_plans_changes_nothing(train, tmp_path, at, when,
     assert balanced["weights_sha256"] == untouched["weights_sha256"]
     assert marks(named) == [True]
     assert_each_step_once(tmp_path / "run", balanced["steps"])
-    assert len(plans(tmp_path / "run")) > 2
+    assert len(plans(tmp_path / "run")) > 1
 
 
 @pytest.mark.parametrize("rank", sampled([0, 2], 0))

@@ -39,18 +39,22 @@ class Trained:
         model: What is trained.
         optimizers: Hold parameters of `model`, each its own, and have taken no step.
         kept: Further modules that the user has registered, such as an average of the model.
+        in_base: Names of parameters and buffers of the model that a base holds: they are no state.
+        bases: The digest of each base by its name.
     """
 
     model: nn.Module
     optimizers: tuple[Optimizer, ...]
     kept: Mapping[str, nn.Module] = field(default_factory=dict)
+    in_base: frozenset[str] = frozenset()
+    bases: Mapping[str, str] = field(default_factory=dict)
 
     def state_dicts(self) -> dict[str, dict[str, str]]:
         """The state dicts of the model (`""`) and of kept modules, by name: the replica's name of
         the tensor of each key. A tensor may have several keys.
         """
-        named = {id(p): MODEL + name for name, p in self.model.named_parameters()}
-        named |= {id(b): MODEL + name for name, b in self.model.named_buffers()}
+        own = {**self.model_parameters(), **self.model_buffers()}
+        named = {id(tensor): MODEL + name for name, tensor in own.items()}
         kept = {**self.kept_parameters(), **self.kept_buffers()}
         named |= {id(tensor): name for name, tensor in kept.items()}
         return {
@@ -67,8 +71,16 @@ class Trained:
         or that an optimizer holds.
         """
         held = {id(p) for each in self.optimizers for g in each.param_groups for p in g["params"]}
-        named = self.model.named_parameters()
-        return {name: p for name, p in named if p.requires_grad or id(p) in held}
+        own = self.model_parameters().items()
+        return {name: p for name, p in own if p.requires_grad or id(p) in held}
+
+    def model_parameters(self) -> dict[str, nn.Parameter]:
+        """The model's parameters by name, without those of a base."""
+        return {n: p for n, p in self.model.named_parameters() if n not in self.in_base}
+
+    def model_buffers(self) -> dict[str, torch.Tensor]:
+        """The model's buffers by name, without those of a base."""
+        return {n: b for n, b in self.model.named_buffers() if n not in self.in_base}
 
     def kept_parameters(self) -> dict[str, nn.Parameter]:
         """Parameters of kept modules that are not the model's, by name in a replica."""
@@ -92,13 +104,13 @@ def replica_layout(trained: Trained) -> Layout:
     Raises:
         JobError: The optimizer is not one that can be laid out.
     """
-    model = trained.model
-    names: dict[torch.Tensor, str] = {p: name for name, p in model.named_parameters()}
+    parameters, buffers = trained.model_parameters(), trained.model_buffers()
+    names: dict[torch.Tensor, str] = {p: name for name, p in parameters.items()}
     kept = {**trained.kept_parameters(), **trained.kept_buffers()}
     return Layout.pack(
         [
             *pack_by_dtype(field_of(MODEL + n, p) for p, n in names.items()).entries,
-            *pack_by_dtype(field_of(MODEL + n, b) for n, b in model.named_buffers()).entries,
+            *pack_by_dtype(field_of(MODEL + n, b) for n, b in buffers.items()).entries,
             *pack_by_dtype(field_of(n, tensor) for n, tensor in kept.items()).entries,
             *optimizer_state.expected_fields(trained.optimizers, names),
         ]
@@ -116,24 +128,24 @@ class Replica:
 
     Attributes:
         flat: All of the state; padding is zero.
-        parameters: The model's parameters by name.
-        buffers: The committed values of the model's buffers by name.
-        state_dicts: See `Trained`.
+        parameters: The model's parameters by name, without those of a base.
+        buffers: The committed values of the model's buffers by name, without those of a base.
+        state_dicts, bases: See `Trained`.
     """
 
     def __init__(
         self, trained: Trained, layout: Layout, flat: torch.Tensor, *, empty: bool = False
     ) -> None:
         self.model, self.optimizers = trained.model, trained.optimizers
-        self.state_dicts = trained.state_dicts()
+        self.state_dicts, self.bases = trained.state_dicts(), trained.bases
         self.layout, self.flat = layout, flat
-        self.parameters = dict(self.model.named_parameters())
+        self.parameters, self.model_buffers = trained.model_parameters(), trained.model_buffers()
         self._names: dict[torch.Tensor, str] = {p: name for name, p in self.parameters.items()}
         self._views = views(self.flat, self.layout)
         if not empty:
             flat.zero_()
         self._moved = {MODEL + n: p for n, p in self.parameters.items()} | trained.kept_parameters()
-        self.buffers = {name: self._views[MODEL + name] for name, _ in self.model.named_buffers()}
+        self.buffers = {name: self._views[MODEL + name] for name in self.model_buffers}
         kept_buffers = trained.kept_buffers()
         own = {id(buffer): name for name, buffer in kept_buffers.items()}
         self._kept_places = [
@@ -152,7 +164,7 @@ class Replica:
 
         for name, moved in self._moved.items():
             moved.data = home(name, moved.data)
-        for name, own in self.model.named_buffers():
+        for name, own in self.model_buffers.items():
             home(MODEL + name, own)
         for module, key, name in self._kept_places:
             buffer = module._buffers[key]
@@ -312,8 +324,12 @@ class Replica:
         return (entries[0].offset, aligned(entries[-1].end)) if entries else (0, 0)
 
     def weights_sha256(self) -> str:
-        """SHA-256 over all parameters and buffers in name order: name, dtype, shape and bytes."""
+        """SHA-256 over the digests of bases, and all other parameters and buffers in name order:
+        name, dtype, shape and bytes.
+        """
         hasher = hashlib.sha256()
+        for name, base in sorted(self.bases.items()):
+            hasher.update(f"base {name}\0{base}\0".encode())
         entries = (entry for entry in self.layout.entries if entry.name.startswith(MODEL))
         flat = self.flat.cpu()
         for entry in sorted(entries, key=lambda entry: entry.name):

@@ -36,6 +36,7 @@ from pydantic import BaseModel, ConfigDict
 from holdfast.data.images import Samples, Scale, digest
 from holdfast.data.source import SampleSource, write_samples
 from holdfast.errors import JobError
+from holdfast.linux.file_state import state_of
 from holdfast.linux.lock import locked
 
 Measure = Callable[[dict[str, Samples]], Scale]
@@ -207,11 +208,4 @@ def _mapped(place: Path, name: str, part: _Part) -> Samples:
 
 
 def _state(place: Path) -> bytes:
-    """Changes with the files and with every boot of the machine."""
-    boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
-    files = [
-        (path.name, (state := path.stat()).st_ino, state.st_size, state.st_ctime_ns)
-        for path in sorted(place.iterdir())
-        if path.name != "verified"
-    ]
-    return json.dumps([boot, files]).encode()
+    return state_of(path for path in place.iterdir() if path.name != "verified")

@@ -17,6 +17,7 @@ runs/digits-20260102-150405/
   logs/backup.log     what the process that copies the run to a second store printed
   logs/coordinator-events.jsonl   what the coordinator decided; see wire.debug_file
   checkpoints/        see checkpoint.store
+  bases/              frozen weights, which are in no checkpoint; see arena.frozen_base
   secrets/            keys and tokens of a run on several hosts, and for its metrics
   trackers/           what trackers have acknowledged; tensorboard/, wandb/: what these write
   secrets/            keys and tokens of a run on several hosts
@@ -50,6 +51,7 @@ RECOVERIES: Final = "recoveries.jsonl"
 SYSTEM: Final = "system.jsonl"
 RESULT: Final = "result.json"
 PROFILE: Final = "profile.json"
+BASES: Final = "bases"
 CODE_VERSION: Final = "code-version.json"
 """See `code_version`."""
 CODE: Final = "code.py"

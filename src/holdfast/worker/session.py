@@ -15,13 +15,15 @@ step.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 from typing import Any, Final, Never, ParamSpec, TypeVar
 
 import torch
 from torch import nn
 from torch.optim import Optimizer
 
+from holdfast.arena.base_cache import Build
 from holdfast.data.dataset import Collate
 from holdfast.data.loading.source import source_of
 from holdfast.errors import Aborted, JobError
@@ -100,6 +102,30 @@ class Session:
     def _progress(self) -> Progress:
         self._member.join_once()
         return self._member.progress
+
+    def base(
+        self, name: str, build: Build, *, key: Mapping[str, Any], cache: Path | None = None
+    ) -> Mapping[str, torch.Tensor]:
+        """Frozen tensors that all workers of a host share, such as quantized weights.
+
+        They are built once on a host, in a process of their own, and mapped read-only. They are no
+        state: no checkpoint and no state transfer has them, and a replacement worker does not wait
+        for them. All hosts must have the same ones, bit for bit.
+
+        Args:
+            name: Their name in messages and directories.
+            build: Yields the tensors by name. It must not use a GPU.
+            key: What determines the tensors, as plain data: another key is another base.
+            cache: Directory for them, which several runs may share; by default in the run's.
+
+        Returns:
+            The tensors by name. Use them as parameters or buffers of the model that does not
+            require a gradient; a process that writes to one is killed.
+
+        Raises:
+            JobError: They cannot be built, or the model is attached already.
+        """
+        return self._member.attached.base(name, build, key, cache)
 
     def attach(
         self,

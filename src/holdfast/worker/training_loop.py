@@ -278,8 +278,12 @@ class TrainingLoop:
 
         Raises:
             Aborted: The generation is over, and this worker has not committed the step.
-            SelfEviction: This worker has computed wrong bits.
+            SelfEviction: This worker has computed wrong bits, or its frozen weights have changed.
         """
+        try:
+            self._state.verify_bases()
+        except HardwareError as error:
+            raise SelfEviction(error) from None
         vote = CommitVote(
             requests=self._member.requests(),
             user_state=self._state.user_digest(),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
@@ -13,6 +13,7 @@ from rich.filesize import decimal as in_words
 from torch import nn
 from torch.optim import Optimizer
 
+from holdfast.arena.base_cache import Build
 from holdfast.arena.layout import Layout
 from holdfast.arena.memory import Arena
 from holdfast.arena.replica import Replica, Trained, replica_layout
@@ -28,6 +29,7 @@ from holdfast.linux.host_memory import available
 from holdfast.wire.messages import ResumeMessage
 from holdfast.worker.agent_link import SelfEviction
 from holdfast.worker.agreement import agree
+from holdfast.worker.bases import Bases
 from holdfast.worker.compute import compile_every_shape
 from holdfast.worker.context import WorkerContext
 from holdfast.worker.membership.initial_weights import InitialWeights
@@ -51,25 +53,42 @@ class AttachedModels:
         context: Of this worker.
         arena: The host's shared memory.
         device: Where to compute.
+        folder: Where bases are cached by default.
 
     Attributes:
         module: What is trained: the model, or a module whose attributes are the named models.
         optimizers: Of the models, in the order of their attachment.
         registered: What user code registers, by name.
+        bases: Frozen tensors that the models use.
         replica, sections: The memory, once the members have met; None before.
     """
 
-    def __init__(self, context: WorkerContext, arena: Arena, device: torch.device) -> None:
+    def __init__(
+        self, context: WorkerContext, arena: Arena, device: torch.device, folder: Path
+    ) -> None:
         self._job, self._group = context.job, context.group
         self._arena, self._device = arena, device
         self.sections: Sections | None = None
         self.replica: Replica | None = None
         self.registered: dict[str, object] = {}
+        self.bases = Bases(folder)
         self._is_initial = True  # until it gets another state
         self._is_named = False
         self.module = nn.Module()
         self.optimizers: list[Optimizer] = []
         self._initial: list[InitialWeights] = []
+
+    def base(
+        self, name: str, build: Build, key: Mapping[str, Any], cache: Path | None
+    ) -> Mapping[str, torch.Tensor]:
+        """Map frozen tensors; see `Session.base`.
+
+        Raises:
+            JobError: They cannot be built, or there is a model already.
+        """
+        if self.optimizers:
+            raise JobError("call session.base before session.attach, whose model uses it")
+        return self.bases.map(name, build, key, cache)
 
     def add(
         self, model: ModelFactory, optimizer: OptimizerFactory, name: str
@@ -94,6 +113,7 @@ class AttachedModels:
                     "builds one: the initial weights come from the job's seed"
                 )
         built = model()
+        self.bases.adopt(built, name, self._device)
         self._initial.append(InitialWeights(self._job.init_from, built, name))
         built_optimizer = optimizer(
             built if _takes_model(optimizer) else [p for p in built.parameters() if p.requires_grad]
@@ -168,6 +188,7 @@ class AttachedModels:
             raise SelfEviction(NoStateError(f"has no state to start from: {lost}"))
         taken = resume.donors.get(group.rank, group.rank) != group.rank
         self._is_initial &= not (taken or resume.restore)
+        self.bases.agree(group)
         # Before they share memory: a smaller layout would truncate that of other members.
         different = "different models: their shapes differ"
         agree(group, WorkerTag.ATTACH, 0, self._layout.digest, different)
@@ -176,14 +197,15 @@ class AttachedModels:
             self.sections = Sections(
                 self._arena,
                 trained if self.steppers.reduces_in_slots else {},
-                dict(self.module.named_buffers()),
+                self.trained.model_buffers(),
                 num_leaves=self._job.num_leaves,
                 num_shards=self._job.shards,
                 replica_bytes=size_bytes,
                 num_staged=NUM_BUFFERS + (self._job.checkpoint.memory == "auto"),
             )
         if resume.generation == 1 and group.member_index == 0:  # none of it is in use yet
-            check_memory(self._job, self.sections, size_bytes if self._in_arena else 0)
+            replica_bytes = size_bytes if self._in_arena else 0
+            check_memory(self._job, self.sections, replica_bytes, self.bases.size_bytes)
         # No worker writes to memory before there is known to be enough.
         group.barrier(WorkerTag.ATTACH, 0)
         if self.replica is None:
@@ -194,7 +216,13 @@ class AttachedModels:
     def trained(self) -> Trained:
         """What a replica consists of: nothing can be registered after the first use."""
         kept = {name: each for name, each in self.registered.items() if isinstance(each, nn.Module)}
-        return Trained(model=self.module, optimizers=tuple(self.optimizers), kept=kept)
+        return Trained(
+            model=self.module,
+            optimizers=tuple(self.optimizers),
+            kept=kept,
+            in_base=self.bases.names,
+            bases=self.bases.digests,
+        )
 
     @cached_property
     def user_state(self) -> UserState:
@@ -233,7 +261,9 @@ def _takes_model(factory: OptimizerFactory) -> bool:
     return names[:1] == [_MODEL]
 
 
-def check_memory(job: TrainJob, sections: Sections, replica_bytes: int) -> None:
+def check_memory(
+    job: TrainJob, sections: Sections, replica_bytes: int, base_bytes: int = 0
+) -> None:
     """Compare the memory that the run needs at least with the available memory.
 
     What a model needs for its activations is not known yet and not counted.
@@ -242,6 +272,7 @@ def check_memory(job: TrainJob, sections: Sections, replica_bytes: int) -> None:
         job: The job.
         sections: What the workers share, mapped and not yet written to.
         replica_bytes: Size of a replica; 0 if replicas are on GPUs.
+        base_bytes: Size of the bases, of which the host has one copy.
 
     Raises:
         JobError: The run cannot fit.
@@ -251,14 +282,16 @@ def check_memory(job: TrainJob, sections: Sections, replica_bytes: int) -> None:
     partials = sum(tree.partials_needed(own, job.num_leaves) for own in leaves)
     shared, own = sections.used_bytes(partials), job.workers * replica_bytes
     host = available()
-    if shared + own <= host.size_bytes:
+    needed = shared + own + base_bytes
+    if needed <= host.size_bytes:
         return
+    and_base = f", and {in_words(base_bytes)} for frozen weights" if base_bytes else ""
     advice = ["start fewer workers"] if job.workers > 1 else []
     advice += ["set fewer shards"] if partials > job.workers else []
     raise JobError(
-        f"the run needs at least {in_words(shared + own)} of memory; only "
+        f"the run needs at least {in_words(needed)} of memory; only "
         f"{in_words(host.size_bytes)} are available of {host.limit}. {job.workers} workers keep "
         f"{in_words(replica_bytes)} each for weights and optimizer, and share {in_words(shared)} "
-        f"for gradients and the like: {', '.join([*advice, 'make the model smaller'])}, "
+        f"for gradients and the like{and_base}: {', '.join([*advice, 'make the model smaller'])}, "
         "or give it more memory"
     )

@@ -20,6 +20,7 @@ from holdfast.arena.memory import Arena
 from holdfast.arena.replica import Replica
 from holdfast.collectives.barrier_tags import WorkerTag, describe
 from holdfast.errors import Aborted, JobError, UntrustedStateError
+from holdfast.observe.run_dir import BASES
 from holdfast.transport.connections import Listener
 from holdfast.transport.shared_memory import SharedMemoryGroup
 from holdfast.wire.channel import Channel
@@ -123,7 +124,9 @@ class Member:
                 "session.state and session.step"
             )
         if self._attached is None:
-            self._attached = AttachedModels(self.context, self._arena, self.device)
+            self._attached = AttachedModels(
+                self.context, self._arena, self.device, Path(self._spec.run_dir) / BASES
+            )
         return self._attached
 
     def register(self, name: str, registered: object) -> None:

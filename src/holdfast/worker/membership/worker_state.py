@@ -55,9 +55,19 @@ class WorkerState:
         assert attached.sections is not None
         self._replica, self._sections = attached.replica, attached.sections
         self._user_state, self._group = attached.user_state, group
+        self._bases = attached.bases
         self._progress, self._buffers = progress, buffers
         self.replicas = replicas
         self._is_released = self._has_begun = False
+
+    def verify_bases(self) -> None:
+        """Verify the frozen tensors that the models use; see `Bases.verify`.
+
+        Raises:
+            ReplicaError: They have changed.
+            JobError: User code has replaced some.
+        """
+        self._bases.verify(self._group, self._progress.step)
 
     def on_state_loaded(self) -> None:
         """Note that the state comes from another worker, a checkpoint, or the model's factory."""

@@ -31,7 +31,7 @@ class Buffers:
         self._committed = replica.buffers
         self._averaged, self._kept = layout.buffer_names, layout.kept_names
         self._modules = list(replica.model.named_modules())
-        given = dict(replica.model.named_buffers())
+        given = replica.model_buffers
         device = replica.flat.device
         self._working = {name: _writable(buffer.to(device)) for name, buffer in given.items()}
         names = {buffer: name for name, buffer in given.items()}
@@ -39,9 +39,14 @@ class Buffers:
             (module, key, names[buffer])
             for _, module in self._modules
             for key, buffer in module._buffers.items()
-            if buffer is not None
+            if buffer in names
         ]
-        self._known = {(id(module), key) for module, key, _ in self._places}
+        self._known = {  # with those of a base
+            (id(module), key)
+            for _, module in self._modules
+            for key, buffer in module._buffers.items()
+            if buffer is not None
+        }
 
     def begin(self) -> None:
         """Give the model the values from which every shard of the step starts.

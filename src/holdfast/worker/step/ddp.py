@@ -102,6 +102,7 @@ class DdpStepper:
                 replica.model,
                 device_ids=[device.index] if device.type == "cuda" else None,
                 broadcast_buffers=False,  # they are averaged at the end of the step
+                init_sync=not replica.bases,  # it would write to frozen weights
             )
         )
         self.buffers = Buffers(replica, sections.slot_layout)

@@ -76,8 +76,9 @@ class UserState:
             n: m for at, root in roots.items() for n, m in root.named_modules(prefix=at)
         }
         self._trained = trained.parameters()
-        named = trained.model.named_parameters()
-        self._frozen = {name: p for name, p in named if name not in self._trained}
+        own = trained.model_parameters().items()
+        self._frozen = {name: p for name, p in own if name not in self._trained}
+        self._bases = dict(trained.bases)
 
     def follow(self, name: str, followed: Stateful) -> None:
         """Make an object part of the user state that exists only since the loop has begun.
@@ -109,6 +110,7 @@ class UserState:
             },
             "frozen": [name for name, p in self._trained.items() if not p.requires_grad],
             "attributes": dict(self.module_changes.attributes),
+            "bases": self._bases,
             "evaluating": [name for name, module in self._modules.items() if not module.training],
             "followed": {
                 name: encode(each.state_dict(), name) for name, each in self._followed.items()
@@ -121,6 +123,11 @@ class UserState:
         Raises:
             JobError: It belongs to other parameter groups or other registered objects.
         """
+        if (bases := saved.get("bases", {})) != self._bases:
+            raise JobError(
+                f"the run was trained on the base {_described(bases)}, not on "
+                f"{_described(self._bases)}: its adapters fit no other; use the same weights"
+            )
         groups = self._param_groups
         if len(saved["groups"]) != len(groups) or saved["kept"].keys() != self._kept.keys():
             raise JobError(
@@ -216,6 +223,10 @@ class UserState:
 _OWN: Final = frozenset({"params"})
 _OF_EVERY_OPTIMIZER: Final = frozenset(vars(Optimizer([torch.zeros(1)], {})))
 _FOLLOWED: Final = (str, list, tuple, dict, torch.Tensor, np.generic)
+
+
+def _described(bases: Mapping[str, str]) -> str:
+    return ", ".join(f"{name} ({digest[:12]})" for name, digest in bases.items()) or "none"
 
 
 def _schedulers_in(pending: list[object]) -> list[LRScheduler]:

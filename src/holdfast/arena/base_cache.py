@@ -1,0 +1,153 @@
+"""Base cache: builds a base once on a host, and maps it in every process after that.
+
+    DIR/NAME-KEY/
+      …                see `arena.frozen_base`
+      verified         the state of the files when all digests were last verified
+    DIR/NAME-KEY.lock
+
+One process builds, in a directory that is renamed once it is complete; the others wait for its
+lock. The first process that opens a base after a reboot, or after its files have changed, verifies
+all of it. A base that is damaged is built again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import signal
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Final, NoReturn
+
+import torch
+
+from holdfast.arena.frozen_base import MANIFEST, NUM_SLICES, TENSORS, BaseWriter, FrozenBase
+from holdfast.errors import JobError
+from holdfast.linux.cores import usable_cores
+from holdfast.linux.file_state import state_of
+from holdfast.linux.lifeline import die_with_parent
+from holdfast.linux.lock import locked
+
+FORMAT: Final = 1
+WAIT_S: Final = 6 * 3600.0
+"""Longest wait for another process that builds the base."""
+_VERIFIED: Final = "verified"
+_MAX_REPORT: Final = 1 << 16
+
+Build = Callable[[], Iterable[tuple[str, torch.Tensor]]]
+"""Yields the tensors of a base by name."""
+
+
+def cached_base(folder: Path, name: str, key: Mapping[str, Any], build: Build) -> FrozenBase:
+    """The base called `name`, which is built if this host does not have it.
+
+    Args:
+        folder: The directory of all bases; created if it is missing.
+        name: First part of the directory's name; a digest of the key follows.
+        key: Determines the tensors; plain data.
+        build: Called in a process of its own, with a thread for each core: what it allocates does
+            not stay in this one. It must not use a GPU.
+
+    Raises:
+        JobError: It cannot be built or written, or waiting took too long.
+    """
+    known = json.dumps([FORMAT, torch.__version__, dict(key)], sort_keys=True)
+    place = folder / f"{name}-{hashlib.sha256(known.encode()).hexdigest()[:16]}"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with locked(place.with_name(f"{place.name}.lock"), WAIT_S):
+            found = _opened(name, place)
+            if found is None:
+                _build(place, name, build)
+                found = _opened(name, place)
+    except OSError as error:
+        raise JobError(
+            f"base {name}, {error.filename or place}: {error.strerror}; fix that, or choose "
+            "another directory for its cache"
+        ) from None
+    if found is None:
+        raise JobError(f"base {name}: {place} does not match its digests although it is new")
+    return found
+
+
+def distrust(base: FrozenBase) -> None:
+    """Let the next process that opens a base verify all of it."""
+    (base.folder / _VERIFIED).unlink(missing_ok=True)
+
+
+def _opened(name: str, place: Path) -> FrozenBase | None:
+    """The base in a directory; None if there is none, or it is damaged."""
+    try:
+        base = FrozenBase(name, place)
+        state = state_of([place / TENSORS, place / MANIFEST])
+        marker = place / _VERIFIED
+        if marker.exists() and marker.read_bytes() == state:
+            return base
+    except (FileNotFoundError, ValueError):
+        return None
+    if not all(map(base.is_intact, range(NUM_SLICES))):
+        return None
+    with suppress(OSError):  # the next process verifies again
+        marker.write_bytes(state)
+    return base
+
+
+def _build(place: Path, name: str, build: Build) -> None:
+    """Raises: JobError: It cannot be built. OSError: It cannot be written."""
+    draft = place.with_name(f"{place.name}.tmp")
+    for leftover in (draft, place):
+        shutil.rmtree(leftover, ignore_errors=True)
+    draft.mkdir()
+    try:
+        _build_in_child(draft, name, build)
+        draft.rename(place)
+    finally:
+        shutil.rmtree(draft, ignore_errors=True)
+
+
+def _build_in_child(draft: Path, name: str, build: Build) -> None:
+    """Build in a process that is forked from this one, and has its code and data.
+
+    Raises:
+        JobError: The process failed.
+        OSError: It could not write the base.
+    """
+    reading, writing = os.pipe()
+    parent = os.getpid()
+    pid = os.fork()
+    if pid == 0:
+        os.close(reading)
+        _become_builder(parent, writing, draft, build)
+    os.close(writing)
+    with os.fdopen(reading, "rb") as pipe:
+        report = pipe.read(_MAX_REPORT)
+    _, status = os.waitpid(pid, 0)
+    code = os.waitstatus_to_exitcode(status)
+    if code == 0:
+        return
+    text = report.decode(errors="replace")
+    if text.startswith("errno "):
+        number = int(text.split()[1])
+        raise OSError(number, os.strerror(number), str(draft))
+    if code == -signal.SIGKILL:
+        text = "it was killed, probably because the host had too little memory"
+    raise JobError(f"base {name} could not be built: {text or f'its process ended with {code}'}")
+
+
+def _become_builder(parent: int, writing: int, draft: Path, build: Build) -> NoReturn:
+    code = 1
+    try:
+        die_with_parent(parent)
+        # A pool of OpenMP threads does not survive a fork.
+        torch.set_num_threads(usable_cores() if torch.get_num_threads() == 1 else 1)
+        BaseWriter(draft).write(build())
+        code = 0
+    except OSError as error:
+        os.write(writing, f"errno {error.errno}".encode())
+    except BaseException as error:  # noqa: BLE001  # user code may raise anything
+        os.write(writing, f"{type(error).__name__}: {error}".encode()[:_MAX_REPORT])
+    finally:
+        os._exit(code)

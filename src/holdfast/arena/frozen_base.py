@@ -1,0 +1,173 @@
+"""Frozen base: tensors that a host holds once, mapped read-only by all of its workers.
+
+    DIR/
+      tensors          every tensor, at a multiple of 64 bytes
+      manifest.json    their places, their SHA-256, and a digest of each slice
+
+A tensor of a base is no state: it is in no replica, checkpoint or transfer. A process that writes
+to one dies of SIGSEGV. `arena.base_cache` builds bases.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import mmap
+import warnings
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Final
+
+import torch
+from pydantic import BaseModel, ConfigDict
+
+from holdfast.arena.digest import digest
+from holdfast.arena.layout import ALIGNMENT, Entry, Layout, aligned
+from holdfast.arena.tensors import field_of, views
+
+TENSORS: Final = "tensors"
+MANIFEST: Final = "manifest.json"
+NUM_SLICES: Final = 256
+"""Slices that are verified one by one; at least 64 bytes each."""
+
+
+class _Place(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    offset: int
+
+
+class Manifest(BaseModel):
+    """What a base consists of.
+
+    Attributes:
+        tensors: Where each tensor is.
+        size_bytes: Of the file with the tensors.
+        sha256: Of that file.
+        slices: The digest of each slice; see `arena.digest`.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    tensors: tuple[_Place, ...]
+    size_bytes: int
+    sha256: str
+    slices: tuple[int, ...]
+
+    @property
+    def layout(self) -> Layout:
+        """The places of the tensors."""
+        entries = tuple(Entry(p.name, p.dtype, p.shape, p.offset) for p in self.tensors)
+        return Layout(entries, self.size_bytes)
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 over the names, dtypes, shapes, places and bytes of the tensors."""
+        places = [place.model_dump() for place in self.tensors]
+        return hashlib.sha256(json.dumps([places, self.sha256]).encode()).hexdigest()
+
+
+class FrozenBase:
+    """A mapping of a base in this process.
+
+    Args:
+        name: What the base is called.
+        folder: Where it is.
+
+    Attributes:
+        name, folder: As above.
+        tensors: By name, in the order in which they were built; read-only.
+        digest: SHA-256 over names, dtypes, shapes and bytes, hexadecimal.
+        size_bytes: Of the mapping.
+
+    Raises:
+        OSError: It is missing.
+        ValueError: It does not match its manifest.
+    """
+
+    def __init__(self, name: str, folder: Path) -> None:
+        self._manifest = manifest = Manifest.model_validate_json((folder / MANIFEST).read_bytes())
+        self.name, self.folder = name, folder
+        self.digest, self.size_bytes = manifest.digest, manifest.size_bytes
+        path = folder / TENSORS
+        if path.stat().st_size != manifest.size_bytes or not manifest.tensors:
+            raise ValueError(f"{path} has {path.stat().st_size} bytes, not {manifest.size_bytes}")
+        self._flat = _mapped(path)
+        self.tensors: Mapping[str, torch.Tensor] = views(self._flat, manifest.layout)
+        self._start = self._flat.data_ptr()
+
+    def holds(self, tensor: torch.Tensor) -> bool:
+        """Whether a tensor's memory is in the mapping."""
+        return self._start <= tensor.data_ptr() < self._start + self.size_bytes
+
+    def is_intact(self, number: int) -> bool:
+        """Whether slice `number % NUM_SLICES` has its digest."""
+        start, end = _slices(self.size_bytes)[number % NUM_SLICES]
+        return digest([self._flat[start:end]]) == self._manifest.slices[number % NUM_SLICES]
+
+
+class BaseWriter:
+    """Writes a base, tensor by tensor, into a folder.
+
+    Args:
+        folder: An empty one.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def write(self, tensors: Iterable[tuple[str, torch.Tensor]]) -> None:
+        """Write all tensors and the manifest, and flush them to the disk.
+
+        Raises:
+            OSError: The disk is full.
+            JobError: A tensor cannot be laid out.
+            ValueError: There is none, or two have the same name.
+        """
+        places: dict[str, _Place] = {}
+        hasher, end = hashlib.sha256(), 0
+        path = self._folder / TENSORS
+        with path.open("wb") as file:
+            for name, tensor in tensors:
+                if name in places:
+                    raise ValueError(f"two tensors are called {name}")
+                field = field_of(name, tensor)
+                places[name] = _Place(name=name, dtype=field.dtype, shape=field.shape, offset=end)
+                size = aligned(field.size_bytes)
+                content = _bytes_of(tensor).ljust(size, b"\0")
+                file.write(content)
+                hasher.update(content)
+                end += size
+        if not end:
+            raise ValueError("there is no tensor")
+        flat = _mapped(path)
+        manifest = Manifest(
+            tensors=tuple(places.values()),
+            size_bytes=end,
+            sha256=hasher.hexdigest(),
+            slices=tuple(digest([flat[start:stop]]) for start, stop in _slices(end)),
+        )
+        (self._folder / MANIFEST).write_text(manifest.model_dump_json(), encoding="utf-8")
+
+
+def _bytes_of(tensor: torch.Tensor) -> bytes:
+    return tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes()
+
+
+def _mapped(path: Path) -> torch.Tensor:
+    """A file as read-only memory, uint8[size]; the mapping lives as long as the tensor."""
+    with path.open("rb") as file:
+        mapping = mmap.mmap(file.fileno(), 0, mmap.MAP_SHARED, mmap.PROT_READ)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "The given buffer is not writable")
+        return torch.frombuffer(mapping, dtype=torch.uint8)
+
+
+def _slices(size_bytes: int) -> list[tuple[int, int]]:
+    """The start and end of each slice, bytes; later ones may be empty."""
+    step = max(ALIGNMENT, aligned(-(-size_bytes // NUM_SLICES)))
+    starts = [min(number * step, size_bytes) for number in range(NUM_SLICES)]
+    return [(start, min(start + step, size_bytes)) for start in starts]
