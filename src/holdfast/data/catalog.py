@@ -17,7 +17,7 @@ from holdfast.data.formats.digits import digits
 from holdfast.data.formats.folder import image_folder
 from holdfast.data.formats.idx import mnist
 from holdfast.data.formats.synthetic import synthetic_images, synthetic_text
-from holdfast.data.formats.text import Windows, split_windows, windows
+from holdfast.data.formats.text import Windows, read, split_windows, windows
 from holdfast.data.images import Images, Samples, Scale, Splits, split
 from holdfast.data.permutation import Indices
 from holdfast.data.source import Blocks, SampleSource, in_memory, matching
@@ -63,6 +63,16 @@ def build_text(spec: Text | SyntheticText) -> tuple[Windows, Windows]:
                 return windows(spec.path, spec.length)
             case SyntheticText():
                 return split_windows(synthetic_text(spec.size), spec.length, spec.name)
+
+
+def read_text(spec: Text | SyntheticText) -> bytes:
+    """The text of a job as bytes.
+
+    Raises:
+        JobError: It cannot be read.
+    """
+    with _readable():
+        return read(spec.path) if isinstance(spec, Text) else synthetic_text(spec.size)
 
 
 @contextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
@@ -88,6 +89,56 @@ class BertSpec(Transformer):
     """Number of tokens: 256 for bytes, and the mask; the published network has 30522."""
 
 
+class Lora(Spec):
+    """Adapters of linear layers (LoRA)."""
+
+    rank: Count = 16
+    alpha: Count = 32
+    """The adapters' outputs are scaled by alpha / rank."""
+    dropout: Fraction = 0.05
+    targets: tuple[Annotated[str, Field(pattern=r"^\w+$")], ...] = (
+        "q_proj", "k_proj", "v_proj", "o_proj",
+    )  # fmt: skip
+    """The layers, by the last part of their names."""
+
+
+class MistralSpec(Spec):
+    """A Mistral network with 4-bit weights (NF4) that are frozen, and adapters that are trained;
+    the shape of Mistral-7B by default.
+    """
+
+    name: Literal["mistral"]
+    path: Path | None = None
+    """A folder with config.json, safetensors and a tokenizer; by default random weights, and bytes
+    as tokens."""
+    width: Count = 4096
+    layers: Count = 32
+    heads: Count = 32
+    kv_heads: Count = 8
+    """Heads of keys and values, each for several heads."""
+    feedforward: Count = 14336
+    """Width between the two layers of a feed-forward block."""
+    vocabulary: Annotated[int, Field(ge=256)] = 32000
+    """Number of tokens."""
+    adapter_dtype: Literal["fp32", "bf16"] = "fp32"
+    """Dtype of the adapters, their gradients and their optimizer state."""
+    gradient_checkpointing: bool = True
+    """As in `ResnetSpec`."""
+    cache: Path | None = None
+    """Directory for the 4-bit weights, which all workers of a host map; by default in the run's."""
+    lora: Lora = Lora()
+
+    @model_validator(mode="after")
+    def _heads_share_the_width(self) -> Self:
+        if self.width % self.heads or self.heads % self.kv_heads:
+            raise ValueError(
+                f"width={self.width} must be a multiple of heads={self.heads}, and heads of "
+                f"kv_heads={self.kv_heads}"
+            )
+        return self
+
+
 Model = Annotated[
-    MlpSpec | CnnSpec | ResnetSpec | GptSpec | Gpt2Spec | BertSpec, Field(discriminator="name")
+    MlpSpec | CnnSpec | ResnetSpec | GptSpec | Gpt2Spec | BertSpec | MistralSpec,
+    Field(discriminator="name"),
 ]

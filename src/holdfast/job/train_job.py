@@ -353,7 +353,7 @@ class TrainJob(TrainRequest):
 
     def weights_config(self) -> dict[str, Any]:
         """The keys that decide the weights, as plain data."""
-        not_in_weights = {"model": {"gradient_checkpointing"}, "data": {"cache"}}
+        not_in_weights = {"model": {"gradient_checkpointing", "cache", "path"}, "data": {"cache"}}
         whole = self.model_dump(mode="json", exclude=not_in_weights)
         keys = {key: value for key, value in whole.items() if key not in self.FREE_ON_RESUME}
         if self.merges_shards:  # last, because these follow from other keys

@@ -57,6 +57,8 @@ class Result:
         exactness: `bit-exact` if the weights depend on the job only; `order-exact` and the changes,
             if the run was resumed on other hardware or software; or why its numerics are not exact.
         weights_sha256: SHA-256 over all parameters and buffers in name order.
+        weights: With a model over frozen weights, where these come from and the bytes of each part:
+            `base_bytes` once a host, `replica_bytes` and `gradient_bytes` of each worker.
         run_dir: The run directory.
     """
 
@@ -71,6 +73,7 @@ class Result:
     bottleneck: str | None = None
     exactness: str | None = None
     weights_sha256: str | None
+    weights: dict[str, Any] | None = None
     run_dir: Path
 
     @property
@@ -153,6 +156,7 @@ class Result:
             "bottleneck": self.bottleneck,
             "exactness": self.exactness,
             "weights_sha256": self.weights_sha256,
+            **({} if self.weights is None else {"weights": self.weights}),
             "run_dir": str(self.run_dir),
         }
         metrics = {
@@ -361,5 +365,6 @@ def _result(summary: dict[str, Any], job: TrainJob, path: Path) -> Result:
         bottleneck=summary.get("bottleneck"),
         exactness=summary.get("exactness"),
         weights_sha256=summary.get("weights_sha256"),
+        weights=summary.get("weights"),
         run_dir=path,
     )

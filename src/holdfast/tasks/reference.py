@@ -11,7 +11,8 @@ from types import ModuleType
 from typing import Any, Final
 
 from holdfast.errors import JobError
-from holdfast.job.models import BertSpec, Gpt2Spec
+from holdfast.job.models import BertSpec, Gpt2Spec, MistralSpec
+from holdfast.job.part import Spec
 from holdfast.job.spec import Job
 from holdfast.job.train_job import TrainJob
 from holdfast.tasks import by_value
@@ -19,11 +20,16 @@ from holdfast.tasks import by_value
 BUILTIN: Final = {
     "classification": "holdfast.tasks.classification:Classification",
     "language": "holdfast.tasks.language:LanguageModelling",
+    "qlora": "holdfast.tasks.qlora:QLora",
     "masked-language": "holdfast.tasks.language:MaskedLanguageModelling",
 }
 
-_TRANSFORMERS: Final = "holdfast.models.huggingface:build"
-"""Imports the library of some models, which takes seconds."""
+_LIBRARIES: Final[dict[type[Spec], str]] = {
+    Gpt2Spec: "holdfast.models.huggingface:build",
+    BertSpec: "holdfast.models.huggingface:build",
+    MistralSpec: "holdfast.models.mistral:network",
+}
+"""What imports the libraries of some models, which takes seconds."""
 
 _FILE_MODULE: Final = "__holdfast_task__"
 """The module name of a task's file: not `__main__`, so code under its main guard does not run."""
@@ -43,7 +49,8 @@ def of_job(job: Job) -> list[str]:
     if not isinstance(job, TrainJob):
         return []
     needed = [] if job.task.startswith(by_value.PREFIX) else [job.task]
-    return [*needed, *([_TRANSFORMERS] if isinstance(job.model, Gpt2Spec | BertSpec) else [])]
+    library = _LIBRARIES.get(type(job.model))
+    return [*needed, *([library] if library is not None else [])]
 
 
 def load(reference: str, file_module: str = _FILE_MODULE) -> Callable[..., Any]:

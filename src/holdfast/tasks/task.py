@@ -2,14 +2,55 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Protocol
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import nn
 from torch.optim import Optimizer
 
 from holdfast.data.dataset import Batch
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FrozenTensors:
+    """Tensors that a task needs and does not train; see `Session.base`.
+
+    Attributes:
+        name: Their name.
+        key: What determines them, as plain data.
+        build: Yields them by name.
+        cache: Directory for them; None for the run's.
+    """
+
+    name: str
+    key: Mapping[str, Any]
+    build: Callable[[], Iterable[tuple[str, torch.Tensor]]]
+    cache: Path | None
+
+
+@runtime_checkable
+class FineTunes(Protocol):
+    """A task whose model is built around frozen tensors, and that leaves what it has trained.
+
+    Attributes:
+        tensors: What `frozen` names, by the name and the tensor's name; set before all else is
+            called.
+        metrics: What an evaluation computes of what `measure` returned for all samples, by name.
+    """
+
+    tensors: Mapping[str, Mapping[str, torch.Tensor]]
+    metrics: Mapping[str, Any]
+
+    def frozen(self) -> Iterable[FrozenTensors]:
+        """What the model needs."""
+        ...
+
+    def save(self, run_dir: Path) -> None:
+        """Write what was trained into the run's directory, at the end."""
+        ...
 
 
 class Task(Protocol):

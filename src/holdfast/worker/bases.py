@@ -51,12 +51,17 @@ class Bases:
 
     Args:
         folder: Where they are cached by default.
+
+    Attributes:
+        sources: Where the tensors of each base come from, if its key says so, by its name.
     """
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._bases: list[FrozenBase] = []
         self._models: list[_Model] = []
+        self._used: set[str] = set()
+        self.sources: dict[str, str] = {}
 
     def map(
         self, name: str, build: Build, key: Mapping[str, Any], cache: Path | None
@@ -66,17 +71,19 @@ class Bases:
         Raises:
             JobError: It cannot be built, or another one has its name.
         """
-        if name in self.digests or not name.isidentifier():
+        if any(base.name == name for base in self._bases) or not name.isidentifier():
             raise JobError(f"session.base needs a unique name like an identifier, not {name!r}")
         base = cached_base(cache or self._folder, name, key, build)
         faulthandler.enable()  # the log shows the line that writes to a base
         self._bases.append(base)
+        if "weights" in key:
+            self.sources[name] = str(key["weights"])
         return base.tensors
 
     @property
     def digests(self) -> dict[str, str]:
-        """The digest of each base by its name."""
-        return {base.name: base.digest for base in self._bases}
+        """The digest of each base that a model uses, by its name."""
+        return {base.name: base.digest for base in self._bases if base.name in self._used}
 
     @property
     def size_bytes(self) -> int:
@@ -105,6 +112,7 @@ class Bases:
             return
         tensors = {**dict(model.named_parameters()), **dict(model.named_buffers())}
         names = frozenset(key for key, tensor in tensors.items() if self._holds(tensor))
+        self._used |= {b.name for b in self._bases if any(b.holds(tensors[key]) for key in names)}
         for key in sorted(names):
             if tensors[key].requires_grad:
                 raise JobError(
@@ -126,14 +134,15 @@ class Bases:
             Aborted: The generation is over.
             JobError: A member has others; it is named.
         """
-        text = repr(sorted(self.digests.items())).encode()
+        digests = {base.name: base.digest for base in self._bases}
+        text = repr(sorted(digests.items())).encode()
         own = int(hashlib.sha256(text).hexdigest()[:_DIGITS], 16)
         values = group.barrier(WorkerTag.ATTACH, 0, own)
         usual, count = Counter(values).most_common(1)[0]
         if count == len(values):
             return
         odd = [str(m) for m, each in zip(group.members, values, strict=True) if each != usual]
-        mine = ", ".join(f"{name} ({digest[:12]})" for name, digest in self.digests.items())
+        mine = ", ".join(f"{name} ({digest[:12]})" for name, digest in digests.items())
         raise JobError(
             f"rank {' and rank '.join(odd)} has another base of frozen weights than the other "
             f"workers; rank {group.rank} has {mine or 'none'}: give all hosts the same model "

@@ -43,7 +43,7 @@ def time_model(setup: Setup, link: Link, found: Mapping[int, Sequence[Measured]]
     return TimeModel(
         compute_s=statistics.median(run.compute_s for run in alone),
         batch=setup.batch,
-        slot_bytes=alone[0].memory["slot_bytes"],
+        slot_bytes=alone[0].weights["gradient_bytes"],
         link=link,
         start_s=start,
         start_of_several_s=statistics.median(several) if several else start,
@@ -139,7 +139,7 @@ def model_row(setup: Setup, link: Link, run: Measured) -> Row:
         "batch": setup.batch,
         "length": setup.length,
         "rank": setup.rank,
-        **run.memory,
+        **{name: value for name, value in run.weights.items() if isinstance(value, int)},
         "link_gbit": round(8 * link.bytes_per_s / 1e9, 3),
         "latency_us": round(1e6 * link.latency_s, 1),
     }

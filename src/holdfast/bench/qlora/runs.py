@@ -43,7 +43,7 @@ class Measured:
         step_s, sync_s, wait_s: Of each counted step; what it reduced, and waited for others.
         start_s: From the start of the run to its first commit, without the first step's time.
         gpu_utilization: Mean share of time in which the GPUs computed; None without GPUs.
-        memory: Bytes of the parts of the state, by name.
+        weights: What the run says of its weights, and the bytes of their parts.
     """
 
     step_s: list[float]
@@ -51,7 +51,7 @@ class Measured:
     wait_s: list[float]
     start_s: float
     gpu_utilization: float | None
-    memory: Mapping[str, int]
+    weights: Mapping[str, Any]
 
     @property
     def compute_s(self) -> float:
@@ -103,7 +103,7 @@ def _measured(run_dir: Path) -> Measured:
         wait_s=[_sum_of(line, WAIT_PHASES) for line in counted],
         start_s=max(0.0, steps[0]["time_unix_s"] - began - statistics.median(seconds)),
         gpu_utilization=_gpu_utilization(run_dir, counted[0]["time_unix_s"]),
-        memory=json.loads((run_dir / RESULT).read_text(encoding="utf-8"))["memory"],
+        weights=json.loads((run_dir / RESULT).read_text(encoding="utf-8"))["weights"],
     )
 
 

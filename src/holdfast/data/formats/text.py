@@ -10,6 +10,7 @@ from typing import Final
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from holdfast.data.dataset import Batch
 from holdfast.data.permutation import Indices
@@ -21,25 +22,29 @@ COUNT_CHUNK_BYTES: Final = 1 << 20
 """Bytes that are counted at a time: numpy needs eight times their size."""
 
 
+Tokens = NDArray[np.uint8] | NDArray[np.int32]
+
+
 class Windows:
-    """Neighbouring windows of a text; the targets are the bytes that follow.
+    """Neighbouring windows of a text; the targets are the bytes or tokens that follow.
 
     Args:
-        text: At least `length + 1` bytes.
-        length: Bytes of a sample.
+        text: At least `length + 1` bytes or tokens.
+        length: Bytes or tokens of a sample.
     """
 
     reads_ahead = True
 
-    def __init__(self, text: bytes | memoryview, length: int) -> None:
-        self._text, self._length = np.frombuffer(text, np.uint8), length
-        self.fingerprint = f"windows:{length}:{hashlib.sha256(text).hexdigest()[:32]}"
+    def __init__(self, text: bytes | memoryview | Tokens, length: int) -> None:
+        self._text: Tokens = text if isinstance(text, np.ndarray) else np.frombuffer(text, np.uint8)
+        self._length = length
+        self.fingerprint = f"windows:{length}:{hashlib.sha256(self._text.data).hexdigest()[:32]}"
 
     def __len__(self) -> int:
         return (len(self._text) - 1) // self._length
 
     def batch(self, indices: Indices, generator: torch.Generator) -> Batch:  # noqa: ARG002
-        """`(x, y)`, int64[n, length] each: bytes, and the bytes that follow them."""
+        """`(x, y)`, int64[n, length] each: bytes or tokens, and those that follow them."""
         places = indices[:, None] * self._length + np.arange(self._length + 1)
         windows = torch.from_numpy(self._text[places]).long()
         return windows[:, :-1].contiguous(), windows[:, 1:].contiguous()
@@ -65,9 +70,17 @@ def windows(path: Path | None, length: int) -> tuple[Windows, Windows]:
     Raises:
         JobError: The text cannot be read or is too short.
     """
-    if path is None:
-        return split_windows(_reference(), length, "the language reference")
-    return split_windows(_read(path), length, f"text {path}")
+    where = "the language reference" if path is None else f"text {path}"
+    return split_windows(read(path), length, where)
+
+
+def read(path: Path | None) -> bytes:
+    """The text of a file, a folder, or Python's own language reference.
+
+    Raises:
+        JobError: It cannot be read.
+    """
+    return _reference() if path is None else _read(path)
 
 
 def split_windows(text: bytes, length: int, where: str) -> tuple[Windows, Windows]:
@@ -84,6 +97,20 @@ def split_windows(text: bytes, length: int, where: str) -> tuple[Windows, Window
         )
     whole = memoryview(text)
     return Windows(whole[:cut], length), Windows(whole[cut:], length)
+
+
+def split_tokens(training: Tokens, test: Tokens, length: int) -> tuple[Windows, Windows]:
+    """Windows of a text that is tokens already.
+
+    Raises:
+        JobError: It is too short.
+    """
+    if min(len(training), len(test)) <= length:
+        raise JobError(
+            f"the text has {len(training)} tokens to train on and {len(test)} to test with, too "
+            f"few for windows of {length}; use more text, or a smaller data.length"
+        )
+    return Windows(training, length), Windows(test, length)
 
 
 def _read(path: Path) -> bytes:

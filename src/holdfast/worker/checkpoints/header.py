@@ -33,7 +33,8 @@ def header_of(
         size_bytes=layout.size_bytes,
         uninitialized=tuple(sorted(replica.uninitialized)),
         state_dicts=replica.state_dicts,
-        hugging_face=hugging_face_model(replica.model),
+        # A model over a base is in no checkpoint as a whole.
+        hugging_face=None if replica.bases else hugging_face_model(replica.model),
         state=progress.user.committed_state,
         user_state=progress.user.captured,
         loss_scale=progress.loss_scale,

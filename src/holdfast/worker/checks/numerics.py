@@ -9,17 +9,21 @@ from __future__ import annotations
 import os
 import platform
 from collections.abc import Mapping
+from importlib import metadata
 from pathlib import Path
 from typing import Final
 
 import torch
 
 from holdfast.errors import JobError
+from holdfast.job.models import MistralSpec
 from holdfast.job.train_job import TrainJob
 from holdfast.worker.checks.kernels import kernel_digests
 
 _VARIABLES: Final = ("MKL_CBWR", "ATEN_CPU_CAPABILITY", "ONEDNN_MAX_CPU_ISA")
 """Environment variables by which libraries choose kernels."""
+_LIBRARIES: Final = ("bitsandbytes", "peft", "transformers")
+"""Libraries that compute parts of a model with 4-bit weights."""
 
 
 def numerics_of(job: TrainJob, device: torch.device) -> dict[str, str]:
@@ -38,6 +42,7 @@ def numerics_of(job: TrainJob, device: torch.device) -> dict[str, str]:
         **(kernel_digests() if portable else {"processor": _processor()}),
         "capability": torch.backends.cpu.get_cpu_capability(),
         **{name: os.environ.get(name, "unset") for name in _VARIABLES},
+        **{name: _version(name) for name in _LIBRARIES if isinstance(job.model, MistralSpec)},
     }
 
 
@@ -72,6 +77,13 @@ def exactness(job: TrainJob, changed: list[str]) -> str:
 def _devices() -> str:
     names = {torch.cuda.get_device_name(n) for n in range(torch.cuda.device_count())}
     return f"cuda {', '.join(sorted(names))}"
+
+
+def _version(name: str) -> str:
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return "missing"
 
 
 def _processor() -> str:

@@ -113,6 +113,8 @@ class AttachedModels:
                     "builds one: the initial weights come from the job's seed"
                 )
         built = model()
+        if self.bases.digests and self._job.init_from is not None:
+            raise JobError("init_from would write to frozen weights of session.base; remove it")
         self.bases.adopt(built, name, self._device)
         self._initial.append(InitialWeights(self._job.init_from, built, name))
         built_optimizer = optimizer(
@@ -223,6 +225,20 @@ class AttachedModels:
             in_base=self.bases.names,
             bases=self.bases.digests,
         )
+
+    @property
+    def weights(self) -> dict[str, Any] | None:
+        """Where frozen weights come from, and the sizes of all parts; None without them."""
+        if not self.bases.digests:
+            return None
+        trained = self.trained.parameters().values()
+        return {
+            **self.bases.sources,
+            "base_bytes": self.bases.size_bytes,
+            "trained_parameters": sum(p.numel() for p in trained),
+            "gradient_bytes": sum(p.nbytes for p in trained),
+            "replica_bytes": self._layout.size_bytes,
+        }
 
     @cached_property
     def user_state(self) -> UserState:

@@ -285,6 +285,7 @@ class Member:
             "bottleneck": self.breakdown.in_words,
             "exactness": exactness(self.job, self.progress.numerics_changes),
             "weights_sha256": self.replica.weights_sha256(),
+            "weights": self._attached.weights,
         }
 
     def _enter(self, resume: ResumeMessage) -> None:

@@ -1,0 +1,290 @@
+"""Mistral with QLoRA: a frozen base of 4-bit weights, and adapters that are trained.
+
+Dettmers et al., "QLoRA: Efficient Finetuning of Quantized LLMs", NeurIPS 2023. The weights of
+linear layers are quantized to NF4 by bitsandbytes, with scales that are quantized themselves;
+embeddings, norms and the head stay in bfloat16. Adapters are those of peft (Hu et al., "LoRA",
+ICLR 2022).
+
+`tensors` yields the base, which `session.base` keeps once a host; `network` builds the model around
+it. Neither downloads anything, nor runs code of a model folder.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+from safetensors import safe_open
+from torch import nn
+
+from holdfast.errors import JobError
+from holdfast.job.models import MistralSpec
+from holdfast.models.recompute import recompute
+
+# Read when the libraries are imported; bitsandbytes would fetch kernels, too.
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+logging.getLogger("bitsandbytes").setLevel(logging.ERROR)  # it reports kernels that it cannot fetch
+_NEEDED: Final = "the model mistral needs libraries: {}; pip install 'holdfast[qlora]'"
+try:
+    from transformers import MistralConfig
+    from transformers.models.mistral.modeling_mistral import (
+        MistralForCausalLM,
+        MistralRotaryEmbedding,
+    )
+
+    if not Path("/proc/driver/nvidia").exists():  # with a GPU they start CUDA, before a fork
+        import bitsandbytes  # noqa: F401  # takes seconds, which workers need not spend again
+        import peft  # noqa: F401
+except ImportError as missing:
+    raise JobError(_NEEDED.format(missing)) from None
+
+STORED: Final = torch.bfloat16
+"""Dtype of what is not quantized."""
+_DEVIATION: Final = 0.02
+"""Of random weights, as Mistral was initialized."""
+_DTYPES: Final = {"fp32": torch.float32, "bf16": torch.bfloat16}
+
+
+def config_of(spec: MistralSpec) -> MistralConfig:
+    """The network's configuration, that of the model folder if there is one.
+
+    Raises:
+        JobError: The folder has no Mistral network, or the job contradicts it.
+    """
+    if spec.path is None:
+        return MistralConfig(
+            vocab_size=spec.vocabulary,
+            hidden_size=spec.width,
+            num_hidden_layers=spec.layers,
+            num_attention_heads=spec.heads,
+            num_key_value_heads=spec.kv_heads,
+            intermediate_size=spec.feedforward,
+            bos_token_id=None,
+            eos_token_id=None,
+            use_cache=False,
+            attn_implementation="sdpa",
+        )
+    path = spec.path / "config.json"
+    try:
+        given = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise JobError(f"{path}: {error.strerror}; set model.path to a model folder") from None
+    except ValueError as error:
+        raise JobError(f"{path} is no JSON: {error}") from None
+    if given.get("model_type") != "mistral":
+        raise JobError(f"{path} describes a {given.get('model_type')!r}, not a 'mistral' network")
+    if "quantization_config" in given:
+        raise JobError(f"{path}: the weights are quantized already; use a folder with plain ones")
+    _check_sizes(spec, given, path)
+    known = {**given, "use_cache": False, "attn_implementation": "sdpa"}
+    return MistralConfig(**known)
+
+
+def _check_sizes(spec: MistralSpec, given: Mapping[str, Any], path: Path) -> None:
+    """Raises: JobError: A size that the job sets is another one in the folder."""
+    names = {
+        "vocabulary": "vocab_size",
+        "width": "hidden_size",
+        "layers": "num_hidden_layers",
+        "heads": "num_attention_heads",
+        "kv_heads": "num_key_value_heads",
+        "feedforward": "intermediate_size",
+    }
+    for key, name in names.items():
+        if key in spec.model_fields_set and getattr(spec, key) != given.get(name):
+            raise JobError(
+                f"model.{key}={getattr(spec, key)}, but {path} says {name}={given.get(name)}; "
+                f"remove model.{key}"
+            )
+
+
+def base_key(spec: MistralSpec, seed: int) -> dict[str, Any]:
+    """What determines the base."""
+    import bitsandbytes
+
+    config = config_of(spec).to_dict()
+    sizes = {name: value for name, value in config.items() if name.endswith(("_size", "_heads"))}
+    source: dict[str, Any] = {"weights": "random", "seed": seed}
+    if spec.path is not None:
+        files = [(each.name, each.stat()) for each in _weight_files(spec.path)]
+        source = {
+            "weights": str(spec.path.resolve()),
+            "files": [(name, state.st_size, state.st_mtime_ns) for name, state in files],
+        }
+    versions = {"bitsandbytes": bitsandbytes.__version__}
+    return {**source, **versions, **sizes, "layers": config["num_hidden_layers"]}
+
+
+def tensors(spec: MistralSpec, seed: int) -> Iterator[tuple[str, torch.Tensor]]:
+    """The base, tensor by tensor: of quantized weights, the bytes and their scales.
+
+    Args:
+        spec: The model.
+        seed: Of random weights.
+
+    Raises:
+        JobError: The folder lacks a weight, or one has another shape.
+    """
+    with torch.device("meta"):
+        shapes = {
+            n: tuple(p.shape) for n, p in MistralForCausalLM(config_of(spec)).named_parameters()
+        }
+    found = _random(shapes, seed) if spec.path is None else _read(spec.path, shapes)
+    for name, weight in found:
+        if _is_quantized(name):
+            yield from _quantized(name, weight)
+        else:
+            yield name, weight.to(STORED)
+
+
+def _quantized(name: str, weight: torch.Tensor) -> Iterator[tuple[str, torch.Tensor]]:
+    from bitsandbytes import functional
+
+    packed, state = functional.quantize_4bit(
+        weight.to(STORED), quant_type="nf4", compress_statistics=True
+    )
+    yield name, packed
+    for key, part in state.as_dict(packed=True).items():
+        yield f"{name}.{key}", part
+
+
+def _is_quantized(name: str) -> bool:
+    return name.endswith("_proj.weight")
+
+
+def _random(shapes: Mapping[str, tuple[int, ...]], seed: int) -> Iterator[tuple[str, torch.Tensor]]:
+    """Random weights; each has a generator of its own."""
+    for name, shape in shapes.items():
+        if "norm" in name:
+            yield name, torch.ones(shape)
+            continue
+        own = hashlib.sha256(f"{seed} {name}".encode()).digest()[:8]
+        generator = torch.Generator().manual_seed(int.from_bytes(own) >> 1)
+        yield name, torch.randn(shape, generator=generator) * _DEVIATION
+
+
+def _weight_files(folder: Path) -> list[Path]:
+    """Raises: JobError: There is none."""
+    files = sorted(folder.glob("*.safetensors"))
+    if not files:
+        raise JobError(f"{folder} has no .safetensors file; other formats are not read")
+    return files
+
+
+def _read(
+    folder: Path, shapes: Mapping[str, tuple[int, ...]]
+) -> Iterator[tuple[str, torch.Tensor]]:
+    places: dict[str, Path] = {}
+    for path in _weight_files(folder):
+        with safe_open(path, framework="pt") as file:
+            places |= dict.fromkeys(file.keys(), path)
+    for name, shape in shapes.items():
+        if name not in places:
+            raise JobError(f"{folder} has no tensor {name}")
+        with safe_open(places[name], framework="pt") as file:
+            weight = file.get_tensor(name)
+        if tuple(weight.shape) != shape:
+            raise JobError(
+                f"{places[name]}: {name} has shape {tuple(weight.shape)}, not {shape} as "
+                "config.json says"
+            )
+        yield name, weight
+
+
+class AdaptedModel(nn.Module):
+    """A network that returns its logits only.
+
+    Args:
+        network: Of peft.
+    """
+
+    def __init__(self, network: nn.Module) -> None:
+        super().__init__()
+        self.network = network
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        """Tokens, int64[n, positions], to logits, float32[n, positions, vocabulary]."""
+        logits: torch.Tensor = self.network(input_ids=tokens).logits
+        return logits.float()
+
+    def save_adapters(self, folder: Path) -> None:
+        """Write the adapters as peft does, for `peft.PeftModel.from_pretrained`."""
+        network: Any = self.network
+        network.save_pretrained(folder, safe_serialization=True)
+
+
+def network(spec: MistralSpec, base: Mapping[str, torch.Tensor]) -> AdaptedModel:
+    """The model around a base, with new adapters from torch's global generator.
+
+    Args:
+        spec: The model.
+        base: What `tensors` has yielded, by name; the model has no copy of it.
+    """
+    config = config_of(spec)
+    with torch.device("meta"):
+        model = MistralForCausalLM(config)
+    model.model.rotary_emb = MistralRotaryEmbedding(config)
+    _bind(model, base)
+    adapted = _with_adapters(model, spec)
+    if spec.gradient_checkpointing:
+        recompute(model.model.layers)
+    return AdaptedModel(adapted)
+
+
+def _bind(model: nn.Module, base: Mapping[str, torch.Tensor]) -> None:
+    """Give a model on `meta` the tensors of a base."""
+    import bitsandbytes
+
+    for name in [name for name, _ in model.named_parameters()]:
+        place, _, key = name.rpartition(".")
+        module = model.get_submodule(place)
+        if not _is_quantized(name):
+            module._parameters[key] = nn.Parameter(base[name], requires_grad=False)
+            continue
+        layer = bitsandbytes.nn.Linear4bit(
+            module.in_features, module.out_features, bias=False, quant_type="nf4", device="meta"
+        )
+        layer.weight = bitsandbytes.nn.Params4bit.from_prequantized(
+            data=base[name],
+            quantized_stats=_scales(name, base),
+            requires_grad=False,
+            device="cpu",
+            module=layer,
+        )
+        # In evaluations it would repack the weights in place, with other results after that.
+        layer.support_avx512bf16_for_cpu = False
+        parent, _, own = place.rpartition(".")
+        setattr(model.get_submodule(parent), own, layer)
+
+
+def _scales(name: str, base: Mapping[str, torch.Tensor]) -> dict[str, Any]:
+    prefix = f"{name}."
+    return {key.removeprefix(prefix): base[key] for key in base if key.startswith(prefix)}
+
+
+def _with_adapters(model: nn.Module, spec: MistralSpec) -> nn.Module:
+    import peft
+
+    lora = spec.lora
+    adapted: nn.Module = peft.get_peft_model(
+        model,
+        peft.LoraConfig(
+            r=lora.rank,
+            lora_alpha=lora.alpha,
+            lora_dropout=lora.dropout,
+            target_modules=list(lora.targets),
+            task_type="CAUSAL_LM",
+            base_model_name_or_path=None if spec.path is None else str(spec.path),
+        ),
+    )
+    for parameter in adapted.parameters():
+        if parameter.requires_grad:
+            parameter.data = parameter.data.to(_DTYPES[spec.adapter_dtype])
+    return adapted
