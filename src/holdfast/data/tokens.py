@@ -41,7 +41,7 @@ def build(text: bytes, folder: Path) -> Iterator[tuple[str, torch.Tensor]]:
 
     try:
         tokenizer = Tokenizer.from_buffer(_tokenizer_file(folder))
-    except Exception as error:  # the library raises plain exceptions
+    except Exception as error:  # noqa: BLE001  # the library raises plain exceptions
         raise JobError(f"{folder / _FILE} is no tokenizer: {error}") from None
     try:
         words = text.decode()

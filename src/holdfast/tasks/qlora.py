@@ -7,7 +7,6 @@ is the exponential of the mean loss over all held-out tokens.
 from __future__ import annotations
 
 import math
-import os
 import shutil
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property, partial
@@ -104,7 +103,7 @@ class QLora:
         folder, draft = run_dir / ADAPTER, run_dir / f"{ADAPTER}.tmp"
         self._network.save_adapters(draft)
         shutil.rmtree(folder, ignore_errors=True)
-        os.replace(draft, folder)
+        draft.replace(folder)
 
     @cached_property
     def _windows(self) -> tuple[Windows, Windows]:

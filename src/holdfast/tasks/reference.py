@@ -12,7 +12,6 @@ from typing import Any, Final
 
 from holdfast.errors import JobError
 from holdfast.job.models import BertSpec, Gpt2Spec, MistralSpec
-from holdfast.job.part import Spec
 from holdfast.job.spec import Job
 from holdfast.job.train_job import TrainJob
 from holdfast.tasks import by_value
@@ -24,7 +23,7 @@ BUILTIN: Final = {
     "masked-language": "holdfast.tasks.language:MaskedLanguageModelling",
 }
 
-_LIBRARIES: Final[dict[type[Spec], str]] = {
+_LIBRARIES: Final[dict[type[object], str]] = {
     Gpt2Spec: "holdfast.models.huggingface:build",
     BertSpec: "holdfast.models.huggingface:build",
     MistralSpec: "holdfast.models.mistral:network",
