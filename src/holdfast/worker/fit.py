@@ -32,7 +32,8 @@ def fit(session: Session, task: Task, run_dir: Path) -> None:
     if test_data is not None:
         session.evaluate_each_epoch(test_data, task.measure, metrics=metrics)
         if tunes is not None and session.step == 0:
-            session.evaluate(test_data, task.measure, metrics=metrics)
+            before = {f"{name}_before": metric for name, metric in tunes.metrics.items()}
+            session.evaluate(test_data, task.measure, metrics=before)
     for shard in session.shards(task.training_data(), epochs=job.epochs):
         loss = task.loss(model, shard.batch)
         if isinstance(loss, tuple):

@@ -18,8 +18,9 @@ from holdfast.bench.on_hosts.runs import running
 from holdfast.bench.qlora.cost import Link
 from holdfast.job import load
 from holdfast.observe import lines
-from holdfast.observe.run_dir import EVENTS, METRICS, RESULT, SYSTEM, RunDirectory
-from holdfast.runs.run import run
+from holdfast.observe.run_dir import EVENTS, METRICS, RESULT, SYSTEM
+from holdfast.runs.run import LaunchOptions
+from holdfast.runs.train import run_job
 from holdfast.testing.namespaces import Namespaces
 
 WARM_STEPS: Final = 3
@@ -87,8 +88,7 @@ def run_on(hosts: int, keys: dict[str, Any], link: Link) -> Measured:
 def _on_one_host(keys: dict[str, Any]) -> Measured:
     with tempfile.TemporaryDirectory() as folder:
         job = load.check(keys, where="bench qlora")
-        with RunDirectory(Path(folder) / "run", job, resume=False) as directory:
-            run(directory)
+        run_job(job, LaunchOptions(), run_dir=Path(folder) / "run", resume=False)
         return _measured(Path(folder) / "run")
 
 
