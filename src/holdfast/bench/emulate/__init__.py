@@ -1,0 +1,1 @@
+"""Scaling beyond this machine: real coordination and transports, emulated compute, predictions."""
