@@ -12,7 +12,6 @@ import typer
 from holdfast.cli import (
     agent,
     audit,
-    bench,
     breakdown,
     chaos,
     coordinator,
@@ -35,6 +34,8 @@ from holdfast.cli import (
     train,
 )
 from holdfast.cli import run as script
+from holdfast.cli.bench import suite  # noqa: F401  # adds commands
+from holdfast.cli.bench.commands import app as bench
 from holdfast.cli.checkpoint import group as checkpoint
 from holdfast.cli.ending import FAILED_STATUS, STOPPED_STATUS, USAGE_STATUS
 from holdfast.errors import HoldfastError, Interrupted, JobError, RankTraceback
@@ -78,7 +79,7 @@ app.command("logs")(runs.logs)
 app.command("stop")(runs.stop)
 app.command("top")(top.top)
 app.command("track")(track.track)
-app.add_typer(bench.app, name="bench")
+app.add_typer(bench, name="bench")
 app.add_typer(checkpoint.app, name="checkpoint")
 app.add_typer(hosts.app, name="hosts")
 app.add_typer(metrics.app, name="metrics")

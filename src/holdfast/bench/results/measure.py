@@ -6,20 +6,32 @@ import json
 import subprocess
 import sys
 from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
 
 from holdfast.bench.results.conditions import Stopwatch
 from holdfast.bench.results.result import Result
 from holdfast.errors import BenchmarkFailed
 
+DRAWS: Final = frozenset({"balance"})
+"""Benchmarks that draw figures of their own."""
 
-def measure(name: str, options: Sequence[str]) -> Result:
+
+def measure(name: str, options: Sequence[str], folder: Path | None = None) -> Result:
     """Run `holdfast.bench.NAME`; its progress goes to standard error.
+
+    Args:
+        name: Of the benchmark.
+        options: Its options.
+        folder: Where it may write what it draws; None: nothing.
 
     Raises:
         BenchmarkFailed: It ended without a result.
     """
     watch = Stopwatch()
     command = [sys.executable, "-m", f"holdfast.bench.{name}", *options]
+    if folder is not None and name in DRAWS:
+        command += ["--output", str(folder)]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
     if done.returncode != 0:
         raise BenchmarkFailed(name, done.returncode)

@@ -18,6 +18,7 @@ from typing import Any, Final
 from holdfast.bench.scenarios import on_hosts
 from holdfast.bench.scenarios.scenario import (
     CHECKPOINT_EVERY,
+    NAMES,
     POLICIES,
     SCENARIOS,
     STEPS,
@@ -42,7 +43,6 @@ from holdfast.runs.run_fork_server import fork_server
 from holdfast.runs.train import Result, run_job
 
 WORKERS: Final = 2
-NAMES: Final = tuple(each.name for each in SCENARIOS)
 
 
 def keys(recovery: Recovery) -> dict[str, Any]:

@@ -89,6 +89,9 @@ SCENARIOS: Final = (
 )
 
 
+NAMES: Final = tuple(each.name for each in SCENARIOS)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
     """What a run did.

@@ -1,25 +1,18 @@
-"""`holdfast bench`: measure this machine.
+"""`holdfast bench NAME`: one benchmark.
 
 Each benchmark is a module that runs in its own process, which it does not share with the command.
+Its options are those of its command here.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from pathlib import Path
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Literal
 
 import typer
-from rich import box
-from rich.console import Console
-from rich.table import Table
 
-from holdfast.bench.results.measure import measure
+from holdfast.bench.scenarios.scenario import NAMES as SCENARIO_NAMES
 from holdfast.cli.arguments import Json
-from holdfast.errors import BenchmarkFailed
-
-WIDTH: Final = 170
-"""Columns of the widest table; a narrower terminal breaks its lines rather than its words."""
+from holdfast.cli.bench.run import Output, Quick, run
 
 app = typer.Typer(help="Measure holdfast on this machine.", no_args_is_help=True)
 
@@ -31,61 +24,71 @@ Rounds = Annotated[int, typer.Option(min=1, max=10_000, help="Number of measurem
 
 @app.command()
 def wake(
+    context: typer.Context,
     workers: Annotated[int, typer.Option(min=1, max=64)] = 2,
     rounds: Rounds = 100,
+    quick: Quick = False,
+    output: Output = None,
     as_json: Json = False,
 ) -> None:
     """Measure how fast blocked workers leave their waits."""
-    _run("wake", ["--workers", str(workers), "--rounds", str(rounds)], as_json=as_json)
+    run(context)
 
 
 @app.command()
 def scaling(
+    context: typer.Context,
     workloads: Annotated[
         str, typer.Option(help="Workloads: small, large, lm, vit, vit-bf16.")
     ] = "small,large,lm,vit,vit-bf16",
     workers: Annotated[str, typer.Option(help="World sizes to measure.")] = "1,2,4",
     steps: Annotated[int, typer.Option(min=10, help="Number of measured steps.")] = 48,
     rounds: Rounds = 5,
+    quick: Quick = False,
+    output: Output = None,
     as_json: Json = False,
 ) -> None:
     """Measure throughput, compared with stock DDP and independent processes."""
-    options = ["--workloads", workloads, "--workers", workers]
-    _run("scaling", [*options, "--steps", str(steps), "--rounds", str(rounds)], as_json=as_json)
+    run(context)
 
 
 @app.command()
 def overhead(
+    context: typer.Context,
     workloads: Annotated[
         str, typer.Option(help="Workloads: small, large, lm, vit, vit-bf16.")
     ] = "small,large,lm,vit,vit-bf16",
     workers: Annotated[int, typer.Option(min=2, max=64)] = 2,
     steps: Annotated[int, typer.Option(min=10, help="Number of measured steps.")] = 96,
     rounds: Rounds = 5,
+    quick: Quick = False,
+    output: Output = None,
     as_json: Json = False,
 ) -> None:
     """Measure the cost of verify.recompute and portable numerics."""
-    options = ["--workloads", workloads, "--workers", str(workers)]
-    _run("overhead", [*options, "--steps", str(steps), "--rounds", str(rounds)], as_json=as_json)
+    run(context)
 
 
 @app.command()
 def sinks(
+    context: typer.Context,
     workloads: Annotated[
         str, typer.Option(help="Workloads, with commas: small, large, lm, vit, vit-bf16.")
     ] = "small",
     workers: Annotated[int, typer.Option(min=1, max=64)] = 2,
     seconds: Annotated[float, typer.Option(min=5, help="Seconds that each run is measured.")] = 60,
     rounds: Rounds = 3,
+    quick: Quick = False,
+    output: Output = None,
     as_json: Json = False,
 ) -> None:
     """Measure the cost of metrics and trackers."""
-    options = ["--workloads", workloads, "--workers", str(workers), "--seconds", str(seconds)]
-    _run("sinks", [*options, "--rounds", str(rounds)], as_json=as_json)
+    run(context)
 
 
 @app.command()
 def balance(
+    context: typer.Context,
     speeds: Annotated[
         str | None,
         typer.Option(metavar="A:B:…", help="Speeds of the workers' devices, such as 4:2:1:1."),
@@ -109,21 +112,17 @@ def balance(
     ] = None,
     steps: Annotated[int, typer.Option(min=4, help="Number of measured steps.")] = 12,
     rounds: Rounds = 1,
-    output: Annotated[
-        str | None, typer.Option(metavar="DIR", help="Directory for figures: PNG and CSV.")
-    ] = None,
+    quick: Quick = False,
+    output: Output = None,
     as_json: Json = False,
 ) -> None:
     """Measure balance on devices of unlike speed, compared with stock DDP."""
-    options = ["--workloads", workloads, "--steps", str(steps), "--rounds", str(rounds)]
-    given = {"speeds": speeds, "cluster": cluster, "shards": shards, "mode": mode, "output": output}
-    for name, value in given.items():
-        options += [f"--{name}", str(value)] if value is not None else []
-    _run("balance", options, as_json=as_json)
+    run(context)
 
 
 @app.command()
 def recovery(
+    context: typer.Context,
     workloads: Annotated[
         str, typer.Option(help="Workloads: small, large, lm, vit, vit-bf16.")
     ] = "small,large",
@@ -143,17 +142,17 @@ def recovery(
             help="Python interpreter whose torchrun, torchft and Ray Train are also measured.",
         ),
     ] = None,
+    quick: Quick = False,
+    output: Output = None,
     as_json: Json = False,
 ) -> None:
     """Measure recovery time: worker failure to the next step with all workers."""
-    options = ["--workloads", workloads, "--fault", fault, "--rounds", str(rounds)]
-    options += [part for command in compare or () for part in ("--compare", command)]
-    options += ["--peers-python", peers_python] if peers_python else []
-    _run("recovery", options, as_json=as_json)
+    run(context)
 
 
 @app.command()
 def restart(
+    context: typer.Context,
     workloads: Annotated[
         str, typer.Option(help="Workloads: small, large, lm, vit, vit-bf16.")
     ] = "small",
@@ -161,27 +160,32 @@ def restart(
         int, typer.Option(min=1, help="Number of hosts; several are network namespaces (root).")
     ] = 1,
     rounds: Rounds = 10,
+    quick: Quick = False,
+    output: Output = None,
     as_json: Json = False,
 ) -> None:
     """Measure restart time of a DDP job, compared with torchrun."""
-    options = ["--workloads", workloads, "--hosts", str(hosts), "--rounds", str(rounds)]
-    _run("restart", options, as_json=as_json)
+    run(context)
 
 
 @app.command()
 def coordinator(
+    context: typer.Context,
     workloads: Annotated[
         str, typer.Option(help="Workloads: small, large, lm, vit, vit-bf16.")
     ] = "small,large",
     rounds: Rounds = 10,
+    quick: Quick = False,
+    output: Output = None,
     as_json: Json = False,
 ) -> None:
     """Measure how a coordinator failure affects steps."""
-    _run("coordinator", ["--workloads", workloads, "--rounds", str(rounds)], as_json=as_json)
+    run(context)
 
 
 @app.command()
 def hosts(
+    context: typer.Context,
     measure: Annotated[
         str, typer.Option(help="What to measure: reduction, step, recovery.")
     ] = "reduction,step,recovery",
@@ -195,28 +199,31 @@ def hosts(
     ] = "veth",
     workloads: Workloads = "small,large",
     rounds: Rounds = 7,
+    quick: Quick = False,
+    output: Output = None,
     as_json: Json = False,
 ) -> None:
     """Measure reductions, steps and recoveries of several hosts, which are network namespaces."""
-    options = ["--measure", measure, "--hosts", number, "--workers", workers]
-    options += ["--sizes-kb", sizes_kb, "--link", link, "--workloads", workloads]
-    _run("hosts", [*options, "--rounds", str(rounds)], as_json=as_json)
+    run(context)
 
 
 @app.command()
 def heartbeat(
+    context: typer.Context,
     intervals: Annotated[str, typer.Option(help="Heartbeat intervals, seconds.")] = "0.5,1,2,5",
     agents: Annotated[str, typer.Option(help="Numbers of agents.")] = "1,4,16",
     seconds: Annotated[float, typer.Option(min=1, help="Seconds that each row measures.")] = 20.0,
+    quick: Quick = False,
+    output: Output = None,
     as_json: Json = False,
 ) -> None:
     """Measure what heartbeats of hosts cost, and how soon they show that a host is cut off."""
-    options = ["--intervals", intervals, "--agents", agents, "--seconds", str(seconds)]
-    _run("heartbeat", options, as_json=as_json)
+    run(context)
 
 
 @app.command()
 def checkpoint(
+    context: typer.Context,
     measure: Annotated[
         str, typer.Option(help="What to measure: saving, memory, floors, loading.")
     ] = "saving,memory,floors,loading",
@@ -233,53 +240,101 @@ def checkpoint(
     ] = 20,
     load_mb: Annotated[int, typer.Option(min=1, help="Size of the loaded state, MB.")] = 2000,
     rounds: Rounds = 7,
-    quick: Annotated[
-        bool, typer.Option("--quick", help="One round with 10 steps, saving every 10 and 1.")
-    ] = False,
     path: Annotated[str, typer.Option(metavar="DIR", help="Directory on the measured disk.")] = ".",
+    quick: Quick = False,
+    output: Output = None,
     as_json: Json = False,
 ) -> None:
     """Measure what checkpoints cost, compared with torch.save, safetensors and DCP."""
-    if quick:
-        every, steps, rounds = "10,1", 10, 1
-    given = {"measure": measure, "workloads": workloads, "workers": workers, "systems": systems}
-    given |= {"every": every, "steps": str(steps), "load-mb": str(load_mb)}
-    given |= {"rounds": str(rounds), "path": path}
-    options = [word for name, value in given.items() if value for word in (f"--{name}", value)]
-    _run("checkpoint", options, as_json=as_json)
+    run(context)
 
 
 @app.command()
-def startup(rounds: Rounds = 7, as_json: Json = False) -> None:
+def startup(
+    context: typer.Context,
+    rounds: Rounds = 7,
+    quick: Quick = False,
+    output: Output = None,
+    as_json: Json = False,
+) -> None:
     """Measure the time to the first step, compared with a plain PyTorch process."""
-    _run("startup", ["--rounds", str(rounds)], as_json=as_json)
+    run(context)
 
 
-def _run(name: str, options: list[str], *, output: str | None = None, as_json: bool) -> None:
-    try:
-        result = measure(name, options)
-    except BenchmarkFailed as failed:
-        raise typer.Exit(failed.code) from None
-    if output is not None:
-        result.save(Path(output))
-    if as_json:
-        print(result.model_dump_json())
-        return
-    console = Console()
-    console.width = max(console.width, WIDTH)
-    for kind in dict.fromkeys(row.get("measure") for row in result.rows):
-        console.print(_table([row for row in result.rows if row.get("measure") == kind]))
+@app.command()
+def qlora(
+    context: typer.Context,
+    hosts: Annotated[
+        str, typer.Option(help="Numbers of hosts; those above 1 are emulated or predicted.")
+    ] = "1,2,4",
+    size: Annotated[
+        Literal["small", "7b"] | None,
+        typer.Option(help="Shape of the network; by default 7b with a GPU, else small."),
+    ] = None,
+    model: Annotated[
+        str | None, typer.Option(metavar="DIR", help="Model folder; by default random weights.")
+    ] = None,
+    batch_size: Annotated[int, typer.Option(min=1, help="Samples of each host and step.")] = 8,
+    seq_length: Annotated[int, typer.Option(min=8, help="Tokens of a sample.")] = 512,
+    max_steps: Annotated[int, typer.Option(min=6, help="Steps of each run.")] = 100,
+    lora_rank: Annotated[int, typer.Option(min=1, help="Rank of the adapters.")] = 16,
+    samples: Annotated[
+        int, typer.Option(min=1, help="Samples of the job that is priced.")
+    ] = 10_000,
+    price: Annotated[float, typer.Option(min=0, help="Price of a host per hour.")] = 0.6,
+    deadline: Annotated[
+        float | None, typer.Option(min=0, help="Hours that the job may take.")
+    ] = None,
+    budget: Annotated[float | None, typer.Option(min=0, help="What the job may cost.")] = None,
+    link_gbit: Annotated[float, typer.Option(min=0.001, help="Rate of each host's link.")] = 10.0,
+    latency_us: Annotated[float, typer.Option(min=0, help="Latency of a message.")] = 50.0,
+    rounds: Rounds = 1,
+    write: Annotated[
+        str | None, typer.Option(metavar="FILE", help="Job file for the recommended hosts.")
+    ] = None,
+    quick: Quick = False,
+    output: Output = None,
+    as_json: Json = False,
+) -> None:
+    """Measure QLoRA fine-tuning on one host and on several, and what a job costs on each."""
+    run(context)
 
 
-def _table(rows: Sequence[dict[str, Any]]) -> Table:
-    names = list(dict.fromkeys(name for row in rows for name in row))
-    table = Table(*(name.replace("_", " ") for name in names), box=box.SIMPLE)
-    for row in rows:
-        table.add_row(*(_cell(row.get(name, "")) for name in names))
-    return table
+@app.command()
+def emulate(
+    context: typer.Context,
+    hosts: Annotated[str, typer.Option(help="Numbers of emulated hosts.")] = "1,2,4,8,16",
+    scaling: Annotated[str, typer.Option(help="Kinds of scaling: weak, strong.")] = "weak,strong",
+    parameters: Annotated[
+        int, typer.Option(min=1, help="Number of trained parameters.")
+    ] = 13_631_488,
+    dtype: Annotated[Literal["bf16", "fp32"], typer.Option(help="Their dtype.")] = "bf16",
+    compute_s: Annotated[
+        float, typer.Option(min=0, help="Compute time of a host's batch, seconds.")
+    ] = 5.5,
+    spread: Annotated[
+        float, typer.Option(min=0, help="Standard deviation of compute times, as a share.")
+    ] = 0.01,
+    steps: Annotated[int, typer.Option(min=2, help="Number of measured steps.")] = 6,
+    link_gbit: Annotated[float, typer.Option(min=0.001, help="Rate of each host's link.")] = 10.0,
+    network: Annotated[Literal["tls", "trusted"], typer.Option(help="The job's key.")] = "tls",
+    quick: Quick = False,
+    output: Output = None,
+    as_json: Json = False,
+) -> None:
+    """Measure scaling on hosts whose compute is emulated, and predict larger clusters."""
+    run(context)
 
 
-def _cell(value: Any) -> str:
-    if isinstance(value, dict):
-        return f"{value['median']} [{value['min']}-{value['max']}]"
-    return str(value)
+@app.command()
+def scenarios(
+    context: typer.Context,
+    scenarios: Annotated[
+        str, typer.Option(help=f"Scenarios, with commas: {', '.join(SCENARIO_NAMES)}.")
+    ] = ",".join(SCENARIO_NAMES),
+    quick: Quick = False,
+    output: Output = None,
+    as_json: Json = False,
+) -> None:
+    """Run failure scenarios and compare what happens with what must; exits 1 if one fails."""
+    run(context)

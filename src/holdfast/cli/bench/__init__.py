@@ -1,0 +1,1 @@
+"""`holdfast bench`: measure this machine, and compare results."""
