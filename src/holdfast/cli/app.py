@@ -27,6 +27,7 @@ from holdfast.cli import (
     pods,
     profile,
     render,
+    report,
     runs,
     token,
     top,
@@ -74,6 +75,7 @@ app.command("export")(export.export)
 app.command("goodput")(goodput.goodput)
 app.command("jobs")(jobs.jobs)
 app.command("profile")(profile.profile)
+app.command("report")(report.report)
 app.command("runs")(runs.runs)
 app.command("logs")(runs.logs)
 app.command("stop")(runs.stop)

@@ -327,6 +327,14 @@ def emulate(
 
 
 @app.command()
+def timeline(
+    context: typer.Context, quick: Quick = False, output: Output = None, as_json: Json = False
+) -> None:
+    """Record a run without a failure, and with a live recovery and a restart, step by step."""
+    run(context)
+
+
+@app.command()
 def scenarios(
     context: typer.Context,
     scenarios: Annotated[
