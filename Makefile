@@ -28,15 +28,9 @@ soak: $(READY)  ## all cases of the exhaustive tests, and SEEDS long runs with m
 	$(BIN)/python tests/runs/corruption.py --runs 20
 	$(BIN)/python -m holdfast.testing.exactness --seeds 100
 
-bench: $(READY)  ## measure; print medians and spreads
-	$(BIN)/holdfast bench wake
-	$(BIN)/holdfast bench startup
-	$(BIN)/holdfast bench recovery
-	$(BIN)/holdfast bench restart
-	$(BIN)/holdfast bench scaling
-	$(BIN)/holdfast bench overhead
-	$(BIN)/holdfast bench balance
-	$(BIN)/holdfast bench heartbeat
+bench: $(READY)  ## measure everything quickly, and draw the report
+	$(BIN)/holdfast bench all --quick --output bench-results
+	$(BIN)/holdfast report bench-results
 
 clean:
 	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -131,4 +131,5 @@ def test_the_page_of_jobs_lists_further_keys_with_their_defaults(key):
         for names, _, keys in rows(ROOT / "docs" / "jobs.md", f"{key}.name")
         for name in re.findall(r"`(\w+)`", names)
     }
-    assert listed == json.loads(json.dumps(defaults))  # which makes lists of tuples
+    plain = json.dumps(defaults, default=lambda spec: spec.model_dump())
+    assert listed == json.loads(plain)  # which makes lists of tuples

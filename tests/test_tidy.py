@@ -308,6 +308,7 @@ def test_the_options_of_the_command_are_these():
             "overrides",
         ],
         "render slurm": ["--hosts", "job", "overrides"],
+        "report": ["--output", "results"],
         "run": [
             "--address",
             "--hang-timeout-s",

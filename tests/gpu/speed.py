@@ -117,9 +117,9 @@ def main() -> int:
         ]
         ratio = statistics.median(ours / plain for ours, plain in pairs)
         failed += ratio < check.at_least
-        verdict = "passed" if ratio >= check.at_least else "FAILED"
+        outcome = "passed" if ratio >= check.at_least else "FAILED"
         rates = ", ".join(f"{ours:.2f}/{plain:.2f}" for ours, plain in pairs)
-        print(f"{check.name}: {ratio:.3f} x a plain loop, at least {check.at_least}: {verdict}")
+        print(f"{check.name}: {ratio:.3f} x a plain loop, at least {check.at_least}: {outcome}")
         print(f"    steps per second, holdfast/plain: {rates}")
     print("all checks of speed passed" if not failed else f"{failed} checks of speed failed")
     return bool(failed)

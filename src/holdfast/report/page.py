@@ -131,7 +131,7 @@ def _scenarios(report: Report) -> str:
             each.recovery,
             each.expected,
             html.escape(each.happened),
-            f'<span class="{"ok" if each.passed else "no"}">{"✓" if each.passed else "✕"}</span>',
+            _chip("ok", "✓") if each.passed else _chip("no", "✕"),
         )
         for each in report.scenarios
     ]
@@ -141,8 +141,8 @@ def _scenarios(report: Report) -> str:
 
 def _published(report: Report) -> str:
     text = (
-        "<p>Figures of other systems’ own reports, on other machines and models. No ratio is formed "
-        "with them.</p>"
+        "<p>Figures of other systems’ own reports, on other machines and models. No ratio is "
+        "formed with them.</p>"
     )
     kinds = {"same": "ok", "other": "half", "not measurable": "no"}
     rows = [
@@ -150,7 +150,7 @@ def _published(report: Report) -> str:
             reference.quantity,
             html.escape(reference.published),
             html.escape(ours) or "–",
-            f'<span class="{kinds[reference.same]}">{reference.same}</span> · {reference.why}',
+            f"{_chip(kinds[reference.same], reference.same)} · {reference.why}",
         )
         for reference, ours in report.references
     ]
@@ -185,12 +185,16 @@ def _readiness(report: Report) -> str:
     rows = [
         (
             aspect.name,
-            f'<span class="{_CLASSES[aspect.status]}">{SIGNS[aspect.status]} {aspect.status}</span>',
+            _chip(_CLASSES[aspect.status], f"{SIGNS[aspect.status]} {aspect.status}"),
             f"<code>{aspect.test}</code>",
         )
         for aspect in report.aspects
     ]
     return _table(("Aspect", "Status", "Shown by"), rows)
+
+
+def _chip(kind: str, text: str) -> str:
+    return f'<span class="{kind}">{text}</span>'
 
 
 def _link(report: Report, figure: str) -> str:

@@ -91,7 +91,7 @@ BENCHMARKS: Final = (
     ),
     Benchmark(
         name="balance",
-        quick={"workloads": "cnn", "steps": "8"},
+        quick={"workloads": "cnn", "steps": "8", "speeds": "2:1"},
         keys=("workload", "devices", "way"),
         measured={"of_bound": "higher"},
     ),

@@ -13,7 +13,7 @@ from holdfast.bench.results.statistics import FEWEST, change
 from holdfast.bench.suite.catalogue import BY_NAME, Benchmark, Better
 from holdfast.errors import JobError
 
-Verdict = Literal["better", "worse", "same", "too few"]
+Outcome = Literal["better", "worse", "same", "too few"]
 SMALL_CHANGE: Final = 0.05
 """Changes up to this share are none."""
 
@@ -27,7 +27,7 @@ class Compared:
         old, new: The medians.
         change_percent: From old to new.
         low_percent, high_percent: Its bounds, with 95 % confidence.
-        verdict: `too few` if there are not enough measurements to tell.
+        outcome: `too few` if there are not enough measurements to tell.
     """
 
     benchmark: str
@@ -38,7 +38,7 @@ class Compared:
     change_percent: float
     low_percent: float
     high_percent: float
-    verdict: Verdict
+    outcome: Outcome
 
     def as_dict(self) -> dict[str, Any]:
         """As plain data."""
@@ -60,7 +60,7 @@ class Comparison:
     @property
     def regressions(self) -> list[Compared]:
         """What is worse."""
-        return [each for each in self.compared if each.verdict == "worse"]
+        return [each for each in self.compared if each.outcome == "worse"]
 
 
 def compare(old: Path, new: Path, small: float = SMALL_CHANGE) -> Comparison:
@@ -113,11 +113,11 @@ def _compared(
     what: tuple[str, str, str], better: Better, old: list[float], new: list[float], small: float
 ) -> Compared:
     found = change(old, new)
-    verdict: Verdict = "same"
+    outcome: Outcome = "same"
     if min(len(old), len(new)) < FEWEST:
-        verdict = "too few"
+        outcome = "too few"
     elif found.is_significant and abs(found.ratio - 1) > small:
-        verdict = "worse" if (found.ratio > 1) == (better == "lower") else "better"
+        outcome = "worse" if (found.ratio > 1) == (better == "lower") else "better"
     percent = [round(100 * (each - 1), 1) for each in (found.ratio, found.low, found.high)]
     return Compared(
         benchmark=what[0],
@@ -128,7 +128,7 @@ def _compared(
         change_percent=percent[0],
         low_percent=percent[1],
         high_percent=percent[2],
-        verdict=verdict,
+        outcome=outcome,
     )
 
 

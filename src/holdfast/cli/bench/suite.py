@@ -94,7 +94,7 @@ def _show(found: Comparison) -> None:
         bounds = f"{each.low_percent:+.1f} to {each.high_percent:+.1f} %"
         table.add_row(
             each.benchmark, each.row, each.column, f"{each.old:g}", f"{each.new:g}",
-            f"{each.change_percent:+.1f} %", bounds, each.verdict,
+            f"{each.change_percent:+.1f} %", bounds, each.outcome,
         )  # fmt: skip
     Console(soft_wrap=True).print(table)
     for text in found.differences:

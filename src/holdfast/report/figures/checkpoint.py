@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 from matplotlib.figure import Figure as Canvas
 
@@ -15,12 +15,18 @@ from holdfast.report.results import Results, Row, median
 from holdfast.report.theme import Tokens
 
 OURS: Final = "holdfast"
+FLUSHED: Final = ("-fsync", "-wait")
+"""Variants that wait for the disk are only in the data."""
 _MARKS: Final = ("s", "^", "D", "v", "P", "X", "*", "<")
 
 
 def figure(results: Results) -> Figure | None:
     """From `checkpoint.json`: overhead by the steps from one save to the next."""
-    rows = [r for r in results.rows("checkpoint", measure="saving") if r.get("overhead_pct")]
+    rows = [
+        row
+        for row in results.rows("checkpoint", measure="saving")
+        if row.get("overhead_pct") and not row["system"].endswith(FLUSHED)
+    ]
     if not any(row["system"] == OURS for row in rows):
         return None
     workers = min(row["workers"] for row in rows)
@@ -54,74 +60,53 @@ def figure(results: Results) -> Figure | None:
 
 def _draw(rows: list[Row], every: list[int], load: str, t: Tokens) -> Canvas:
     fig = canvas(300)
-    systems = list(dict.fromkeys(row["system"] for row in rows))
-    lines = {
-        name: [
-            (every.index(r["every"]), median(r["overhead_pct"]))
-            for r in rows
-            if r["system"] == name
-        ]
-        for name in systems
-    }
+    lines: dict[str, list[tuple[int, float]]] = {}
+    for row in rows:
+        point = every.index(row["every"]), median(row["overhead_pct"])
+        lines.setdefault(row["system"], []).append(point)
     values = [value for line in lines.values() for _, value in line]
-    low, high = min(0.0, *values), max(*values, *CHECKPOINT_PERCENT.values(), 10.0) * 1.05
-    limits = {"xlim": (-0.15, max(1, len(every) - 1) + 0.1), "ylim": (low, high)}
-    ax = area(fig, 44, 46, 310, 198, **limits)
+    limits = min(0.0, *values), max(*values, *CHECKPOINT_PERCENT.values(), 10.0) * 1.05
+    right = max(1, len(every) - 1) + 0.1
+    ax = area(fig, 44, 46, 310, 198, xlim=(-0.15, right), ylim=limits)
     ax.set_xticks(range(len(every)), [str(each) for each in every])
-    ends = apart([line[-1][1] for line in lines.values()], (high - low) * 15 / 198)
+    ends = apart([line[-1][1] for line in lines.values()], (limits[1] - limits[0]) * 15 / 198)
     for (name, line), mark, end in zip(lines.items(), _MARKS * 3, ends, strict=False):
+        _line(ax, t, name, line, mark)
         mine = name == OURS
-        color = t["holdfast" if name.startswith(OURS) else "ddp"]
-        look = {"marker": "o" if mine else mark, "markeredgecolor": t["panel"], "color": color}
-        ax.plot(
-            *zip(*line, strict=True),
-            clip_on=False,
-            markersize=pt(7),
-            linewidth=pt(2.4 if mine else 1.4),
-            zorder=4 if mine else 3,
-            **look,
-        )
         text = {"fontsize": pt(12), "va": "center", "annotation_clip": False}
-        ink = t["kelp" if mine else "ink2"]
-        weight = 600 if mine else 400
-        place = (limits["xlim"][1] + 0.04 * len(every), end)
-        ax.annotate(f"{name}  {line[-1][1]:.3g} %", place, color=ink, fontweight=weight, **text)
-    ticks = ax.get_yticks()
+        look = {"color": t["kelp" if mine else "ink2"], "fontweight": 600 if mine else 400}
+        place = (right + 0.04 * len(every), end)
+        ax.annotate(f"{name}  {line[-1][1]:.3g} %", place, **look, **text)
+    ticks = [float(each) for each in ax.get_yticks() if limits[0] <= each <= limits[1]]
     ax.set_yticks(ticks, [f"{v:g}{' %' if v == 0 else ''}" for v in ticks])
-    ax.set_ylim(low, high)
     title(fig, 44, 18, f"Overhead, {load}", t)
-    box(fig, 572, 0, 148, 266, facecolor=t["inset"], edgecolor="none", zorder=-5)
-    pub = area(fig, 592, 46, 108, 198, xlim=(-0.3, 2.3), ylim=(low, high))
-    pub.patch.set_visible(False)
-    pub.grid(axis="y", color=t["line"])
-    pub.set_yticks(ticks, [""] * len(ticks))
-    pub.set_ylim(low, high)
-    pub.set_xticks(range(3), [str(each) for each in CHECKPOINT_PERCENT])
-    style = {
-        "color": t["published"],
-        "linestyle": DOTTED,
-        "marker": "o",
-        "markerfacecolor": t["inset"],
-    }
-    pub.plot(
-        range(3),
-        list(CHECKPOINT_PERCENT.values()),
-        clip_on=False,
-        markersize=pt(7),
-        linewidth=pt(1.4),
-        **style,
-    )
-    for x, value in enumerate(CHECKPOINT_PERCENT.values()):
-        pub.annotate(
-            f"{value} %",
-            (x, value),
-            (0, pt(8)),
-            textcoords="offset points",
-            ha="center",
-            color=t["ink2"],
-            fontsize=pt(12),
-        )
-    note(fig, 582, 18, "published elsewhere", t, "ink2", 12, 600)
-    note(fig, 582, 34, "other model and disk", t)
+    _published(fig, t, limits, ticks)
     foot(fig, 44, "Steps from one checkpoint to the next. Linear axes.", t)
     return fig
+
+
+def _line(ax: Any, t: Tokens, name: str, line: list[tuple[int, float]], mark: str) -> None:
+    mine = name == OURS
+    look = {"marker": "o" if mine else mark, "markeredgecolor": t["panel"], "clip_on": False}
+    look |= {"color": t["holdfast" if mine else "ddp"], "zorder": 4 if mine else 3}
+    width = pt(2.4 if mine else 1.4)
+    ax.plot(*zip(*line, strict=True), markersize=pt(7), linewidth=width, **look)
+
+
+def _published(fig: Canvas, t: Tokens, limits: tuple[float, float], ticks: list[float]) -> None:
+    """Published figures, in a panel of their own."""
+    box(fig, 572, 0, 148, 266, facecolor=t["inset"], edgecolor="none", zorder=-5)
+    ax = area(fig, 592, 46, 108, 198, xlim=(-0.3, 2.3), ylim=limits)
+    ax.patch.set_visible(False)
+    ax.grid(axis="y", color=t["line"])
+    ax.set_yticks(ticks, [""] * len(ticks))
+    ax.set_xticks(range(3), [str(each) for each in CHECKPOINT_PERCENT])
+    values = list(CHECKPOINT_PERCENT.values())
+    look = {"color": t["published"], "linestyle": DOTTED, "linewidth": pt(1.4)}
+    hollow = {"marker": "o", "markerfacecolor": t["inset"], "markersize": pt(7)}
+    ax.plot(range(3), values, clip_on=False, **look, **hollow)
+    text = {"textcoords": "offset points", "ha": "center", "fontsize": pt(12)}
+    for x, value in enumerate(values):
+        ax.annotate(f"{value} %", (x, value), (0, pt(8)), color=t["ink2"], **text)
+    note(fig, 582, 18, "published elsewhere", t, "ink2", 12, 600)
+    note(fig, 582, 34, "other model and disk", t)

@@ -50,8 +50,9 @@ def figure(results: Results) -> Figure | None:
         ),
         caption="Weak scaling. Compute is emulated by sleeping; coordinator, agents, transports "
         "and commits are real, and share the cores of this machine. Predictions are for hosts with "
-        f"a core of their own for the network. Each measured size, predicted from all others, is off "
-        f"by up to {max(errors, default=0):.1f} %. A step computes for {model['compute_s']:g} s.",
+        "a core of their own for the network. Each measured size, predicted from all "
+        f"others, is off by up to {max(errors, default=0):.1f} %. A step computes for "
+        f"{model['compute_s']:g} s.",
         source="emulate",
         command="holdfast bench emulate",
         draw=partial(_draw, measured, predicted),

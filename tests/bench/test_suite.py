@@ -1,0 +1,100 @@
+"""The suite runs every benchmark, keeps results, and continues after a failure."""
+
+import importlib.util
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import typer.main
+
+from holdfast.bench.results.result import Result
+from holdfast.bench.suite import run_all as module
+from holdfast.bench.suite.catalogue import BENCHMARKS, BY_NAME
+from holdfast.bench.suite.run_all import options_of, run_all
+from holdfast.cli.bench.suite import app
+
+SCHEMA = Path(__file__).parents[2] / "docs" / "benchmarks" / "result.schema.json"
+
+
+def commands():
+    return typer.main.get_command(app).commands
+
+
+def test_every_benchmark_has_a_module_and_a_command():
+    assert {*BY_NAME, "all", "compare"} == commands().keys()
+    for name in BY_NAME:
+        assert importlib.util.find_spec(f"holdfast.bench.{name}") is not None
+
+
+@pytest.mark.parametrize("benchmark", BENCHMARKS, ids=lambda each: each.name)
+def test_quick_options_are_options_of_the_command(benchmark):
+    known = {option for each in commands()[benchmark.name].params for option in each.opts}
+    assert {f"--{name}" for name in benchmark.quick} <= known
+    assert {"--quick", "--output", "--json"} <= known
+
+
+def test_the_schema_of_results_is_current():
+    assert json.loads(SCHEMA.read_text()) == Result.model_json_schema()
+
+
+@pytest.mark.slow
+def test_results_are_kept_under_the_same_options_only(tmp_path):
+    notes = []
+    chosen = [BY_NAME["wake"]]
+
+    def run(**keys):
+        keys = {"quick": True, "peers_python": None, "note": notes.append} | keys
+        return [each.outcome for each in run_all(chosen, tmp_path, **keys)]
+
+    assert run() == ["measured"]
+    assert run() == ["kept"]
+    first = Result.load(tmp_path / "wake.json")
+    assert first.options == tuple(options_of(chosen[0], quick=True, peers_python=None))
+    changed = first.model_copy(update={"options": ("--rounds", "3")})
+    changed.save(tmp_path)
+    assert run() == ["measured"]
+    (tmp_path / "wake.json").write_text("{}")
+    assert run() == ["measured"]
+    assert "is kept" in notes[1]
+
+
+def test_a_failed_benchmark_does_not_end_the_others(tmp_path, monkeypatch):
+    monkeypatch.setattr(module, "measure", _failing_once())
+    notes = []
+    done = run_all(
+        [BY_NAME["wake"], BY_NAME["startup"]],
+        tmp_path,
+        quick=True,
+        peers_python=None,
+        note=notes.append,
+    )
+    assert [each.outcome for each in done] == ["failed", "measured"]
+    assert "bench wake ended with 3" in notes[1]
+    assert [path.name for path in tmp_path.iterdir()] == ["startup.json"]
+
+
+def _failing_once():
+    from holdfast.bench.results.conditions import Stopwatch
+    from holdfast.errors import BenchmarkFailed
+
+    def measure(name, options):
+        if name == "wake":
+            raise BenchmarkFailed(name, 3)
+        conditions = Stopwatch().conditions()
+        return Result(benchmark=name, options=tuple(options), conditions=conditions, rows=())
+
+    return measure
+
+
+@pytest.mark.slow
+def test_the_command_stores_what_it_shows(tmp_path):
+    command = [sys.executable, "-m", "holdfast", "bench", "wake", "--quick", "--rounds", "3"]
+    done = subprocess.run(
+        [*command, "--output", str(tmp_path), "--json"], check=True, capture_output=True, text=True
+    )
+    stored = Result.load(tmp_path / "wake.json")
+    assert Result.model_validate_json(done.stdout) == stored
+    assert stored.options == ("--workers", "2", "--rounds", "3")  # given ones win over quick ones
+    assert stored.conditions.cores >= 1

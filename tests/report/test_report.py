@@ -1,0 +1,174 @@
+"""The report says what the results say, and can be read."""
+
+import itertools
+import json
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from holdfast.bench.suite.catalogue import BY_NAME
+from holdfast.errors import JobError
+from holdfast.report import markdown, page
+from holdfast.report.drawing import renderer_of
+from holdfast.report.figures import FIGURES
+from holdfast.report.readiness import ASPECTS
+from holdfast.report.report import build
+from holdfast.report.results import Results
+from holdfast.report.theme import DARK, LIGHT, THEMES, style
+
+ROOT = Path(__file__).parents[2]
+DATA = Path(__file__).parent / "data"
+"""Results of `holdfast bench all --quick` on two cores, with fewer rows of long ones."""
+
+
+@pytest.fixture(scope="module")
+def results():
+    return Results.load(DATA)
+
+
+@pytest.fixture(scope="module")
+def report(results):
+    return build(results)
+
+
+def test_every_figure_has_data(report):
+    assert [figure.name for figure in report.figures] == list(FIGURES)
+    assert report.missing == ()
+
+
+def test_every_number_of_a_sentence_is_in_the_data_that_it_cites(report, results):
+    checked = 0
+    for sentence in report.sentences:
+        for number in sentence.numbers.values():
+            known = results.numbers(number.source)
+            constants = {3600.0, 1.0}  # an hour, and what is counted
+            for value in number.inputs:
+                assert value in known | constants or is_difference(value, known), str(sentence)
+            checked += 1
+        assert not re.search(r"(?<!SHA-)(?<![\w-])\d+(?:\.\d+)? (?:s|%|ms|×)", sentence.literal)
+    assert checked > 20
+
+
+def is_difference(value, known):
+    """Whether a value follows from two measured ones, as the phases of a recovery do."""
+    return any(abs(a - b - value) < 1e-9 for a, b in itertools.product(known, repeat=2))
+
+
+def texts_of(fig):
+    """The visible texts of a figure with their places, px."""
+    fig.canvas.draw()
+    renderer = renderer_of(fig)
+    found = []
+    for text in fig.findobj(lambda artist: hasattr(artist, "get_text") and artist.get_visible()):
+        if text.get_text().strip() and (text.axes is None or is_shown(text)):
+            found.append((text.get_text(), text.get_window_extent(renderer)))
+    return found
+
+
+def is_shown(text):
+    """Tick labels beyond the limits of an axis are not drawn."""
+    for axis in (text.axes.xaxis, text.axes.yaxis):
+        for tick in (*axis.majorTicks, *axis.minorTicks):
+            if text in (tick.label1, tick.label2):
+                low, high = sorted(axis.get_view_interval())
+                shown = (
+                    text is tick.label1 and axis.get_ticklabels() and text in axis.get_ticklabels()
+                )
+                return bool(shown) and low <= tick.get_loc() <= high
+    return text not in (text.axes.title, text.axes._left_title, text.axes._right_title)
+
+
+@pytest.mark.parametrize("name", FIGURES)
+@pytest.mark.parametrize("theme", THEMES)
+def test_no_texts_of_a_figure_overlap_and_none_leaves_it(results, name, theme):
+    with style(THEMES[theme]):
+        fig = FIGURES[name](results).draw(THEMES[theme])
+        found = texts_of(fig)
+    assert len(found) > 3
+    width, height = fig.get_size_inches() * fig.dpi
+    for text, place in found:
+        assert place.x0 >= -1, text
+        assert place.y0 >= -1, text
+        assert place.x1 <= width + 1, text
+        assert place.y1 <= height + 1, text
+    for (one, a), (other, b) in itertools.combinations(found, 2):
+        across = min(a.x1, b.x1) - max(a.x0, b.x0)
+        along = min(a.y1, b.y1) - max(a.y0, b.y0)
+        assert across <= 1 or along <= 2, f"{one!r} and {other!r} overlap"
+
+
+def test_phases_add_up_or_the_rest_is_drawn(report):
+    from holdfast.report.figures.phases import missing
+
+    bars = [("a", {"detect": 0.5}, 1.0), ("b", {"detect": 0.99}, 1.0)]
+    assert [missing(bar) > 0.05 for bar in bars] == [True, False]
+
+
+def test_every_figure_names_its_data_and_a_command_that_exists(report):
+    for figure in report.figures:
+        assert (DATA / f"{figure.source}.json").exists()
+        for name in re.findall(r"holdfast bench (\w+)", figure.command):
+            assert name in BY_NAME
+
+
+def test_the_page_is_one_file_that_loads_nothing(report, tmp_path):
+    text = page.write(report, tmp_path).read_text()
+    assert list(tmp_path.iterdir()) == [tmp_path / "report.html"]
+    assert not re.findall(r'(?:src|href)\s*=\s*["\']?(?!#|data:)[\w/.]', text)
+    assert not re.findall(r"url\((?!data:|#)", text)
+    for figure in report.figures:
+        assert f'id="fig-{figure.name}"' in text
+        assert str(figure.answer).split()[0] in text
+    targets = set(re.findall(r'href="#([\w-]+)"', text))
+    assert {each for each in targets if f'id="{each}"' not in text} == set()
+    assert not [color for color in LIGHT.values() if color in text.split("</style>")[1]]
+
+
+def test_the_markdown_has_its_pictures(report, tmp_path):
+    text = markdown.write(report, tmp_path).read_text()
+    named = re.findall(r'(?:src|srcset)="([^"]+)"', text)
+    assert len(named) == 2 * len(report.figures)
+    assert all((tmp_path / name).stat().st_size > 1000 for name in named)
+
+
+def test_a_report_of_one_result_says_what_is_missing(tmp_path):
+    shutil.copy(DATA / "heartbeat.json", tmp_path)
+    report = build(Results.load(tmp_path))
+    assert [figure.name for figure in report.figures] == ["heartbeat"]
+    assert "recovery" in report.missing
+    text = markdown.write(report, tmp_path).read_text()
+    assert "* Not measured: recovery" in text
+    page.write(report, tmp_path)
+
+
+def test_what_is_no_result_is_named(tmp_path):
+    with pytest.raises(JobError, match=r"has no results; measure some with holdfast bench all"):
+        Results.load(tmp_path)
+    (tmp_path / "recovery.json").write_text('{"benchmark": "recovery"}')
+    with pytest.raises(JobError, match=r"recovery.json is no result of holdfast bench: options"):
+        Results.load(tmp_path)
+
+
+def test_tests_that_prove_something_exist():
+    for aspect in ASPECTS:
+        assert (ROOT / aspect.test).exists() == (aspect.status != "not yet proven"), aspect.test
+
+
+def test_light_colors_are_unique():
+    assert len(set(LIGHT.values())) == len(LIGHT)
+    assert LIGHT.keys() == DARK.keys()
+
+
+@pytest.mark.slow
+def test_the_command_writes_both(tmp_path):
+    command = [sys.executable, "-m", "holdfast", "report", str(DATA), "--output", str(tmp_path)]
+    done = subprocess.run(command, check=True, capture_output=True, text=True)
+    assert done.stdout.splitlines()[:2] == [
+        str(tmp_path / "report.html"),
+        str(tmp_path / "report.md"),
+    ]
+    assert json.loads((DATA / "recovery.json").read_text())["benchmark"] == "recovery"
