@@ -45,7 +45,7 @@ BENCHMARKS: Final = (
         name="startup",
         quick={"rounds": "2"},
         keys=("way",),
-        measured={"first_step_s": "lower"},
+        measured={"seconds": "lower"},
     ),
     Benchmark(
         name="heartbeat",
@@ -55,7 +55,7 @@ BENCHMARKS: Final = (
     ),
     Benchmark(
         name="scaling",
-        quick={"workloads": "small", "workers": "1,2", "steps": "24", "rounds": "1"},
+        quick={"workloads": "small", "workers": "2", "steps": "24", "rounds": "1"},
         keys=("workload", "workers", "way"),
         measured={"samples_per_s": "higher"},
     ),
@@ -81,7 +81,7 @@ BENCHMARKS: Final = (
         name="restart",
         quick={"rounds": "2"},
         keys=("workload", "fault", "way"),
-        measured={"seconds": "lower"},
+        measured={"restart_s": "lower"},
     ),
     Benchmark(
         name="coordinator",
@@ -92,17 +92,17 @@ BENCHMARKS: Final = (
     Benchmark(
         name="balance",
         quick={"workloads": "cnn", "steps": "8", "speeds": "2:1"},
-        keys=("workload", "devices", "way"),
-        measured={"of_bound": "higher"},
+        keys=("cluster", "mode", "workload", "shards", "system"),
+        measured={"efficiency": "higher"},
     ),
     Benchmark(
         name="checkpoint",
         quick={
             "measure": "saving", "workloads": "lm", "workers": "1", "every": "10,5",
-            "steps": "10", "rounds": "1",
+            "steps": "10", "rounds": "1", "systems": "holdfast,torch,dcp-thread",
         },
         keys=("measure", "workload", "workers", "system", "every"),
-        measured={"overhead_percent": "lower", "stall_ms": "lower"},
+        measured={"overhead_pct": "lower", "stall_ms": "lower"},
     ),
     Benchmark(
         name="hosts",
@@ -116,8 +116,8 @@ BENCHMARKS: Final = (
     Benchmark(
         name="sinks",
         quick={"seconds": "5", "rounds": "1"},
-        keys=("workload", "way"),
-        measured={"samples_per_s": "higher"},
+        keys=("workload", "setting"),
+        measured={"steps_per_s": "higher"},
     ),
     Benchmark(
         name="qlora",

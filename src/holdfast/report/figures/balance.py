@@ -48,16 +48,21 @@ def figure(results: Results) -> Figure | None:
 
 def _draw(cases: dict[str, dict[str, Row]], t: Tokens) -> Canvas:
     fig = canvas(100 + 34 * len(cases))
-    ax = area(fig, 208, 46, 410, 34 * len(cases), xlim=(0, 1.08), ylim=(len(cases) - 0.45, -0.55))
+    left, width = 256, 362
+    found = [float(row["efficiency"]) for rows in cases.values() for row in rows.values()]
+    most = max(1.0, *found) + 0.08
+    ax = area(
+        fig, left, 46, width, 34 * len(cases), xlim=(0, most), ylim=(len(cases) - 0.45, -0.55)
+    )
     horizontal(ax)
     ax.set_xticks([0, 0.25, 0.5, 0.75, 1.0], ["0 %", "25", "50", "75", "100"])
     ax.axvline(1, color=t["ink3"], linewidth=pt(1.2), linestyle=DASHED)
-    note(fig, 208 + 410 / 1.08, 36, "limit", t, "ink2", ha="center")
+    note(fig, left + width / most, 36, "limit", t, "ink2", ha="center")
     note(fig, 700, 36, "gain", t, ha="right")
     keys(
         fig,
         t,
-        208,
+        left,
         16,
         [("holdfast", "dynamic", None), ("holdfast", "even", ""), ("ddp", "DDP", None)],
     )
@@ -91,5 +96,5 @@ def _draw(cases: dict[str, dict[str, Row]], t: Tokens) -> Canvas:
         where = {"xycoords": ("axes fraction", "data"), "ha": "right", "fontsize": pt(12)}
         gain = f"{100 * (after / before - 1):+.0f} %"
         ax.annotate(gain, (1, y), (pt(82), 0), fontweight=600, color=t["kelp"], **where, **at)
-    foot(fig, 208, "Throughput as a share of the limit. Linear axis from 0.", t)
+    foot(fig, left, "Throughput as a share of the limit. Linear axis from 0.", t)
     return fig

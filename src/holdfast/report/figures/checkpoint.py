@@ -69,7 +69,7 @@ def _draw(rows: list[Row], every: list[int], load: str, t: Tokens) -> Canvas:
     right = max(1, len(every) - 1) + 0.1
     ax = area(fig, 44, 46, 310, 198, xlim=(-0.15, right), ylim=limits)
     ax.set_xticks(range(len(every)), [str(each) for each in every])
-    ends = apart([line[-1][1] for line in lines.values()], (limits[1] - limits[0]) * 15 / 198)
+    ends = apart([line[-1][1] for line in lines.values()], (limits[1] - limits[0]) * 18 / 198)
     for (name, line), mark, end in zip(lines.items(), _MARKS * 3, ends, strict=False):
         _line(ax, t, name, line, mark)
         mine = name == OURS
