@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal, Self
+from typing import Annotated, Final, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -89,6 +89,13 @@ class BertSpec(Transformer):
     """Number of tokens: 256 for bytes, and the mask; the published network has 30522."""
 
 
+MISTRAL_7B: Final = {
+    "width": 4096, "layers": 32, "heads": 32, "kv_heads": 8, "feedforward": 14336,
+    "vocabulary": 32000,
+}  # fmt: skip
+"""The sizes of Mistral-7B."""
+
+
 class Lora(Spec):
     """Adapters of linear layers (LoRA)."""
 
@@ -111,15 +118,15 @@ class MistralSpec(Spec):
     path: Path | None = None
     """A folder with config.json, safetensors and a tokenizer; by default random weights, and bytes
     as tokens."""
-    width: Count = 4096
-    layers: Count = 32
-    heads: Count = 32
-    kv_heads: Count = 8
+    width: Count | None = None
+    layers: Count | None = None
+    heads: Count | None = None
+    kv_heads: Count | None = None
     """Heads of keys and values, each for several heads."""
-    feedforward: Count = 14336
+    feedforward: Count | None = None
     """Width between the two layers of a feed-forward block."""
-    vocabulary: Annotated[int, Field(ge=256)] = 32000
-    """Number of tokens."""
+    vocabulary: Annotated[int, Field(ge=256)] | None = None
+    """Number of tokens. This and the other sizes are those of the folder, or of Mistral-7B."""
     adapter_dtype: Literal["fp32", "bf16"] = "fp32"
     """Dtype of the adapters, their gradients and their optimizer state."""
     gradient_checkpointing: bool = True
@@ -128,12 +135,18 @@ class MistralSpec(Spec):
     """Directory for the 4-bit weights, which all workers of a host map; by default in the run's."""
     lora: Lora = Lora()
 
+    def size(self, name: str) -> int:
+        """A size of a network without a folder."""
+        given: int | None = getattr(self, name)
+        return MISTRAL_7B[name] if given is None else given
+
     @model_validator(mode="after")
     def _heads_share_the_width(self) -> Self:
-        if self.width % self.heads or self.heads % self.kv_heads:
+        width, heads, kv_heads = map(self.size, ("width", "heads", "kv_heads"))
+        if self.path is None and (width % heads or heads % kv_heads):
             raise ValueError(
-                f"width={self.width} must be a multiple of heads={self.heads}, and heads of "
-                f"kv_heads={self.kv_heads}"
+                f"width={width} must be a multiple of heads={heads}, and heads of "
+                f"kv_heads={kv_heads}"
             )
         return self
 

@@ -15,6 +15,7 @@ import hashlib
 import json
 import logging
 import os
+import warnings
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -60,12 +61,12 @@ def config_of(spec: MistralSpec) -> MistralConfig:
     """
     if spec.path is None:
         return MistralConfig(
-            vocab_size=spec.vocabulary,
-            hidden_size=spec.width,
-            num_hidden_layers=spec.layers,
-            num_attention_heads=spec.heads,
-            num_key_value_heads=spec.kv_heads,
-            intermediate_size=spec.feedforward,
+            vocab_size=spec.size("vocabulary"),
+            hidden_size=spec.size("width"),
+            num_hidden_layers=spec.size("layers"),
+            num_attention_heads=spec.size("heads"),
+            num_key_value_heads=spec.size("kv_heads"),
+            intermediate_size=spec.size("feedforward"),
             bos_token_id=None,
             eos_token_id=None,
             use_cache=False,
@@ -98,7 +99,7 @@ def _check_sizes(spec: MistralSpec, given: Mapping[str, Any], path: Path) -> Non
         "feedforward": "intermediate_size",
     }
     for key, name in names.items():
-        if key in spec.model_fields_set and getattr(spec, key) != given.get(name):
+        if getattr(spec, key) not in (None, given.get(name)):
             raise JobError(
                 f"model.{key}={getattr(spec, key)}, but {path} says {name}={given.get(name)}; "
                 f"remove model.{key}"
@@ -273,17 +274,17 @@ def _with_adapters(model: nn.Module, spec: MistralSpec) -> nn.Module:
     import peft
 
     lora = spec.lora
-    adapted: nn.Module = peft.get_peft_model(
-        model,
-        peft.LoraConfig(
-            r=lora.rank,
-            lora_alpha=lora.alpha,
-            lora_dropout=lora.dropout,
-            target_modules=list(lora.targets),
-            task_type="CAUSAL_LM",
-            base_model_name_or_path=None if spec.path is None else str(spec.path),
-        ),
+    settings = peft.LoraConfig(
+        r=lora.rank,
+        lora_alpha=lora.alpha,
+        lora_dropout=lora.dropout,
+        target_modules=list(lora.targets),
+        task_type="CAUSAL_LM",
+        base_model_name_or_path=None if spec.path is None else str(spec.path),
     )
+    with warnings.catch_warnings():  # peft reads an attribute that transformers has renamed
+        warnings.simplefilter("ignore", FutureWarning)
+        adapted: nn.Module = peft.get_peft_model(model, settings)
     for parameter in adapted.parameters():
         if parameter.requires_grad:
             parameter.data = parameter.data.to(_DTYPES[spec.adapter_dtype])
