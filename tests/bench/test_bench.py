@@ -29,6 +29,7 @@ def test_recovery_is_told_by_what_happened_when_beside_commands_of_others():
     )
     beside = f"other=echo '{theirs}'"
     options = ["--workloads", "small", "--rounds", "1", "--compare", beside, "--json"]
+    options += ["--measure", "recovery"]
     broken = {"failing": "false", "missing": "no-such-program", "odd": "echo '{\"summary\": {}}'"}
     options += [word for name in broken for word in ("--compare", f"{name}={broken[name]}")]
     ours, other, *failed = json.loads(bench("recovery", *options))["rows"]

@@ -71,7 +71,9 @@ def test_peers_that_are_not_installed_are_named_and_left_out(tmp_path, capsys):
     python = tmp_path / "python"
     python.write_text(f'#!/bin/sh\nPYTHONPATH={tmp_path} exec {sys.executable} -S "$@"\n')
     python.chmod(0o755)
-    assert [peer.name for peer in systems.installed(str(python))] == ["torchrun"]
+    there, absent = systems.installed(str(python))
+    assert [peer.name for peer in there] == ["torchrun"]
+    assert absent["torchft"] == f"{python} has no torchft"
     said = capsys.readouterr().err
     for name, module in {"torchft": "torchft", "Ray Train": "ray"}.items():
         assert f"{name} is left out: {python} has no {module}\n" in said

@@ -30,6 +30,7 @@ from functools import partial
 from typing import Any, Final
 
 from holdfast.arena.memory import Arena
+from holdfast.bench import goodput
 from holdfast.bench.faulted_run import (
     RUN_TIMEOUT_S,
     WORKERS,
@@ -167,14 +168,39 @@ def _row(
         "fault": fault,
         "way": way,
         **{f"{name}_s": _spread_of(name, recoveries) for name in names},
+        "recovered": f"{sum(_is_whole(each) for each in tries)} of {len(tries)}",
         "steps_lost": max((recovery.lost for recovery in recoveries), default=None),
-        "failed": sum(each is None or "committed" not in each.seconds for each in tries),
+        "failed": sum(not _is_whole(each) for each in tries),
         "of_holdfast": ratio(*zip(*pairs, strict=True)) if pairs else None,
     }
 
 
+def _is_whole(recovery: Recovery | None) -> bool:
+    """Whether all workers have committed a step after the failure."""
+    return recovery is not None and "committed" in recovery.seconds
+
+
 def _spread_of(name: str, recoveries: Sequence[Recovery]) -> Spread:
     return spread([each.seconds[name] for each in recoveries if name in each.seconds], 3)
+
+
+def goodput_rows(workload: str, python: str | None, peers: Sequence[Peer]) -> list[dict[str, Any]]:
+    """A row per system with its goodput at one kill every few seconds."""
+    found: dict[str, float] = {}
+    chance = random.Random(0)  # chance, not secrecy
+    print(f"{workload}, goodput: holdfast", file=sys.stderr)
+    found["holdfast"] = goodput.of_holdfast(workload, chance)
+    for peer in peers if python is not None else ():
+        print(f"{workload}, goodput: {peer.name}", file=sys.stderr)
+        try:
+            found[peer.name] = goodput.of_peer(peer, str(python), workload, chance)
+        except HoldfastError as error:
+            print(f"{peer.name} failed: {error}", file=sys.stderr)
+    same = {"measure": "goodput", "workload": workload, "kill_every_s": goodput.EVERY_S}
+    return [
+        {**same, "way": way, "kills": goodput.KILLS, "goodput": round(share, 3)}
+        for way, share in found.items()
+    ]
 
 
 def main() -> None:
@@ -184,6 +210,7 @@ def main() -> None:
     parser.add_argument("--fault", choices=SIGNALS, default="kill")
     parser.add_argument("--rounds", type=int, default=10)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--measure", default="recovery,goodput")
     parser.add_argument("--compare", action="append", default=[], metavar="NAME=COMMAND")
     parser.add_argument("--peers-python", metavar="PATH")
     options = parser.parse_args()
@@ -193,7 +220,7 @@ def main() -> None:
     if not all("=" in each for each in options.compare):
         parser.error("--compare takes NAME=COMMAND")
     try:
-        peers = installed(options.peers_python) if options.peers_python else []
+        peers, absent = installed(options.peers_python) if options.peers_python else ([], {})
     except JobError as error:
         parser.error(str(error))
     commands = dict(each.split("=", 1) for each in options.compare)
@@ -209,8 +236,15 @@ def main() -> None:
                 for name, command in commands.items()
             },
         }
-        rows += measure(workload, options.fault, options.rounds, ways)
-    print(json.dumps({"benchmark": "recovery", "rounds": options.rounds, "rows": rows}))
+        if "recovery" in options.measure.split(","):
+            rows += measure(workload, options.fault, options.rounds, ways)
+        if "goodput" in options.measure.split(",") and options.fault == "kill":
+            rows += goodput_rows(workload, options.peers_python, peers)
+    print(
+        json.dumps(
+            {"benchmark": "recovery", "rounds": options.rounds, "absent": absent, "rows": rows}
+        )
+    )
 
 
 if __name__ == "__main__":

@@ -270,7 +270,7 @@ def _scales(name: str, base: Mapping[str, torch.Tensor]) -> dict[str, Any]:
     return {key.removeprefix(prefix): base[key] for key in base if key.startswith(prefix)}
 
 
-def _with_adapters(model: nn.Module, spec: MistralSpec) -> nn.Module:
+def _with_adapters(model: Any, spec: MistralSpec) -> nn.Module:
     import peft
 
     lora = spec.lora
@@ -280,8 +280,9 @@ def _with_adapters(model: nn.Module, spec: MistralSpec) -> nn.Module:
         lora_dropout=lora.dropout,
         target_modules=list(lora.targets),
         task_type="CAUSAL_LM",
-        base_model_name_or_path=None if spec.path is None else str(spec.path),
     )
+    if spec.path is not None:
+        model.name_or_path = str(spec.path)  # which peft writes down
     with warnings.catch_warnings():  # peft reads an attribute that transformers has renamed
         warnings.simplefilter("ignore", FutureWarning)
         adapted: nn.Module = peft.get_peft_model(model, settings)

@@ -68,8 +68,8 @@ class Peer:
             return time_recovery(commands, Path(folder), number, chance, RECOVERY_TIMEOUT_S)
 
 
-def installed(python: str) -> list[Peer]:
-    """The peers that an interpreter can import; the others are named on standard error.
+def installed(python: str) -> tuple[list[Peer], dict[str, str]]:
+    """The peers that an interpreter can import, and why each of the others is left out.
 
     Raises:
         JobError: It is no interpreter, or lacks what every peer needs.
@@ -84,13 +84,14 @@ def installed(python: str) -> list[Peer]:
     missing = probe.stdout.split()
     if needed := [name for name in modules[:2] if name in missing]:
         raise JobError(f"--peers-python {python} lacks {' and '.join(needed)}; install it there")
-    there = []
+    there, absent = [], {}
     for peer in PEERS:
         if lacking := [name for name in peer.modules if name in missing]:
-            print(f"{peer.name} is left out: {python} has no {lacking[0]}", file=sys.stderr)
+            absent[peer.name] = f"{python} has no {lacking[0]}"
+            print(f"{peer.name} is left out: {absent[peer.name]}", file=sys.stderr)
         else:
             there.append(peer)
-    return there
+    return there, absent
 
 
 def _torchrun(python: str, options: Sequence[str]) -> list[ProcessSpec]:

@@ -72,8 +72,8 @@ BENCHMARKS: Final = (
     ),
     Benchmark(
         name="recovery",
-        quick={"workloads": "small", "rounds": "3"},
-        keys=("workload", "fault", "way"),
+        quick={"workloads": "small", "rounds": "3", "measure": "recovery"},
+        keys=("measure", "workload", "fault", "way"),
         measured={"announced_s": "lower", "committed_s": "lower"},
         peers=True,
     ),

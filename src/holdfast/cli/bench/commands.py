@@ -127,6 +127,9 @@ def recovery(
         str, typer.Option(help="Workloads: small, large, lm, vit, vit-bf16.")
     ] = "small,large",
     fault: Annotated[str, typer.Option(help="Fault to inject: kill or stop.")] = "kill",
+    measure: Annotated[
+        str, typer.Option(help="What to measure: recovery, goodput.")
+    ] = "recovery,goodput",
     rounds: Rounds = 10,
     compare: Annotated[
         list[str] | None,

@@ -42,7 +42,7 @@ def figure(results: Results) -> Figure | None:
     return Figure(
         name="recovery",
         question="How long until training continues?",
-        answer=_answer(loads),
+        answer=_answer(loads, results.rows("recovery", measure="goodput", workload=names[0])),
         caption="From the kill of one of two workers, at a random moment of a step, until all "
         "have committed a step together.",
         source="recovery",
@@ -64,20 +64,29 @@ def _sorted(rows: list[Row], load: str) -> list[Row]:
     )
 
 
-def _answer(loads: dict[str, list[Row]]) -> Sentence:
+def _answer(loads: dict[str, list[Row]], goodput: list[Row]) -> Sentence:
     (name, rows), *_ = loads.items()
     own = median(rows[0]["committed_s"])
     parts = {"own": seconds("recovery", own)}
+    text = f"{{own}} with {name}"
     if len(rows) == 1:
-        return say(f"{{own}} with {name}. No other system was measured.", **parts)
-    best = min(rows[1:], key=lambda row: median(row["committed_s"]))
-    parts["times"] = number(
-        "recovery", median(best["committed_s"]), own, form="{:.3g} ×", formula="ratio"
-    )
-    text = f"{{own}} with {name}; the next system, {best['way']}, takes {{times}} as long"
-    if best.get("anyone_s"):
-        parts["alone"] = seconds("recovery", median(best["anyone_s"]))
-        text += ", and its survivor continues alone after {alone}"
+        text += "; no other system was measured"
+    else:
+        best = min(rows[1:], key=lambda row: median(row["committed_s"]))
+        times = (median(best["committed_s"]), own)
+        parts["times"] = number("recovery", *times, form="{:.3g} ×", formula="ratio")
+        text += f"; the next system, {best['way']}, takes {{times}} as long"
+        if best.get("anyone_s"):
+            parts["alone"] = seconds("recovery", median(best["anyone_s"]))
+            text += ", and its survivor continues alone after {alone}"
+    if rows[0].get("recovered"):
+        text += f". {rows[0]['recovered']} recoveries succeeded"
+    if goodput:
+        text += f". With a kill every {goodput[0]['kill_every_s']:g} seconds, goodput is "
+        text += ", ".join(f"{{g{place}}} ({row['way']})" for place, row in enumerate(goodput))
+        for place, row in enumerate(goodput):
+            share = number("recovery", row["goodput"], form="{:.0f} %", formula="percent")
+            parts[f"g{place}"] = share
     return say(f"{text}.", **parts)
 
 

@@ -1,0 +1,118 @@
+"""Goodput under faults: how many samples count if a worker is killed every few seconds.
+
+Each run trains without faults for one interval, and then with a kill at the end of each of the next
+ones. A step that is computed again counts once. The result is the rate with faults as a share of
+the rate without.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from holdfast.arena.memory import Arena
+from holdfast.bench.faulted_run import WORKERS, FaultedRun
+from holdfast.bench.peers.faulted_script import START_TIMEOUT_S, LaunchedProcesses
+from holdfast.bench.peers.systems import Peer
+from holdfast.errors import HoldfastError
+from holdfast.observe import lines
+from holdfast.observe.run_dir import METRICS
+
+EVERY_S: Final = 15.0
+"""Seconds from one kill to the next."""
+KILLS: Final = 4
+WARM_STEPS: Final = 10
+
+
+class _RepeatedKills(FaultedRun):
+    """Kills one of the workers again and again.
+
+    Attributes:
+        goodput: The rate with faults as a share of that without.
+    """
+
+    goodput = 0.0
+
+    def inject(self, arena: Arena) -> None:  # noqa: ARG002  # events say enough
+        began = time.time()
+        self._pass()
+        for _ in range(KILLS):
+            started = {e["rank"]: e["pid"] for e in self.events("worker-started")}
+            os.kill(started[self.chance.randrange(WORKERS)], signal.SIGKILL)
+            self._pass()
+        commits = [
+            (line["time_unix_s"], line["samples"])
+            for line in lines.read(self.run_dir / METRICS)
+            if "loss" in line
+        ]
+        self.goodput = _share(commits, began)
+
+    def _pass(self) -> None:
+        until = time.monotonic() + EVERY_S
+        self.wait(lambda: time.monotonic() >= until)
+
+
+def of_holdfast(workload: str, chance: random.Random) -> float:
+    """The goodput of holdfast."""
+    run = _RepeatedKills(chance)
+    run.run(workload)
+    return run.goodput
+
+
+def of_peer(peer: Peer, python: str, workload: str, chance: random.Random) -> float:
+    """The goodput of another system.
+
+    Raises:
+        HoldfastError: The workers did not start, or the launcher has exited.
+    """
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+        commands = peer.commands(python, ["--workload", workload, "--dir", folder])
+        with LaunchedProcesses(commands, Path(folder)) as launch:
+
+            def is_warm() -> bool:
+                return all(len(launch.steps(rank)) >= WARM_STEPS for rank in range(WORKERS))
+
+            if not launch.wait(is_warm, START_TIMEOUT_S):
+                raise HoldfastError(f"no steps of {peer.name} within {START_TIMEOUT_S:.0f} s")
+            began = time.monotonic()
+            _pass(launch)
+            for _ in range(KILLS):
+                rank = chance.randrange(WORKERS)
+                pid = launch.steps(rank)[-1]["pid"]
+                if Path(f"/proc/{pid}").exists():  # else it has not come back since the last kill
+                    os.kill(pid, signal.SIGKILL)
+                _pass(launch)
+            steps = [
+                {**step, "rank": rank} for rank in range(WORKERS) for step in launch.steps(rank)
+            ]
+    return _share(_counted(steps), began)
+
+
+def _pass(launch: LaunchedProcesses) -> None:
+    launch.wait(lambda: False, EVERY_S)
+
+
+def _counted(steps: Sequence[Mapping[str, Any]]) -> list[tuple[float, int]]:
+    """When each part of a step was first done; parts that are computed again do not count."""
+    first: dict[tuple[int, int], float] = {}
+    for step in steps:
+        key = int(step["step"]), int(step["rank"])
+        first[key] = min(first.get(key, float("inf")), float(step["ended"]))
+    return [(ended, 1) for ended in first.values()]
+
+
+def _share(commits: Sequence[tuple[float, int]], began: float) -> float:
+    """The rate in the intervals with kills as a share of the rate in the first."""
+    first_kill = began + EVERY_S
+    end = first_kill + KILLS * EVERY_S
+    without = sum(count for at, count in commits if began <= at < first_kill) / EVERY_S
+    with_faults = sum(count for at, count in commits if first_kill <= at < end) / (KILLS * EVERY_S)
+    if not without:
+        raise HoldfastError("no step was committed before the first kill")
+    return with_faults / without
