@@ -51,6 +51,16 @@ CHECKS = (
         ("gpt2", "data={name: synthetic-text, size: 262144, length: 128}", "batch=32", "epochs=1"),
         0.95,
     ),
+    Check(
+        "qlora of 7B",
+        (
+            "qlora",
+            "data={name: synthetic-text, size: 262144, length: 512}",
+            "batch=8",
+            f"model.cache={tempfile.gettempdir()}/holdfast-gpu-bases",
+        ),
+        1.0,
+    ),
 )
 SAME = ("workers=1", "device=cuda", "precision=bf16", "checkpoint.every_steps=0")
 
@@ -60,6 +70,8 @@ def plain_steps_per_s(words: tuple[str, ...]) -> float:
     job = load.load(words[0], [*words[1:], *SAME]).resolved()
     task = reference.load(job.task)(job)
     torch.manual_seed(0)
+    if hasattr(task, "frozen"):
+        task.tensors = {each.name: dict(each.build()) for each in task.frozen()}
     model = task.model().cuda()
     optimizer = task.optimizer([p for p in model.parameters() if p.requires_grad])
     data, generator = task.training_data(), torch.Generator().manual_seed(0)
