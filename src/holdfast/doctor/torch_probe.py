@@ -22,6 +22,7 @@ from holdfast.job import load
 from holdfast.job.train_job import TrainJob
 from holdfast.linux.lifeline import die_with_parent
 from holdfast.tasks import reference
+from holdfast.tasks.task import FineTunes
 from holdfast.worker.checks.kernels import kernel_digests
 from holdfast.worker.checks.numerics import numerics_of
 from holdfast.worker.shard import plan_of, work_items_of
@@ -79,6 +80,9 @@ def _size(job: TrainJob) -> ModelSize | None:
     if not inspect.isclass(task):
         return None
     made: Any = cast("type[Any]", task)(job)
+    if isinstance(made, FineTunes):
+        list(made.frozen())  # raises if a file is missing; the run builds the rest
+        return None
     made.training_data()  # raises if it is not here
     model = _model(made)
     trained = Trained(model=model, optimizers=(made.optimizer(model.parameters()),))

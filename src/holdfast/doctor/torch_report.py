@@ -114,7 +114,7 @@ def findings(report: TorchReport, needs: Needs) -> Iterator[Finding]:
     elif report.problem:
         yield fault("task and data", report.problem, "make the job's task and data work here")
     elif report.size is None:
-        yield ok("task and data", f"{job.task} is a function: its model is known once it runs")
+        yield ok("task and data", f"{job.task} imports; its size is known once it runs")
     else:
         replica = in_words(report.size.replica_bytes)
         yield ok("task and data", f"{replica} of weights and optimizer state for each worker")
