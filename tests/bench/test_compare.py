@@ -18,7 +18,7 @@ from holdfast.bench.suite.compare import compare
 from holdfast.errors import JobError
 
 RECORDED = Path(__file__).parent / "data"
-"""Two recordings of `holdfast bench startup --rounds 8` with the same code."""
+"""Two recordings of `holdfast bench startup --rounds 8` with the same code, and one of `emulate`."""
 
 
 def result(values, benchmark="recovery", column="committed_s", **keys):
@@ -56,12 +56,12 @@ def test_two_recordings_of_the_same_code_do_not_differ():
 
 
 def test_a_planted_slowdown_is_found(tmp_path):
-    recorded = Result.load(RECORDED / "startup-2.json")
+    recorded = Result.load(RECORDED / "emulate.json")
     new = slower(recorded, 1.1).save(tmp_path)
-    found = compare(RECORDED / "startup-2.json", new)
+    found = compare(RECORDED / "emulate.json", new)
     assert {each.outcome for each in found.compared} == {"worse"}
     assert all(each.change_percent == pytest.approx(10, abs=1) for each in found.compared)
-    better = compare(new, RECORDED / "startup-2.json")
+    better = compare(new, RECORDED / "emulate.json")
     assert {each.outcome for each in better.compared} == {"better"}
 
 
@@ -113,10 +113,10 @@ def test_results_without_a_common_row_are_refused(tmp_path):
 
 @pytest.mark.slow
 def test_the_command_exits_with_1_for_a_regression(tmp_path):
-    new = slower(Result.load(RECORDED / "startup-2.json"), 1.1).save(tmp_path)
-    for path, status in ((new, 1), (RECORDED / "startup-2.json", 0), (tmp_path / "none.json", 2)):
+    new = slower(Result.load(RECORDED / "emulate.json"), 1.1).save(tmp_path)
+    for path, status in ((new, 1), (RECORDED / "emulate.json", 0), (tmp_path / "none.json", 2)):
         command = [sys.executable, "-m", "holdfast", "bench", "compare", "--json"]
-        command += [str(RECORDED / "startup-2.json"), str(path)]
+        command += [str(RECORDED / "emulate.json"), str(path)]
         done = subprocess.run(command, check=False, capture_output=True, text=True)
         assert done.returncode == status, done.stderr
         if status != 2:
