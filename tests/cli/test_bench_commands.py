@@ -1,27 +1,51 @@
-"""Each `holdfast bench` command starts a benchmark that exists and knows its options."""
+"""Each `holdfast bench` command starts a benchmark that exists, with the options that were given."""
 
 import importlib.util
 
 import pytest
 import typer
 
-from holdfast.cli import bench
+from holdfast.bench.results.conditions import Stopwatch
+from holdfast.bench.results.result import Result
+from holdfast.bench.suite.catalogue import BY_NAME
+from holdfast.cli.bench import run
+from holdfast.cli.bench.commands import app
 
-NAMES = sorted(typer.main.get_command(bench.app).commands)
+
+@pytest.fixture
+def started(monkeypatch):
+    """The benchmarks that were started, with their options."""
+    found = []
+
+    def measure(name, options, folder=None):
+        found.append((name, options))
+        return Result(benchmark=name, options=(), conditions=Stopwatch().conditions(), rows=())
+
+    monkeypatch.setattr(run, "measure", measure)
+    return found
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_bench_command_starts_its_own_module(name, monkeypatch):
-    started = []
-    monkeypatch.setattr(bench, "_run", lambda module, options, **_: started.append(module))
-    typer.main.get_command(bench.app)([name], standalone_mode=False)
-    assert started == [name]
+def call(*words):
+    typer.main.get_command(app)(list(words), standalone_mode=False)
+
+
+@pytest.mark.parametrize("name", sorted(BY_NAME))
+def test_bench_command_starts_its_own_module(name, started):
+    call(name, "--json")
+    assert [each for each, _ in started] == [name]
     assert importlib.util.find_spec(f"holdfast.bench.{name}")
 
 
-def test_bench_recovery_passes_commands_to_compare_on(monkeypatch):
-    started = []
-    monkeypatch.setattr(bench, "_run", lambda _, options, **__: started.extend(options))
-    arguments = ["recovery", "--compare", "mine=true", "--compare", "other=false"]
-    typer.main.get_command(bench.app)(arguments, standalone_mode=False)
-    assert started[-4:] == ["--compare", "mine=true", "--compare", "other=false"]
+def test_bench_recovery_passes_commands_to_compare_on(started):
+    call("recovery", "--compare", "mine=true", "--compare", "other=false", "--json")
+    options = started[0][1]
+    assert options[options.index("--compare") :][:4] == [
+        "--compare", "mine=true", "--compare", "other=false",
+    ]  # fmt: skip
+
+
+def test_quick_options_replace_defaults_only(started):
+    call("recovery", "--quick", "--rounds", "7", "--json")
+    options = started[0][1]
+    assert options[options.index("--rounds") + 1] == "7"
+    assert options[options.index("--workloads") + 1] == BY_NAME["recovery"].quick["workloads"]
