@@ -1,4 +1,4 @@
-"""Each `holdfast bench` command starts a benchmark that exists, with the options that were given."""
+"""Each `holdfast bench` command starts a benchmark that exists, with the given options."""
 
 import importlib.util
 
