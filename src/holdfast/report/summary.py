@@ -124,12 +124,11 @@ def _weights(results: Results) -> Iterator[Bullet]:
 def _step(results: Results) -> Iterator[Bullet]:
     rows = [r for r in results.rows("scaling", workers=2) if r["way"] == "holdfast, 2 shards"]
     if rows:
-        ratios = sorted(float(row["of_ddp"]) for row in rows)
-        value = say(
-            "{low} to {high} of DDP",
-            low=number("scaling", ratios[0], form="{:.2f}"),
-            high=number("scaling", ratios[-1], form="{:.2f} ×"),
-        )
+        ratios = sorted({float(row["of_ddp"]) for row in rows})
+        parts = {"high": number("scaling", ratios[-1], form="{:.2f} ×")}
+        if len(ratios) > 1:
+            parts["low"] = number("scaling", ratios[0], form="{:.2f}")
+        value = say("{low} to {high} of DDP" if len(ratios) > 1 else "{high} of DDP", **parts)
         yield Bullet(value, say("Throughput of two workers with exact gradients."), "step")
 
 

@@ -24,15 +24,15 @@ def figure(results: Results) -> Figure | None:
     loads = {name: rows for name, rows in loads.items() if own in rows and "DDP" in rows}
     if not loads:
         return None
-    shares = [float(rows[own]["of_ddp"]) for rows in loads.values()]
+    shares = sorted({float(rows[own]["of_ddp"]) for rows in loads.values()})
+    parts = {"high": number("scaling", shares[-1], form="{:.2f} ×")}
+    if len(shares) > 1:
+        parts["low"] = number("scaling", shares[0], form="{:.2f}")
+    reach = "{low} to {high}" if len(shares) > 1 else "{high}"
     return Figure(
         name="step",
         question="What does exactness cost without failures?",
-        answer=say(
-            "With a shard for each worker it is {low} to {high} as fast as DDP.",
-            low=number("scaling", min(shares), form="{:.2f}"),
-            high=number("scaling", max(shares), form="{:.2f} ×"),
-        ),
+        answer=say(f"With a shard for each worker it is {reach} as fast as DDP.", **parts),
         caption="Ratios are medians of the ratios of each round, so they can differ from the "
         "quotient of two marks.",
         source="scaling",
