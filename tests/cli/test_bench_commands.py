@@ -1,6 +1,8 @@
 """Each `holdfast bench` command starts a benchmark that exists, with the given options."""
 
 import importlib.util
+import subprocess
+import sys
 
 import pytest
 import typer
@@ -49,3 +51,22 @@ def test_quick_options_replace_defaults_only(started):
     options = started[0][1]
     assert options[options.index("--rounds") + 1] == "7"
     assert options[options.index("--workloads") + 1] == BY_NAME["recovery"].quick["workloads"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["qlora", "--hosts", "1,x"], "argument --hosts: '1,x' must be numbers above 0"),
+        (["emulate", "--hosts", "0"], "argument --hosts: '0' must be numbers above 0"),
+        (["qlora", "--model", "/nowhere"], "config.json: No such file or directory"),
+        (["scenarios", "--scenarios", "flood"], "no scenario flood; there are worker-killed"),
+    ],
+    ids=["words", "none", "no folder", "no scenario"],
+)
+def test_bad_input_is_a_sentence(words, says):
+    command = [sys.executable, "-m", "holdfast", "bench", *words]
+    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=120)
+    assert done.returncode in (1, 2)
+    assert says in done.stderr
+    assert "Traceback" not in done.stderr

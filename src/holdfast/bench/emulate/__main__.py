@@ -20,6 +20,7 @@ import json
 from collections.abc import Sequence
 from typing import Any, Final
 
+from holdfast.bench.arguments import counts
 from holdfast.bench.emulate.model import (
     Sample,
     TimeModel,
@@ -125,7 +126,7 @@ def _batches(scaling: str, hosts: int) -> int:
 def main() -> None:
     """Measure and print one JSON object."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--hosts", default="1,2,4,8,16")
+    parser.add_argument("--hosts", type=counts, default="1,2,4,8,16")
     parser.add_argument("--scaling", default=",".join(SCALINGS))
     parser.add_argument("--parameters", type=int, default=13_631_488)
     parser.add_argument("--dtype", choices=("bf16", "fp32"), default="bf16")
@@ -146,7 +147,7 @@ def main() -> None:
         link_gbit=options.link_gbit,
         network=options.network,
     )
-    sizes = sorted({1, *map(int, options.hosts.split(","))})
+    sizes = sorted({1, *options.hosts})
     found = {
         scaling: [measure(setup, hosts, scaling) for hosts in sizes]
         for scaling in options.scaling.split(",")

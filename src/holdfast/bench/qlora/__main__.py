@@ -20,6 +20,7 @@ from pathlib import Path
 
 import torch
 
+from holdfast.bench.arguments import counts
 from holdfast.bench.qlora.cost import Link, recommend
 from holdfast.bench.qlora.jobs import SIZES, Setup
 from holdfast.bench.qlora.rows import (
@@ -85,7 +86,7 @@ def rows(
 def main() -> None:
     """Measure and print one JSON object."""
     options = _parser().parse_args()
-    sizes = sorted({1, *(int(each) for each in options.hosts.split(","))})
+    sizes = sorted({1, *options.hosts})
     setup = Setup(
         size=options.size or ("7b" if torch.cuda.is_available() else "small"),
         folder=options.model,
@@ -117,7 +118,7 @@ def main() -> None:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--hosts", default="1,2,4")
+    parser.add_argument("--hosts", type=counts, default="1,2,4")
     parser.add_argument("--size", choices=SIZES)
     parser.add_argument("--model", type=Path)
     parser.add_argument("--batch-size", type=int, default=8)

@@ -29,7 +29,7 @@ def measure(name: str, options: Sequence[str], folder: Path | None = None) -> Re
         BenchmarkFailed: It ended without a result.
     """
     watch = Stopwatch()
-    command = [sys.executable, "-m", f"holdfast.bench.{name}", *options]
+    command = [sys.executable, "-m", "holdfast.bench.run", name, *options]
     if folder is not None and name in DRAWS:
         command += ["--output", str(folder)]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
