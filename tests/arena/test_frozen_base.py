@@ -81,7 +81,7 @@ def test_every_byte_belongs_to_a_slice(tmp_path):
 @pytest.mark.parametrize(
     ("builder", "says"),
     [
-        (list, "there is no tensor"),
+        (list, "there is no tensor; yield"),
         (lambda: [("a", TENSOR), ("a", TENSOR)], "two tensors are called a"),
         (lambda: [("a", TENSOR.to(torch.complex64))], "dtype torch.complex64"),
         (lambda: 1 / 0, "ZeroDivisionError"),

@@ -24,7 +24,11 @@ def keys(tmp_path):
     }
 
     def made(**more):
-        own = {name: more.pop(name) for name in ("odd", "writes", "replaces") if name in more}
+        own = {
+            name: more.pop(name)
+            for name in ("odd", "writes", "replaces", "damages")
+            if name in more
+        }
         return {
             "task": f"{TASKS}:train",
             "params": params | own,
@@ -90,6 +94,19 @@ def test_a_write_to_a_base_ends_the_worker_and_its_log_shows_where(train, tmp_pa
     log = (run_dir / "logs" / "rank-0.log").read_text()
     line = next(n for n, text in enumerate(TASKS.read_text().splitlines(), 1) if "add_(1)" in text)
     assert f'frozen_tasks.py", line {line} in train' in log
+
+
+def test_a_base_that_changes_under_a_run_is_found_and_built_again(train, tmp_path, keys):
+    run_dir = tmp_path / "run"
+    damaged = str(tmp_path / "damaged")
+    result = train(
+        run_dir=run_dir, workers=2, **keys(damages=damaged, checkpoint={"every_steps": 0})
+    )
+    (exited,) = [e for e in events_of(run_dir, "worker-exited") if e["unexpected"]]
+    assert "has a base layer that has changed since it was verified" in exited["cause"]
+    assert builds(tmp_path) == 2
+    # Without a checkpoint all steps are computed again, on the base that was built again.
+    assert result["weights_sha256"] == train(workers=2, **keys())["weights_sha256"]
 
 
 def test_a_replaced_tensor_of_a_base_is_refused(train, keys):

@@ -15,6 +15,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import select
 import shutil
 import signal
 from collections.abc import Callable, Iterable, Mapping
@@ -24,8 +25,8 @@ from typing import Any, Final, NoReturn
 
 import torch
 
-from holdfast.arena.frozen_base import MANIFEST, NUM_SLICES, TENSORS, BaseWriter, FrozenBase
-from holdfast.errors import JobError
+from holdfast.arena.frozen_base import MANIFEST, NUM_SLICES, TENSORS, FrozenBase, write_base
+from holdfast.errors import HoldfastError, JobError
 from holdfast.linux.cores import usable_cores
 from holdfast.linux.file_state import state_of
 from holdfast.linux.lifeline import die_with_parent
@@ -33,7 +34,7 @@ from holdfast.linux.lock import locked
 
 FORMAT: Final = 1
 WAIT_S: Final = 6 * 3600.0
-"""Longest wait for another process that builds the base."""
+"""Longest wait for the process that builds the base."""
 _VERIFIED: Final = "verified"
 _MAX_REPORT: Final = 1 << 16
 
@@ -123,6 +124,10 @@ def _build_in_child(draft: Path, name: str, build: Build) -> None:
         _become_builder(parent, writing, draft, build)
     os.close(writing)
     with os.fdopen(reading, "rb") as pipe:
+        if not select.select([pipe], [], [], WAIT_S)[0]:  # it closes the pipe when it ends
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+            raise JobError(f"base {name} was not built within {WAIT_S / 3600:.0f} h; see `build`")
         report = pipe.read(_MAX_REPORT)
     _, status = os.waitpid(pid, 0)
     code = os.waitstatus_to_exitcode(status)
@@ -143,10 +148,12 @@ def _become_builder(parent: int, writing: int, draft: Path, build: Build) -> NoR
         die_with_parent(parent)
         # A pool of OpenMP threads does not survive a fork.
         torch.set_num_threads(usable_cores() if torch.get_num_threads() == 1 else 1)
-        BaseWriter(draft).write(build())
+        write_base(draft, build())
         code = 0
     except OSError as error:
         os.write(writing, f"errno {error.errno}".encode())
+    except HoldfastError as error:
+        os.write(writing, str(error).encode()[:_MAX_REPORT])
     except BaseException as error:  # noqa: BLE001  # user code may raise anything
         os.write(writing, f"{type(error).__name__}: {error}".encode()[:_MAX_REPORT])
     finally:

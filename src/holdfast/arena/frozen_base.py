@@ -24,6 +24,7 @@ from pydantic import BaseModel, ConfigDict
 from holdfast.arena.digest import digest
 from holdfast.arena.layout import ALIGNMENT, Entry, Layout, aligned
 from holdfast.arena.tensors import field_of, views
+from holdfast.errors import JobError
 
 TENSORS: Final = "tensors"
 MANIFEST: Final = "manifest.json"
@@ -109,48 +110,38 @@ class FrozenBase:
         return digest([self._flat[start:end]]) == self._manifest.slices[number % NUM_SLICES]
 
 
-class BaseWriter:
-    """Writes a base, tensor by tensor, into a folder.
+def write_base(folder: Path, tensors: Iterable[tuple[str, torch.Tensor]]) -> None:
+    """Write a base, tensor by tensor, into an empty folder.
 
-    Args:
-        folder: An empty one.
+    Nothing is flushed: the first process that opens it after a reboot verifies all of it.
+
+    Raises:
+        OSError: The disk is full.
+        JobError: A tensor cannot be laid out, there is none, or two have the same name.
     """
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-
-    def write(self, tensors: Iterable[tuple[str, torch.Tensor]]) -> None:
-        """Write all tensors and the manifest, and flush them to the disk.
-
-        Raises:
-            OSError: The disk is full.
-            JobError: A tensor cannot be laid out.
-            ValueError: There is none, or two have the same name.
-        """
-        places: dict[str, _Place] = {}
-        hasher, end = hashlib.sha256(), 0
-        path = self._folder / TENSORS
-        with path.open("wb") as file:
-            for name, tensor in tensors:
-                if name in places:
-                    raise ValueError(f"two tensors are called {name}")
-                field = field_of(name, tensor)
-                places[name] = _Place(name=name, dtype=field.dtype, shape=field.shape, offset=end)
-                size = aligned(field.size_bytes)
-                content = _bytes_of(tensor).ljust(size, b"\0")
-                file.write(content)
-                hasher.update(content)
-                end += size
-        if not end:
-            raise ValueError("there is no tensor")
-        flat = _mapped(path)
-        manifest = Manifest(
-            tensors=tuple(places.values()),
-            size_bytes=end,
-            sha256=hasher.hexdigest(),
-            slices=tuple(digest([flat[start:stop]]) for start, stop in _slices(end)),
-        )
-        (self._folder / MANIFEST).write_text(manifest.model_dump_json(), encoding="utf-8")
+    places: dict[str, _Place] = {}
+    hasher, end = hashlib.sha256(), 0
+    path = folder / TENSORS
+    with path.open("wb") as file:
+        for name, tensor in tensors:
+            if name in places:
+                raise JobError(f"two tensors are called {name}; give each a name of its own")
+            field = field_of(name, tensor)
+            places[name] = _Place(name=name, dtype=field.dtype, shape=field.shape, offset=end)
+            content = _bytes_of(tensor).ljust(aligned(field.size_bytes), b"\0")
+            file.write(content)
+            hasher.update(content)
+            end += len(content)
+    if not end:
+        raise JobError("there is no tensor; yield at least one")
+    flat = _mapped(path)
+    manifest = Manifest(
+        tensors=tuple(places.values()),
+        size_bytes=end,
+        sha256=hasher.hexdigest(),
+        slices=tuple(digest([flat[start:stop]]) for start, stop in _slices(end)),
+    )
+    (folder / MANIFEST).write_text(manifest.model_dump_json(), encoding="utf-8")
 
 
 def _bytes_of(tensor: torch.Tensor) -> bytes:

@@ -13,6 +13,8 @@ import signal
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -30,11 +32,24 @@ KILLS: Final = 4
 WARM_STEPS: Final = 10
 
 
+@dataclass(frozen=True, slots=True)
+class Goodput:
+    """The result of one run.
+
+    Attributes:
+        share: The rate with kills as a share of the rate without.
+        kills: Workers that were killed; one that has not come back is not killed again.
+    """
+
+    share: float
+    kills: int
+
+
 class _RepeatedKills(FaultedRun):
     """Kills one of the workers again and again.
 
     Attributes:
-        goodput: The rate with faults as a share of that without.
+        goodput: The rate with kills as a share of that without.
     """
 
     goodput = 0.0
@@ -58,14 +73,14 @@ class _RepeatedKills(FaultedRun):
         self.wait(lambda: time.monotonic() >= until)
 
 
-def of_holdfast(workload: str, chance: random.Random) -> float:
+def of_holdfast(workload: str, chance: random.Random) -> Goodput:
     """The goodput of holdfast."""
     run = _RepeatedKills(chance)
     run.run(workload)
-    return run.goodput
+    return Goodput(run.goodput, KILLS)
 
 
-def of_peer(peer: Peer, python: str, workload: str, chance: random.Random) -> float:
+def of_peer(peer: Peer, python: str, workload: str, chance: random.Random) -> Goodput:
     """The goodput of another system.
 
     Raises:
@@ -80,18 +95,18 @@ def of_peer(peer: Peer, python: str, workload: str, chance: random.Random) -> fl
 
             if not launch.wait(is_warm, START_TIMEOUT_S):
                 raise HoldfastError(f"no steps of {peer.name} within {START_TIMEOUT_S:.0f} s")
-            began = time.monotonic()
+            began, kills = time.monotonic(), 0
             _pass(launch)
             for _ in range(KILLS):
                 rank = chance.randrange(WORKERS)
-                pid = launch.steps(rank)[-1]["pid"]
-                if Path(f"/proc/{pid}").exists():  # else it has not come back since the last kill
-                    os.kill(pid, signal.SIGKILL)
+                with suppress(ProcessLookupError):
+                    os.kill(launch.steps(rank)[-1]["pid"], signal.SIGKILL)
+                    kills += 1
                 _pass(launch)
             steps = [
                 {**step, "rank": rank} for rank in range(WORKERS) for step in launch.steps(rank)
             ]
-    return _share(_counted(steps), began)
+    return Goodput(_share(_counted(steps), began), kills)
 
 
 def _pass(launch: LaunchedProcesses) -> None:

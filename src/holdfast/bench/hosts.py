@@ -9,6 +9,7 @@ import argparse
 import json
 from typing import Final
 
+from holdfast.bench.arguments import counts
 from holdfast.bench.on_hosts import reduction, runs
 from holdfast.bench.on_hosts.reduction import UNSHAPED, Row
 from holdfast.testing.namespaces import Namespaces
@@ -20,9 +21,9 @@ def main() -> None:
     """Measure and print one JSON object."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--measure", default=",".join(MEASURES))
-    parser.add_argument("--hosts", default="2,3")
-    parser.add_argument("--workers", default="1,2")
-    parser.add_argument("--sizes-kb", default="64,1024,16384,262144")
+    parser.add_argument("--hosts", type=counts, default="2,3")
+    parser.add_argument("--workers", type=counts, default="1,2")
+    parser.add_argument("--sizes-kb", type=counts, default="64,1024,16384,262144")
     parser.add_argument("--link", default=UNSHAPED)
     parser.add_argument("--workloads", default="small,large")
     parser.add_argument("--rounds", type=int, default=7)
@@ -32,11 +33,11 @@ def main() -> None:
         parser.error(f"no measure {', '.join(unknown)}; there are {', '.join(MEASURES)}")
     if missing := Namespaces.what_is_missing():
         parser.error(missing)
-    sizes = [int(each) << 10 for each in options.sizes_kb.split(",")]
+    sizes = [each << 10 for each in options.sizes_kb]
     workloads, rounds = options.workloads.split(","), options.rounds
     rows: list[Row] = []
-    for hosts in map(int, options.hosts.split(",")):
-        for workers in map(int, options.workers.split(",")):
+    for hosts in options.hosts:
+        for workers in options.workers:
             if "reduction" in measures:
                 rows += reduction.rows(hosts, workers, options.link, sizes, rounds)
             for workload in workloads:

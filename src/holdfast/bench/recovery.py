@@ -186,7 +186,7 @@ def _spread_of(name: str, recoveries: Sequence[Recovery]) -> Spread:
 
 def goodput_rows(workload: str, python: str | None, peers: Sequence[Peer]) -> list[dict[str, Any]]:
     """A row per system with its goodput at one kill every few seconds."""
-    found: dict[str, float] = {}
+    found: dict[str, goodput.Goodput] = {}
     chance = random.Random(0)  # chance, not secrecy
     print(f"{workload}, goodput: holdfast", file=sys.stderr)
     found["holdfast"] = goodput.of_holdfast(workload, chance)
@@ -198,8 +198,8 @@ def goodput_rows(workload: str, python: str | None, peers: Sequence[Peer]) -> li
             print(f"{peer.name} failed: {error}", file=sys.stderr)
     same = {"measure": "goodput", "workload": workload, "kill_every_s": goodput.EVERY_S}
     return [
-        {**same, "way": way, "kills": goodput.KILLS, "goodput": round(share, 3)}
-        for way, share in found.items()
+        {**same, "way": way, "kills": each.kills, "goodput": round(each.share, 3)}
+        for way, each in found.items()
     ]
 
 

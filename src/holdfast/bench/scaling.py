@@ -25,6 +25,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
+from holdfast.bench.arguments import counts
 from holdfast.bench.results.figures import ratio, spread
 from holdfast.bench.workloads import WORKLOADS, job_keys
 from holdfast.errors import HoldfastError
@@ -181,20 +182,18 @@ def main() -> None:
     """Measure and print one JSON object."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--workloads", default=",".join(WORKLOADS))
-    parser.add_argument("--workers", default="1,2,4")
+    parser.add_argument("--workers", type=counts, default="1,2,4")
     parser.add_argument("--steps", type=int, default=48)
     parser.add_argument("--rounds", type=int, default=5)
     options = parser.parse_args()
     unknown = set(options.workloads.split(",")) - WORKLOADS.keys()
     if unknown:
         parser.error(f"no workload {', '.join(sorted(unknown))}; there are {', '.join(WORKLOADS)}")
-    if not all(number.isdecimal() and int(number) for number in options.workers.split(",")):
-        parser.error(f"--workers {options.workers} must be numbers above 0, such as 1,2,4")
     rows = [
         row
         for workload in options.workloads.split(",")
-        for workers in options.workers.split(",")
-        for row in measure(workload, int(workers), options.steps, options.rounds)
+        for workers in options.workers
+        for row in measure(workload, workers, options.steps, options.rounds)
     ]
     print(json.dumps({"benchmark": "scaling", "rounds": options.rounds, "rows": rows}))
 

@@ -14,17 +14,13 @@ from typing import Final
 
 FORMULAS: Final[Mapping[str, Callable[[Sequence[float]], float]]] = {
     "value": lambda v: v[0],
-    "sum": sum,
-    "difference": lambda v: v[0] - v[1],
     "ratio": lambda v: v[0] / v[1],
     "percent": lambda v: 100 * v[0],
-    "share_percent": lambda v: 100 * v[0] / v[1],
-    "lost_percent": lambda v: 100 * (1 - v[0]),
+    "rest_percent": lambda v: 100 * (1 - v[0] / v[1]),
     "gain_percent": lambda v: 100 * (v[0] / v[1] - 1),
     "per_thousand": lambda v: v[0] / 1000,
     "young": lambda v: (2 * v[0] / 1000 * v[1]) ** 0.5,
     "count": len,
-    "words": lambda v: v[0],
 }
 """How a number follows from measured ones."""
 

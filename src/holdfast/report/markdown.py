@@ -43,6 +43,10 @@ def _lines(report: Report) -> Iterator[str]:
     for number, figure in enumerate(report.figures, 1):
         yield from _figure(number, figure)
     yield from (f"* Not measured: {name}" for name in report.missing)
+    if report.scaling:
+        yield from _section("Ideal and actual scaling")
+        sizes, *measured = report.scaling_table
+        yield from _table(sizes, measured)
     if report.scenarios:
         yield from _section("Failure scenarios")
         rows = [

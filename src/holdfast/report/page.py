@@ -73,7 +73,7 @@ def _variables(tokens: Tokens) -> str:
 
 
 def _header(report: Report) -> Iterator[str]:
-    when = f"{report.conditions.started:%d %B %Y, %H:%M} UTC"
+    when = f"{max(each.started for each in report.conditions):%d %B %Y, %H:%M} UTC"
     yield f"<header id=results><h1>Benchmark report</h1><p>newest result of {when}</p>"
     yield '<ul class="results panel">'
     for bullet in report.bullets:
@@ -104,6 +104,9 @@ def _sections(report: Report, pictures: dict[str, str]) -> Iterator[tuple[str, s
     absent = ", ".join(report.missing)
     tail = f'<p class="table-note">Not measured: {absent}.</p>' if absent else ""
     yield "figures", "Figures", body + tail
+    if report.scaling:
+        names, *rows = report.scaling_table
+        yield "sizes", "Ideal and actual scaling", _table(names, rows)
     if report.scenarios:
         yield "scenarios", "Failure scenarios", _scenarios(report)
     yield "published", "Published elsewhere", _published(report)

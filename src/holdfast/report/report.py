@@ -13,7 +13,7 @@ from holdfast.report.figure import Figure
 from holdfast.report.figures import FIGURES
 from holdfast.report.published import REFERENCES, Reference
 from holdfast.report.readiness import ASPECTS, Aspect
-from holdfast.report.results import Results
+from holdfast.report.results import Results, Row, median
 from holdfast.report.summary import Bullet, Recommendation
 
 
@@ -35,9 +35,10 @@ class Report:
 
     Attributes:
         folder: The directory of the results.
-        conditions: Of the newest result.
+        conditions: Of each result.
         figures: Those that could be drawn, in their order.
         missing: The names of the others.
+        scaling: Emulated sizes, ideal and actual.
         bullets, recommendations: See `report.summary`.
         strengths, limits: With the name of the figure that shows each.
         scenarios: Failure scenarios and what became of them.
@@ -47,9 +48,10 @@ class Report:
     """
 
     folder: Path
-    conditions: Conditions
+    conditions: tuple[Conditions, ...]
     figures: tuple[Figure, ...]
     missing: tuple[str, ...]
+    scaling: tuple[Row, ...]
     bullets: tuple[Bullet, ...]
     recommendations: tuple[Recommendation, ...]
     strengths: tuple[tuple[Sentence, str], ...]
@@ -63,6 +65,27 @@ class Report:
         """The number of a figure; None if it is not there."""
         names = [each.name for each in self.figures]
         return names.index(figure) + 1 if figure in names else None
+
+    @property
+    def scaling_table(self) -> list[tuple[str, ...]]:
+        """Sizes with their speedup, ideal and actual, in words; the first row has the names."""
+        names = ("scaling", "hosts", "step", "speedup", "ideal", "efficiency", "communication")
+        return [
+            (*names, "error of prediction"),
+            *(
+                (
+                    row["scaling"],
+                    f"{row['hosts']}",
+                    f"{median(row['step_s']):.3g} s",
+                    f"{row['speedup']:.2f}",
+                    f"{row['ideal']}",
+                    f"{100 * row['efficiency']:.1f} %",
+                    f"{100 * row['sync_share']:.1f} %",
+                    "–" if row["error_percent"] is None else f"{row['error_percent']:+.1f} %",
+                )
+                for row in self.scaling
+            ),
+        ]
 
     @property
     def sentences(self) -> list[Sentence]:
@@ -79,12 +102,12 @@ def build(results: Results) -> Report:
     """The report of all results of a directory."""
     drawn = {name: make(results) for name, make in FIGURES.items()}
     figures = {name: figure for name, figure in drawn.items() if figure is not None}
-    newest = max(results.by_name.values(), key=lambda each: each.conditions.started)
     return Report(
         folder=results.folder,
-        conditions=newest.conditions,
+        conditions=tuple(each.conditions for each in results.by_name.values()),
         figures=tuple(figures.values()),
         missing=tuple(name for name in FIGURES if name not in figures),
+        scaling=tuple(results.rows("emulate", measure="emulated")),
         bullets=tuple(summary.bullets(results, figures)),
         recommendations=tuple(summary.recommendations(results)),
         strengths=tuple(summary.strengths(results)),

@@ -26,6 +26,7 @@ from holdfast.bench.qlora.jobs import SIZES, Setup
 from holdfast.bench.qlora.rows import (
     Order,
     Row,
+    bill_of,
     measured_row,
     model_row,
     predicted_row,
@@ -66,18 +67,12 @@ def rows(
         else predicted_row(setup, hosts, model)
         for hosts in sizes
     ]
-    advice = recommend(
-        model,
-        sizes,
-        samples=order.samples,
-        price=order.price,
-        deadline_h=order.deadline_h,
-        budget=order.budget,
-    )
+    bills = [bill_of(row, order, model) for row in of_hosts]
+    advice = recommend(model, bills, deadline_h=order.deadline_h, budget=order.budget)
     if job_file is not None and advice.bill is not None:
         setup.write(job_file, advice.bill.hosts)
     return [
-        *(with_bill(row, of_hosts[0], order, model) for row in of_hosts),
+        *(with_bill(row, of_hosts[0], of) for row, of in zip(of_hosts, bills, strict=True)),
         recommendation_row(order, advice),
         model_row(setup, link, found[1][0]),
     ]

@@ -84,8 +84,11 @@ class TimeModel:
 
     def job_s(self, hosts: int, samples: int) -> float:
         """Time of a job."""
-        steps = math.ceil(samples / (hosts * self.batch))
-        return self.started_s(hosts) + steps * self.step_s(hosts)
+        return self.started_s(hosts) + self.num_steps(hosts, samples) * self.step_s(hosts)
+
+    def num_steps(self, hosts: int, samples: int) -> int:
+        """Steps of a job; the last one may not be full."""
+        return math.ceil(samples / (hosts * self.batch))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,16 +108,16 @@ class Bill:
     cost_per_1000: float
 
 
-def bill(model: TimeModel, hosts: int, samples: int, price: float) -> Bill:
+def bill(hosts: int, job_s: float, samples: int, price: float) -> Bill:
     """What a job takes.
 
     Args:
-        model: Of its steps.
         hosts: How many.
+        job_s: Seconds from its start to its end.
         samples: In all; above 0.
         price: Of a host, per hour.
     """
-    hours = model.job_s(hosts, samples) / SECONDS_PER_HOUR
+    hours = job_s / SECONDS_PER_HOUR
     cost = hosts * hours * price
     return Bill(hosts=hosts, hours=hours, cost=cost, cost_per_1000=1000 * cost / samples)
 
@@ -139,10 +142,8 @@ class Recommendation:
 
 def recommend(
     model: TimeModel,
-    sizes: Sequence[int],
+    bills: Sequence[Bill],
     *,
-    samples: int,
-    price: float,
     deadline_h: float | None = None,
     budget: float | None = None,
 ) -> Recommendation:
@@ -150,20 +151,17 @@ def recommend(
 
     Args:
         model: Of the job's steps.
-        sizes: Numbers of hosts to choose from.
-        samples: In all; above 0.
-        price: Of a host, per hour.
+        bills: For each number of hosts to choose from, in ascending order.
         deadline_h: Hours that the job may take.
         budget: What it may cost.
     """
-    bills = [bill(model, hosts, samples, price) for hosts in sorted(sizes)]
     in_time = [each for each in bills if deadline_h is None or each.hours <= deadline_h]
     fitting = [each for each in in_time if budget is None or each.cost <= budget]
     best = min(fitting, key=lambda each: each.cost, default=None)
     return Recommendation(
         bill=best,
         reason=_reason(best, bills, in_time, deadline_h, budget),
-        faster_from=faster_from(model, max(sizes)),
+        faster_from=faster_from(model, bills[-1].hosts),
         one_host_until=None if deadline_h is None else most_samples(model, 1, deadline_h),
     )
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
-from holdfast.bench.qlora.cost import Link, Recommendation, TimeModel, bill
+from holdfast.bench.qlora.cost import Bill, Link, Recommendation, TimeModel, bill
 from holdfast.bench.qlora.jobs import Setup
 from holdfast.bench.qlora.runs import Measured
 from holdfast.bench.results.figures import spread
@@ -87,26 +87,16 @@ def predicted_row(setup: Setup, hosts: int, model: TimeModel) -> Row:
     }
 
 
-def with_bill(row: Row, alone: Row, order: Order, model: TimeModel) -> Row:
-    """A row with its efficiency and what the job costs, from the step and the start of this row.
+def bill_of(row: Row, order: Order, model: TimeModel) -> Bill:
+    """What the job costs, from the step and the start of a row."""
+    steps = model.num_steps(row["hosts"], order.samples)
+    job_s = _median(row["start_s"]) + steps * _median(row["step_s"])
+    return bill(row["hosts"], job_s, order.samples, order.price)
 
-    Args:
-        row: Of some number of hosts.
-        alone: Of one host.
-        order: What is trained.
-        model: For the batch.
-    """
-    hosts, start_s = row["hosts"], _median(row["start_s"])
-    as_measured = replace(
-        model,
-        compute_s=_median(row["step_s"]),
-        slot_bytes=0,
-        link=replace(model.link, latency_s=0.0),
-        start_s=start_s,
-        start_of_several_s=start_s,
-    )
-    found = bill(as_measured, hosts, order.samples, order.price)
-    rate = _median(row["samples_per_s"]) / (hosts * _median(alone["samples_per_s"]))
+
+def with_bill(row: Row, alone: Row, found: Bill) -> Row:
+    """A row with its efficiency, compared with that of one host, and its bill."""
+    rate = _median(row["samples_per_s"]) / (row["hosts"] * _median(alone["samples_per_s"]))
     return {
         **row,
         "efficiency": round(rate, 3),

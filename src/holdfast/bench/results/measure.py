@@ -7,14 +7,10 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Final
 
 from holdfast.bench.results.conditions import Stopwatch
 from holdfast.bench.results.result import Result
 from holdfast.errors import BenchmarkFailed
-
-DRAWS: Final = frozenset({"balance"})
-"""Benchmarks that draw figures of their own."""
 
 
 def measure(name: str, options: Sequence[str], folder: Path | None = None) -> Result:
@@ -23,14 +19,14 @@ def measure(name: str, options: Sequence[str], folder: Path | None = None) -> Re
     Args:
         name: Of the benchmark.
         options: Its options.
-        folder: Where it may write what it draws; None: nothing.
+        folder: Where it writes figures of its own, if it draws any.
 
     Raises:
         BenchmarkFailed: It ended without a result.
     """
     watch = Stopwatch()
     command = [sys.executable, "-m", "holdfast.bench.run", name, *options]
-    if folder is not None and name in DRAWS:
+    if folder is not None:
         command += ["--output", str(folder)]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
     if done.returncode != 0:

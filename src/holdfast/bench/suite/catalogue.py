@@ -23,6 +23,7 @@ class Benchmark:
         keys: Columns that say what a row is about; two rows with the same ones can be compared.
         measured: Columns that are measured, and which direction is better.
         peers: Whether it takes the interpreter of other systems.
+        draws: Whether it draws figures of its own.
     """
 
     name: str
@@ -30,6 +31,7 @@ class Benchmark:
     keys: tuple[str, ...]
     measured: Mapping[str, Better] = field(default_factory=dict)
     peers: bool = False
+    draws: bool = False
 
 
 _HOSTS: Final = ("measure", "hosts", "workers", "link", "what", "system", "kb")
@@ -68,7 +70,7 @@ BENCHMARKS: Final = (
     Benchmark(
         name="timeline",
         quick={},
-        keys=("measure", "system", "recovery", "step"),
+        keys=("measure", "recovery", "step"),
     ),
     Benchmark(
         name="recovery",
@@ -94,6 +96,7 @@ BENCHMARKS: Final = (
         quick={"workloads": "cnn", "steps": "8", "speeds": "2:1"},
         keys=("cluster", "mode", "workload", "shards", "system"),
         measured={"efficiency": "higher"},
+        draws=True,
     ),
     Benchmark(
         name="checkpoint",

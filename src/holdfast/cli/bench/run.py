@@ -33,12 +33,13 @@ _OWN: Final = frozenset({"quick", "output", "as_json"})
 def run(context: typer.Context) -> None:
     """Run the benchmark of a command."""
     name, given = str(context.info_name), context.params
+    folder = None if given["output"] is None else Path(given["output"])
     try:
-        result = measure(name, _options(context), _folder(given["output"]))
+        result = measure(name, _options(context), folder if BY_NAME[name].draws else None)
     except BenchmarkFailed as failed:
         raise typer.Exit(failed.code) from None
-    if given["output"] is not None:
-        result.save(Path(given["output"]))
+    if folder is not None:
+        result.save(folder)
     if given["as_json"]:
         print(result.model_dump_json())
     else:
@@ -73,10 +74,6 @@ def _options(context: typer.Context) -> list[str]:
         for each in value if isinstance(value, list | tuple) else [value]:
             words += [f"--{option}", str(each)]
     return words
-
-
-def _folder(output: str | None) -> Path | None:
-    return None if output is None else Path(output)
 
 
 def _table(rows: Sequence[dict[str, Any]]) -> Table:

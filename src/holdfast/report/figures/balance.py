@@ -13,18 +13,16 @@ from holdfast.report.figure import Figure
 from holdfast.report.results import Results, Row
 from holdfast.report.theme import Tokens
 
-SYSTEMS: Final = {"even": "even", "dynamic": "dynamic", "DDP": "DDP"}
-"""Rows of the data that are drawn, by the start of their names."""
+SYSTEMS: Final = ("even", "dynamic", "DDP")
+"""Systems that are drawn, of those in the data."""
 
 
 def figure(results: Results) -> Figure | None:
     """From `balance.json`."""
     cases: dict[str, dict[str, Row]] = {}
     for row in results.rows("balance"):
-        kind = next((k for k, start in SYSTEMS.items() if start in row["system"]), None)
-        if kind is not None and row.get("efficiency") is not None:
-            case = f"{row['workload']}, {row['cluster']}"
-            cases.setdefault(case, {}).setdefault(kind, row)
+        if row["system"] in SYSTEMS:
+            cases.setdefault(f"{row['workload']}, {row['cluster']}", {})[row["system"]] = row
     cases = {name: rows for name, rows in cases.items() if {"even", "dynamic"} <= rows.keys()}
     if not cases:
         return None

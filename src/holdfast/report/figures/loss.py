@@ -23,7 +23,7 @@ def figure(results: Results) -> Figure | None:
         return None
     hashes = {row["weights_sha256"] for row in runs.values()}
     losses = {tuple(row["loss"] for row in each) for each in steps.values()}
-    count = number("timeline", len(steps["none"]), form="{:.0f}", formula="value")
+    count = number("timeline", len(steps["none"]), form="{:.0f}")
     answer = (
         "No: all {steps} losses and the weights are equal, bit for bit. A restart computes {again} "
         "steps again, a live recovery {none}."

@@ -77,9 +77,8 @@ def _answer(bars: list[Bar], results: Results) -> Sentence:
     if not rows:
         return say("A restart of all workers, by the phases of its recovery report.")
     moments = [median(rows[0][name]) for name in LIVE]
-    share = number(
-        "recovery", moments[3] - moments[2], moments[3], form="{:.0f} %", formula="share_percent"
-    )
+    times = (moments[2], moments[3])
+    share = number("recovery", *times, form="{:.0f} %", formula="rest_percent")
     odd = [bar[0] for bar in bars if missing(bar) > 0.05]
     tail = f" Not attributed by more than a twentieth: {', '.join(odd)}." if odd else ""
     return say("{share} of a live recovery is the first step itself." + tail, share=share)

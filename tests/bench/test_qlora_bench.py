@@ -1,10 +1,16 @@
 """The bill of a fine-tuning job, and which number of hosts is recommended."""
 
+import json
+import subprocess
+import sys
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.bench.qlora.cost import Link, TimeModel, bill, faster_from, most_samples, recommend
+from holdfast.job import load
+from holdfast.testing.namespaces import Namespaces
 
 TEN_GBIT = Link(bytes_per_s=10e9 / 8)
 
@@ -31,22 +37,27 @@ def test_the_published_costs_count_one_node_of_several():
         (1, 1.46, 0.114, 0.114), (2, 2.80, 0.060, 0.119), (4, 5.50, 0.030, 0.121),
     ]:  # fmt: skip
         hourly = model(compute_s=hosts * 8 / rate, link=Link(bytes_per_s=1e18))
-        found = bill(hourly, hosts, samples=8 * hosts * 1000, price=0.60)
+        samples = 8 * hosts * 1000
+        found = bill(hosts, hourly.job_s(hosts, samples), samples, price=0.60)
         assert found.cost_per_1000 == pytest.approx(all_nodes, abs=1e-3)
         assert found.cost_per_1000 / hosts == pytest.approx(per_node, abs=1e-3)
 
 
+def bills(each, *, samples=10_000, price=0.6):
+    return [bill(hosts, each.job_s(hosts, samples), samples, price) for hosts in (1, 2, 4)]
+
+
 def test_one_host_is_recommended_without_a_deadline():
-    found = recommend(model(), [1, 2, 4], samples=10_000, price=0.6)
+    found = recommend(model(), bills(model()))
     assert found.bill.hosts == 1
     assert "without a deadline" in found.reason
     assert found.one_host_until is None
 
 
 def test_a_deadline_asks_for_as_many_hosts_as_it_needs():
-    found = recommend(model(), [1, 2, 4], samples=10_000, price=0.6, deadline_h=1.0)
+    found = recommend(model(), bills(model()), deadline_h=1.0)
     assert found.bill.hosts == 2
-    assert bill(model(), 1, 10_000, 0.6).hours > 1 >= found.bill.hours
+    assert bills(model())[0].hours > 1 >= found.bill.hours
     assert found.one_host_until == most_samples(model(), 1, 1.0)
 
 
@@ -59,7 +70,7 @@ def test_a_deadline_asks_for_as_many_hosts_as_it_needs():
     ids=["no time", "no money"],
 )
 def test_what_no_number_of_hosts_fits_is_said(limits, says):
-    found = recommend(model(), [1, 2, 4], samples=10_000, price=0.6, **limits)
+    found = recommend(model(), bills(model()), **limits)
     assert found.bill is None
     assert says in found.reason
 
@@ -86,7 +97,8 @@ models = st.builds(
 def test_without_a_deadline_and_starts_no_number_of_hosts_is_cheaper_than_one(each, hosts, samples):
     # A last step that is not full costs as much as any other.
     whole = samples * hosts * each.batch
-    assert bill(each, hosts, whole, 1).cost >= bill(each, 1, whole, 1).cost * (1 - 1e-9)
+    cost = {n: bill(n, each.job_s(n, whole), whole, 1).cost for n in (1, hosts)}
+    assert cost[hosts] >= cost[1] * (1 - 1e-9)
 
 
 @given(models, st.integers(1, 64), st.floats(0.1, 10))
@@ -95,3 +107,35 @@ def test_the_most_samples_that_fit_do_fit(each, hosts, hours):
     if most:
         assert each.job_s(hosts, most) <= hours * 3600 * (1 + 1e-9)
     assert each.job_s(hosts, most + hosts * each.batch) > hours * 3600 * (1 - 1e-9)
+
+
+def measured(tmp_path, *options):
+    job = tmp_path / "job.yaml"
+    small = ["--size", "small", "--max-steps", "6", "--seq-length", "16", "--batch-size", "2"]
+    command = [sys.executable, "-m", "holdfast", "bench", "qlora", *small, "--write", str(job)]
+    done = subprocess.run(
+        [*command, *options, "--json"], check=False, capture_output=True, text=True, timeout=250
+    )
+    assert done.returncode == 0, done.stderr
+    rows = json.loads(done.stdout)["rows"]
+    return [row for row in rows if row["measure"] == "hosts"], rows[-2], load.load(str(job))
+
+
+@pytest.mark.slow
+def test_one_host_is_measured_and_more_are_predicted(tmp_path):
+    pytest.importorskip("peft")
+    (one, many), advice, job = measured(tmp_path, "--hosts", "1,1000")
+    assert (one["kind"], many["kind"]) == ("measured", "predicted")
+    assert one["cost"] == pytest.approx(0.6 * one["hours"], abs=2e-3)
+    assert one["efficiency"] == 1 >= many["efficiency"]
+    assert advice["hosts"] == job.hosts == 1
+    assert job.task == "qlora"
+
+
+@pytest.mark.soak
+@pytest.mark.skipif(bool(Namespaces.what_is_missing()), reason=Namespaces.what_is_missing())
+def test_two_hosts_are_emulated(tmp_path):
+    pytest.importorskip("peft")
+    (one, two), _, _ = measured(tmp_path, "--hosts", "1,2")
+    assert (one["kind"], two["kind"]) == ("measured", "emulated")
+    assert two["sync_s"]["median"] > 0
