@@ -109,7 +109,11 @@ def test_an_export_for_dcp_is_replaced_as_a_whole_or_not_at_all(checkpoint, tmp_
     ("name", "of", "message"),
     [
         ("weights.onnx", None, "no format is called .onnx; name a file that ends in"),
-        ("weights", None, "a folder is for a model of the library transformers, and this is none"),
+        (
+            "weights",
+            None,
+            "a folder is for a model of the library transformers or LoRA adapters of",
+        ),
         ("weights.pt", "ema", "no module ema; it has the model, and average"),
     ],
 )

@@ -1,10 +1,12 @@
 """GPT-2 and BERT are the published ones, built without a network or a file."""
 
+import copy
 import subprocess
 import sys
 
 import pytest
 import torch
+from safetensors.torch import load_file
 
 from checkpoints import save
 from conftest import sampled
@@ -90,18 +92,21 @@ def test_heads_must_share_the_width(job):
         load(job, ["model.width=30", "model.heads=4"])
 
 
+def checkpoint_of(model, tmp_path):
+    trained = Trained(model=model, optimizers=(torch.optim.SGD(model.parameters(), lr=0.1),))
+    layout = replica_layout(trained)
+    replica = Replica(trained, layout, torch.empty(layout.size_bytes, dtype=torch.uint8))
+    return save(
+        tmp_path / "checkpoints", 7, replica.flat, layout,
+        state_dicts=replica.state_dicts, hugging_face=hugging_face_model(model),
+    )  # fmt: skip
+
+
 def test_an_exported_folder_opens_in_transformers(tmp_path):
     transformers = pytest.importorskip("transformers")
     spec = Gpt2Spec(name="gpt2", width=8, heads=2, layers=2)
     model = models.build_language_model(spec, context=5).eval()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    trained = Trained(model=model, optimizers=(optimizer,))
-    layout = replica_layout(trained)
-    replica = Replica(trained, layout, torch.empty(layout.size_bytes, dtype=torch.uint8))
-    saved = save(
-        tmp_path / "checkpoints", 7, replica.flat, layout,
-        state_dicts=replica.state_dicts, hugging_face=hugging_face_model(model),
-    )  # fmt: skip
+    saved = checkpoint_of(model, tmp_path)
     export(saved, tmp_path / "folder")
     opened = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "folder").eval()
     tokens = torch.tensor([[0, 1, 2, 3, 250]])
@@ -109,3 +114,25 @@ def test_an_exported_folder_opens_in_transformers(tmp_path):
     assert opened.lm_head.weight is opened.transformer.wte.weight
     again = models.build_language_model(spec, context=5)
     assert load_into(again, load_weights(saved), saved) == []
+
+
+def test_exported_adapters_are_those_that_peft_saves(tmp_path):
+    peft = pytest.importorskip("peft")
+    spec = Gpt2Spec(name="gpt2", width=8, heads=2, layers=2)
+    plain = models.build_language_model(spec, context=5)
+    settings = peft.LoraConfig(r=2, target_modules=["c_attn"], fan_in_fan_out=True)
+    network = peft.get_peft_model(copy.deepcopy(plain), settings)
+    model = torch.nn.ModuleDict({"encoder": torch.nn.Linear(1, 1), "network": network})
+    for parameter in network.parameters():
+        if parameter.requires_grad:
+            torch.nn.init.normal_(parameter)
+    export(checkpoint_of(model, tmp_path), tmp_path / "ours")
+    network.save_pretrained(tmp_path / "theirs")
+    ours, theirs = (
+        load_file(tmp_path / name / "adapter_model.safetensors") for name in ("ours", "theirs")
+    )
+    assert ours.keys() == theirs.keys()
+    assert all(torch.equal(ours[key], theirs[key]) for key in theirs)
+    opened = peft.PeftModel.from_pretrained(plain, tmp_path / "ours").eval()
+    tokens = torch.tensor([[0, 1, 2, 3, 250]])
+    assert torch.equal(opened(tokens), network.eval()(tokens))

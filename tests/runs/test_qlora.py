@@ -87,7 +87,7 @@ def assert_reloaded(run_dir, tmp_path, folder):
     """The adapters that peft reads give the logits of those in the checkpoint."""
     import peft
 
-    from holdfast.checkpoint.exports import weights
+    from holdfast.checkpoint.exports import export, weights
     from holdfast.checkpoint.find import find_checkpoint
     from holdfast.job.models import MistralSpec
     from holdfast.models import mistral
@@ -99,7 +99,8 @@ def assert_reloaded(run_dir, tmp_path, folder):
     missing = ours.load_state_dict(trained, strict=False).unexpected_keys
     assert missing == []
     plain = mistral.network(spec, base).network.unload()
-    theirs = peft.PeftModel.from_pretrained(plain, run_dir / "adapter")
+    export.export(find_checkpoint(run_dir, best=False), tmp_path / "adapter")
+    theirs = peft.PeftModel.from_pretrained(plain, tmp_path / "adapter")
     x = torch.arange(16)[None]
     ours.eval(), theirs.eval()
     with torch.no_grad():

@@ -22,7 +22,7 @@ from holdfast.core.code_version import CodeVersion
 from holdfast.core.step.loss_scale import LossScale
 from holdfast.errors import CheckpointError
 
-FORMAT: Final = 5
+FORMAT: Final = 6
 _PART: Final = re.compile(r"part-\d{1,9}-of-\d{1,9}\.safetensors", re.ASCII)
 _DIGESTS: Final = {
     parts.DigestKind.XXH3: re.compile(r"[0-9a-f]{32}"),
@@ -150,15 +150,17 @@ class Best(_Record):
 
 
 class HuggingFaceModel(_Record):
-    """A model of the library transformers, inside the trained model.
+    """A model of the library transformers, or adapters of the library peft, in the trained model.
 
     Attributes:
         prefix: What the names of its tensors begin with in the trained model.
-        config: Its configuration, as in config.json.
+        config: Its configuration, as in config.json or adapter_config.json.
+        adapter: What peft calls the adapters in the names of tensors; None: it is a whole model.
     """
 
     prefix: str
     config: dict[str, Any]
+    adapter: str | None = None
 
 
 class Header(_Record):
@@ -173,7 +175,7 @@ class Header(_Record):
         uninitialized: Tensors that have no value yet.
         state_dicts: The state dicts of the model (`""`) and of registered modules, by name: the
             tensor of each key.
-        hugging_face: The model of the library transformers, if it is one.
+        hugging_face: The model of transformers or the adapters of peft, if it is or has one.
         state: `session.state`.
         user_state: State of user code outside its tensors; see `worker.user_state.user_state`.
         loss_scale: The scale of the next step, with `precision: fp16`.

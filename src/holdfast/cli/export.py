@@ -30,9 +30,9 @@ def export(
         Path | None,
         typer.Argument(
             metavar="FILE",
-            help="A .safetensors, .pt or .pth file; a folder for a model of transformers, or with "
-            "--format dcp. With another --format: a folder for tables, by default RUN/tables, or a "
-            ".png file, by default RUN/record.png.",
+            help="A .safetensors, .pt or .pth file; a folder for a model of transformers, adapters "
+            "of peft, or with --format dcp. With another --format: a folder for tables, by default "
+            "RUN/tables, or a .png file, by default RUN/record.png.",
         ),
     ] = None,
     of: Annotated[

@@ -32,6 +32,7 @@ from holdfast.data.published import PUBLISHED, PublishedFile, directory
 from holdfast.errors import JobError
 from holdfast.job import load
 from holdfast.job.data import Data
+from holdfast.job.models import MistralSpec
 from holdfast.job.part import AUTO
 from holdfast.job.train_job import TrainRequest
 from holdfast.linux.cores import usable_cores
@@ -214,10 +215,15 @@ def _next_commands(asked: list[str], job: TrainRequest, result: RunResult) -> di
     longer = ["--run", run_dir, "--extend", f"epochs={2 * job.epochs}"]
     return {
         "what happened": events,
-        "weights": ["holdfast", "export", run_dir, "model.safetensors"],
+        "weights": ["holdfast", "export", run_dir, _weights_file(job)],
         "train for longer": ["holdfast", "train", *same, *longer],
         "compare with others": ["holdfast", "bench", "recovery"],
     }
+
+
+def _weights_file(job: TrainRequest) -> str:
+    """What `holdfast export` may write: of adapters, the folder that peft reads."""
+    return "adapter" if isinstance(job.model, MistralSpec) else "model.safetensors"
 
 
 def _download(data: Data | None) -> None:

@@ -215,11 +215,6 @@ class AdaptedModel(nn.Module):
         logits: torch.Tensor = self.network(input_ids=tokens).logits
         return logits.float()
 
-    def save_adapters(self, folder: Path) -> None:
-        """Write the adapters as peft does, for `peft.PeftModel.from_pretrained`."""
-        network: Any = self.network
-        network.save_pretrained(folder, safe_serialization=True)
-
 
 def network(spec: MistralSpec, base: Mapping[str, torch.Tensor]) -> AdaptedModel:
     """The model around a base, with new adapters from torch's global generator.

@@ -7,11 +7,8 @@ is the exponential of the mean loss over all held-out tokens.
 from __future__ import annotations
 
 import math
-import shutil
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property, partial
-from pathlib import Path
-from typing import Final
 
 import torch
 import torch.nn.functional as F
@@ -29,8 +26,6 @@ from holdfast.models import mistral
 from holdfast.tasks import optimizers
 from holdfast.tasks.task import FrozenTensors
 
-ADAPTER: Final = "adapter"
-"""The folder in the run's directory that has the trained adapters at the end."""
 _WEIGHTS, _TOKENS = "mistral", "tokens"
 
 
@@ -49,7 +44,6 @@ class QLora:
             raise JobError(f"task {job.task} needs data.name=text and model.name=mistral")
         self._data, self._model, self._job = job.data, job.model, job
         self.tensors: Mapping[str, Mapping[str, torch.Tensor]] = {}
-        self._network: mistral.AdaptedModel | None = None
 
     def frozen(self) -> Iterator[FrozenTensors]:
         """The network's weights, and the text as tokens if a folder has a tokenizer."""
@@ -70,8 +64,7 @@ class QLora:
             )
 
     def model(self) -> nn.Module:
-        self._network = mistral.network(self._model, self.tensors[_WEIGHTS])
-        return self._network
+        return mistral.network(self._model, self.tensors[_WEIGHTS])
 
     def optimizer(self, parameters: Iterable[nn.Parameter]) -> Optimizer:
         return optimizers.build(self._job.optimizer, parameters)
@@ -96,14 +89,6 @@ class QLora:
     def metrics(self) -> dict[str, object]:
         """What is computed of the losses of all samples."""
         return {"test_loss": _mean, "perplexity": lambda losses: math.exp(_mean(losses))}
-
-    def save(self, run_dir: Path) -> None:
-        """Write the adapters in peft's format."""
-        assert self._network is not None, "the model is built"
-        folder, draft = run_dir / ADAPTER, run_dir / f"{ADAPTER}.tmp"
-        self._network.save_adapters(draft)
-        shutil.rmtree(folder, ignore_errors=True)
-        draft.replace(folder)
 
     @cached_property
     def _windows(self) -> tuple[Windows, Windows]:

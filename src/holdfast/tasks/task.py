@@ -33,7 +33,7 @@ class FrozenTensors:
 
 @runtime_checkable
 class FineTunes(Protocol):
-    """A task whose model is built around frozen tensors, and that leaves what it has trained.
+    """A task whose model is built around frozen tensors.
 
     Attributes:
         tensors: What `frozen` names, by the name and the tensor's name; set before all else is
@@ -46,10 +46,6 @@ class FineTunes(Protocol):
 
     def frozen(self) -> Iterable[FrozenTensors]:
         """What the model needs."""
-        ...
-
-    def save(self, run_dir: Path) -> None:
-        """Write what was trained into the run's directory, at the end."""
         ...
 
 

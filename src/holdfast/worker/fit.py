@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from pathlib import Path
 
 from holdfast.job.optimizers import Constant, Cosine
 from holdfast.tasks.task import FineTunes, Task
 from holdfast.worker.session import Session
 
 
-def fit(session: Session, task: Task, run_dir: Path) -> None:
+def fit(session: Session, task: Task) -> None:
     """Train what `task` describes for the job's epochs, evaluating after each; a task that
     fine-tunes is evaluated before, too.
     """
@@ -40,8 +39,6 @@ def fit(session: Session, task: Task, run_dir: Path) -> None:
             loss, logged = loss
             session.log(**logged)
         session.backward(loss)
-    if tunes is not None:
-        session.main_only(tunes.save)(run_dir)
 
 
 def learning_rate_factor(schedule: Constant | Cosine, step: int, total_steps: int) -> float:

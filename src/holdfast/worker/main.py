@@ -94,7 +94,7 @@ def _numerics(spec: WorkerSpec) -> dict[str, str]:
 def _train(session: Session, run_dir: Path) -> str:
     """Run the user's code; returns how it ended."""
     try:
-        _run_task(session, located(session.job.task, run_dir), run_dir)
+        _run_task(session, located(session.job.task, run_dir))
     except StopRequested:
         return "stopped"
     return "finished"
@@ -117,11 +117,11 @@ def _finish(member: Member, agent: AgentLink, channel: Channel, status: str) -> 
             return
 
 
-def _run_task(session: Session, reference: str, run_dir: Path) -> None:
+def _run_task(session: Session, reference: str) -> None:
     task = load_task(reference)
     seed_everything(seed_for("main", session.job.seed))
     if inspect.isclass(task):
-        fit.fit(session, cast("type[Any]", task)(session.job), run_dir)
+        fit.fit(session, cast("type[Any]", task)(session.job))
         return
     try:
         inspect.signature(task).bind(session)

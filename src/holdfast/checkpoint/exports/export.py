@@ -30,7 +30,7 @@ def export(
     Args:
         checkpoint: The directory of a checkpoint.
         target: A file that ends in .safetensors, .pt or .pth; or a folder, for a model of the
-            library transformers.
+            library transformers or adapters of the library peft.
         of, key: See `read_checkpoint`.
         replace: Whether to replace a file that exists.
 
@@ -49,7 +49,7 @@ def export(
         case other:
             raise JobError(
                 f"{target}: no format is called {other}; name a file that ends in .safetensors or "
-                ".pt, or a folder for a model of transformers"
+                ".pt, or a folder for a model of transformers or adapters of peft"
             )
 
 
@@ -60,13 +60,13 @@ def check_absent(target: Path, *, replace: bool) -> None:
 
 
 def _export_folder(checkpoint: Path, target: Path, of: str | None, key: Path | None) -> None:
-    """Write what `from_pretrained` of the library transformers reads."""
+    """Write what `from_pretrained` of the libraries transformers and peft read."""
     manifest = manifest_of(checkpoint)
     model = manifest.hugging_face
     if model is None or of is not None:
         raise JobError(
-            f"{target}: a folder is for a model of the library transformers, and this is none; "
-            "name a file that ends in .safetensors or .pt"
+            f"{target}: a folder is for a model of the library transformers or LoRA adapters of "
+            "peft, and this is none; name a file that ends in .safetensors or .pt"
         )
     weights = read_checkpoint(checkpoint, None, key)
     once = {name: key for key, name in reversed(keys_of(manifest).items())}  # the first key of each
@@ -75,10 +75,23 @@ def _export_folder(checkpoint: Path, target: Path, of: str | None, key: Path | N
         for key in once.values()
         if key.startswith(model.prefix)
     }
+    config_file, weights_file = "config.json", FOLDER_FILE
+    if model.adapter is not None:
+        config_file, weights_file = "adapter_config.json", "adapter_model.safetensors"
+        own = _as_peft(own, model.adapter)
     target.mkdir(parents=True, exist_ok=True)
     config = json.dumps(model.config, indent=2) + "\n"
-    _write(target / "config.json", config, lambda text, path: path.write_text(text))
-    _write(target / FOLDER_FILE, own, lambda state, path: save_file(state, path, {"format": "pt"}))
+    _write(target / config_file, config, lambda text, path: path.write_text(text))
+    _write(target / weights_file, own, lambda state, path: save_file(state, path, {"format": "pt"}))
+
+
+def _as_peft(weights: StateDict, adapter: str) -> StateDict:
+    """The adapters under the names of peft's files, which leave out what they are called."""
+    return {
+        key.replace(f".{adapter}", ""): tensor
+        for key, tensor in weights.items()
+        if ".lora_" in key and f".{adapter}" in key
+    }
 
 
 def _copies(weights: StateDict) -> StateDict:

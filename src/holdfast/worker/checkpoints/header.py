@@ -33,8 +33,7 @@ def header_of(
         size_bytes=layout.size_bytes,
         uninitialized=tuple(sorted(replica.uninitialized)),
         state_dicts=replica.state_dicts,
-        # A model over a base is in no checkpoint as a whole.
-        hugging_face=None if replica.bases else hugging_face_model(replica.model),
+        hugging_face=hugging_face_model(replica.model, over_base=bool(replica.bases)),
         state=progress.user.committed_state,
         user_state=progress.user.captured,
         loss_scale=progress.loss_scale,
@@ -53,12 +52,30 @@ def header_of(
     ).model_dump(mode="json")
 
 
-def hugging_face_model(model: nn.Module) -> HuggingFaceModel | None:
-    """The model of the library transformers in `model`, if there is one; does not import it."""
+def hugging_face_model(model: nn.Module, *, over_base: bool = False) -> HuggingFaceModel | None:
+    """The LoRA adapters of peft in `model`, or the model of transformers; imports neither.
+
+    Args:
+        model: The trained model.
+        over_base: Whether it has frozen weights, so that no checkpoint has it as a whole.
+    """
     for name, module in model.named_modules():
+        prefix = name and f"{name}."
+        if hasattr(module, "peft_config"):
+            return _adapters(module, prefix)
         config: Any = getattr(module, "config", None)
-        if hasattr(config, "model_type") and hasattr(config, "to_json_string"):
+        if hasattr(config, "model_type") and hasattr(config, "to_json_string") and not over_base:
             values = json.loads(config.to_json_string(use_diff=False))
             values["architectures"] = [type(module).__name__]
-            return HuggingFaceModel(prefix=name and f"{name}.", config=values)
+            return HuggingFaceModel(prefix=prefix, config=values)
     return None
+
+
+def _adapters(model: Any, prefix: str) -> HuggingFaceModel | None:
+    """The adapters in use of a model of peft, if nothing else of it is trained."""
+    adapter = model.active_adapter
+    config = model.peft_config[adapter] if isinstance(adapter, str) else None
+    if config is None or config.peft_type != "LORA" or config.modules_to_save or config.use_dora:
+        return None
+    values = json.loads(json.dumps(config.to_dict(), default=sorted)) | {"inference_mode": True}
+    return HuggingFaceModel(prefix=prefix, config=values, adapter=adapter)
