@@ -6,7 +6,8 @@ import sys
 
 import pytest
 
-from holdfast.cli import app, top
+from holdfast.cli import app
+from holdfast.cli.observe import top
 from holdfast.errors import JobError
 from holdfast.observe import registry
 from recorded_run import LAST_STEP, events, write, write_run

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.cli import dashboard
+from holdfast.cli.observe import dashboard
 from holdfast.dashboard.access.keys import token_file
 from holdfast.errors import JobError
 

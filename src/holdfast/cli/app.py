@@ -9,36 +9,26 @@ from typing import Annotated, Final
 
 import typer
 
-from holdfast.cli import (
-    agent,
-    audit,
-    breakdown,
-    chaos,
-    coordinator,
-    dashboard,
-    doctor,
-    drill,
-    events,
-    export,
-    goodput,
-    hosts,
-    jobs,
-    metrics,
-    pods,
-    profile,
-    render,
-    report,
-    runs,
-    token,
-    top,
-    track,
-    train,
-)
+from holdfast.cli import chaos, drill, jobs, train
 from holdfast.cli import run as script
 from holdfast.cli.bench import suite  # noqa: F401  # adds commands
 from holdfast.cli.bench.commands import app as bench
 from holdfast.cli.checkpoint import group as checkpoint
+from holdfast.cli.cluster import agent, coordinator, doctor, hosts, pods, profile, render, token
 from holdfast.cli.ending import FAILED_STATUS, STOPPED_STATUS, USAGE_STATUS
+from holdfast.cli.observe import (
+    audit,
+    breakdown,
+    dashboard,
+    events,
+    export,
+    goodput,
+    metrics,
+    report,
+    runs,
+    top,
+    track,
+)
 from holdfast.errors import HoldfastError, Interrupted, JobError, RankTraceback
 from holdfast.job import renamed
 from holdfast.launch.spawn import Spawned

@@ -11,8 +11,8 @@ from typing import Annotated
 import typer
 
 from holdfast.cli.arguments import EndingJson, Metrics, Queue, metrics_address, ranks
+from holdfast.cli.cluster.joining import Address, Port, announcing, endpoint_at
 from holdfast.cli.ending import run_and_print
-from holdfast.cli.joining import Address, Port, announcing, endpoint_at
 from holdfast.errors import JobError
 from holdfast.job import load
 from holdfast.job.script_job import Script

@@ -25,8 +25,8 @@ from holdfast.cli.arguments import (
     ranks,
 )
 from holdfast.cli.background import BACKGROUND, await_begin, follow, start
+from holdfast.cli.cluster.joining import Address
 from holdfast.cli.ending import run_and_print
-from holdfast.cli.joining import Address
 from holdfast.data.download import download as fetch
 from holdfast.data.published import PUBLISHED, PublishedFile, directory
 from holdfast.errors import JobError

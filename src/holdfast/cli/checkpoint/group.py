@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import typer
 
-from holdfast.cli import export
 from holdfast.cli.checkpoint import diff, ls, pin, prune, show, verify
+from holdfast.cli.observe import export
 
 app = typer.Typer(
     help="List, check, compare and keep the checkpoints of a run.", no_args_is_help=True

@@ -18,8 +18,8 @@ from holdfast.cli.arguments import (
     metrics_address,
     profiles,
 )
+from holdfast.cli.cluster.joining import Address, Port, announcing, endpoint_at
 from holdfast.cli.ending import run_and_print
-from holdfast.cli.joining import Address, Port, announcing, endpoint_at
 from holdfast.errors import JobError
 from holdfast.job import load
 from holdfast.job.part import AUTO

@@ -14,8 +14,8 @@ import typer
 
 from holdfast.cli import complete
 from holdfast.cli.arguments import ENGINES, Json, Overrides
+from holdfast.cli.cluster.joining import Port, endpoint_at
 from holdfast.cli.ending import FAILED_STATUS
-from holdfast.cli.joining import Port, endpoint_at
 from holdfast.doctor.finding import Conclusion, Finding, Outcome, would_work
 from holdfast.doctor.host import examine
 from holdfast.doctor.needs import Needs

@@ -12,8 +12,8 @@ import typer
 
 from holdfast.cli import complete
 from holdfast.cli.arguments import ENGINES, Json, Overrides
+from holdfast.cli.cluster.profile_view import show
 from holdfast.cli.ending import FAILED_STATUS
-from holdfast.cli.profile_view import show
 from holdfast.doctor.finding import Finding
 from holdfast.doctor.peers.other import Part, follow
 from holdfast.doctor.peers.profiling import ProfilingPlan, profile_placed

@@ -1,0 +1,1 @@
+"""Commands that show runs, and write what they have recorded and trained."""
