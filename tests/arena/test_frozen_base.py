@@ -50,6 +50,19 @@ def test_another_key_or_content_is_another_base(tmp_path):
     assert len(digests) == 3
 
 
+def test_sums_in_a_base_do_not_depend_on_the_threads_of_the_process(tmp_path):
+    values = torch.randn(1 << 20, generator=torch.Generator().manual_seed(0)).exp()
+    before, digests = torch.get_num_threads(), set()
+    try:
+        for threads in (1, 2, 3):
+            torch.set_num_threads(threads)
+            place = tmp_path / str(threads)
+            digests.add(base_in(place, lambda: [("sum", values.sum())]).digest)
+    finally:
+        torch.set_num_threads(before)
+    assert len(digests) == 1
+
+
 def test_a_damaged_base_is_built_again(tmp_path):
     base = base_in(tmp_path)
     path = base.folder / TENSORS

@@ -27,12 +27,11 @@ import torch
 
 from holdfast.arena.frozen_base import MANIFEST, NUM_SLICES, TENSORS, FrozenBase, write_base
 from holdfast.errors import HoldfastError, JobError
-from holdfast.linux.cores import usable_cores
 from holdfast.linux.file_state import state_of
 from holdfast.linux.lifeline import die_with_parent
 from holdfast.linux.lock import locked
 
-FORMAT: Final = 1
+FORMAT: Final = 2
 WAIT_S: Final = 6 * 3600.0
 """Longest wait for the process that builds the base."""
 _VERIFIED: Final = "verified"
@@ -49,8 +48,9 @@ def cached_base(folder: Path, name: str, key: Mapping[str, Any], build: Build) -
         folder: The directory of all bases; created if it is missing.
         name: First part of the directory's name; a digest of the key follows.
         key: Determines the tensors; plain data.
-        build: Called in a process of its own, with a thread for each core: what it allocates does
-            not stay in this one. It must not use a GPU.
+        build: Called in a process of its own: what it allocates does not stay in this one. It must
+            not use a GPU. PyTorch has one thread in it, because sums depend on the number of
+            threads, and hosts with more cores must build the same tensors.
 
     Raises:
         JobError: It cannot be built or written, or waiting took too long.
@@ -146,8 +146,7 @@ def _become_builder(parent: int, writing: int, draft: Path, build: Build) -> NoR
     code = 1
     try:
         die_with_parent(parent)
-        # A pool of OpenMP threads does not survive a fork.
-        torch.set_num_threads(usable_cores() if torch.get_num_threads() == 1 else 1)
+        torch.set_num_threads(1)
         write_base(draft, build())
         code = 0
     except OSError as error:

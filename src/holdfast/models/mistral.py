@@ -16,16 +16,21 @@ import json
 import logging
 import os
 import warnings
+from collections import deque
 from collections.abc import Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
+import psutil
 import torch
 from safetensors import safe_open
 from torch import nn
 
 from holdfast.errors import JobError
 from holdfast.job.models import MistralSpec
+from holdfast.linux.cores import usable_cores
 from holdfast.models.recompute import recompute
 
 # Read when the libraries are imported; bitsandbytes would fetch kernels, too.
@@ -50,6 +55,8 @@ STORED: Final = torch.bfloat16
 """Dtype of what is not quantized."""
 _DEVIATION: Final = 0.02
 """Of random weights, as Mistral was initialized."""
+_QUANTIZING_BYTES: Final = 2 << 30
+"""Memory in which the largest weight of Mistral-7B is read and quantized."""
 _DTYPES: Final = {"fp32": torch.float32, "bf16": torch.bfloat16}
 
 
@@ -126,6 +133,8 @@ def base_key(spec: MistralSpec, seed: int) -> dict[str, Any]:
 def tensors(spec: MistralSpec, seed: int) -> Iterator[tuple[str, torch.Tensor]]:
     """The base, tensor by tensor: of quantized weights, the bytes and their scales.
 
+    Each core quantizes a weight of its own.
+
     Args:
         spec: The model.
         seed: Of random weights.
@@ -137,38 +146,47 @@ def tensors(spec: MistralSpec, seed: int) -> Iterator[tuple[str, torch.Tensor]]:
         shapes = {
             n: tuple(p.shape) for n, p in MistralForCausalLM(config_of(spec)).named_parameters()
         }
-    found = _random(shapes, seed) if spec.path is None else _read(spec.path, shapes)
-    for name, weight in found:
-        if _is_quantized(name):
-            yield from _quantized(name, weight)
-        else:
-            yield name, weight.to(STORED)
+    weight_of = (
+        partial(_random, seed)
+        if spec.path is None
+        else partial(_read, spec.path, _places(spec.path))
+    )
+
+    def stored(name: str) -> dict[str, torch.Tensor]:
+        weight = weight_of(name, shapes[name]).to(STORED)
+        return _quantized(name, weight) if _is_quantized(name) else {name: weight}
+
+    fit = psutil.virtual_memory().available // _QUANTIZING_BYTES
+    ahead = max(1, min(usable_cores(), fit))
+    with ThreadPoolExecutor(ahead) as pool:
+        waiting: deque[Future[dict[str, torch.Tensor]]] = deque()
+        for name in shapes:
+            waiting.append(pool.submit(stored, name))
+            if len(waiting) > ahead:
+                yield from waiting.popleft().result().items()
+        for last in waiting:
+            yield from last.result().items()
 
 
-def _quantized(name: str, weight: torch.Tensor) -> Iterator[tuple[str, torch.Tensor]]:
+def _quantized(name: str, weight: torch.Tensor) -> dict[str, torch.Tensor]:
     from bitsandbytes import functional
 
-    packed, state = functional.quantize_4bit(
-        weight.to(STORED), quant_type="nf4", compress_statistics=True
-    )
-    yield name, packed
-    for key, part in state.as_dict(packed=True).items():
-        yield f"{name}.{key}", part
+    packed, state = functional.quantize_4bit(weight, quant_type="nf4", compress_statistics=True)
+    parts = state.as_dict(packed=True)
+    return {name: packed, **{f"{name}.{key}": part for key, part in parts.items()}}
 
 
 def _is_quantized(name: str) -> bool:
     return name.endswith("_proj.weight")
 
 
-def _random(shapes: Mapping[str, tuple[int, ...]], seed: int) -> Iterator[tuple[str, torch.Tensor]]:
-    """Random weights; each has a generator of its own."""
-    for name, shape in shapes.items():
-        if "norm" in name:
-            yield name, torch.ones(shape)
-            continue
-        own = hashlib.sha256(f"{seed} {name}".encode()).digest()[:8]
-        generator = torch.Generator().manual_seed(int.from_bytes(own) >> 1)
-        yield name, torch.randn(shape, generator=generator) * _DEVIATION
+def _random(seed: int, name: str, shape: tuple[int, ...]) -> torch.Tensor:
+    """Random weights, from a generator of their own."""
+    if "norm" in name:
+        return torch.ones(shape)
+    own = hashlib.sha256(f"{seed} {name}".encode()).digest()[:8]
+    generator = torch.Generator().manual_seed(int.from_bytes(own) >> 1)
+    return torch.randn(shape, generator=generator) * _DEVIATION
 
 
 def _weight_files(folder: Path) -> list[Path]:
@@ -179,24 +197,29 @@ def _weight_files(folder: Path) -> list[Path]:
     return files
 
 
-def _read(
-    folder: Path, shapes: Mapping[str, tuple[int, ...]]
-) -> Iterator[tuple[str, torch.Tensor]]:
+def _places(folder: Path) -> dict[str, Path]:
+    """The file of each tensor of a model folder."""
     places: dict[str, Path] = {}
     for path in _weight_files(folder):
         with safe_open(path, framework="pt") as file:
             places |= dict.fromkeys(file.keys(), path)
-    for name, shape in shapes.items():
-        if name not in places:
-            raise JobError(f"{folder} has no tensor {name}")
-        with safe_open(places[name], framework="pt") as file:
-            weight = file.get_tensor(name)
-        if tuple(weight.shape) != shape:
-            raise JobError(
-                f"{places[name]}: {name} has shape {tuple(weight.shape)}, not {shape} as "
-                "config.json says"
-            )
-        yield name, weight
+    return places
+
+
+def _read(
+    folder: Path, places: Mapping[str, Path], name: str, shape: tuple[int, ...]
+) -> torch.Tensor:
+    """Raises: JobError: No file has the tensor, or it has another shape."""
+    if name not in places:
+        raise JobError(f"{folder} has no tensor {name}")
+    with safe_open(places[name], framework="pt") as file:
+        weight: torch.Tensor = file.get_tensor(name)
+    if tuple(weight.shape) != shape:
+        raise JobError(
+            f"{places[name]}: {name} has shape {tuple(weight.shape)}, not {shape} as "
+            "config.json says"
+        )
+    return weight
 
 
 class AdaptedModel(nn.Module):
