@@ -1,6 +1,6 @@
 """Speed on a GPU: one worker of holdfast compared with the loop that people write without it.
 
-    python tests/gpu/speed.py [--rounds N]
+    python tests/gpu/speed.py [--rounds N] [CHECK …]
 
 The plain loop has its batches in pinned memory beforehand, and the same model, optimizer, precision
 and batch size. Both run in turn in each round; a ratio is the median over the rounds. A check
@@ -57,7 +57,7 @@ CHECKS = (
         40,
     ),
     Check(
-        "qlora of 7B",
+        "qlora",
         (
             "qlora",
             "data={name: synthetic-text, size: 150000, length: 512}",
@@ -68,6 +68,7 @@ CHECKS = (
         20,
     ),
 )
+NAMES = [check.name for check in CHECKS]
 SAME = ("workers=1", "device=cuda", "precision=bf16", "checkpoint.every_steps=0")
 
 
@@ -124,7 +125,8 @@ def holdfast_steps_per_s(check: Check) -> float:
             "--run",
             str(run),
         ]
-        subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        ended = subprocess.run(command, capture_output=True, text=True)
+        assert not ended.returncode, ended.stderr
         lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     seconds = [line["seconds"] for line in lines if "loss" in line]
     counted = seconds[WARM_STEPS : WARM_STEPS + check.steps]
@@ -136,12 +138,13 @@ def main() -> int:
     """Print a line for each check; returns the exit status."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("checks", nargs="*", metavar="CHECK", help="by default all")
     options = parser.parse_args()
     if not torch.cuda.is_available():
         print("speed: no GPU with CUDA here")
         return 1
     failed = 0
-    for check in CHECKS:
+    for check in [each for each in CHECKS if each.name in (options.checks or NAMES)]:
         pairs = [
             (holdfast_steps_per_s(check), plain_steps_per_s(check)) for _ in range(options.rounds)
         ]
