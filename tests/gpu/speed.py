@@ -91,7 +91,8 @@ def plain_steps_per_s(check: Check) -> float:
         batch = tuple(each.to("cuda", non_blocking=True) for each in batches[step % 8])
         optimizer.zero_grad()
         with torch.autocast("cuda", torch.bfloat16):
-            loss = task.loss(model, batch)
+            found = task.loss(model, batch)
+        loss = found[0] if isinstance(found, tuple) else found
         loss.backward()
         optimizer.step()
         loss.item()  # holdfast reports the loss of each step, too
@@ -112,7 +113,7 @@ def _pinned(batch: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
 
 
 def holdfast_steps_per_s(check: Check) -> float:
-    """Steps per second of a worker of holdfast."""
+    """Steps per second of a worker of holdfast; prints what its phases take."""
     with tempfile.TemporaryDirectory() as folder:
         run = Path(folder) / "run"
         command = [
@@ -125,13 +126,18 @@ def holdfast_steps_per_s(check: Check) -> float:
             "--run",
             str(run),
         ]
-        ended = subprocess.run(command, capture_output=True, text=True)
+        ended = subprocess.run(command, check=False, capture_output=True, text=True)
         assert not ended.returncode, ended.stderr
         lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-    seconds = [line["seconds"] for line in lines if "loss" in line]
-    counted = seconds[WARM_STEPS : WARM_STEPS + check.steps]
-    assert len(counted) == check.steps, f"{check.name} has only {len(seconds)} steps"
-    return check.steps / sum(counted)
+    steps = [line for line in lines if "loss" in line]
+    counted = steps[WARM_STEPS : WARM_STEPS + check.steps]
+    assert len(counted) == check.steps, f"{check.name} has only {len(steps)} steps"
+    phases = {
+        name: statistics.median(1000 * line["phases"][name] for line in counted)
+        for name in counted[0]["phases"]
+    }
+    print("    ms:", ", ".join(f"{name} {each:.1f}" for name, each in phases.items()))
+    return check.steps / sum(line["seconds"] for line in counted)
 
 
 def main() -> int:

@@ -157,10 +157,13 @@ class Slot:
 
     def write_gradients(self, gradients: Sequence[torch.Tensor | None]) -> None:
         """Write what one shard adds to the gradient, by parameter; None is zero."""
-        targets, sources = [], []
+        targets, sources, gpus = [], [], set()
         for target, gradient in zip(self.gradients, gradients, strict=True):
             if gradient is None:
                 target.zero_()
+            elif gradient.device.type != "cpu":
+                target.copy_(gradient, non_blocking=True)
+                gpus.add(gradient.device)
             elif gradient.numel() > BLOCK:
                 copy_past_cache(target, gradient.contiguous())
             else:
@@ -168,6 +171,8 @@ class Slot:
                 sources.append(gradient)
         if targets:
             torch._foreach_copy_(targets, sources)
+        for gpu in gpus:
+            torch.cuda.current_stream(gpu).synchronize()
 
     def write_used(self, used: Sequence[bool]) -> None:
         """Write which parameters had a gradient, and which averaged buffers changed."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 import faulthandler
 import hashlib
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -35,15 +35,15 @@ class _Model:
 
     Attributes:
         prefix: What its names begin with, where a run trains several models.
-        module: The model.
         names: Its parameters and buffers in a base.
+        places: The module and the key of each.
         addresses: Where their data were when it was built, with the scales of quantized weights.
     """
 
     prefix: str
-    module: nn.Module
     names: frozenset[str]
-    addresses: Mapping[str, int]
+    places: tuple[tuple[nn.Module, str], ...]
+    addresses: tuple[int, ...]
 
 
 class Bases:
@@ -125,7 +125,10 @@ class Bases:
         if device.type != "cpu":
             model.to(device)
         prefix = f"{name}." if name else ""
-        self._models.append(_Model(prefix, model, names, dict(_addresses(model, names))))
+        places = tuple(
+            (model.get_submodule(n.rpartition(".")[0]), n.rpartition(".")[2]) for n in sorted(names)
+        )
+        self._models.append(_Model(prefix, names, places, tuple(_addresses(places))))
 
     def agree(self, group: Group) -> None:
         """Make sure that all members have the same bases.
@@ -157,7 +160,7 @@ class Bases:
             JobError: User code has bound other tensors to a model.
         """
         for each in self._models:
-            if dict(_addresses(each.module, each.names)) != each.addresses:
+            if tuple(_addresses(each.places)) != each.addresses:
                 raise JobError(
                     f"a tensor of the base of {each.prefix.rstrip('.') or 'the model'} was "
                     "replaced during training; other workers and checkpoints would not have the "
@@ -176,11 +179,15 @@ class Bases:
         return any(base.holds(tensor) for base in self._bases)
 
 
-def _addresses(model: nn.Module, names: frozenset[str]) -> Iterator[tuple[str, int]]:
-    for key, tensor in (*model.named_parameters(), *model.named_buffers()):
-        if key in names:
-            yield key, tensor.data_ptr()
-            yield from ((part, each.data_ptr()) for part, each in _scales(key, tensor))
+def _addresses(places: Iterable[tuple[nn.Module, str]]) -> Iterator[int]:
+    for module, key in places:
+        found: Mapping[str, torch.Tensor | None] = (
+            module._parameters if key in module._parameters else module._buffers
+        )
+        tensor = found.get(key)
+        if tensor is not None:
+            yield tensor.data_ptr()
+            yield from (each.data_ptr() for _, each in _scales(key, tensor))
 
 
 def _scales(name: str, tensor: torch.Tensor) -> Iterator[tuple[str, torch.Tensor]]:

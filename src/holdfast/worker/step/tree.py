@@ -156,12 +156,13 @@ class TreeStepper:
         check_loss(loss)
         shard.weight = weight
         shard.slot.stats[WEIGHT] = weight
-        shard.slot.stats[LOSS] = weight * loss.detach().double()
+        value = loss.detach().double()
         self._check_no_gradients()
         inputs = None if trains is None else [p for p in trains.parameters() if p.requires_grad]
         before = self._status.enter(Phase.BACKWARD)
         torch.autograd.backward(loss * (weight * scale), inputs=inputs)
         self._status.enter(Phase.COLLECT)
+        shard.slot.stats[LOSS] = weight * value  # waits for a GPU
         self._failpoints.at_gradient(self._parameters)
         if shard.discarded:
             self._forget_gradients()
@@ -296,7 +297,7 @@ class TreeStepper:
             gradients = [gradient.clone() for gradient in self._root_gradients]
         versions = [gradient._version for gradient in gradients]
         for parameter, gradient, was_used in zip(self._parameters, gradients, used, strict=False):
-            parameter.grad = gradient.to(parameter.device) if was_used else None
+            parameter.grad = gradient.to(parameter.device, non_blocking=True) if was_used else None
         self._replica.step_optimizers()
         if versions != [gradient._version for gradient in gradients]:
             self._optimizer_reads_only = False
@@ -346,7 +347,7 @@ class TreeStepper:
             shard.raw_gradients = found
         if shard.verify_only:
             return
-        if self._lone and self._recheck is None:
+        if self._lone and self._recheck is None and self._replica.flat.device.type == "cpu":
             self._lend(shard.slot, gradients)
         else:
             shard.slot.write_gradients(gradients)
@@ -357,10 +358,8 @@ class TreeStepper:
             if gradient is None:
                 target.zero_()
                 continue
-            flat, pieces = gradient.contiguous().view(-1), [slice(0, gradient.numel())]
-            if flat.device.type == "cpu":
-                pieces = self._reducer.lend(index, flat)
-            for piece in pieces:
+            flat = gradient.contiguous().view(-1)
+            for piece in self._reducer.lend(index, flat):
                 copy_past_cache(target.view(-1)[piece], flat[piece])
 
     def _forget_gradients(self) -> None:
