@@ -13,8 +13,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from scipy.stats import mannwhitneyu
-
 CONFIDENCE_Z: Final = 1.96
 """Standard deviations of a normal distribution that 95 % are within."""
 SIGNIFICANT: Final = 0.01
@@ -41,6 +39,8 @@ class Change:
 
 def change(old: Sequence[float], new: Sequence[float]) -> Change:
     """The change from `old` to `new`, which are above 0 and not empty."""
+    from scipy.stats import mannwhitneyu  # half a second, which every command would pay
+
     ratios = sorted(after / before for before in old for after in new)
     count = len(ratios)
     deviation = math.sqrt(count * (len(old) + len(new) + 1) / 12)
