@@ -9,6 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.bench.qlora.cost import Link, TimeModel, bill, faster_from, most_samples, recommend
+from holdfast.bench.qlora.jobs import Setup
+from holdfast.bench.qlora.rows import measured_row, predicted_row, time_model
+from holdfast.bench.qlora.runs import Measured
 from holdfast.job import load
 from holdfast.testing.namespaces import Namespaces
 
@@ -82,6 +85,22 @@ def test_a_slow_start_of_several_hosts_pays_off_later():
     few = (found - 64) // 16 * 16
     assert slow.job_s(2, few) > slow.job_s(1, few)
     assert faster_from(model(link=Link(bytes_per_s=1e5)), 2) is None  # the link takes all
+
+
+def test_more_hosts_are_predicted_from_the_whole_step_of_one():
+    """A host alone sums its gradients too, which several do as well."""
+    setup = Setup(size="small", folder=None, batch=2, length=16, steps=6, rank=16)
+    run = Measured(
+        step_s=[0.10, 0.11, 0.12],
+        sync_s=[0.03, 0.03, 0.03],
+        wait_s=[0.0, 0.0, 0.0],
+        start_s=1.0,
+        gpu_utilization=None,
+        weights={"gradient_bytes": 400_000},
+    )
+    alone = measured_row(setup, 1, [run])
+    many = predicted_row(setup, 1000, time_model(setup, TEN_GBIT, {1: [run]}))
+    assert many["step_s"] > alone["step_s"]["median"] == 0.11
 
 
 models = st.builds(

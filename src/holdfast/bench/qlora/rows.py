@@ -35,13 +35,15 @@ class Order:
 def time_model(setup: Setup, link: Link, found: Mapping[int, Sequence[Measured]]) -> TimeModel:
     """The time of steps, from what one host took.
 
-    Several hosts start as those did that were measured; if none were, as one host.
+    A host alone also sums its gradients, in memory. So do several before they use the link, and
+    its whole step counts as compute time. Several hosts start as those did that were measured; if
+    none were, as one host.
     """
     alone = found[1]
     several = [run.start_s for hosts, runs in found.items() if hosts > 1 for run in runs]
     start = statistics.median(run.start_s for run in alone)
     return TimeModel(
-        compute_s=statistics.median(run.compute_s for run in alone),
+        compute_s=statistics.median(statistics.median(run.step_s) for run in alone),
         batch=setup.batch,
         slot_bytes=alone[0].weights["gradient_bytes"],
         link=link,

@@ -54,12 +54,6 @@ class Measured:
     gpu_utilization: float | None
     weights: Mapping[str, Any]
 
-    @property
-    def compute_s(self) -> float:
-        """The median step without its reduction."""
-        pairs = zip(self.step_s, self.sync_s, strict=True)
-        return statistics.median(step - sync for step, sync in pairs)
-
 
 def hosts_missing() -> str:
     """Why several hosts are workers of one host here, or nothing."""
