@@ -7,6 +7,9 @@ READY := $(VENV)/.ready
 
 SEEDS ?= 5
 
+# Tests start hundreds of processes; without cached bytecode each compiles all of holdfast again.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: demo test check soak bench clean
 
 demo: $(READY)  ## train with two workers, kill one, and compare the weights
