@@ -1,5 +1,6 @@
 """Hosts as network namespaces, for one test."""
 
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -8,6 +9,10 @@ import pytest
 
 from holdfast.errors import HoldfastError
 from holdfast.testing.namespaces import Namespaces
+
+needs_iptables = pytest.mark.skipif(
+    shutil.which("iptables") is None, reason="dropping single packets needs iptables"
+)
 
 
 @contextmanager

@@ -10,7 +10,7 @@ import sys
 import pytest
 
 from conftest import wait_until
-from namespaces import namespaces
+from namespaces import namespaces, needs_iptables
 
 pytestmark = [pytest.mark.slow, pytest.mark.soak]
 
@@ -72,6 +72,7 @@ def test_two_hosts_without_faults_are_checked_and_their_settings_printed(tmp_pat
     ]
 
 
+@needs_iptables
 def test_faults_of_hosts_and_links_are_named_with_the_host_and_what_to_do(tmp_path):
     planted = tmp_path / "planted"
     (planted / "grpcio-1.60.0.dist-info").mkdir(parents=True)
@@ -122,6 +123,7 @@ def test_a_host_that_has_ended_may_join_again(tmp_path):
         assert first.wait(60) == 0, hosts.output(1)
 
 
+@needs_iptables
 def test_a_port_that_a_firewall_closes_is_named_by_the_host_that_cannot_join(tmp_path):
     with namespaces(tmp_path, 2) as hosts:
         hosts.deafen(1, to=2)

@@ -8,6 +8,7 @@ import pytest
 from ssh_hosts import ssh_hosts
 
 from conftest import holdfast_processes, wait_until
+from namespaces import needs_iptables
 
 pytestmark = [pytest.mark.slow, pytest.mark.soak, pytest.mark.xdist_group("ssh")]
 
@@ -41,6 +42,7 @@ def test_hosts_of_a_file_and_every_pair_of_them_are_checked(tmp_path):
         assert nothing_is_left(hosts)
 
 
+@needs_iptables
 def test_faults_of_hosts_and_links_are_named_as_the_engine_names_hosts(tmp_path):
     with ssh_hosts(tmp_path, 3) as hosts:
         hosts.hosts.deafen(3, to=2)

@@ -8,6 +8,7 @@ from ssh_hosts import ssh_hosts
 
 from conftest import holdfast_processes, wait_until
 from holdfast.hardware import profile_file
+from namespaces import needs_iptables
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("ssh")]
 
@@ -49,6 +50,7 @@ def test_a_host_that_ends_is_named_and_the_others_are_shown(tmp_path):
 
 
 @pytest.mark.soak
+@needs_iptables
 def test_links_that_fail_are_named_and_ctrl_c_leaves_nothing(tmp_path):
     with ssh_hosts(tmp_path, 3) as hosts:
         hosts.hosts.deafen(3, to=2)

@@ -67,7 +67,6 @@ COMMIT = [
     ("holdfast.wire.link:CoordinatorLink.send", "after", "draft=Draft("),
     ("pathlib:Path.rename", "before", ".tmp"),
     ("pathlib:Path.rename", "after", ".tmp"),
-    ("pathlib:Path.rename", "after", ".0.tmp"),
     ("holdfast.agent.agent:Agent._send_all", "before", "CheckpointResultMessage("),
 ]
 END = [

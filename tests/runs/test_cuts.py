@@ -13,7 +13,7 @@ import pytest
 
 from conftest import wait_until
 from holdfast.observe.lines import Tail
-from namespaces import namespaces
+from namespaces import namespaces, needs_iptables
 
 pytestmark = [pytest.mark.slow, pytest.mark.soak, pytest.mark.timeout(1500)]
 
@@ -138,6 +138,7 @@ def test_the_others_commit_soon_after_a_cut(begin):
     assert run.end() == run.alone()
 
 
+@needs_iptables
 def test_hosts_that_cannot_reach_each_other_do_not_stop_the_others(begin):
     run = begin("epochs=60", "evaluation.every_epochs=60")
     run.hosts.deafen(2, to=3)
@@ -161,6 +162,7 @@ def test_a_link_that_flaps_loses_no_step(begin, number):
     assert run.end() == run.alone()
 
 
+@needs_iptables
 def test_no_host_is_lost_on_a_slow_network_that_drops_packets(begin):
     run = begin("epochs=40", "evaluation.every_epochs=40")
     for number in (1, 2, 3):
