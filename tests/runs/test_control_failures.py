@@ -48,7 +48,6 @@ RECOVERY = [
         "after",
         "GenerationOpened(generation=2",
     ),
-    ("agent", "shutil:rmtree", "after", ".tmp"),
     ("coordinator", "holdfast.coordinator.server:Server._send", "after", "2, stage=<Stage.RUN"),
     ("agent", "holdfast.agent.agent:Agent._on_worker_exit", "before", 1),
     ("agent", "holdfast.arena.memory:Arena.announce", "after", 2),
