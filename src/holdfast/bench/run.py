@@ -1,7 +1,7 @@
 """Run one benchmark in this process: `python -m holdfast.bench.run NAME [options]`.
 
-An error of holdfast, such as a wrong job, is printed as a sentence. The processes that are measured
-cache bytecode, as if holdfast were installed: without it each compiles all modules again.
+An error of holdfast, such as a wrong job, is printed as a sentence. Measured processes use cached
+bytecode, as they do where holdfast is installed from a wheel.
 """
 
 from __future__ import annotations

@@ -61,7 +61,7 @@ def main() -> None:
         "holdfast, 2 workers": lambda: holdfast(2),
     }
     seconds: dict[str, list[float]] = {way: [] for way in ways}
-    for run in ways.values():  # compiles modules, and fills the page cache
+    for run in ways.values():  # warm-up: compiles modules and fills the page cache
         run()
     for _ in range(rounds):
         for way, run in ways.items():

@@ -1,7 +1,7 @@
 """Cost: time and money of a fine-tuning job on one host or on several. Pure.
 
-With H hosts, b samples a host and step, n samples in all, a host's own time c in a step, a slot of
-S bytes, a link of B bytes per second and a latency of α seconds:
+With H hosts, b samples a host and step, n samples in all, a step time c of one host alone, a slot
+of S bytes, a link of B bytes per second and a latency of α seconds:
 
     s = 3α + 2 S (H-1) / (H B)        time to synchronize a step, none on one host
     e = c / (c + s)                   efficiency
@@ -44,7 +44,7 @@ class TimeModel:
     """What determines the time of a job.
 
     Attributes:
-        compute_s: A host's own time in a step, which it would also take alone; above 0.
+        compute_s: Time of a step of one host alone; above 0.
         batch: Samples of each host and step.
         slot_bytes: Size of the reduced gradient.
         link: Between hosts.

@@ -35,9 +35,9 @@ class Order:
 def time_model(setup: Setup, link: Link, found: Mapping[int, Sequence[Measured]]) -> TimeModel:
     """The time of steps, from what one host took.
 
-    A host alone also sums its gradients, in memory. So do several before they use the link, and
-    its whole step counts as compute time. Several hosts start as those did that were measured; if
-    none were, as one host.
+    The whole step of one host counts as compute time, because its local reduction also happens on
+    each of several hosts, before they use the link. Several hosts take as long to start as the
+    measured ones, or as one host if only one was measured.
     """
     alone = found[1]
     several = [run.start_s for hosts, runs in found.items() if hosts > 1 for run in runs]
